@@ -67,43 +67,42 @@ def test_counts_of_correct_code_are_implausible_at_most_as_often_as_said(trials:
     assert count_is_plausible(round(trials * probability), trials, probability, 1e-6)
 
 
-@pytest.mark.parametrize("messages", [MESSAGES, EXACT_ROUNDS])
-@pytest.mark.parametrize("ratio", [0.5, 0.25, 2.0])
-def test_half_the_variance_shows_in_a_part(messages: int, ratio: float) -> None:
-    comparisons = PARTS * (1 + len(DEVIATIONS) + messages)
-    assert variance_power(messages * PART, ratio, FALSE_ALARM / comparisons) > POWER
+ALARM = FALSE_ALARM / COMPARISONS
+SIZES = stats.binom.pmf(range(5), 4, EXPECTED / 4)
+QUESTIONED = {
+    "fixed size: always two of four": (1, 6 / 16, 1.0),
+    "cut to three, or drawn anew if empty: never four, or none": (1, 1 / 16, 0.0),
+    "a mask shared by two nodes": (0.5, 1 / 4, 1 / 2),
+}
+"""Share of the draws that a question is about, the probability of what it counts, and the wrong one."""
+POWERS = {
+    **{
+        f"{ratio} of the variance of a part, in {messages} messages": variance_power(
+            messages * PART, ratio, FALSE_ALARM / (PARTS * (1 + len(DEVIATIONS) + messages))
+        )
+        for messages in (MESSAGES, EXACT_ROUNDS)
+        for ratio in (0.5, 0.25, 2.0)
+    },
+    # A batch of n of four patients divides by n instead of 2: the variance is (2/n)^2 of what is stated.
+    "a realised divisor, in one message or another": 1
+    - (1 - sum(share * variance_power(PART, (EXPECTED / max(1, size)) ** 2, ALARM) for size, share in enumerate(SIZES)))
+    ** MESSAGES,
+    **{
+        name: count_power(round(share * NODES * DRAWN_ROUNDS), right, wrong, FALSE_ALARM / QUESTIONS)
+        for name, (share, right, wrong) in QUESTIONED.items()
+    },
+}
+"""Probability that a check sees a fault."""
 
 
-def test_a_realised_divisor_shows_in_one_message_or_another() -> None:
-    """A batch of n of four patients divides by n instead of 2: the variance is (2/n)^2 of what is stated."""
-    alarm = FALSE_ALARM / COMPARISONS
-    sizes = stats.binom.pmf(range(5), 4, EXPECTED / 4)
-    ratios = [(EXPECTED / max(1, size)) ** 2 for size in range(5)]
-    shows = sum(p * variance_power(PART, ratio, alarm) for p, ratio in zip(sizes, ratios, strict=True))
-    assert 1 - (1 - shows) ** MESSAGES > POWER
+def test_every_fault_shows_almost_surely() -> None:
+    assert not {fault: power for fault, power in POWERS.items() if power <= POWER}
 
 
-def test_noise_that_is_cut_off_at_three_deviations_shows() -> None:
+def test_noise_that_is_cut_off_or_equal_lies_far_beyond_its_limits() -> None:
     chance = 2 * float(stats.norm.sf(DEVIATIONS[-1]))
     assert DEVIATIONS[-1] > 3
-    assert not count_is_plausible(0, MESSAGES * PART, chance, FALSE_ALARM / COMPARISONS)
-
-
-@pytest.mark.parametrize(
-    ("share", "probability", "wrong"),
-    [
-        pytest.param(1, 6 / 16, 1.0, id="fixed size: always two of four"),
-        pytest.param(1, 1 / 16, 0.0, id="cut to three: never four"),
-        pytest.param(1, 1 / 16, 0.0, id="drawn anew if empty: never none"),
-        pytest.param(0.5, 1 / 4, 1 / 2, id="a mask shared by two nodes"),
-    ],
-)
-def test_wrong_draws_show_in_one_of_the_counts(share: float, probability: float, wrong: float) -> None:
-    trials = round(share * NODES * DRAWN_ROUNDS)
-    assert count_power(trials, probability, wrong, FALSE_ALARM / QUESTIONS) > POWER
-
-
-def test_equal_noise_lies_far_beyond_the_limit_of_cosines() -> None:
+    assert not count_is_plausible(0, MESSAGES * PART, chance, ALARM)
     pairs = math.comb(PARTS * 5 * len(PAIR), 2)
     assert pairs == 435
     assert correlation_limit(PART, FALSE_ALARM / pairs) < 0.4

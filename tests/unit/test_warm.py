@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -49,51 +47,6 @@ def test_it_runs_a_script_as_python_does_with_packages_loaded_and_without_zetadp
     assert (told, done.stderr) == (json.loads(plain.stdout)[:3], "__main__\n")
     assert (early, loaded, read) == ([], True, "in")
     assert library == str(tmp_path / "own/zetadp/__init__.py")
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        "pass",
-        "sys.exit(3)",
-        "sys.exit('a word')",
-        "atexit.register(print, 'last')",
-        "os.kill(os.getpid(), 9)",
-        "threading.Thread(target=lambda: (time.sleep(0.1), print('late'))).start()",
-        "raise KeyboardInterrupt",
-    ],
-)
-def test_it_ends_as_python_does(script, end):
-    file = script(f"import atexit, os, sys, threading, time\nprint('begun', flush=True)\n{end}\n")
-    found, right = (called(python, file) for python in (warm.python(), sys.executable))
-    assert (found.returncode, found.stdout) == (right.returncode, right.stdout)
-    assert found.stderr.splitlines()[-1:] == right.stderr.splitlines()[-1:]
-
-
-def test_errors_and_hooks_for_them_are_those_of_the_script(script):
-    found = called(warm.python(), script("raise ValueError('wrong')"))
-    assert (found.returncode, found.stderr.splitlines()[-1]) == (1, "ValueError: wrong")
-    hooked = called(warm.python(), script("import sys\nsys.excepthook = lambda *_: print('hook')\n1 / 0"))
-    assert (hooked.returncode, hooked.stdout, hooked.stderr) == (1, "hook\n", "")
-
-
-def test_it_runs_modules_and_leaves_the_rest_to_python():
-    assert called(warm.python(), "-m", "json.tool", "--help").stdout.startswith("usage: ")
-    assert called(warm.python(), "-c", "print(6 * 7)").stdout == "42\n"
-
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)])
-def test_a_signal_to_the_caller_ends_what_it_called(script, number, status):
-    file = script("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(100)")
-    with subprocess.Popen([warm.python(), file], stdout=subprocess.PIPE, text=True) as caller:
-        child = psutil.Process(int(caller.stdout.readline()))
-        caller.send_signal(number)
-        assert caller.wait() == status
-    end = time.monotonic() + 20
-    with suppress(psutil.NoSuchProcess):
-        while child.status() != psutil.STATUS_ZOMBIE:
-            assert time.monotonic() < end
-            time.sleep(0.02)
 
 
 def test_all_ends_with_the_process_that_started_it(script):

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -187,3 +189,19 @@ def test_damaged_and_absent_stacks_are_a_users_error(tmp_path):
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(UserError, match=r"Cannot read the image stack .*a\.h5.* Delete the file"):
         read_stack(path)
+
+
+def test_what_killed_writers_left_is_removed_and_what_others_write_is_not(tmp_path):
+    with subprocess.Popen(["true"]) as process:
+        dead = process.pid
+    kept = [
+        f".a.{os.getppid()}.partial.txt",  # a process that lives
+        f".a.{dead}.partial.csv",
+        f".a.b.{dead}.partial.txt",  # files of other names
+        ".a.partial.txt",
+        "a.txt.partial",
+    ]
+    for name in (*kept, f".a.{dead}.partial.txt"):
+        (tmp_path / name).write_text("half")
+    write_text(tmp_path / "a.txt", "whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "a.txt"])

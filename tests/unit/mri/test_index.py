@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from decathlon_builder import real_sample, write_dataset_json, write_tiny_task, write_volume
+from decathlon_builder import write_dataset_json, write_tiny_task, write_volume
 
 from zetadp.base.validation import UserError
 from zetadp.mri.index import COLUMNS, PARTICIPANTS, PATIENT_KEY, index_cohort, listed_files
@@ -72,13 +72,6 @@ def test_scanners_come_from_participants_with_or_without_the_bids_prefix(task):
     (task / "participants.tsv").write_text("name,scanner\nBRATS_001,A\n")
     (found,) = problems(task)
     assert "Expected the columns participant_id" in found
-
-
-def test_other_numbers_of_patients_name_both(task):
-    found = problems(task, train=484, test=266)
-    assert len(found) == 2
-    assert "Expected 484 training patients as declared, found 3" in found[0]
-    assert "Expected 266 test patients as declared, found 2" in found[1]
 
 
 def test_all_problems_are_in_one_message(task):
@@ -168,9 +161,3 @@ def test_a_key_must_know_every_file_and_no_other(task, tmp_path):
     assert "1 not in dataset.json (imagesTr/BRATS_009.nii.gz)" in found
     (found,) = problems(task, patient_key=tmp_path / "absent.tsv")
     assert "absent.tsv" in found
-
-
-def test_real_sample():
-    table = index(real_sample(), train=2, test=1, slices=20, threads=2)
-    assert table["patient"].tolist() == ["BRATS_001", "BRATS_002", "BRATS_003"]
-    assert table["part"].tolist() == ["train", "train", "test"]

@@ -146,12 +146,6 @@ def test_many_faults_make_a_short_message(tmp_path):
     assert len(str(error.value)) < 500 + len(str(path))
 
 
-def test_fewer_slices_than_asked(tmp_path, array):
-    path = write_volume(tmp_path / "a.nii.gz", array, "SRA")
-    with pytest.raises(UserError, match=r"at least 10 axial slices .* found 9"):
-        read_centre_slices(path, SEQUENCES, count=10, size=4)
-
-
 def test_order_must_be_the_four_sequences(tmp_path):
     with pytest.raises(ValueError, match="Expected order"):
         read_centre_slices(tmp_path / "a.nii.gz", ("FLAIR", "T1w", "T1w", "T2w"))
@@ -174,10 +168,14 @@ def damaged(data: bytes) -> dict[str, bytes]:
 @pytest.mark.parametrize("kind", damaged(bytes(gzip.compress(bytes(400)))))
 def test_damaged_files_are_one_error_that_names_the_file(tmp_path, array, kind):
     path = write_volume(tmp_path / "a.nii.gz", array)
+    volume = read_volume(path)
     path.write_bytes(damaged(path.read_bytes())[kind])
     with pytest.raises(UserError, match="truncated") as error:
         read_centre_slices(path, SEQUENCES, count=3, size=4)
     assert str(path) in str(error.value)
+    if kind in ("cut in the middle", "without the last byte", "fewer voxels", "only the header"):
+        with pytest.raises(UserError, match="truncated"):  # seen without unpacking all of it
+            check_complete(volume)
 
 
 def test_the_checksum_is_compared_also_where_the_file_goes_on_after_the_voxels(tmp_path, array):
@@ -188,15 +186,6 @@ def test_the_checksum_is_compared_also_where_the_file_goes_on_after_the_voxels(t
     path.write_bytes(damaged(longer)["wrong checksum"])
     with pytest.raises(UserError, match="CRC"):
         read_centre_slices(path, SEQUENCES, count=3, size=4)
-
-
-@pytest.mark.parametrize("kind", ["cut in the middle", "without the last byte", "fewer voxels", "only the header"])
-def test_completeness_finds_files_that_were_cut(tmp_path, array, kind):
-    path = write_volume(tmp_path / "a.nii.gz", array)
-    check_complete(read_volume(path))
-    path.write_bytes(damaged(path.read_bytes())[kind])
-    with pytest.raises(UserError, match="truncated"):
-        check_complete(read_volume(path))
 
 
 def test_completeness_accepts_several_gzip_members_and_plain_files(tmp_path, array):

@@ -22,7 +22,6 @@ from zetadp.phantom.public import (
     draw_public_tissues,
     draw_signals,
     draw_t1_weighted,
-    public_name,
     public_stream,
     simulate_public_patient,
 )
@@ -200,32 +199,6 @@ def test_streams_are_not_those_of_the_private_cohort():
     other, _ = draw_anatomy(public_stream(settings, 5), GRID)
     # As unlike each other as two public patients are, give or take.
     assert np.mean(mask != inside) > 0.3 * np.mean(other != inside) > 0
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"seed": -1}, "seed"),
-        ({"patients": 0}, "patients"),
-        ({"grid": (64, 64)}, "grid"),
-        ({"grid": (64, 4, 24)}, "grid"),
-        ({"grid": (64, 64, 156)}, "grid"),
-    ],
-)
-def test_impossible_settings_are_refused(change, named):
-    with pytest.raises(ValueError, match=named):
-        replace(SETTINGS, **change)
-
-
-@pytest.mark.parametrize("number", [-1, 16])
-def test_unknown_patient_is_refused(number):
-    with pytest.raises(ValueError, match="from 0 to 15"):
-        simulate_public_patient(SETTINGS, number)
-
-
-def test_lists_from_a_configuration_file_are_accepted():
-    assert PublicSettings(grid=[64, 64, 24]) == PublicSettings()
-    assert public_name(12) == "public-0012"
 
 
 def test_patients_of_one_hospital_share_its_scanner_and_no_anatomy(monkeypatch):
