@@ -5,8 +5,7 @@ The names below are the library's public interface; docs/library.md shows them a
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from zetadp.base.lazy import lazily
 
 _PUBLIC = {
     "Records": "zetadp.front.records",
@@ -22,14 +21,4 @@ _PUBLIC = {
 }
 
 __all__ = list(_PUBLIC)
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401  (whatever the name stands for)
-    """Import a public name when it is first used: PyTorch takes seconds to import, and most commands do not need it."""
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'zetadp' has no attribute {name!r}")
-    return getattr(import_module(_PUBLIC[name]), name)
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *_PUBLIC]
+__getattr__, __dir__ = lazily(__name__, _PUBLIC)

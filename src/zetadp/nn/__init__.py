@@ -6,8 +6,7 @@ conversions between layers.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from zetadp.base.lazy import lazily
 
 _PUBLIC = {
     "Cardioid": "activations",
@@ -30,14 +29,4 @@ _PUBLIC = {
 }
 
 __all__ = list(_PUBLIC)
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401  (whatever the name stands for)
-    """Import a public name when it is first used. A module that needs one layer then depends on no other."""
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'zetadp.nn' has no attribute {name!r}")
-    return getattr(import_module(f"zetadp.nn.{_PUBLIC[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *_PUBLIC]
+__getattr__, __dir__ = lazily(__name__, {name: f"zetadp.nn.{module}" for name, module in _PUBLIC.items()})
