@@ -209,7 +209,8 @@ def first_mixture(
         raise UserError(
             "Expected the same results for the same items, found others in a second evaluation. Leave out random draws "
             "of the network and of the loss, and whatever they remember of earlier items. Dropout has draws for each "
-            "unit by itself as a layer torch.nn.Dropout, Dropout1d, Dropout2d or Dropout3d."
+            "unit by itself as a layer torch.nn.Dropout, Dropout1d, Dropout2d or Dropout3d; that of attention and of "
+            "recurrent layers has not: set it to 0."
         )
     random = torch.Generator().manual_seed(0)
     for replaced, large in _choices(lanes):

@@ -7,8 +7,9 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from zetadp.base.epsilon import CONSENT, rounded_up
-from zetadp.base.storage import make_folder, read_json, write_json
+from zetadp.base.storage import make_folder, read_json, write_json, writing
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_digest
 from zetadp.base.validation import UserError, checked_name
 from zetadp.core.evaluation import predict
@@ -25,7 +26,7 @@ from zetadp.core.optimisers import Recipe
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan, promise_of
 from zetadp.core.records import Records as Items
-from zetadp.core.settings import OptimiserSettings, TrainingSettings
+from zetadp.core.settings import MOST_ROUNDS, OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.task import Task
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.front.figures import Statement
@@ -73,6 +74,7 @@ def private(
     seed: int | None = None,
     register: Path | str | None = None,
     most_epsilon: float | None = None,
+    stop: Callable[[pd.DataFrame], bool] | None = None,
     without_noise: str = "",
     device: str = "auto",
 ) -> Run:
@@ -125,6 +127,9 @@ def private(
         that all runs under one folder count together. For real patients keep one, and back it up.
     most_epsilon
         Largest epsilon of all runs in the account together. A run that would exceed it is refused.
+    stop
+        Rule that ends training early: a function of the run's history so far (`Run.history`), which holds released
+        quantities only. It costs no privacy and saves none: the statement is for all declared rounds.
     without_noise
         For an infinite epsilon on real patients: "I know that this protects nobody".
     device
@@ -144,17 +149,20 @@ def private(
     sizes = _sizes(population, held)
     everybody = sum(sizes.values())
     _check_constants(epsilon, delta, everybody, per_round, seed, without_noise)
+    _check_numbers(rounds=rounds, items_per_patient=items_per_patient, clip=clip, seed=seed, most_epsilon=most_epsilon)
     most = max(max(map(len, own.places)) for own in held.values())
     if not 0 < items_per_patient <= most:
         raise UserError(
             f"items_per_patient: Expected between 1 and {most}, the most items of a patient, found {items_per_patient}."
         )
     together = joined([*held.values()])
-    where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    where = _device(device)
     own = copy.deepcopy(model).to(where)
     chosen = task_for(
         own, loss, task, together.inputs[torch.arange(min(2, len(together.inputs)))].to(where), together.targets
     )
+    if stop is not None and not callable(stop):
+        raise UserError(f"stop: Expected a function of the history, found {type(stop).__name__}.")
     if optimiser is None and scheduler is not None:
         raise UserError("scheduler: Expected the optimiser that it was made for, found none. Give optimiser= too.")
     given = torch.optim.NAdam(model.parameters(), lr=RATE) if optimiser is None else optimiser
@@ -167,20 +175,22 @@ def private(
         noise="os" if seed is None else "seeded",
     )
     nodes = tuple(NodeConstants(name, size, per_round * size / everybody) for name, size in sizes.items())
+    if not str(folder).strip():
+        raise UserError("folder: Expected a folder for the run, such as 'runs/mine', found an empty name.")
     folder = Path(folder)
-    label = "inf" if epsilon == math.inf else f"{epsilon:g}"
+    label = "inf" if epsilon == math.inf else f"{epsilon:g}".replace("+", "")
     name = RunName(checked_name(folder.resolve().name, "folder"), "private", label, seed or 0)
     plan = Plan(
         name, NetworkSettings("own"), training, nodes, delta=delta, task=_named(chosen), simulated=seed is not None
     )
     plan = plan.with_noise(noise_of_plan(plan))
     account = Path(register) if register is not None else folder.resolve().parent / "ledgers"
-    run = Run(plan, folder, account, own, chosen, held, together, where, most_epsilon)
+    run = Run(plan, folder, account, own, chosen, held, together, where, most_epsilon, stop)
     run._enter()
     return run
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """A private training, before and after.
 
@@ -195,7 +205,8 @@ class Run:
     model
         The network: with its starting weights before training, with the final ones afterwards.
     history
-        One row an evaluation: round, learning rate.
+        One row a round: ``round`` and ``length``, the norm of the released gradient in units of the clip. Noise alone
+        has the length that the promise prints.
     """
 
     plan: Plan
@@ -207,6 +218,7 @@ class Run:
     _joined: Items = field(repr=False)
     _device: torch.device = field(repr=False)
     _most: float | None = field(default=None, repr=False)
+    _stop: Callable[[pd.DataFrame], bool] | None = field(default=None, repr=False)
     history: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
 
     @property
@@ -263,11 +275,14 @@ class Run:
             _say(f"{name}: starts. {self.promise}")
         data = TrainingData(self._joined, self._holdings())
         network = copy.deepcopy(self.model)
-        result = train(self.plan, data, self._files, model=network, task=self.task, after_round=self._progress)
-        self.model, self.history = result.model.requires_grad_(requires_grad=False), result.history
+        self.history = self._history()
+        how = Performance(evaluate_every=self.plan.training.rounds)
+        result = train(
+            self.plan, data, self._files, model=network, task=self.task, performance=how, after_round=self._after
+        )
+        self.model = result.model.requires_grad_(requires_grad=False)
         content = {"ledger_head": result.ledger_head, "plan": self.plan.to_json(), "statement": self.statement.text}
         write_json(self.folder / "privacy.json", self.statement.content)
-        self.history.to_csv(self.folder / "history.csv", index=False)
         save_tensors(self.folder / "model.safetensors", self._weights(), content)
         self._files.finish()
         return self
@@ -310,18 +325,27 @@ class Run:
         content = {"plan": self.plan.to_json(), "statement": self.statement.text}
         save_tensors(Path(path), self._weights(), content)
 
+    def __repr__(self) -> str:
+        return f"Run {self.plan.run.network}\n{self._table().to_string(header=False)}"
+
     def _repr_html_(self) -> str:
         """Return a small table for notebooks."""
+        return self._table().to_html(header=False)
+
+    def _table(self) -> pd.DataFrame:
         promise = self.promise
         rows = {
             "state": self.state,
             "cost of each patient": f"epsilon {_shown(promise.epsilon)} at delta {promise.delta:g}",
             "noise": "seeded: a simulation, protects nobody" if promise.simulated else "of the operating system",
             "rounds": self.plan.training.rounds,
-            "patients": ", ".join(f"{node.name} {node.population}" for node in self.plan.nodes),
+            "patients": ", ".join(
+                f"{node.population}" if node.name == HERE else f"{node.name} {node.population}"
+                for node in self.plan.nodes
+            ),
             "folder": self.folder,
         }
-        return pd.Series(rows).to_frame("run").to_html(header=False)
+        return pd.Series(rows).to_frame("run")
 
     @property
     def _files(self) -> TrainingFiles:
@@ -384,12 +408,36 @@ class Run:
         tensors, _ = load_tensors(self.folder / "model.safetensors", self._device)
         self.model.load_state_dict(tensors)
         self.model.requires_grad_(requires_grad=False)
-        self.history = pd.read_csv(self.folder / "history.csv")
+        self.history = self._history()
 
-    def _progress(self, done: int, _: Tensor) -> None:
+    def _history(self) -> pd.DataFrame:
+        """Return the stored history of the rounds that were done."""
+        path = self.folder / "history.csv"
+        if not path.exists():
+            return pd.DataFrame({"round": pd.Series(dtype=int), "length": pd.Series(dtype=float)})
+        return pd.read_csv(path)
+
+    def _after(self, done: int, messages: Tensor) -> bool:
+        """Add a round to the history; say how far training is, and return whether it ends here."""
+        length = float(messages.mean(dim=0).norm()) / self.plan.training.clip
+        # Rounds after a checkpoint are repeated after an interruption, with the same releases.
+        before = self.history[self.history["round"] < done]
+        row = pd.DataFrame({"round": [done], "length": [length]})
+        repeated, self.history = len(before) < len(self.history), pd.concat([before, row], ignore_index=True)
+        path = self.folder / "history.csv"
+        with writing(path):
+            if repeated or not path.exists():
+                self.history.to_csv(path, index=False)
+            else:
+                row.to_csv(path, mode="a", header=False, index=False)
         rounds = self.plan.training.rounds
-        if done == rounds or (20 * done) // rounds > (20 * (done - 1)) // rounds:
-            _say(f"{self.plan.run.network}: round {done} of {rounds}", end="\n" if done == rounds else "\r")
+        ends = done < rounds and self._stop is not None and bool(self._stop(self.history))
+        if ends or done == rounds or (20 * done) // rounds > (20 * (done - 1)) // rounds:
+            last = ends or done == rounds
+            _say(f"{self.plan.run.network}: round {done} of {rounds}", end="\n" if last else "\r")
+        if ends:
+            _say(f"{self.plan.run.network}: ends early by its rule; the statement is for all {rounds} declared rounds.")
+        return ends
 
 
 @dataclass(frozen=True)
@@ -478,12 +526,20 @@ def _held(records: Records | None, hospitals: Mapping[str, Records] | None) -> d
     """Return the records of every holder by its name."""
     if (records is None) == (hospitals is None):
         raise UserError("records: Expected records, or hospitals with theirs, found both or neither.")
+    if hospitals is not None and not isinstance(hospitals, Mapping):
+        raise UserError(
+            "hospitals: Expected a dict of records by the hospitals' names, such as {'north': records}, found "
+            f"{type(hospitals).__name__}."
+        )
     held = {HERE: records} if records is not None else dict(hospitals or {})
     whose: dict[object, str] = {}
     for name, own in held.items():
         checked_name(name, "hospitals")
         if not isinstance(own, Records):
-            raise UserError(f"records: Expected zetadp.Records, found {type(own).__name__}.")
+            raise UserError(
+                f"records: Expected zetadp.Records, found {type(own).__name__}. Make them first: "
+                "zetadp.Records(items, labels, patients=ids)."
+            )
         for one in own.ids:
             other = whose.setdefault(one, name)
             if other != name:
@@ -497,6 +553,9 @@ def _held(records: Records | None, hospitals: Mapping[str, Records] | None) -> d
 def _sizes(population: int | Mapping[str, int], held: Mapping[str, Records]) -> dict[str, int]:
     """Return the declared number of patients of every holder; refuse data that do not match."""
     sizes = dict(population) if isinstance(population, Mapping) else {HERE: population}
+    for size in sizes.values():
+        if not isinstance(size, Integral):
+            raise UserError(f"population: Expected a whole number of patients, found {size!r}.")
     if set(sizes) != set(held):
         raise UserError(
             f"population: Expected a number for each of {', '.join(held)}, found {', '.join(sizes)}. With hospitals, "
@@ -512,12 +571,38 @@ def _sizes(population: int | Mapping[str, int], held: Mapping[str, Records]) -> 
     return {name: sizes[name] for name in held}
 
 
+def _check_numbers(
+    rounds: int, items_per_patient: int, clip: float, seed: int | None, most_epsilon: float | None
+) -> None:
+    """Refuse public constants that are no numbers of their kind, by the argument's name."""
+    for name, value, least in (("rounds", rounds, 1), ("items_per_patient", items_per_patient, 1), ("seed", seed, 0)):
+        most = MOST_ROUNDS if name == "rounds" else 2**63
+        if value is not None and not (isinstance(value, Integral) and least <= value <= most):
+            raise UserError(f"{name}: Expected a whole number from {least} to {most}, found {value!r}.")
+    for name, number in (("clip", clip), ("most_epsilon", most_epsilon)):
+        if number is not None and not (isinstance(number, Real) and 1e-9 <= number <= 1e9):
+            raise UserError(f"{name}: Expected a number from 1e-9 to 1e9, found {number!r}.")
+
+
+def _device(name: str) -> torch.device:
+    """Return the device of a name; ``auto`` takes a CUDA device where there is one."""
+    try:
+        return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+    except RuntimeError as error:
+        raise UserError(f"device: Expected 'auto', 'cpu' or 'cuda', found {name!r}.") from error
+
+
 def _check_constants(
     epsilon: float, delta: float, population: int, per_round: float, seed: int | None, without_noise: str
 ) -> None:
     """Refuse public constants that cannot be kept or would say nothing."""
-    if not 0 < delta <= 1 / population:
-        raise UserError(f"delta: Expected at most 1 / population, {1 / population:.2g}, found {delta:g}.")
+    for name, value in (("epsilon", epsilon), ("delta", delta), ("per_round", per_round)):
+        if not isinstance(value, Real):
+            raise UserError(f"{name}: Expected a number, found {value!r}.")
+    if not 1e-10 <= delta <= 1 / population:
+        raise UserError(
+            f"delta: Expected at least 1e-10 and at most 1 / population, {1 / population:.2g}, found {delta:g}."
+        )
     if not 0 < per_round <= population:
         raise UserError(f"per_round: Expected more than 0 and at most {population} patients, found {per_round:g}.")
     if not epsilon > 0:

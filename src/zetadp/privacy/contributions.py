@@ -400,7 +400,15 @@ def _mapped_gradients(
         return (one_an_item(of.losses, outputs, labels) * weights).sum()
 
     in_dims = (None, 0, 0, 0, None if keys is None else 0)
-    found = vmap(grad(loss), in_dims=in_dims)(parameters, images, labels, weights, keys)
+    try:
+        found = vmap(grad(loss), in_dims=in_dims)(parameters, images, labels, weights, keys)
+    except RuntimeError as error:
+        if not str(error).startswith("vmap:"):
+            raise
+        raise UserError(
+            f"Expected a network that torch.vmap can map over units, found: {str(error)[:200]}... Leave out branches "
+            "on values of tensors, .item() and random draws, or use layers that have rules (docs/library.md)."
+        ) from error
     return _rows([found[name] for name in layout.names], len(labels))
 
 

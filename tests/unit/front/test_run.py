@@ -122,7 +122,7 @@ def test_an_interrupted_run_continues_and_counts_every_round_once(tmp_path, monk
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(door.Run, "_progress", stop)
+        patch.setattr(door.Run, "_after", stop)
         with pytest.raises(KeyboardInterrupt):
             stopped.train()
     capsys.readouterr()
@@ -132,6 +132,7 @@ def test_an_interrupted_run_continues_and_counts_every_round_once(tmp_path, monk
     assert "not released again" in capsys.readouterr().err
     (attempt,) = read_ledger(again.ledger)
     assert sorted(event.round for event in attempt.events) == list(range(6))
+    assert again.history["round"].tolist()[-3:] == [4, 5, 6]
     assert again.statement.content["epsilon"] == whole.statement.content["epsilon"]
 
 
@@ -141,6 +142,31 @@ def test_a_seed_repeats_a_simulation_and_is_said_to(tmp_path):
     assert one.statement.guarantee == "simulated"
     assert one.promise.simulated
     assert one.plan.nodes == two.plan.nodes
+
+
+def test_a_history_has_the_released_length_of_every_round_and_nothing_else(tmp_path):
+    trained = run(tmp_path, clip=0.5).train()
+    assert trained.history.columns.tolist() == ["round", "length"]
+    assert trained.history["round"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert trained.history["length"].between(0.2 * trained.promise.noise[0], 2 * trained.promise.noise[0] + 1).all()
+
+
+def test_a_rule_on_releases_ends_training_early_and_saves_no_epsilon(tmp_path, capsys):
+    seen = []
+
+    def stop(history):
+        seen.append(history.columns.tolist())
+        return len(history) == 4
+
+    whole = run(tmp_path, "whole", register=tmp_path / "another").train()
+    stopped = run(tmp_path, stop=stop).train()
+    assert "all 6 declared rounds" in capsys.readouterr().err
+    assert set(map(tuple, seen)) == {("round", "length")}
+    assert stopped.history["round"].tolist() == [1, 2, 3, 4]
+    (attempt,) = read_ledger(stopped.ledger)
+    assert len(attempt.events) == 4
+    assert stopped.statement.content["epsilon"] == whole.statement.content["epsilon"]
+    assert stopped.state == run(tmp_path).state == "finished"
 
 
 CHANGES = {
@@ -364,6 +390,19 @@ class Complex(Network):
         return self.layer(items)
 
 
+class Branching(Network):
+    """A network that looks at values."""
+
+    def forward(self, items):
+        return super().forward(items) * (2 if items.abs().sum() > 0 else 1)
+
+
+def test_a_network_that_cannot_be_mapped_is_refused_with_a_remedy(tmp_path):
+    model = torch.nn.Sequential(Branching(4), torch.nn.PReLU(), torch.nn.Linear(4, 3))
+    with pytest.raises(UserError, match=r"vmap.*Leave out branches"):
+        run(tmp_path, model=model).train()
+
+
 class Tied(torch.nn.Module):
     """Two layers with one weight."""
 
@@ -387,9 +426,21 @@ WRONG = {
     "float labels": ({"data": records(labels=LABELS.float())}, "labels"),
     "reduced loss": ({"loss": torch.nn.CrossEntropyLoss()}, "loss"),
     "population": ({"population": 41}, "population"),
+    "nameless hospitals": ({"hospitals": [1]}, "hospitals"),
     "hospitals' sizes": ({"population": {"north": 40}}, "population"),
     "delta": ({"delta": 0.1}, "delta"),
     "per_round": ({"per_round": 41}, "per_round"),
+    "text for a number": ({"epsilon": "8"}, "epsilon"),
+    "half a patient": ({"population": 40.5}, "population"),
+    "no rounds": ({"rounds": 0}, "rounds"),
+    "half a round": ({"rounds": 2.5}, "rounds"),
+    "half an item": ({"items_per_patient": 1.5}, "items_per_patient"),
+    "no clip": ({"clip": 0}, "clip"),
+    "negative seed": ({"seed": -1}, "seed"),
+    "limit": ({"most_epsilon": "a"}, "most_epsilon"),
+    "rule": ({"stop": 3}, "stop"),
+    "tiny delta": ({"delta": 1e-300}, "delta"),
+    "device": ({"device": "gpu"}, "device"),
     "epsilon": ({"epsilon": 0}, "epsilon"),
     "items_per_patient": ({"items_per_patient": EACH + 1}, "items_per_patient"),
     "no records": ({"data": 3}, "records"),
@@ -406,6 +457,8 @@ def test_what_does_not_fit_is_refused_by_name_and_nothing_is_written(tmp_path, w
 
 
 def test_a_notebook_shows_a_small_table(tmp_path):
-    shown = run(tmp_path, seed=2)._repr_html_()
-    assert "epsilon 8" in shown
-    assert "protects nobody" in shown
+    prepared = run(tmp_path, seed=2)
+    for shown in (prepared._repr_html_(), repr(prepared)):
+        assert "epsilon 8" in shown
+        assert "protects nobody" in shown
+        assert len(shown.splitlines()) < 40
