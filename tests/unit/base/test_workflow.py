@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from zetadp.base.validation import UserError
 from zetadp.base.workflow import ROOT, code_of, run
 
 FILES = {
@@ -231,20 +230,6 @@ def accepting(body):
     return main
 
 
-def test_a_users_error_ends_the_job_with_its_message_alone(tmp_path):
-    def body() -> None:
-        message = "Expected four channels in a.nii.gz, found three."
-        raise UserError(message)
-
-    snakemake = job(tmp_path)
-    with pytest.raises(SystemExit) as end:
-        call(accepting(body), snakemake)
-    assert end.value.code == 1
-    log = Path(snakemake.log[0]).read_text()
-    assert "ERROR Expected four channels in a.nii.gz, found three." in log
-    assert "Traceback" not in log
-
-
 def test_too_little_memory_is_said_without_a_traceback(tmp_path):
     def body() -> None:
         raise MemoryError
@@ -256,15 +241,6 @@ def test_too_little_memory_is_said_without_a_traceback(tmp_path):
     log = Path(snakemake.log[0]).read_text()
     assert "Out of memory in rule train: give it more (mem_mb)" in log
     assert "Traceback" not in log
-
-
-def test_other_errors_are_not_swallowed(tmp_path):
-    def body() -> None:
-        message = "a fault of ours"
-        raise ValueError(message)
-
-    with pytest.raises(ValueError, match="a fault of ours"):
-        call(accepting(body), job(tmp_path))
 
 
 def test_the_log_holds_what_is_logged_and_warned(tmp_path, capfd):

@@ -9,10 +9,6 @@ from zetadp.base.parameters import Layout
 from zetadp.nn.layers import Conv2d, Linear
 from zetadp.privacy.contributions import patient_gradients
 
-# Largest error of a patient's gradient relative to its norm. Float32 keeps 6e-8 of each number; the normalisation of a
-# few values of nearly equal size loses two to three digits of that.
-EXACT, ROUNDED = 1e-10, 2e-5
-
 
 @pytest.mark.parametrize("patient_axis", [False, True])
 @pytest.mark.parametrize("kind", ["linear", "convolution"])
