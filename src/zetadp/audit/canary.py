@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 
 from zetadp.base.parameters import Layout
@@ -121,7 +122,8 @@ def canary_stub(*, clip: float, direction: str = "general") -> Stub:
     records = Records.stacked(together.unsqueeze(2), torch.arange(CLASSES))
     model = ComplexScores(SIDE)
     layout = Layout.of(model)
-    gradient = patient_gradient(model, layout, records, CANARY)
+    start = layout.flatten(dict(model.named_parameters())).detach()
+    gradient = patient_gradient(model, layout, start, *record_of(records, CANARY))
     return Stub(model, layout, records, gradient / np.linalg.norm(gradient))
 
 
@@ -131,21 +133,17 @@ def record_of(records: Records, record: int) -> tuple[Tensor, Tensor]:
     return own.inputs, own.targets
 
 
-def patient_gradient(model: nn.Module, layout: Layout, records: Records, record: int) -> np.ndarray:
-    """Return a record's gradient before clipping, computed by ordinary automatic differentiation.
-
-    The attacker does not use the audited code for gradients of patients.
+def patient_gradient(model: nn.Module, layout: Layout, weights: Tensor, images: Tensor, labels: Tensor) -> np.ndarray:
+    """Return a patient's gradient before clipping, by ordinary automatic differentiation: not by the audited code.
 
     Returns
     -------
     float64 array of shape (dimension,).
     """
-    images, labels = record_of(records, record)
-    loss = functional.cross_entropy(model(images), labels)
-    parameters = {name: model.get_parameter(name) for name in layout.names}
-    gradients = torch.autograd.grad(loss, list(parameters.values()))
-    flat = layout.flatten(dict(zip(parameters, gradients, strict=True)))
-    return flat.double().cpu().numpy()
+    leaf = weights.clone().requires_grad_()
+    scores = functional_call(model, layout.unflatten(leaf), (images,))
+    (gradient,) = torch.autograd.grad(functional.cross_entropy(scores, labels), [leaf])
+    return gradient.double().cpu().numpy()
 
 
 @dataclass(frozen=True)

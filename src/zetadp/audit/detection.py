@@ -124,6 +124,11 @@ class Errors:
         """Lower confidence limit of the rate of misses."""
         return 1 - upper_limit(self.trials_in - self.misses, self.trials_in, (1 - self.confidence) / 2)
 
+    @property
+    def limits(self) -> tuple[tuple[float, float], ...]:
+        """Rates of false alarms and of misses: the upper limits, the shares, and the lower limits."""
+        return (self.alpha_upper, self.beta_upper), (self.alpha, self.beta), (self.alpha_lower, self.beta_lower)
+
 
 @dataclass(frozen=True)
 class AuditResult:
@@ -212,26 +217,14 @@ def epsilon_of_errors(mechanisms: Exposure, delta: float, alpha: float, misses: 
 
 def result_of_mu(name: str, errors: Errors, claimed: float, mechanisms: Exposure) -> AuditResult:
     """Judge a claim of mu by an attack's errors."""
-    return AuditResult(
-        name,
-        claimed,
-        mu_of_errors(errors.alpha_upper, errors.beta_upper),
-        mu_of_errors(errors.alpha, errors.beta),
-        mu_of_errors(errors.alpha_lower, errors.beta_lower),
-        errors,
-        mechanisms,
-    )
+    measured, estimate, highest = (mu_of_errors(*rates) for rates in errors.limits)
+    return AuditResult(name, claimed, measured, estimate, highest, errors, mechanisms)
 
 
 def result_of_epsilon(name: str, errors: Errors, mechanisms: Exposure, delta: float) -> AuditResult:
     """Judge the accountant's epsilon of these mechanisms by an attack's errors."""
-    limits = [
-        (errors.alpha_upper, errors.beta_upper),
-        (errors.alpha, errors.beta),
-        (errors.alpha_lower, errors.beta_lower),
-    ]
-    measured, estimate, highest = (epsilon_of_errors(mechanisms, delta, *limit) for limit in limits)
     claimed = accounting.epsilon(mechanisms, delta)
+    measured, estimate, highest = (epsilon_of_errors(mechanisms, delta, *rates) for rates in errors.limits)
     return AuditResult(name, claimed, measured, estimate, highest, errors, mechanisms, "epsilon", delta)
 
 

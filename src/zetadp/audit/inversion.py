@@ -29,10 +29,6 @@ from zetadp.base.validation import one_of, positive
 from zetadp.nn.stacked import ordinary_operations
 
 Objective: TypeAlias = Literal["cosine", "euclidean"]
-Optimiser: TypeAlias = Literal["lbfgs", "adam", "signed"]
-
-DROPS = (3 / 8, 5 / 8, 7 / 8)
-"""Shares of all steps after which the learning rate of Adam falls to a tenth."""
 
 
 @dataclass(frozen=True)
@@ -42,28 +38,18 @@ class Search:
     Attributes
     ----------
     steps
-        Number of steps of the optimiser. A step of L-BFGS evaluates up to twenty gradients.
-    starts
-        Number of random starts. The images with the smallest objective are returned.
+        Number of steps of L-BFGS with line search, each of which evaluates up to twenty gradients.
     objective
         ``cosine`` or ``euclidean``.
-    optimiser
-        ``lbfgs`` with line search; ``adam``; or ``signed``: Adam on the signs of the derivative.
-    rate
-        Learning rate of Adam.
     """
 
     steps: int = 20
-    starts: int = 1
     objective: Objective = "cosine"
-    optimiser: Optimiser = "lbfgs"
-    rate: float = 0.1
 
     def __post_init__(self) -> None:
         """Check every setting."""
-        positive(steps=self.steps, starts=self.starts, rate=self.rate)
+        positive(steps=self.steps)
         one_of(("cosine", "euclidean"), objective=self.objective)
-        one_of(("lbfgs", "adam", "signed"), optimiser=self.optimiser)
 
 
 @dataclass(frozen=True)
@@ -144,7 +130,7 @@ def invert(
     search
         Settings of the search.
     generator
-        Generator of the starts.
+        Generator of the start.
     guess
         A further start: images that the attacker expects, such as means of public images.
     """
@@ -156,33 +142,25 @@ def invert(
             return (found - seen).square().sum()
         return torch.sub(1, found @ seen / (found.norm() * seen.norm()))
 
-    starts = [torch.randn(*shape, generator=generator, dtype=torch.float64) for _ in range(search.starts)]
+    starts = [torch.randn(*shape, generator=generator, dtype=torch.float64)]
     starts += [] if guess is None else [guess.to(torch.float64)]
-    results = [_descended(start, objective, search) for start in starts]
+    results = [_descended(start, objective, search.steps) for start in starts]
     # A search whose objective is not finite has found nothing.
     return min(results, key=lambda found: found.objective if math.isfinite(found.objective) else math.inf)
 
 
-def _descended(start: Tensor, objective: Callable[[Tensor], Tensor], search: Search) -> Found:
+def _descended(start: Tensor, objective: Callable[[Tensor], Tensor], steps: int) -> Found:
     images = start.clone().requires_grad_()
-    if search.optimiser == "lbfgs":
-        optimiser: torch.optim.Optimizer = torch.optim.LBFGS([images], history_size=20, line_search_fn="strong_wolfe")
-    else:
-        optimiser = torch.optim.Adam([images], lr=search.rate)
-    drops = torch.optim.lr_scheduler.MultiStepLR(optimiser, [round(share * search.steps) for share in DROPS], 0.1)
+    optimiser = torch.optim.LBFGS([images], history_size=20, line_search_fn="strong_wolfe")
 
     def closure() -> float:
         optimiser.zero_grad()
         value = objective(images)
         value.backward()  # type: ignore[no-untyped-call]
-        if search.optimiser == "signed" and images.grad is not None:
-            images.grad.sign_()
         return float(value.detach())
 
-    for _ in range(search.steps):
-        optimiser.step(closure)
-        if search.optimiser != "lbfgs":
-            drops.step()
+    for _ in range(steps):
+        optimiser.step(closure)  # type: ignore[no-untyped-call]
     return Found(images.detach(), closure())
 
 
@@ -225,32 +203,3 @@ def with_what_whitening_loses(found: np.ndarray, true: np.ndarray) -> np.ndarray
     parts = np.stack([(found + mirrored) / 2, (found - mirrored) / 2, centre]).reshape(3, -1).T
     fitted, *_ = np.linalg.lstsq(parts, true.ravel(), rcond=None)
     return np.asarray((parts @ fitted).reshape(found.shape))
-
-
-def nmse_of_phase(found: np.ndarray, true: np.ndarray, *, aligned: bool = True) -> float:
-    r"""Return :math:`\|\hat x e^{j \phi} - x\|^2 / \|x\|^2` with the phase :math:`\phi = \arg \hat x^H x`.
-
-    Parameters
-    ----------
-    found, true
-        Complex or real arrays of one shape.
-    aligned
-        Whether the phase is aligned. If not, phi is zero.
-    """
-    phase = np.angle(np.vdot(found, true)) if aligned else 0.0
-    return float(np.linalg.norm(found * np.exp(1j * phase) - true) ** 2 / np.linalg.norm(true) ** 2)
-
-
-def input_of_linear_layer(weight_gradient: Tensor, bias_gradient: Tensor) -> Tensor:
-    r"""Return the input of a complex affine layer from the gradients of one record, exactly.
-
-    For y = W x + b and delta the gradient of y, those of W and b are :math:`\delta x^H` and :math:`\delta`, so that
-    every row gives :math:`x^H`. The row with the largest delta is taken.
-
-    Parameters
-    ----------
-    weight_gradient, bias_gradient
-        As PyTorch returns them, shape (out, in) and (out,).
-    """
-    row = int(bias_gradient.abs().argmax())
-    return torch.conj(weight_gradient[row] / bias_gradient[row])

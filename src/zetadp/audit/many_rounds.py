@@ -26,10 +26,8 @@ import numpy as np
 import torch
 from scipy.special import ndtr
 from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn import functional
 
-from zetadp.audit.canary import CANARY, CLASSES, SILENT, Audited, record_of
+from zetadp.audit.canary import CANARY, CLASSES, SILENT, Audited, patient_gradient, record_of
 from zetadp.audit.detection import (
     FALSE_ALARM,
     AuditResult,
@@ -235,7 +233,7 @@ class _Attacker:
 
     def see(self, done: int, messages: Tensor) -> None:
         """Add the evidence of a round's messages, and compute the next weights."""
-        gradient = _gradient(self.model, self.layout, self.server.weights.detach(), self.images, self.labels)
+        gradient = patient_gradient(self.model, self.layout, self.server.weights.detach(), self.images, self.labels)
         norm = float(np.linalg.norm(gradient))
         if norm < self.clip:
             raise ValueError(
@@ -249,14 +247,6 @@ class _Attacker:
     def scores(self) -> list[float]:
         """Return one score per trial."""
         return [float(score) for score in np.atleast_1d(self.total)]
-
-
-def _gradient(model: nn.Module, layout: Layout, weights: Tensor, images: Tensor, labels: Tensor) -> np.ndarray:
-    """Return a patient's gradient by ordinary automatic differentiation, shape (dimension,), float64."""
-    leaf = weights.clone().requires_grad_()
-    scores = functional_call(model, layout.unflatten(leaf), (images,))
-    (gradient,) = torch.autograd.grad(functional.cross_entropy(scores, labels), [leaf])
-    return gradient.double().numpy()
 
 
 def _start(plan: Plan) -> tuple[nn.Module, Layout, Tensor]:
@@ -284,6 +274,6 @@ def _records(plan: Plan) -> Records:
     labels = torch.arange(CLASSES)
     canary = max(
         candidates,
-        key=lambda images: float(np.linalg.norm(_gradient(model, layout, start, images.unsqueeze(1), labels))),
+        key=lambda images: float(np.linalg.norm(patient_gradient(model, layout, start, images.unsqueeze(1), labels))),
     )
     return Records.stacked(torch.stack([canary, torch.full_like(canary, torch.nan)]).unsqueeze(2), labels)

@@ -18,7 +18,7 @@ from zetadp.audit.many_rounds import audit_training, error_rates, training_trial
 from zetadp.audit.one_round import audit_one_round, one_round_rates
 from zetadp.audit.spread import spread
 from zetadp.base.epsilon import rounded_up
-from zetadp.base.sheet import Sheet
+from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.validation import in_range, positive
 from zetadp.privacy.accounting import Exposure
 from zetadp.privacy.kinds import NoisySum
@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 SHORTFALL = math.sqrt(2)
 """The fault that the number of trials is chosen for: noise too small by this factor, as with half the variance."""
+
+_COUNTS = ("confidence", "trials_in", "trials_out", "false_alarms", "misses")
 
 SHARED_TRIALS = 300
 """Trials on each side if a fault removes the noise completely."""
@@ -185,23 +187,17 @@ def frame(findings: Sequence[Finding]) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "audit": finding.result.name,
+                "audit": result.name,
                 "finds": finding.finds,
                 "power": math.nan if finding.power is None else finding.power,
-                "figure": finding.result.quantity,
-                "delta": math.nan if finding.result.delta is None else finding.result.delta,
-                "claimed": finding.result.claimed,
-                "measured": finding.result.measured,
-                "estimate": finding.result.estimate,
-                "highest": finding.result.highest,
-                "confidence": finding.result.errors.confidence,
-                "trials_in": finding.result.errors.trials_in,
-                "trials_out": finding.result.errors.trials_out,
-                "false_alarms": finding.result.errors.false_alarms,
-                "misses": finding.result.errors.misses,
-                "verdict": verdict(finding.result),
+                "figure": result.quantity,
+                "delta": math.nan if result.delta is None else result.delta,
+                **{key: getattr(result, key) for key in ("claimed", "measured", "estimate", "highest")},
+                **{key: getattr(result.errors, key) for key in _COUNTS},
+                "verdict": "stands" if result.passed else "refuted",
             }
             for finding in findings
+            for result in (finding.result,)
         ]
     )
 
@@ -210,17 +206,17 @@ def sheet(findings: Sequence[Finding], experiment: str) -> Sheet:
     """Return the findings as a table for readers, with notes on the figures."""
     rows = tuple(
         (
-            finding.result.name,
-            finding.finds,
-            "–" if finding.power is None else f"{finding.power:.2f}",
-            _figure(finding.result),
-            rounded_up(finding.result.claimed, 3),
-            f"{finding.result.measured:.2f}",
-            f"{finding.result.estimate:.2f}",
-            f"{finding.result.errors.trials_in} + {finding.result.errors.trials_out}",
-            verdict(finding.result),
+            row["audit"],
+            row["finds"],
+            MISSING if math.isnan(row["power"]) else f"{row['power']:.2f}",
+            "μ" if row["figure"] == "mu" else f"ε at δ = {row['delta']:g}",
+            rounded_up(row["claimed"], 3),
+            f"{row['measured']:.2f}",
+            f"{row['estimate']:.2f}",
+            f"{row['trials_in']} + {row['trials_out']}",
+            row["verdict"],
         )
-        for finding in findings
+        for row in frame(findings).to_dict("records")
     )
     least = min(finding.result.errors.confidence for finding in findings)
     notes = (
@@ -233,12 +229,3 @@ def sheet(findings: Sequence[Finding], experiment: str) -> Sheet:
     )
     columns = ("audit", "finds", "power", "figure", "claimed", "measured", "estimate", "trials", "verdict")
     return Sheet(f"Claimed against measured privacy, {experiment}", columns, rows, notes, names=2)
-
-
-def verdict(result: AuditResult) -> str:
-    """Return ``stands`` or ``refuted``."""
-    return "stands" if result.passed else "refuted"
-
-
-def _figure(result: AuditResult) -> str:
-    return "μ" if result.quantity == "mu" else f"ε at δ = {result.delta:g}"

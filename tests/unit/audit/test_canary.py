@@ -5,7 +5,7 @@ import pytest
 import torch
 from contributing import clipped_sums
 
-from zetadp.audit.canary import CANARY, CLASSES, SILENT, Audited, canary_node, canary_stub, patient_gradient
+from zetadp.audit.canary import CANARY, CLASSES, SILENT, Audited, canary_node, canary_stub, patient_gradient, record_of
 from zetadp.core.records import items_of
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import ExactSampledGaussian, SampledGaussian
@@ -43,7 +43,8 @@ def test_directions_lie_where_they_should_in_the_complex_plane():
 
 def test_the_gradient_is_much_longer_than_the_clip_so_that_missing_clipping_shows():
     stub = canary_stub(clip=2.0)
-    gradient = patient_gradient(stub.model, stub.layout, stub.records, CANARY)
+    weights = stub.layout.flatten(dict(stub.model.named_parameters())).detach()
+    gradient = patient_gradient(stub.model, stub.layout, weights, *record_of(stub.records, CANARY))
     assert np.linalg.norm(gradient) > 50 * 2.0
 
 
