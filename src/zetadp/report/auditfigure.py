@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from zetadp.audit.detection import FALSE_ALARM, AuditResult, Errors
 from zetadp.audit.membership import Attack, Claim
@@ -18,7 +16,7 @@ from zetadp.base.epsilon import rounded_up
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure, ordered
 from zetadp.privacy.kinds import Kind
-from zetadp.report.figurestyle import WIDTH, figure_style
+from zetadp.report.figurestyle import WIDTH, figure_style, label_outer, panel_grid, set_legend, set_title
 
 WIDEST = 1.6
 """End of the axis of bars, in units of the claim; longer bars are cut."""
@@ -71,8 +69,7 @@ def audit_figure(results: Sequence[AuditResult], powers: Sequence[float | None],
         panels = np.atleast_1d(below.subplots(1, len(groups)))
         for panel, (name, group) in zip(panels, groups, strict=True):
             _errors(panel, name, group)
-        title = f"Claimed against measured privacy, {experiment}"
-        figure.suptitle(title, x=0.01, ha="left")
+        set_title(figure, f"Claimed against measured privacy, {experiment}")
         figure.supxlabel(_key(results), x=0.01, ha="left", fontsize=8.5, linespacing=1.4)
     return figure
 
@@ -235,15 +232,16 @@ def membership_roc(attacks: Sequence[Attack], claims: Mapping[str, Claim], cohor
     rates = np.geomspace(LEAST_RATE, 1, 150)
     allowed = {audience: (claim.power(rates), claim.power_by_epsilon(rates)) for audience, claim in claims.items()}
     with figure_style():
-        figure = Figure(figsize=(WIDTH, 5.0))
-        FigureCanvasAgg(figure)
-        figure.set_layout_engine("constrained", w_pad=0.06, h_pad=0.08)
-        panels = list(figure.subplots(1, len(attacks), squeeze=False, sharey=True).ravel())
+        figure, panels = panel_grid(len(attacks), len(attacks), 3.8)
         for panel, attack in zip(panels, attacks, strict=True):
             # Drawn in the order of the legend; zorder decides what is on top.
             panel.step(*_empirical(attack), where="post", color=_ROC, linewidth=1.6, zorder=3, label="measured")
-            _draw_band(panel, attack)
-            panel.plot([LEAST_RATE, 1], [LEAST_RATE, 1], color="#777777", linewidth=0.8, zorder=1, label="guessing")
+            band = attack.band.sort_values("fpr_upper")  # the true ROC passes above its points
+            lower = np.maximum(band["lower"], LEAST_RATE / 10)
+            panel.plot(
+                band["fpr_upper"], lower, "^-", color=_BAND, linewidth=1.2, zorder=4, label="lower confidence band"
+            )
+            panel.plot([LEAST_RATE, 1], [LEAST_RATE, 1], color=_GREY, linewidth=0.8, zorder=1, label="guessing")
             for depth, (audience, (who, colour, style)) in enumerate(_REGIONS.items()):
                 claim, (curve, _) = claims[audience], allowed[audience]
                 panel.fill_between(rates, curve, LEAST_RATE, color=colour, linewidth=0, zorder=-depth)
@@ -254,25 +252,15 @@ def membership_roc(attacks: Sequence[Attack], claims: Mapping[str, Claim], cohor
             panel.set_title(f"{attack.arm.name}:\n{_verdict(attack)}", loc="left")
             trials = f"{len(attack.scores_in)} models\nwith the patient,\n{len(attack.scores_out)} without"
             panel.text(0.94, 0.03, trials, transform=panel.transAxes, ha="right", va="bottom", fontsize=8)
-            _axes(panel)
-        panels[0].set_ylabel("true-positive rate")
-        handles, labels = panels[0].get_legend_handles_labels()
-        entries = dict(zip(labels, handles, strict=True))
-        legend = figure.legend(entries.values(), entries.keys(), loc="outside lower left", ncols=2, frameon=False)
-        legend.set_title(
-            f"the band holds at all points and in all panels together, but for a chance of {FALSE_ALARM:g}"
-        )
-        legend.set_alignment("left")
-        figure.suptitle(f"Membership inference against finished models, {cohort_label}", x=0.01, ha="left")
+            panel.set(xscale="log", yscale="log", xlim=(LEAST_RATE, 1.2), ylim=(LEAST_RATE, 1.2), box_aspect=1)
+            panel.set_xticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
+            panel.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
+            panel.minorticks_off()
+        label_outer(panels, len(panels), "false-positive rate", "true-positive rate")
+        meaning = f"the band holds at all points and in all panels together, but for a chance of {FALSE_ALARM:g}"
+        set_legend(figure, panels, meaning)
+        set_title(figure, f"Membership inference against finished models, {cohort_label}")
     return figure
-
-
-def _draw_band(panel: Axes, attack: Attack) -> None:
-    """Draw the points above which the true ROC passes."""
-    band = attack.band.sort_values("fpr_upper")
-    lower = np.maximum(band["lower"], LEAST_RATE / 10)
-    look: dict[str, Any] = {"color": _BAND, "markersize": 6, "linewidth": 1.2, "zorder": 4}
-    panel.plot(band["fpr_upper"], lower, "^-", label="lower confidence band", **look)
 
 
 def _empirical(attack: Attack) -> tuple[np.ndarray, np.ndarray]:
@@ -289,13 +277,3 @@ def _verdict(attack: Attack) -> str:
     if attack.leaves("server"):
         return "leaves both regions"
     return "leaves the reader's region" if attack.leaves("reader") else "stays inside"
-
-
-def _axes(panel: Axes) -> None:
-    for axis in (panel.xaxis, panel.yaxis):
-        axis.axes.set(**{f"{axis.axis_name}scale": "log", f"{axis.axis_name}lim": (LEAST_RATE, 1.2)})
-        axis.set_major_locator(FixedLocator(_TICKS))
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    panel.set_xlabel("false-positive rate")
-    panel.set_box_aspect(1)
