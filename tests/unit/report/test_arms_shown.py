@@ -34,6 +34,11 @@ def folders(tmp_path):
     return [write_run(tmp_path, right, arm="secure", threat=THREAT), write_run(tmp_path, right)]
 
 
+def card_of(folder):
+    metrics = read_json(folder / "metrics.json")
+    return model_card(metrics["run"], NETWORK, read_json(folder / "privacy.json"), metrics, LABEL, WORDS)
+
+
 def texts(figure):
     found = figure.findobj(match=lambda artist: hasattr(artist, "get_text"))
     return [" ".join(text.get_text().split()) for text in found]
@@ -55,33 +60,29 @@ def test_tables_name_it_and_print_what_holds_without_it(folders):
     assert "| federated |" in printed
 
 
-def test_figures_name_it(folders):
+@pytest.mark.parametrize(
+    ("privacy", "said"),
+    [
+        ({"arm": "secure", "threat": THREAT}, SHOWN),
+        ({"unit": "image", "of_all_images": {"unit": "patient", "images": 80, "epsilon": 600.0}}, "(ε per image)"),
+    ],
+)
+def test_figures_name_the_protocol_and_the_weaker_unit(tmp_path, privacy, said):
+    folders = [write_run(tmp_path, {"a": 12, "b": 15}, **privacy)]
     runs = tables.collect(folders)
-    table = tables.table1(runs, "simulated cohort")
     drawn = (
-        accuracy_against_epsilon(table, "c"),
+        accuracy_against_epsilon(tables.table1(runs, LABEL), "c"),
         confusion_matrices(runs, "c"),
         figures.training_curves(tables.collect_histories(folders), "c"),
         figures.accuracy_per_class(runs, "c"),
     )
     for figure in drawn:
-        assert any(SHOWN in text for text in texts(figure))
-        assert not any("federated (" in text for text in texts(figure))
+        assert any(said in text for text in texts(figure))
+        assert not any("federated (sec" in text for text in texts(figure))
 
 
 def test_a_model_card_names_it_and_prints_what_holds_without_it(folders):
-    card = {}
-    for folder in folders:
-        metrics = read_json(folder / "metrics.json")
-        card[folder] = model_card(
-            metrics["run"],
-            NETWORK,
-            read_json(folder / "privacy.json"),
-            metrics,
-            "simulated cohort",
-            WORDS,
-        )
-    secure, federated = card.values()
+    secure, federated = map(card_of, folders)
     assert SHOWN in secure.splitlines()[0]
     assert "single messages, which nothing here prevents: 41.5" in secure
     assert THREAT["assumes"] in secure
@@ -103,21 +104,6 @@ def test_a_guarantee_per_image_is_called_one_beside_the_figure_of_a_patient(tmp_
     below = notes(runs, "simulated cohort")
     assert any("Network mine: ε is per image" in note and f"{shown} at ε = 3" in note for note in below)
     assert "| mine (per image) |" in rendering.to_markdown(rendering.accuracy_sheet(table, below))
-    metrics = read_json(folder / "metrics.json")
-    card = model_card(metrics["run"], NETWORK, read_json(folder / "privacy.json"), metrics, LABEL, WORDS)
+    card = card_of(folder)
     assert f"per patient at δ = 0.001 is {shown}." in card
     assert "of those who gave no data" not in card
-
-
-def test_figures_say_where_epsilon_is_per_image(tmp_path):
-    whole = {"unit": "patient", "images": 80, "epsilon": 600.0}
-    folders = [write_run(tmp_path, {"a": 12, "b": 15}, unit="image", of_all_images=whole)]
-    runs = tables.collect(folders)
-    drawn = (
-        accuracy_against_epsilon(tables.table1(runs, "simulated cohort"), "c"),
-        confusion_matrices(runs, "c"),
-        figures.training_curves(tables.collect_histories(folders), "c"),
-        figures.accuracy_per_class(runs, "c"),
-    )
-    for figure in drawn:
-        assert any("(ε per image)" in text for text in texts(figure))
