@@ -1,6 +1,5 @@
 """Train one model as a federation of separate processes on this machine that send real messages over TLS."""
 
-import logging
 import shutil
 import time
 from pathlib import Path
@@ -92,7 +91,6 @@ def main(
     # The nodes' own ledgers must remain when results are deleted, like the cohort's ledgers.
     states = Path(ledger_file).resolve().with_suffix(".hospitals")
     with Federation(work, credentials, idle_seconds=max(0.25, 0.1 * len(names))) as running:
-        running.admit(names)
         for name in names:
             own = rows[(rows["role"] == "train") & (rows["node"] == name)]
             write_site_folder(work / "images" / name, dataset.parent, own, "train")
@@ -113,8 +111,6 @@ def main(
             # All patients are on this machine, and the person who starts the workflow is responsible for them.
             approve(hospital, credentials.node(name)[1], "the workflow")
             running.start_node(hospital)
-        running.wait_for_nodes(names)
-        logging.getLogger(__name__).info("%s: %d nodes joined", declared.label, len(names))
         running.run(server)
     for name in names:
         for part in ("messages", "images"):

@@ -38,15 +38,13 @@ class Consortium:
         self.runs = 0
 
     def __enter__(self) -> Self:
-        with mock.patch.object(sys, "executable", self.python):
-            self.federation.__enter__()
-        self.federation.admit(self.names)
+        self.federation.__enter__()
         for place, node in enumerate(self.plan.nodes):
             write_hospital_folder(self.images(node.name), node.population, place)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.federation.stop()
+        self.federation.__exit__(*error)
 
     def images(self, name: str) -> Path:
         return self.folder / "images" / name
@@ -64,8 +62,8 @@ class Consortium:
     def start_nodes(self, *names: str) -> None:
         for name in names or self.names:
             approve(self.settings(name), self.credentials.node(name)[1], "a test")
-            self.federation.start_node(self.settings(name))
-        self.federation.wait_for_nodes(names or self.names)
+            with mock.patch.object(sys, "executable", self.python):
+                self.federation.start_node(self.settings(name))
 
     def spoil(self, name: str, *faults: str) -> None:
         """Give a node faults, of which each is that of one answer and the last that of all later ones."""

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from flwr.superlink.grid import http_grid
+from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
 
-from zetadp.federation.flower import programs
+from zetadp.federation.flower import processes
 from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.protocol import Answer, Refusal, Request
 
@@ -28,7 +28,7 @@ SPOILED = {
 }
 
 honest = Hospital.reply
-push_objects = http_grid.push_objects
+store_object = InMemoryLinkState.store_object
 
 
 def reply(self: Hospital, request: Request) -> Answer | Refusal:
@@ -51,17 +51,16 @@ def reply(self: Hospital, request: Request) -> Answer | Refusal:
     return replace(answer, update=SPOILED[fault](np.frombuffer(answer.update, "<f4")).tobytes())
 
 
-def push(*args: object, **kwargs: object) -> None:
+def store(self: InMemoryLinkState, *arguments: object) -> bool:
     state = Path(os.environ[FAULTS])
     if (state / "fault").exists():  # after a message is announced, before its content
         (state / "announced").touch()
         time.sleep(1000)
-    push_objects(*args, **kwargs)
+    return store_object(self, *arguments)
 
-
-Hospital.reply = reply
-http_grid.push_objects = push
 
 if __name__ == "__main__":
+    Hospital.reply = reply
+    InMemoryLinkState.store_object = store
     sys.path.insert(0, str(Path(__file__).parent))
-    programs.main()
+    processes.main()

@@ -202,9 +202,7 @@ def test_the_folder_of_the_server_needs_nothing_but_keys(kits):
     shown = [*started, *re.findall(r"`(zetadp federation [^`]*)`", page)]
     assert [command.split()[2] for command in shown] == ["serve", "serve", "certificates", "serve"]
     given = [command_line().parse_args(command.split()[1:]) for command in shown]
-    assert {(each.port, each.credentials, each.folder) for each in given if "port" in each} == {
-        (9443, Path("keys"), Path("state/flower"))
-    }
+    assert {(each.port, each.credentials) for each in given if "port" in each} == {(9443, Path("keys"))}
     # In the container it can write what the settings name, and nothing else; the port is the one that nodes call.
     assert service["ports"] == ["9443:9443"]
     assert service["volumes"][:3] == ["./:/site:ro", "./state:/site/state", "./out:/site/out"]

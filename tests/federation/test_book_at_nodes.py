@@ -133,9 +133,3 @@ def test_no_delta_of_the_coordinators_makes_a_plan_cheap(delta, population, expe
     )
     with pytest.raises(UserError, match="node-1"):
         check_promise(plan, "node-1", most_epsilon=1.0)
-
-
-def test_real_patients_do_not_take_part_image_by_image(tmp_path):
-    plan = replace(plan_of(2), unit="image", units_of_a_person=2)
-    with pytest.raises(UserError, match="unit image"):
-        make_hospital(plan, 1, tmp_path, **REAL)

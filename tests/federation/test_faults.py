@@ -76,12 +76,12 @@ def test_a_computation_that_hangs_is_ended_and_the_server_told(three):
 def test_a_node_killed_between_release_and_answer_sends_the_same_bytes_when_it_is_back(three):
     three.spoil("node-02", "dawdle")
     settings = three.server()
-    run = three.federation.begin(settings)
+    three.federation.begin(settings)
     wait_until((three.state("node-02") / "released").exists)
-    three.federation.processes.kill("node-02", "node-02-worker")
+    three.federation.processes.kill("node-02")
     three.mend()
     three.start_nodes("node-02")
-    three.federation.wait(run)
+    three.federation.wait()
     # One release a round: the message that was kept was sent, and nothing drawn anew.
     assert len(three.own_account("node-02").releases()) == three.plan.training.rounds
     assert len(three.account().releases()) == 3 * three.plan.training.rounds
@@ -89,26 +89,23 @@ def test_a_node_killed_between_release_and_answer_sends_the_same_bytes_when_it_i
 
 def test_continuing_a_machine_that_hangs_is_left_out(three):
     processes = three.federation.processes
-    names = ("node-03", "node-03-worker")
-    run = three.federation.begin(three.server(**GO_ON))
-    for name in names:
-        processes.send(name, signal.SIGSTOP)
+    three.federation.begin(three.server(**GO_ON))
+    processes.send("node-03", signal.SIGSTOP)
     try:
-        three.federation.wait(run)
+        three.federation.wait()
     finally:
-        for name in names:
-            processes.send(name, signal.SIGCONT)
+        processes.send("node-03", signal.SIGCONT)
     assert_every_release_is_accounted(three)
 
 
 def test_a_node_that_joins_late_is_waited_for(three):
-    three.federation.processes.kill("node-03", "node-03-worker")
-    run = three.federation.begin(three.server())
-    log = three.federation.folder / "logs/node-01-worker.log"
+    three.federation.processes.kill("node-03")
+    three.federation.begin(three.server())
+    log = three.federation.folder / "logs/node-01.log"
     known = log.stat().st_size
     wait_until(lambda: b"the server misses node-03" in log.read_bytes()[known:], 40)
     three.start_nodes("node-03")
-    three.federation.wait(run)
+    three.federation.wait()
     assert len(three.account().releases()) == 3 * three.plan.training.rounds
     assert not any(history.unshielded for history in histories(three.account().releases()).values())
 
@@ -121,9 +118,7 @@ def test_a_server_that_is_killed_goes_on_from_its_checkpoint(three):
     settings = three.server()
     three.federation.begin(settings)
     wait_until(lambda: settings.ledger_file.exists() and '"round": 1' in settings.ledger_file.read_text())
-    three.federation.processes.kill("superlink", "server")
-    three.federation.start_server()
-    three.federation.wait_for_nodes(three.names)
+    three.federation.processes.kill("server")
     three.federation.run(three.server_again())
     assert torch.equal(weights(settings), weights(straight))
     assert len(three.account().releases()) == 3 * three.plan.training.rounds
@@ -133,15 +128,10 @@ def test_a_server_that_is_killed_goes_on_from_its_checkpoint(three):
 
 def test_a_server_killed_in_the_middle_of_a_message_is_not_waited_for(three):
     settings = three.server(give_up_seconds=40.0)
-    log = three.federation.folder / "logs/node-01.log"
-    before = log.read_text().count("Receiving")
     three.spoil("server", "dawdle")
     three.federation.begin(settings)
-    wait_until(lambda: log.read_text().count("Receiving") > before)
-    assert (three.state("server") / "announced").exists()
-    three.federation.processes.kill("superlink", "server")
+    wait_until((three.state("server") / "announced").exists)
+    three.federation.processes.kill("server")
     three.mend()
-    three.federation.start_server()
-    three.federation.wait_for_nodes(three.names)
     three.federation.run(three.server_again(give_up_seconds=40.0))
     assert len(three.account().releases()) == 3 * three.plan.training.rounds

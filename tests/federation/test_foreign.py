@@ -9,12 +9,14 @@ from contextlib import suppress
 from dataclasses import asdict
 
 import pytest
+from cryptography import x509
 from federation.sites import make_plan
 
 from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.core.plan import Plan
 from zetadp.core.promise import check_promise
+from zetadp.federation.flower.certificates import read_certificate
 from zetadp.federation.flower.mirror import Mirror
 from zetadp.privacy.chain import START, BrokenChainError, Link
 from zetadp.privacy.ledger import FORMAT
@@ -152,47 +154,38 @@ def test_a_line_that_is_not_as_a_ledger_writes_it_never_reaches_the_servers_copy
     assert copy_.path.read_text().splitlines() == honest
 
 
-HOSTS = [
-    "müller-klinik.example",
-    "server.example:9443",
-    "https://server.example",
-    " server.example",
-    "server example",
-    "",
-    "a..example",
-    "a-.example",
-    "fe80::1%eth0",
-    "[2001:db8::1]",
-    "a/b",
-    "a\nb",
-]
+HOSTS = {
+    "müller-klinik.example": False,
+    "server.example:9443": False,
+    "https://server.example": False,
+    " server.example": False,
+    "server example": False,
+    "": False,
+    "a..example": False,
+    "a-.example": False,
+    "fe80::1%eth0": False,
+    "[2001:db8::1]": False,
+    "a/b": False,
+    "a\nb": False,
+    "server.example": True,
+    "192.0.2.7": True,
+    "2001:db8::1": True,
+    "xn--mller-klinik-dlb.example": True,
+    "server_1.example": True,
+    "ec2-203-0-113-25.compute-1.some-very-long-region-name.hospital-network.amazonaws.example": True,
+}
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_a_host_that_is_none_makes_no_certificate_and_leaves_nothing(host, tmp_path, capsys):
-    assert main(["federation", "certificates", str(tmp_path / "keys"), "--hosts", "good.example", host]) == 1
-    assert "--hosts" in capsys.readouterr().err
-    assert not (tmp_path / "keys").exists()
-
-
-@pytest.mark.parametrize(
-    "host",
-    [
-        "server.example",
-        "192.0.2.7",
-        "2001:db8::1",
-        "xn--mller-klinik-dlb.example",
-        "server_1.example",
-        "ec2-203-0-113-25.compute-1.some-very-long-region-name.hospital-network.amazonaws.example",
-    ],
-)
-def test_a_host_that_is_one_is_in_the_certificate(host, tmp_path):
-    from cryptography import x509
-
-    assert main(["federation", "certificates", str(tmp_path / "keys"), "--hosts", host]) == 0
-    certificate = x509.load_pem_x509_certificate((tmp_path / "keys/server.pem").read_bytes())
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert host in [str(name.value) for name in names]
+def test_a_host_is_in_the_certificate_or_nothing_is_made(host, tmp_path, capsys):
+    code = main(["federation", "certificates", str(tmp_path / "keys"), "--hosts", "good.example", host])
+    if HOSTS[host]:
+        extensions = read_certificate(tmp_path / "keys/server.pem").extensions
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert host in [str(name.value) for name in names]
+    else:
+        assert (code, (tmp_path / "keys").exists()) == (1, False)
+        assert "--hosts" in capsys.readouterr().err
 
 
 SERVERS = {
@@ -230,8 +223,3 @@ def test_a_plan_of_many_brackets_is_one_message(tmp_path, capsys):
     (tmp_path / "plan.json").write_text("[" * 100_000)
     assert main(["federation", "show", str(tmp_path / "plan.json")]) == 1
     assert "plan.json" in capsys.readouterr().err
-
-
-def test_a_plan_written_and_read_again_is_the_same(tmp_path):
-    PLAN.write(tmp_path / "plan.json")
-    assert Plan.read(tmp_path / "plan.json") == PLAN

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from federation.sites import assembly, make_hospital, make_plan, write_hospital_
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 from zetadp.core.messages import MessageStore
+from zetadp.core.progress import seconds_to_tick
 from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import make_node_key
 from zetadp.federation.flower.hospital import Hospital
@@ -76,24 +76,34 @@ def test_a_round_whose_message_was_discarded_is_never_answered_again(plan, tmp_p
     assert releases(hospital) == [3]
 
 
-@PLANS
-def test_rounds_differ_in_their_noise(plan, tmp_path):
-    hospital = make_hospital(make_plan(sigma=1000.0, noise=plan.training.noise), 0, tmp_path)
-    dimension = assembly(plan).phase.dimension
-    updates = [decode(hospital.reply(request(hospital.plan, number)).update, dimension).double() for number in range(4)]
-    correlations = torch.corrcoef(torch.stack(updates)) - torch.eye(4)
-    assert correlations.abs().max() < 5 / dimension**0.5
-    assert torch.stack(updates).std() == pytest.approx(1000.0, rel=0.2)  # sigma B / R
+def releases_of(what: str, folder: Path) -> list[torch.Tensor]:
+    """Return updates of four rounds, or of three nodes, attempts or plans, that are noise above all."""
+    loud = make_plan(sigma=1000.0, noise="os" if what == "exact rounds" else "seeded")
+    if what == "plans":
+        clipped = replace(loud, training=replace(loud.training, clip=2.5))
+        asked = [(plan, 0, {}) for plan in (loud, make_plan(sigma=1000.0, cohort="another"), clipped)]
+    elif what == "nodes":
+        asked = [(loud, place, {}) for place in range(3)]
+    elif what == "attempts":
+        asked = [(loud, 0, {"attempt": attempt}) for attempt in ("a", "b", "c")]
+    else:
+        asked = [(loud, 0, {"round": number}) for number in range(4)]
+    found = []
+    for number, (plan, place, changes) in enumerate(asked):
+        own = folder / str(number) if what == "plans" else folder
+        reply = make_hospital(plan, place, own, attempts=3).reply(request(plan, **changes))
+        found.append(decode(reply.update, assembly(plan).phase.dimension).double())
+    return found
 
 
-def test_nodes_differ_in_their_noise_under_one_seed(tmp_path):
-    plan = make_plan(sigma=1000.0)
-    dimension = assembly(plan).phase.dimension
-    updates = [
-        decode(make_hospital(plan, place, tmp_path).reply(request(plan)).update, dimension) for place in range(3)
-    ]
-    correlations = torch.corrcoef(torch.stack(updates)) - torch.eye(3)
-    assert correlations.abs().max() < 5 / dimension**0.5
+@pytest.mark.parametrize("what", ["rounds", "exact rounds", "nodes", "attempts", "plans"])
+def test_releases_share_no_draw(what, tmp_path):
+    """Two sums under one noise would show their difference bare, and two attempts would not compose."""
+    updates = torch.stack(releases_of(what, tmp_path))
+    correlations = torch.corrcoef(updates) - torch.eye(len(updates))
+    assert correlations.abs().max() < 5 / updates.shape[1] ** 0.5
+    if "rounds" in what:
+        assert updates.std() == pytest.approx(1000.0, rel=0.2)  # sigma B / R
 
 
 @pytest.mark.parametrize(
@@ -104,6 +114,7 @@ def test_nodes_differ_in_their_noise_under_one_seed(tmp_path):
         ({"round": -1}, Reason.ROUND),
         ({"checkpointed": 1}, Reason.ROUND),
         ({"weights": b"123"}, Reason.SHAPE),
+        ({"weights": b"\x00\x00\xc0\x7f" + request(SEEDED).weights[4:]}, Reason.SHAPE),  # not a number
         ({"head": "f" * 64}, Reason.LEDGER),
     ],
 )
@@ -112,12 +123,6 @@ def test_what_the_plan_does_not_allow_is_refused_and_writes_nothing(change, reas
     assert hospital.reply(request(SEEDED, **change)) == Refusal("node-01", "attempt", change.get("round", 0), reason)
     assert f"refused round {change.get('round', 0) + 1}: {reason}" in caplog.text  # counted from 1, as by the server
     assert not hospital.ledger_path.exists() or hospital.ledger_path.read_text() == ""
-
-
-def test_weights_that_are_not_finite_are_refused(tmp_path):
-    weights = bytearray(request(SEEDED).weights)
-    weights[:4] = b"\x00\x00\xc0\x7f"
-    assert make_hospital(SEEDED, 0, tmp_path).reply(request(SEEDED, weights=bytes(weights))).reason == Reason.SHAPE
 
 
 def test_only_so_many_attempts_are_permitted(tmp_path):
@@ -205,18 +210,20 @@ def test_a_node_at_work_says_so(tmp_path):
         assert hospital.reply(request(SEEDED)).reason == Reason.BUSY
 
 
-@pytest.mark.parametrize("changes", [{"noise": "seeded"}, {"noise": "os", "sigma": 0.0}])
-def test_a_plan_that_protects_nobody_is_refused_where_patients_are_real(changes, tmp_path):
-    plan = make_plan(**changes)
-    with pytest.raises(UserError, match="Expected a plan with noise from the operating system at node-01"):
+UNPROTECTED = {
+    "seeded noise": (SEEDED, "noise from the operating system"),
+    "no noise": (make_plan(noise="os", sigma=0.0), "noise from the operating system"),
+    "images": (replace(EXACT, unit="image", units_of_a_person=1), "unit image"),
+    "directions": (replace(SEEDED, training=replace(SEEDED.training, release="von_mises_fisher")), "release gaussian"),
+}
+
+
+@pytest.mark.parametrize("what", UNPROTECTED)
+def test_a_plan_that_protects_no_patient_is_refused_where_patients_are_real(what, tmp_path):
+    plan, words = UNPROTECTED[what]
+    with pytest.raises(UserError, match=f"{words}.*node-01|node-01.*{words}"):
         make_hospital(plan, 0, tmp_path, simulation=False)
     make_hospital(EXACT, 0, tmp_path, simulation=False)
-
-
-def test_a_plan_of_directions_is_refused(tmp_path):
-    directed = replace(SEEDED, training=replace(SEEDED.training, release="von_mises_fisher"))
-    with pytest.raises(UserError, match="release gaussian at node-01, found von_mises_fisher: no exact sampler"):
-        make_hospital(directed, 0, tmp_path)
 
 
 def test_a_plan_that_costs_more_than_it_says_is_refused(tmp_path):
@@ -253,28 +260,6 @@ def test_a_hospitals_own_limit_counts_every_attempt_and_every_image(tmp_path):
         make_hospital(images, 0, tmp_path, most_epsilon=1.01 * found)
 
 
-def test_attempts_share_no_draw(tmp_path):
-    """Two sums under one noise would show their difference bare, and two attempts would not compose."""
-    hospital = make_hospital(make_plan(sigma=1000.0), 0, tmp_path, attempts=3)
-    dimension = assembly(hospital.plan).phase.dimension
-    updates = [
-        decode(hospital.reply(request(hospital.plan, attempt=attempt)).update, dimension) for attempt in ("a", "b", "c")
-    ]
-    correlations = torch.corrcoef(torch.stack(updates)) - torch.eye(3)
-    assert correlations.abs().max() < 5 / dimension**0.5
-
-
-def test_plans_share_no_draw(tmp_path):
-    plans = [make_plan(sigma=1000.0), make_plan(sigma=1000.0, cohort="another")]
-    plans.append(replace(plans[0], training=replace(plans[0].training, clip=2.5)))
-    updates = []
-    for number, plan in enumerate(plans):
-        hospital = make_hospital(plan, 0, tmp_path / str(number))
-        updates.append(decode(hospital.reply(request(plan)).update, assembly(plan).phase.dimension))
-    correlations = torch.corrcoef(torch.stack(updates)) - torch.eye(3)
-    assert correlations.abs().max() < 5 / len(updates[0]) ** 0.5
-
-
 def test_real_patients_need_a_fixed_time_of_answer(tmp_path):
     settings = {"name": "a", "plan": tmp_path, "images": tmp_path, "state": tmp_path, "answer_seconds": 0.0}
     with pytest.raises(UserError, match="answer_seconds above zero"):
@@ -288,16 +273,10 @@ def test_another_number_of_patients_than_planned_is_refused(tmp_path):
         Hospital(hospital.settings, SEEDED, hospital.records, hospital.units[:2])
 
 
-@pytest.mark.parametrize(("work", "tick", "least"), [(0.05, 0.3, 0.3), (0.35, 0.3, 0.6), (0.0, 0.0, 0.0)])
-def test_answers_leave_at_whole_ticks(work, tick, least):
-    from zetadp.core.progress import wait_for_tick
-
-    begun = time.monotonic()
-    time.sleep(work)
-    wait_for_tick(begun, tick)
-    passed = time.monotonic() - begun
-    assert passed >= least
-    assert tick == 0 or passed % tick < 0.25 * tick
+@pytest.mark.parametrize(("passed", "tick", "left"), [(1, 10, 9), (12, 10, 8), (10, 10, 0), (5, 0, 0)])
+def test_answers_leave_at_whole_ticks(passed, tick, left, monkeypatch):
+    monkeypatch.setattr("zetadp.core.progress.time.monotonic", lambda: 100.0 + passed)
+    assert seconds_to_tick(100.0, tick) == left
 
 
 def test_a_hospitals_cap_holds_over_plans_restarts_and_rounds_that_are_drawn_anew(tmp_path, monkeypatch):
@@ -336,7 +315,7 @@ import torch
 from federation.sites import assembly
 from zetadp.core.plan import Plan
 from zetadp.federation.flower import hospital as module
-from zetadp.federation.flower.programs import computed
+from zetadp.federation.flower.node import computed
 from zetadp.federation.flower.protocol import Request, encode
 
 work = Path(sys.argv[1])

@@ -3,13 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
-from federation.sites import SEED, assembly, make_hospital, make_plan
+from federation.sites import SEED, assembly, make_plan
 
 from zetadp.core.plan import NodeConstants, Plan
-from zetadp.privacy.exposure import recorded_runs
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.mechanism import ExactSampledGaussian
 
 
 def test_a_plan_is_read_as_it_was_written(tmp_path):
@@ -55,33 +52,8 @@ def test_nodes_of_one_name_or_with_impossible_numbers_are_refused():
         NodeConstants("a", 3, 4, 1.0)
 
 
-def test_all_sites_start_from_the_same_weights():
-    first, second = (assembly(make_plan()).phase.model.state_dict() for _ in range(2))
-    assert all(torch.equal(first[key], second[key]) for key in first)
-
-
-def test_noise_of_the_operating_system_is_exact_and_takes_no_seed(tmp_path):
-    plan = make_plan(noise="os")
-    with Ledger(tmp_path / "ledger.jsonl") as ledger:
-        parts = assembly(plan)
-        mechanism = parts.mechanism("node-02", SEED, ledger)
-    assert isinstance(mechanism, ExactSampledGaussian)
-    assert mechanism.grid == parts.grid
-
-
 def test_the_event_is_the_one_that_the_mechanism_emits(tmp_path):
     for plan in (make_plan(), make_plan(noise="os")):
         with Ledger(tmp_path / "ledger.jsonl") as ledger:
             mechanism = assembly(plan).mechanism("node-02", SEED, ledger)
             assert mechanism.draw(3).event == plan.event("node-02", 3)
-
-
-def test_accounting_reads_a_nodes_ledger_as_any_other(tmp_path):
-    plan = make_plan()
-    hospital = make_hospital(plan, 0, tmp_path)
-    with Ledger(hospital.ledger_path) as ledger:
-        ledger.start(plan.header())
-        ledger.record([plan.event("node-01", 0)])
-    (run,) = recorded_runs(hospital.ledger_path)
-    assert run.declared_rounds == plan.training.rounds
-    assert run.nodes["node-01"].population == plan.nodes[0].population

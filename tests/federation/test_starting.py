@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
 import signal
 import socket
@@ -12,15 +10,12 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-import httpx
-import psutil
 import pytest
 import yaml
 from federation.sites import make_plan, write_hospital_folder
@@ -28,9 +23,7 @@ from federation.sites import make_plan, write_hospital_folder
 from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.federation.flower.approval import approve
-from zetadp.federation.flower.certificates import Credentials, check_connection, make_credentials
-from zetadp.federation.flower.control import Control, RunState
-from zetadp.federation.flower.launcher import Federation
+from zetadp.federation.flower.certificates import check_connection, make_credentials
 from zetadp.federation.flower.processes import (
     Processes,
     folder_in_use,
@@ -91,16 +84,6 @@ def run():
         yield start
 
 
-def assert_refused(process: subprocess.Popen[str], *words: str) -> None:
-    """It ends by itself, in one message."""
-    said, _ = process.communicate(timeout=300)
-    assert process.returncode == 1, said
-    assert said.startswith("zetadp: ")
-    assert said.count("\n") == 1
-    for word in words:
-        assert word in said
-
-
 @pytest.fixture
 def listener() -> Iterator[int]:
     """A port at which another program listens."""
@@ -109,82 +92,38 @@ def listener() -> Iterator[int]:
 
 
 @pytest.mark.slow
-def test_a_second_server_is_refused_and_the_first_trains_to_its_end(consortium, run, tmp_path):
-    federation = consortium.federation
-    settings = consortium.server(give_up_seconds=200.0)
-    settings.write(tmp_path / "server.json")
-    training = federation.begin(settings)
-    serve = ["serve", "server.json", "--credentials", str(consortium.credentials.folder), "--folder"]
-    federation.processes.send("node-03", signal.SIGSTOP)  # so that the training does not end before
-    try:
-        port = run(tmp_path, *serve, str(tmp_path / "other"), "--port", str(federation.port))
-        folder = run(tmp_path, *serve, str(federation.folder), "--port", str(free_port()))
-        assert_refused(port, f"Port {federation.port} of 0.0.0.0 is taken")
-        assert_refused(folder, f"The folder {federation.folder} is in use")
-        assert not (tmp_path / "other").exists()
-        assert not settings.model.exists()
-    finally:
-        federation.processes.send("node-03", signal.SIGCONT)
-    federation.wait(training)
-    assert settings.model.exists()
-
-
-@pytest.mark.slow
-def test_an_operator_of_another_federation_can_do_nothing_with_a_server(consortium, tmp_path):
-    """Were a second server not refused at its start, the first would refuse it, and every other of its requests."""
-    log = consortium.federation.folder / "logs/superlink.log"
-    known = log.stat().st_size
-    with Control(consortium.federation.address, consortium.credentials.authority, b"another secret") as foreign:
-        start = partial(foreign.start, tmp_path / "server.json")
-        for action in (foreign.ready, foreign.stop_all, foreign.online, start, partial(foreign.admit, "a", b"key")):
-            with pytest.raises(UserError, match="Another server than that of this federation answers"):
-                action()
-    assert set(re.findall(r"/v1/control/\S+ HTTP/1.1\" (\d+)", log.read_text()[known:])) == {"403"}
-
-
-@pytest.mark.slow
-def test_a_second_node_of_the_same_state_or_folder_is_refused_and_the_first_goes_on(site, run, capsys, monkeypatch):
+def test_a_second_node_of_the_same_state_is_refused_and_the_first_goes_on(site, run, capsys, monkeypatch):
     monkeypatch.chdir(site)
     write_hospital_folder(site / "images", 3)
     put_node(site, approved=True)
-    put_node(site, "elsewhere.yaml", approved=True, state="elsewhere")
-    rest = ["--server", f"127.0.0.1:{free_port()}", "--authority", "keys/authority.pem", "--key", "keys/node-01.key"]
-    first = run(site, "node", "node.yaml", "--folder", "run", *rest)
+    node = ["node", "node.yaml", "--server", f"127.0.0.1:{free_port()}", "--authority", "keys/authority.pem"]
+    node += ["--key", "keys/node-01.key"]
+    first = run(site, *node)
     assert first.stdout.readline().startswith("node-01: epsilon ")
     assert first.stdout.readline().startswith("node-01 is starting")
-    same_state = mistake(capsys, "node", "node.yaml", "--folder", "run-2", *rest)
-    assert f"The folder {site / 'state'} is in use" in same_state
-    assert "state in node.yaml" in same_state
-    same_folder = mistake(capsys, "node", "elsewhere.yaml", "--folder", "run", *rest)
-    assert f"The folder {site / 'run'} is in use" in same_folder
-    assert "--folder" in same_folder
-    assert not (site / "run-2").exists()
-    assert first.poll() is None
+    message = mistake(capsys, *node)
+    assert f"The folder {site / 'state'} is in use" in message
+    assert "state in node.yaml" in message
+    said = iter(first.stdout.readline, "")
+    assert any("not connected" in line and "asked again and again" in line for line in said)
     first.kill()
     first.wait()
-    with folder_in_use(site / "run", ""), folder_in_use(site / "state", ""):
+    with folder_in_use(site / "state", ""):
         pass
 
 
 @pytest.mark.slow
-def test_a_server_that_is_interrupted_says_so_and_leaves_nothing_running(site, run):
-    serve = run(site, "serve", "server.yaml", "--credentials", "keys", "--port", str(free_port()))
-    assert serve.stdout.readline().startswith("Serving at port")
-    running = psutil.Process(serve.pid).children(recursive=True)
-    assert len(running) >= 3
-    serve.send_signal(signal.SIGINT)
-    assert_refused(serve, "Stopped before the end", "Start the same command again")
-    _, left = psutil.wait_procs(running, timeout=20)
-    assert not left
-
-
-def test_a_server_at_a_taken_port_starts_no_process_and_makes_no_folder(site, listener):
-    with (
-        pytest.raises(UserError, match=f"Port {listener} of 127.0.0.1 is taken"),
-        Federation(site / "run", Credentials(site / "keys"), port=listener) as federation,
-    ):
-        pytest.fail(f"{federation} started")
-    assert not (site / "run").exists()
+def test_a_server_that_is_interrupted_says_so_and_a_second_one_is_refused(site, run, capsys, monkeypatch):
+    serve = ["serve", "server.yaml", "--credentials", "keys", "--port", str(free_port())]
+    first = run(site, *serve)
+    assert first.stdout.readline().startswith("Serving at port")
+    assert "not connected: node-01, node-02" in first.stdout.readline()
+    monkeypatch.chdir(site)
+    assert f"port {serve[-1]} of 0.0.0.0" in mistake(capsys, *serve)
+    first.send_signal(signal.SIGINT)
+    said, _ = first.communicate(timeout=60)
+    assert first.returncode == 1
+    assert said.startswith("zetadp: Stopped before the end")
 
 
 def test_a_port_is_free_again_when_its_server_ends_though_connections_linger(listener):
@@ -195,17 +134,14 @@ def test_a_port_is_free_again_when_its_server_ends_though_connections_linger(lis
         server.accept()[0].close()
         client.recv(1)
         client.close()
-        with pytest.raises(UserError, match=f"Port {port}"):
+        with pytest.raises(UserError, match=f"port {port} "):
             require_free_port("0.0.0.0", port)
     require_free_port("0.0.0.0", port)
 
 
-@pytest.mark.parametrize(
-    ("host", "port", "words"),
-    [("192.0.2.7", 9443, "found 192.0.2.7"), ("::", 9443, "found ::"), ("127.0.0.1", 0, "found 0"), ("", 1, "found ")],
-)
-def test_hosts_and_ports_that_cannot_serve_are_named(host, port, words):
-    with pytest.raises(UserError, match=words):
+@pytest.mark.parametrize(("host", "port"), [("192.0.2.7", 9443), ("127.0.0.1", 0), ("127.0.0.1", 70_000)])
+def test_a_port_that_cannot_serve_is_named(host, port):
+    with pytest.raises(UserError, match=f"port {port} of {host}"):
         require_free_port(host, port)
 
 
@@ -269,9 +205,9 @@ FAULTS_OF_SERVERS = {
 @pytest.mark.parametrize("named", FAULTS_OF_SERVERS)
 def test_what_a_server_lacks_is_one_message_before_it_starts(named, site, capsys):
     FAULTS_OF_SERVERS[named](site)
-    serve = ["serve", site / "server.yaml", "--credentials", site / "keys", "--folder", site / "run"]
+    serve = ["serve", site / "server.yaml", "--credentials", site / "keys"]
     assert named.strip().removeprefix("key ") in mistake(capsys, *serve, "--host", "127.0.0.1", "--port", free_port())
-    assert not (site / "run").exists()
+    assert not (site / "out").exists()
 
 
 FAULTS_OF_NODES = [
@@ -325,48 +261,6 @@ def test_what_cannot_be_written_or_read_is_one_message(tmp_path, capsys):
         assert f"Expected sections in the configuration {tmp_path / name}, found {found}" in message
 
 
-def test_a_server_that_dies_is_named_with_the_end_of_its_log(site, monkeypatch):
-    """Not as a connection that failed."""
-    federation = Federation(site / "run", Credentials(site / "keys"), port=free_port())
-    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
-        pass
-    federation.processes._running["superlink"] = dead.pid
-    federation.processes.folder.mkdir(parents=True)
-    (federation.processes.folder / "superlink.log").write_text("out of memory\n")
-
-    def state(_run: int) -> None:
-        raise httpx.ConnectError("Connection refused")
-
-    monkeypatch.setattr(federation, "control", lambda: nullcontext(SimpleNamespace(state=state)))
-    with pytest.raises(UserError, match=r"superlink ended by itself[^\0]*out of memory"):
-        federation.wait(1, watch=False)
-
-
-def test_a_server_that_is_too_busy_to_answer_is_asked_again(site, monkeypatch):
-    request = httpx.Request("POST", "https://127.0.0.1/v1/control/list-runs")
-    answers = [
-        httpx.ReadTimeout("too slow"),
-        httpx.HTTPStatusError("database is locked", request=request, response=httpx.Response(500, request=request)),
-        RunState("finished", "completed", "", 0, 0),
-    ]
-
-    def state(_run: int) -> RunState:
-        if isinstance(answer := answers.pop(0), Exception):
-            raise answer
-        return answer
-
-    federation = Federation(site / "run", Credentials(site / "keys"), port=free_port())
-    federation.processes._running["superlink"] = os.getpid()
-    monkeypatch.setattr(federation, "control", lambda: nullcontext(SimpleNamespace(state=state)))
-    assert federation.wait(1).outcome == "completed"
-    assert not answers
-    answers.append(
-        RunState("finished", "failed", "ServerApp failed with exception: Expected 7 patients, found 6.", 0, 0)
-    )
-    with pytest.raises(UserError, match=r"^The run failed: Expected 7 patients, found 6\.$"):
-        federation.wait(1)
-
-
 @pytest.fixture
 def tls(tmp_path) -> Iterator[SimpleNamespace]:
     """A server with a certificate that answers one handshake after another, and its authority."""
@@ -397,15 +291,15 @@ def test_what_answers_at_the_servers_address_is_checked_before_a_node_starts(tls
 
 
 def test_what_processes_say_is_told_and_their_last_words_are_the_reason_of_their_end(tmp_path):
-    """By the real forge: a worker whose settings are missing says so and ends."""
+    """By the real forge: a node whose settings are missing says so and ends."""
     processes = Processes(tmp_path / "logs", silent_environment(tmp_path / "flower"))
     try:
-        arguments = ["--runtime", "127.0.0.1:1", "--secret", os.devnull, "--hospital", str(tmp_path / "no.yaml")]
-        processes.start("node-01-worker", "worker", [*arguments, "--key", "no.key", "--ready", str(tmp_path / "ready")])
+        where = {"server": "127.0.0.1:1", "authority": "no.pem", "key": "no.key"}
+        processes.start("node-01", "node", settings=tmp_path / "no.yaml", **where)
         end = time.monotonic() + 60
-        while processes.runs("node-01-worker") and time.monotonic() < end:
+        while processes.runs("node-01") and time.monotonic() < end:
             time.sleep(0.05)
-        with pytest.raises(UserError, match=r"^The node of .* cannot take part: Expected .*no\.yaml"):
+        with pytest.raises(UserError, match=r"^node-01: Expected .*no\.yaml"):
             processes.check()
         assert processes.news() == []
     finally:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zetadp.base.validation import UserError
-from zetadp.cli.helping import explain, federation_command, tell, written
+from zetadp.cli.helping import explain, federation_command, log_to_terminal, tell, written
 from zetadp.cli.hospital import PORT
 from zetadp.cli.hospital import add_commands as add_commands_of_hospitals
 from zetadp.cli.numbers import positive_number
@@ -207,15 +207,12 @@ def _serve(parser: argparse.ArgumentParser) -> None:
         "command again.",
         examples=(
             "federation serve server.yaml --credentials keys",
-            "federation serve server.yaml --credentials keys --port 8443 --folder /var/lib/zetadp/server",
+            "federation serve server.yaml --credentials keys --port 8443",
         ),
     )
     parser.add_argument("settings", type=Path, help="settings of the server (YAML)")
     parser.add_argument(
         "--credentials", type=Path, required=True, help="folder with authority.pem, server.pem, server.key"
-    )
-    parser.add_argument(
-        "--folder", type=Path, default=Path("federation"), help="folder for logs and Flower's files (%(default)s)"
     )
     parser.add_argument("--host", default="0.0.0.0", help="address to listen at (%(default)s)")  # noqa: S104  (nodes are elsewhere)
     parser.add_argument("--port", type=int, default=PORT, help="port to listen at (%(default)s)")
@@ -223,30 +220,29 @@ def _serve(parser: argparse.ArgumentParser) -> None:
 
 def _run_serve(given: argparse.Namespace) -> None:
     from zetadp.federation.flower.certificates import Credentials
-    from zetadp.federation.flower.launcher import Federation
+    from zetadp.federation.flower.processes import SILENT, check_flower, require_free_port
     from zetadp.federation.flower.receipts import FOLDER, write_receipts
     from zetadp.federation.flower.settings import ServerSettings
 
+    check_flower()
     settings = ServerSettings.read(given.settings)
     _, keys = settings.agreed()
     credentials = Credentials(given.credentials.resolve())
+    credentials.check_server()
+    require_free_port(given.host, given.port)
+    os.environ.update(SILENT)
+    log_to_terminal("%(message)s")
+    tell(f"Serving at port {given.port}. Waiting for {', '.join(keys)}.")
     try:
-        with (
-            ExitStack() as stopped,
-            Federation(given.folder.resolve(), credentials, host=given.host, port=given.port) as federation,
-        ):
-            with federation.control() as control:
-                for name, key in keys.items():
-                    control.admit(name, key)
-            waiting = f"Waiting for {', '.join(keys)}."
-            tell(f"Serving at port {federation.port}; logs in {given.folder}/logs. {waiting}")
-            # Receipts are due for a run that is given up too: its releases stay released. Written last, when the
-            # federation has stopped and the ledger no longer changes.
-            stopped.callback(write_receipts, settings, credentials)
-            federation.run(settings, tell)
+        from zetadp.federation.flower.server import serve
+
+        serve(given.settings, credentials.folder, given.host, given.port)
     except KeyboardInterrupt:
         raise UserError(
             "Stopped before the end of the run. Start the same command again to continue from the checkpoint."
         ) from None
+    finally:
+        # Receipts are due for a run that is given up too: its releases stay released.
+        write_receipts(settings, credentials)
     print(f"model: {settings.model}\nhistory: {settings.history}\nledger: {settings.ledger}")
     print(f"receipts: {settings.ledger.parent / FOLDER}")

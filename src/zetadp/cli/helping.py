@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,6 +64,19 @@ def written() -> Iterator[None]:
         raise UserError(
             f"Cannot write {error.filename}: {error.strerror}. Name a folder that exists and that you may write."
         ) from error
+
+
+def log_to_terminal(form: str) -> None:
+    """Print what this package logs, in this form; of what others log, warnings alone are shown."""
+    printed = logging.StreamHandler(sys.stdout)
+    printed.setFormatter(logging.Formatter(form))
+    logging.getLogger("zetadp").addHandler(printed)
+    logging.getLogger("zetadp").setLevel(logging.INFO)
+    logging.getLogger("zetadp").propagate = False
+    logging.getLogger().setLevel(logging.WARNING)
+    import flwr.common.logger  # noqa: F401  (it sets its own level)
+
+    logging.getLogger("flwr").setLevel(logging.WARNING)
 
 
 def tell(line: str) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import time
-from contextlib import ExitStack
+import os
 from pathlib import Path
 from typing import Any
 
 from zetadp.base.validation import UserError
-from zetadp.cli.helping import explain, federation_command, tell, written
+from zetadp.cli.helping import explain, federation_command, log_to_terminal, tell, written
 from zetadp.cli.numbers import positive_number
 
 PORT = 9443
@@ -116,18 +115,17 @@ def _node(parser: argparse.ArgumentParser) -> None:
         parser,
         "Run a hospital's node with the hospital's settings (node.yaml), until it is stopped. The plan must have been "
         "approved. This needs the certificate (.pem) of the authority that signed the server's certificate, and the "
-        "node's private key (.key).",
+        "node's private key (.key). What happens is printed, for the log of a service manager.",
         examples=(
             "federation node node.yaml --server server.example:9443 --authority authority.pem --key node-03.key",
             "federation node node.yaml --server 192.0.2.7:9443 --authority authority.pem --key node-03.key "
-            "--folder /var/log/zetadp",
+            "--idle-seconds 5",
         ),
     )
     parser.add_argument("settings", type=Path, help="settings of the hospital (YAML)")
     parser.add_argument("--server", required=True, metavar="HOST:PORT", help="where the server listens")
     parser.add_argument("--authority", type=Path, required=True, help="certificate of the authority (.pem)")
     parser.add_argument("--key", type=Path, required=True, help="the node's private key (.key)")
-    parser.add_argument("--folder", type=Path, help="folder for logs and Flower's files (default: in the state folder)")
     parser.add_argument(
         "--idle-seconds", type=positive_number, default=1.0, help="seconds between two requests for work (%(default)s)"
     )
@@ -136,12 +134,12 @@ def _node(parser: argparse.ArgumentParser) -> None:
 def _run_node(given: argparse.Namespace) -> None:
     from zetadp.core.plan import Plan
     from zetadp.federation.flower.approval import check_approval, check_terms
-    from zetadp.federation.flower.certificates import check_connection, checked_server, read_certificate, read_node_key
-    from zetadp.federation.flower.launcher import Uplink, start_node
-    from zetadp.federation.flower.processes import Processes, ended_by_signal, folder_in_use, silent_environment
+    from zetadp.federation.flower.certificates import checked_server, read_certificate, read_node_key
+    from zetadp.federation.flower.processes import SILENT, check_flower, folder_in_use
     from zetadp.federation.flower.settings import HospitalSettings, check_cap
     from zetadp.mri.dataset import pick_device
 
+    check_flower()
     settings = HospitalSettings.read(given.settings)
     checked_server(given.server)
     plan = Plan.read(settings.plan)
@@ -151,26 +149,16 @@ def _run_node(given: argparse.Namespace) -> None:
     read_certificate(given.authority)
     read_node_key(given.key)
     approved = check_approval(settings, plan, given.key)
-    name, folder = settings.name, (given.folder or settings.state / "node").resolve()
-    processes = Processes(folder / "logs", silent_environment(folder / "flower"))
-    with ExitStack() as held, ended_by_signal():
-        for used, option in {settings.state.resolve(): f"state in {given.settings}", folder: "--folder"}.items():
-            held.enter_context(folder_in_use(used, option))
-        tell(f"{promise}; {approved}\n{name} is starting; logs in {folder}/logs.")
-        if trouble := check_connection(given.server, given.authority):
-            tell(f"{name}: no server answers at {given.server} yet: {trouble}. It is asked again and again.")
-        link = Uplink(given.server, given.authority.resolve(), given.key.resolve(), given.idle_seconds)
-        held.callback(processes.close)
-        held.callback(lambda: processes.stop(*processes.names()))
-        start_node(processes, folder, given.settings.resolve(), name, link)
-        while True:
-            for _, _, text in processes.news():
-                tell(f"{name}: {text}")
-            processes.check(f"{name}-worker")
-            if not processes.runs(name):
-                raise UserError(
-                    f"The server at {given.server} does not know the key of {name}, or the connection failed. Send the "
-                    f"public key (.pub.pem) that belongs to --key to the coordinator. If it is there, the end of "
-                    f"{processes.log(name)} says more."
-                )
-            time.sleep(1)
+    with folder_in_use(settings.state.resolve(), f"state in {given.settings}"):
+        tell(f"{promise}; {approved}\n{settings.name} is starting.")
+        os.environ.update(SILENT)
+        log_to_terminal(f"{settings.name}: %(message)s")
+        from zetadp.federation.flower.node import run_until_stopped
+
+        run_until_stopped(
+            settings=given.settings,
+            server=given.server,
+            authority=given.authority,
+            key=given.key,
+            idle_seconds=given.idle_seconds,
+        )

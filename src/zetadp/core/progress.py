@@ -98,8 +98,8 @@ def announced_tick(plan: Plan, tick: float) -> float:
     return tick
 
 
-def wait_for_tick(begun: float, tick: float) -> None:
-    """Sleep until a whole number of ticks has passed.
+def seconds_to_tick(begun: float, tick: float) -> float:
+    """Return the seconds until a whole number of ticks has passed.
 
     Parameters
     ----------
@@ -108,6 +108,10 @@ def wait_for_tick(begun: float, tick: float) -> None:
     tick
         Length of a tick in seconds. Zero does not wait.
     """
-    if tick > 0:
-        passed = time.monotonic() - begun
-        time.sleep(max(0.0, math.ceil(passed / tick) * tick - passed))
+    passed = time.monotonic() - begun
+    return max(0.0, math.ceil(passed / tick) * tick - passed) if tick > 0 else 0.0
+
+
+def wait_for_tick(begun: float, tick: float) -> None:
+    """Sleep until a whole number of ticks has passed, as `seconds_to_tick` counts them."""
+    time.sleep(seconds_to_tick(begun, tick))

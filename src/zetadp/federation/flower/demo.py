@@ -61,13 +61,10 @@ def run_demo(folder: Path, say: Callable[[str], None]) -> Path:
     credentials = make_credentials(work / "keys", names)
     server = _server(work, credentials, names)
     with Federation(work / "processes", credentials, idle_seconds=0.3) as running:
-        running.admit(names)
         for name in names:
             approve(_hospital(work, name), credentials.node(name)[1], "the demonstration")
             running.start_node(_hospital(work, name))
             say(f"{name}: the plan is approved; started, checks and prepares its patients")
-        running.wait_for_nodes(names)
-        say(f"{', '.join(names)}: connected over TLS")
         running.run(server, say)
     statement = account_run(server.ledger, server.model, name=plan.label)
     write_json(work / "privacy.json", statement)

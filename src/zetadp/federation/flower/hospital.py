@@ -2,7 +2,7 @@
 
 A request decides nothing about the computation except the weights. The node sends the privatised sum and the new lines
 of its ledger, which hold public constants. It never sends a count, a loss, a time or the text of an error.
-`zetadp.federation.flower.programs` computes the answer in a process of its own, which is ended if it takes too long.
+`zetadp.federation.flower.node` computes the answer in a process of its own, which is ended if it takes too long.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from zetadp.base.epsilon import rounded_up
@@ -289,17 +287,3 @@ def load_hospital(path: Path, key: Path) -> Hospital:
         backbone=backbone,
     )
     return Hospital(settings, plan, held.records, held.units(), starting_weights(plan.network, backbone))
-
-
-bundled = ClientApp()
-"""What the bundle that Flower carries names as the app of nodes.
-
-Nodes of this project never load an app that a server names (`zetadp.federation.flower.patches.load_only`). A plain
-SuperNode would load this one, and would have neither the hospital's plan nor its permissions.
-"""
-
-
-@bundled.train()
-def refuse(message: Message, context: Context) -> Message:
-    """Refuse."""
-    raise RuntimeError("Start this node with `zetadp federation node`: a plain SuperNode knows no plan and no ledger.")

@@ -1,13 +1,18 @@
-"""The processes of a site as their parent sees them. They end with it, call no other host, own their folder and port.
+"""The processes of a federation on this machine. They end with it, call no other host, own their folder and port.
 
-What they run is in `zetadp.federation.flower.programs`.
+All are forked from one warm process, the forge: Flower and PyTorch are imported once on a machine, not by each program.
+The forge reads one order a line from its standard input, as JSON, and writes the number of the new process. Its
+children write to the same pipe what people at the terminal should read. When its input ends, it and all its children
+end.
 """
 
 from __future__ import annotations
 
-import errno
+import ctypes
 import fcntl
+import importlib
 import json
+import logging
 import os
 import select
 import signal
@@ -15,18 +20,27 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from zetadp.base.validation import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
 LIBRARY = Path(__file__).parents[3]
-FORGE = "zetadp.federation.flower.programs"
-
+FLOWER = ("1.41", "1.42")
+"""Versions of Flower that were tried."""
+FORGE = "zetadp.federation.flower.processes"
+PROGRAMS = {
+    "server": "zetadp.federation.flower.server:serve",
+    "node": "zetadp.federation.flower.node:run_until_stopped",
+}
+"""Functions that the forge runs in processes of their own. It imports their modules once."""
 SILENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -37,8 +51,23 @@ SILENT = {
 """No telemetry, no question for updates, no installation of packages; and no thread that a fork would lose."""
 LOCK = "lock"
 """File in a folder in use; it stays there, and means nothing once its lock is gone."""
-HOSTS = ("0.0.0.0", "127.0.0.1", "localhost")  # noqa: S104  (nodes are on other machines)
-"""Addresses at which the server's own processes reach it, too: they use the loopback interface."""
+SET_PARENT_DEATH_SIGNAL = 1
+LONGEST = 3000
+"""Characters of a text for the terminal; a line of a pipe with at most 4096 bytes is never torn by another process."""
+
+logger = logging.getLogger("zetadp.federation.flower.processes")  # not __main__, as the forge is called
+
+
+def check_flower() -> None:
+    """Raise a `UserError` if the version of Flower was not tried, before anything of it is imported.
+
+    `zetadp.federation.flower.superlink` and `zetadp.federation.flower.node` use insides of Flower, for which it
+    guarantees nothing.
+    """
+    if (found := version("flwr")).rpartition(".")[0] not in FLOWER:
+        raise UserError(
+            f"A federation needs Flower {' or '.join(FLOWER)}, found {found}. Run: pip install zetadp[federation]"
+        )
 
 
 def silent_environment(home: Path, **more: str) -> dict[str, str]:
@@ -96,48 +125,27 @@ def folder_in_use(folder: Path, option: str) -> Iterator[None]:
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(
-                f"The folder {folder} is in use by another process of a federation. Wait for that process or end it, "
-                f"or name another folder ({option})."
-            ) from error
         except OSError as error:
-            raise UserError(
-                f"Cannot lock {folder / LOCK}: {error.strerror}. Name a folder on a local disk ({option})."
-            ) from error
+            busy = isinstance(error, BlockingIOError)
+            why = "is in use by another process of a federation" if busy else f"cannot be locked: {error.strerror}"
+            raise UserError(f"The folder {folder} {why}. End that process, or name another ({option}).") from error
         yield
 
 
 def require_free_port(host: str, port: int) -> None:
-    """Refuse a port at which this machine cannot listen.
-
-    Raises
-    ------
-    UserError
-        If another program listens there, if the port is not permitted, or if the server's own processes could not
-        reach the host.
-    """
-    if host not in HOSTS:
-        raise UserError(
-            f"Expected the host 0.0.0.0 (all addresses of this machine) or 127.0.0.1, found {host}. The server's own "
-            "processes reach it at 127.0.0.1; keep other networks out with a firewall."
-        )
-    if not 0 < port < 1 << 16:
-        raise UserError(f"Expected a port from 1 to 65535, found {port}.")
+    """Raise a `UserError` if this machine cannot listen at a port."""
     try:
+        if not port:
+            raise OverflowError("it stands for any port")
         with socket.socket() as probe:
             # As the server itself will bind: connections of an earlier one that are still closing do not count.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            msg = (
-                f"Port {port} of {host} is taken: another program listens there, perhaps another federation. End that "
-                "program, or name another port (--port)."
-            )
-        else:
-            msg = f"Cannot listen at port {port} of {host}: {error.strerror}. Name another port (--port)."
-        raise UserError(msg) from error
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"Cannot listen at port {port} of {host}: {getattr(error, 'strerror', error)}. If another program listens "
+            "there, perhaps another federation, end it; or name another port (--port)."
+        ) from error
 
 
 def free_port() -> int:
@@ -166,9 +174,10 @@ class Processes:
         self._forge: subprocess.Popen[bytes] | None = None
         self._unread, self._said = b"", list[tuple[str, str, str]]()
         self._last_words: dict[str, str] = {}
+        self._done: set[str] = set()
 
-    def start(self, name: str, program: str, arguments: Sequence[str]) -> None:
-        """Start a program of the forge; what it prints goes to ``<name>.log``.
+    def start(self, name: str, program: str, **arguments: object) -> None:
+        """Start one of `PROGRAMS` with arguments for it; what it prints goes to ``<name>.log``.
 
         Raises
         ------
@@ -187,12 +196,13 @@ class Processes:
                     start_new_session=True,
                 )
         assert self._forge.stdin is not None
-        order = {"name": name, "program": program, "arguments": list(arguments), "log": str(self.log(name))}
+        order = {"name": name, "program": program, "arguments": arguments, "log": self.log(name)}
         with suppress(BrokenPipeError):
-            self._forge.stdin.write(f"{json.dumps(order)}\n".encode())
+            self._forge.stdin.write(f"{json.dumps(order, default=str)}\n".encode())
             self._forge.stdin.flush()
         self._running.pop(name, None)
         self._last_words.pop(name, None)
+        self._done.discard(name)
         while name not in self._running:
             if not self._read(wait=True):
                 raise UserError(self._ended("forge"))
@@ -215,6 +225,8 @@ class Processes:
         name = news["name"]
         if "started" in news:
             self._running[name] = news["started"]
+        elif "done" in news:
+            self._done.add(name)
         elif news["level"] == "CRITICAL":
             self._last_words[name] = news["text"]
         else:
@@ -234,6 +246,13 @@ class Processes:
                 if self._forge is not None:
                     self._read()
                 raise UserError(self._last_words.get(name) or self._ended(name))
+
+    def finish(self, name: str) -> None:
+        """Take note that a process has ended; raise a `UserError` with the reason unless it did what it was for."""
+        self._read()
+        if name not in self._done:
+            self.check(name)
+        self._running.pop(name, None)
 
     def runs(self, name: str) -> bool:
         """Return whether a process exists."""
@@ -286,3 +305,81 @@ class Processes:
     def _ended(self, name: str) -> str:
         text = self.log(name).read_text(errors="replace")
         return f"{name} ended by itself. The end of {self.log(name)}:\n{text[-2000:]}"
+
+
+class ForTheTerminal(logging.Handler):
+    """Writes what this package logs to the forge's pipe, for people at the terminal.
+
+    A line that finds the pipe full is left out: nobody reads, and a node must not wait for that. The log has it.
+
+    Parameters
+    ----------
+    name
+        Name of the process.
+    pipe
+        Descriptor of the pipe.
+    """
+
+    def __init__(self, name: str, pipe: int) -> None:
+        super().__init__(logging.INFO)
+        self.process, self.pipe = name, pipe
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record as one line."""
+        news = {"name": self.process, "level": record.levelname, "text": record.getMessage()[:LONGEST]}
+        if select.select([], [self.pipe], [], 0)[1]:
+            os.write(self.pipe, f"{json.dumps(news)}\n".encode()[-4096:])
+
+
+def main() -> None:
+    """Run the forge: fork what is ordered until the input ends."""
+    die_with_parent()
+    programs = {}
+    for name, place in PROGRAMS.items():
+        module, _, function = place.partition(":")
+        programs[name] = getattr(importlib.import_module(module), function)
+    # The kernel takes note of children that end; each child has this set back for its own children.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in sys.stdin:
+        order = json.loads(line)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        process = os.fork() or _obey(order, programs[order["program"]])
+        os.write(sys.stdout.fileno(), f"{json.dumps({'name': order['name'], 'started': process})}\n".encode())
+
+
+def _obey(order: Mapping[str, Any], program: Callable[..., None]) -> NoReturn:
+    """Run the program of an order in this process, a session of its own that writes its own log, and end it."""
+    die_with_parent()
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    terminal = ForTheTerminal(order["name"], os.dup(sys.stdout.fileno()))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    for library in ("httpx", "flwr"):
+        logging.getLogger(library).setLevel(logging.WARNING)
+    logging.getLogger("zetadp").addHandler(terminal)
+    try:
+        program(**order["arguments"])
+        os.write(terminal.pipe, f"{json.dumps({'name': order['name'], 'done': True})}\n".encode())
+    except UserError as error:
+        logger.critical("%s: %s", order["name"], error)
+    except BaseException:  # noqa: BLE001  (a child must not go on as its parent)
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when its parent ends, however that happens."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -19,6 +19,10 @@ from torch import Tensor
 
 from zetadp.base.validation import UserError, checked_name
 
+LIFE_SECONDS = 10.0
+"""A node shows every few seconds that it lives; after twice this time without a sign it counts as away."""
+FIRST_SECONDS = 0.05
+"""First wait for a part of a message that has not come; each wait is twice the one before."""
 FACTS, VECTORS = "facts", "vectors"
 WEIGHTS, UPDATE = "weights", "update"
 RAW = "zetadp.flat"

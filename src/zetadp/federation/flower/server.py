@@ -1,4 +1,4 @@
-"""The server's side of Flower: one run of the coordinator, the files that it leaves, and its line to the nodes."""
+"""The server of a federation: one run of the coordinator, the files that it leaves, and its line to the nodes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from flwr.app import Context, Message
-from flwr.serverapp import Grid, ServerApp
 
 from zetadp.base.storage import written_whole
 from zetadp.base.validation import shown
@@ -23,7 +21,9 @@ from zetadp.core.settings import Performance
 from zetadp.core.start import backbone_of, starting_weights
 from zetadp.core.task import site_task_of
 from zetadp.core.training import Trained, TrainingFiles
+from zetadp.federation.flower.certificates import Credentials
 from zetadp.federation.flower.coordinator import Coordinator
+from zetadp.federation.flower.processes import require_free_port
 from zetadp.federation.flower.protocol import (
     Answer,
     Reason,
@@ -34,68 +34,71 @@ from zetadp.federation.flower.protocol import (
     pack_request,
     unpack_reply,
 )
-from zetadp.federation.flower.settings import SETTINGS, ServerSettings
+from zetadp.federation.flower.settings import ServerSettings
+from zetadp.federation.flower.superlink import SuperLink
 from zetadp.privacy.exposure import Series
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from flwr.serverapp.grid import Grid as AnyGrid
+    from flwr.app import Message
 
     from zetadp.core.plan import Plan
     from zetadp.nn.backbone import Backbone
 
 logger = logging.getLogger(__name__)
 
-APP_FAILED = (1, 2, 8)
-"""Flower's codes for an app that could not be loaded, raised or died; all other codes mean that a message was lost."""
-
 NOTICE_SECONDS = 60.0
 """Seconds after which a notice that nobody fetched is dropped."""
 LOOK_SECONDS = 1.0
 """Minimum number of seconds between two checks of which nodes are connected."""
 
-app = ServerApp()
 
+def serve(settings: Path | str, credentials: Path | str, host: str, port: int) -> None:
+    """Train with the nodes that connect, then write the model, its history and a sealed copy of the account.
 
-@app.main()
-def main(grid: Grid, context: Context) -> None:
-    """Run the federation that the settings describe; whatever goes wrong fails the run."""
-    run(grid, ServerSettings.read(Path(str(context.run_config[SETTINGS]))))
+    Parameters
+    ----------
+    settings
+        The server's settings file.
+    credentials
+        Folder of the server's certificates and keys.
+    host, port
+        Where nodes reach the server.
 
-
-def run(grid: AnyGrid, settings: ServerSettings) -> None:
-    """Train over a grid, then write the model, its history and a sealed copy of the account."""
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
-    plan, keys = settings.agreed()
-    patience = settings.patience
+    Raises
+    ------
+    UserError
+        If the training ends without a model.
+    """
+    own, files = ServerSettings.read(Path(settings)), Credentials(Path(credentials))
+    if own.threads:
+        torch.set_num_threads(own.threads)
+    plan, keys = own.agreed()
+    files.check_server()
+    require_free_port(host, port)
+    patience = own.patience
     lifetime = patience.give_up_seconds if patience.missing == "wait" else 2 * patience.round_seconds
-    backbone = backbone_of(plan, settings.backbone)
-    watched = _watched(settings, plan, backbone)
-    coordinator = Coordinator(
-        plan,
-        patience,
-        GridLine(grid, keys, lifetime),
-        watched,
-        TrainingFiles(
-            settings.ledger_file,
-            settings.checkpoint,
-            settings.permission,
-            settings.cap,
-            Series.named(settings.series),
-        ),
-        start=starting_weights(plan.network, backbone),
-        performance=Performance(settings.evaluate_every, settings.checkpoint_seconds),
-    )
-    model = coordinator.run()
+    backbone = backbone_of(plan, own.backbone)
+    watched = _watched(own, plan, backbone)
+    with SuperLink(files, host, port, keys) as superlink:
+        coordinator = Coordinator(
+            plan,
+            patience,
+            NodeLine(superlink, keys, lifetime),
+            watched,
+            TrainingFiles(own.ledger_file, own.checkpoint, own.permission, own.cap, Series.named(own.series)),
+            start=starting_weights(plan.network, backbone),
+            performance=Performance(own.evaluate_every, own.checkpoint_seconds),
+        )
+        model = coordinator.run()
     trained = Trained(model, coordinator.history, coordinator.ledger_head, None, coordinator.receiver.released)
-    save_model(settings.model, trained, plan, inputs=watched.inputs.shape[-1], backbone=backbone)
-    with written_whole(settings.history) as temporary:
+    save_model(own.model, trained, plan, inputs=watched.inputs.shape[-1], backbone=backbone)
+    with written_whole(own.history) as temporary:
         coordinator.history.astype({"round": int}).to_csv(temporary, index=False)
-    with written_whole(settings.ledger) as temporary:
-        shutil.copyfile(settings.ledger_file, temporary)
-    settings.checkpoint.unlink(missing_ok=True)
+    with written_whole(own.ledger) as temporary:
+        shutil.copyfile(own.ledger_file, temporary)
+    own.checkpoint.unlink(missing_ok=True)
 
 
 def _watched(settings: ServerSettings, plan: Plan, backbone: Backbone | None) -> Records:
@@ -117,43 +120,37 @@ class _Sent:
     activated: str
 
 
-class GridLine:
+class NodeLine:
     """Requests and answers as Flower messages.
 
     Parameters
     ----------
-    grid
-        Flower's access to the nodes.
+    superlink
+        Where nodes fetch messages.
     keys
         Public key of each node in PEM. A node is who its key says, whatever it calls itself.
     lifetime
         Seconds after which a request that nobody fetched is dropped.
     """
 
-    def __init__(self, grid: Grid, keys: Mapping[str, bytes], lifetime: float) -> None:
-        self.grid, self.lifetime = grid, lifetime
-        self.names = {key.strip(): name for name, key in keys.items()}
+    def __init__(self, superlink: SuperLink, keys: Mapping[str, bytes], lifetime: float) -> None:
+        self.superlink, self.keys, self.lifetime = superlink, keys, lifetime
         self._nodes: dict[str, tuple[int, str]] = {}
         self._looked = float("-inf")
         self._sent: dict[str, _Sent] = {}
         self._notices: list[str] = []
 
     def reachable(self) -> set[str]:
-        """Return the names of the nodes that are connected and whose keys are known."""
+        """Return the names of the nodes that are connected."""
         if time.monotonic() - self._looked < LOOK_SECONDS:
             return set(self._nodes)
-        found: dict[str, tuple[int, str]] = {}
-        for node in self.grid.get_nodes():
-            name = self.names.get(bytes(node.public_key).strip())
-            if name is not None:
-                found[name] = (node.node_id, node.last_activated_at)
-        self._nodes, self._looked = found, time.monotonic()
-        return set(found)
+        self._nodes = {node.name: (node.node_id, node.last_activated_at) for node in self.superlink.nodes()}
+        self._looked = time.monotonic()
+        return set(self._nodes)
 
     def identity(self, name: str) -> str:
         """Return a hash of the node's public key."""
-        (key,) = [key for key, each in self.names.items() if each == name]
-        return hashlib.sha256(key).hexdigest()
+        return hashlib.sha256(self.keys[name].strip()).hexdigest()
 
     def asked(self, name: str) -> bool:
         """Return whether a request is pending at a node that has not restarted; a restart loses requests."""
@@ -163,15 +160,13 @@ class GridLine:
     def ask(self, name: str, request: Request) -> None:
         """Send a request to a node that is reachable."""
         node, activated = self._nodes[name]
-        message = Message(pack_request(request), node, "train", ttl=self.lifetime, group_id=str(request.round + 1))
-        (identifier,) = self.grid.push_messages([message])
-        if identifier:
+        if identifier := self.superlink.push(pack_request(request), node, "train", self.lifetime):
             self._sent[name] = _Sent(identifier, request, activated)
 
     def tell(self, name: str, missing: Sequence[str]) -> None:
         """Send a node the names of those that are not connected."""
-        notice = Message(pack_notice(missing), self._nodes[name][0], "query", ttl=NOTICE_SECONDS)
-        self._notices += [identifier for identifier in self.grid.push_messages([notice]) if identifier]
+        if identifier := self.superlink.push(pack_notice(missing), self._nodes[name][0], "query", NOTICE_SECONDS):
+            self._notices.append(identifier)
 
     def collect(self) -> list[Answer | Refusal]:
         """Return the answers that have arrived. Those to notices say nothing."""
@@ -179,7 +174,7 @@ class GridLine:
             return []
         by_message = {sent.message: (name, sent) for name, sent in self._sent.items()}
         replies = []
-        for message in self.grid.pull_messages([*by_message, *self._notices]):
+        for message in self.superlink.pull([*by_message, *self._notices]):
             answered = message.metadata.reply_to_message_id
             if answered in self._notices:
                 self._notices.remove(answered)
@@ -196,9 +191,6 @@ class GridLine:
         failed = Refusal(name, sent.request.attempt, sent.request.round, Reason.FAILED)
         if message.has_error():
             logger.debug("%s: %s", name, message.error.reason)
-            if message.error.code in APP_FAILED:
-                logger.warning("the program of %s failed; the log there says why", name)
-                return failed
             logger.warning("a message to or from %s was lost; the request is sent again", name)
             return None
         try:

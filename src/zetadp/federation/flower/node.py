@@ -1,0 +1,317 @@
+"""A hospital's node as the server meets it: it fetches requests, has them computed, and sends the answers.
+
+Flower's own node, the SuperNode, starts a further Python for every message, unpacks the app that the server sends, and
+reports how long a computation took, which tells how many patients were drawn. This node speaks Flower's interface for
+nodes (Fleet) itself. It is one process, reads its patients once, and never fetches code.
+
+A round is computed in a child, which is ended when it takes too long. Threads do not survive a fork, so this process
+never starts any that outlive a message.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, Self
+
+import httpx
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
+from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+    make_confirm_message_received_fn_protobuf,
+    make_pull_object_fn_protobuf,
+    make_push_object_fn_protobuf,
+)
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectPushError,
+    pull_and_inflate_object_from_tree,
+    push_objects,
+)
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.retry import RetryInvoker, constant
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from zetadp.core.progress import seconds_to_tick
+from zetadp.federation.flower.certificates import check_connection, read_node_key
+from zetadp.federation.flower.hospital import Hospital, load_hospital
+from zetadp.federation.flower.processes import die_with_parent, ended_by_signal
+from zetadp.federation.flower.protocol import (
+    FACTS,
+    FIRST_SECONDS,
+    LIFE_SECONDS,
+    Answer,
+    Reason,
+    Refusal,
+    Request,
+    WrongEnvelopeError,
+    pack_reply,
+    unpack_notice,
+    unpack_request,
+)
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+IDLE_SECONDS = 1.0
+RETRY_SECONDS = 2.0
+"""Seconds between two attempts to reach a server that does not answer."""
+MALFORMED = Request(plan="", attempt="", round=0, checkpointed=0, head="", weights=b"")
+"""What is refused in place of a message that is no request."""
+
+
+class Uplink:
+    """A node's connection with the server, over TLS, in which the node's key signs every request.
+
+    A request is repeated while no server answers.
+
+    Parameters
+    ----------
+    server
+        ``host:port``.
+    authority
+        Certificate that the server's certificate must go back to.
+    key
+        The node's private key.
+    """
+
+    def __init__(self, server: str, authority: Path, key: Path) -> None:
+        private = read_node_key(key)
+        self.server, self.authority, self.public = server, authority, private.public_key()
+        self._retries = RetryInvoker(lambda: constant(RETRY_SECONDS), httpx.TransportError, None, None)
+        self._client = FleetHttpClient.from_server_address(
+            server,
+            insecure=False,
+            root_certificates=authority.read_bytes(),
+            interceptors=[
+                RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+                NodeAuthHttpInterceptor(private, self.public),
+            ],
+            retry_invoker=self._retries,
+        )
+        self._node = Node()
+        self._shown = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Sign off, if the server is there, so that the next process of this node need not wait."""
+        self._retries.max_tries = 1
+        if self._node.node_id:
+            try:
+                self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
+            except httpx.HTTPError as failure:
+                logger.debug("not signed off: %s", failure)
+        self._client.close()
+
+    def sign_on(self) -> None:
+        """Connect, as soon as a server is there that knows this node.
+
+        A server that was just started may learn the node's key later. It takes a node whose process was killed for
+        connected for a while.
+
+        Raises
+        ------
+        UserError
+            If what answers is not the server.
+        """
+        told = ""
+        request = ActivateNodeRequest(public_key=public_key_to_bytes(self.public), heartbeat_interval=LIFE_SECONDS)
+        while True:
+            trouble = check_connection(self.server, self.authority)
+            if not trouble:
+                try:
+                    self._node = Node(node_id=self._client.ActivateNode(request).node_id)
+                except httpx.HTTPStatusError:
+                    trouble = (
+                        "it does not know this node's public key (.pub.pem), or takes an earlier process of this node "
+                        "for connected"
+                    )
+                else:
+                    self._shown = time.monotonic()
+                    logger.info("connected to the server; waiting for requests")
+                    return
+            if trouble != told:
+                told = trouble
+                logger.warning("not connected to %s yet: %s. It is asked again and again", self.server, trouble)
+            time.sleep(RETRY_SECONDS)
+
+    def show_life(self) -> None:
+        """Show the server that this node lives, if it is time."""
+        if time.monotonic() - self._shown >= LIFE_SECONDS:
+            self._shown = time.monotonic()
+            self._client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=LIFE_SECONDS))
+
+    def fetch(self) -> Message | None:
+        """Return the next message for this node; None where there is none."""
+        response = self._client.PullMessages(PullMessagesRequest(node=self._node))
+        if not response.messages_list:
+            return None
+        tree, run = response.message_object_trees[0], message_from_proto(response.messages_list[0]).metadata.run_id
+        pull = make_pull_object_fn_protobuf(self._client.PullObject, self._node, run)
+
+        def pull_alive(part: str) -> bytes:
+            self.show_life()
+            return pull(part)
+
+        confirm = make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run)
+        message = pull_and_inflate_object_from_tree(
+            tree, pull_alive, confirm, return_type=Message, initial_backoff=FIRST_SECONDS
+        )
+        vars(message.metadata)["_message_id"] = tree.object_id  # what it answers, for the reply
+        return message
+
+    def send(self, reply: Message) -> None:
+        """Send a message. How long it took to compute is not in it."""
+        vars(reply.metadata)["_message_id"] = reply.object_id
+        with no_object_id_recompute():
+            announced = PushMessagesRequest(
+                node=self._node,
+                messages_list=[message_to_proto(remove_content_from_message(reply))],
+                message_object_trees=[get_object_tree(reply)],
+            )
+            response = self._client.PushMessages(announced)
+            push = make_push_object_fn_protobuf(
+                self._client.PushObject, self._node, reply.metadata.run_id, response.session_id
+            )
+            push_objects(get_all_nested_objects(reply), push, object_ids_to_push=set(response.objects_to_push))
+
+
+def run_node(
+    settings: Path | str, server: str, authority: Path | str, key: Path | str, idle_seconds: float = IDLE_SECONDS
+) -> NoReturn:
+    """Read and check a hospital's patients, connect, and answer until this process is ended.
+
+    Parameters
+    ----------
+    settings
+        The hospital's settings file.
+    server
+        ``host:port``.
+    authority
+        File of the certificate that the server's certificate must go back to.
+    key
+        File of the node's private key.
+    idle_seconds
+        How long to wait before it looks for a message again.
+
+    Raises
+    ------
+    UserError
+        If the node cannot take part.
+    """
+    hospital = load_hospital(Path(settings), Path(key))
+    with Uplink(server, Path(authority), Path(key)) as uplink:
+        uplink.sign_on()
+        while True:
+            try:
+                uplink.show_life()
+                message = uplink.fetch()
+                if message is None:
+                    time.sleep(idle_seconds)
+                else:
+                    uplink.send(reply_to(hospital, message, uplink.show_life))
+            except httpx.HTTPStatusError as error:
+                if error.response.status_code == httpx.codes.UNAUTHORIZED:  # it was started anew
+                    uplink.sign_on()
+                else:
+                    dropped(error)
+            except (ObjectPullError, ObjectPushError) as error:
+                dropped(error)
+
+
+def dropped(error: Exception) -> None:
+    """Note that a message is given up, because its run has ended."""
+    logger.debug("dropped a message: %s", error)
+    time.sleep(IDLE_SECONDS)
+
+
+def run_until_stopped(**arguments: object) -> None:
+    """Run a node until SIGTERM, at which it signs off."""
+    with ended_by_signal():
+        run_node(**arguments)  # type: ignore[arg-type]
+
+
+def reply_to(hospital: Hospital, message: Message, meanwhile: Callable[[], None]) -> Message:
+    """Return a hospital's reply to a message, at a whole multiple of ``answer_seconds`` after it came.
+
+    Parameters
+    ----------
+    hospital
+        The hospital.
+    message
+        A request for a round, or a notice.
+    meanwhile
+        Called at least every second.
+    """
+    begun = time.monotonic()
+    if message.metadata.message_type != "train":
+        try:
+            hospital.notice(unpack_notice(message.content))
+        except WrongEnvelopeError as error:
+            logger.warning("not a notice: %s", error)
+        return Message(RecordDict({FACTS: ConfigRecord()}), reply_to=message)
+    try:
+        reply = computed(hospital, unpack_request(message.content), meanwhile)
+    except WrongEnvelopeError as error:
+        logger.warning("not a request: %s", error)
+        reply = hospital.refuse(MALFORMED, Reason.PLAN)
+    if isinstance(reply, Answer):
+        hospital.report(reply.round)
+    left = seconds_to_tick(begun, hospital.settings.answer_seconds)
+    while left > 0:
+        meanwhile()
+        time.sleep(min(left, 1.0))
+        left -= 1.0
+    return Message(pack_reply(reply), reply_to=message)
+
+
+def computed(hospital: Hospital, request: Request, meanwhile: Callable[[], None] = lambda: None) -> Answer | Refusal:
+    """Return the hospital's reply, computed in a child that is ended when its time is up."""
+    forking = multiprocessing.get_context("fork")
+    receiver, sender = forking.Pipe(duplex=False)
+    child = forking.Process(target=_compute, args=(hospital, request, sender), daemon=True)
+    child.start()
+    sender.close()
+    end = time.monotonic() + hospital.settings.limit_seconds
+    try:
+        while (left := end - time.monotonic()) > 0:
+            meanwhile()
+            if receiver.poll(min(left, 1.0)):
+                reply: Answer | Refusal = receiver.recv()
+                return reply
+        logger.error("round %d took longer than %g s", request.round + 1, hospital.settings.limit_seconds)
+        return hospital.refuse(request, Reason.TIME)
+    except EOFError:
+        logger.error("round %d: the computation died", request.round + 1)
+        return hospital.refuse(request, Reason.FAILED)
+    finally:
+        receiver.close()
+        child.kill()
+        child.join()
+
+
+def _compute(hospital: Hospital, request: Request, sender: Connection) -> None:
+    die_with_parent()
+    torch.set_num_threads(hospital.settings.threads or os.cpu_count() or 1)
+    sender.send(hospital.reply(request))

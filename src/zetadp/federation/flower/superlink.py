@@ -1,0 +1,175 @@
+"""Flower's SuperLink as a part of the server: messages wait in it until nodes, which sign every request, fetch them.
+
+Flower's own program serves nodes, operators and its apps at one port, and asks operators for no credentials. Here only
+the interface for nodes (Fleet) exists, and no code travels.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Self
+
+import uvicorn
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from fastapi import FastAPI
+from flwr.app import Message, RecordDict
+from flwr.app.message import make_message, remove_content_from_message
+from flwr.app.metadata import Metadata
+from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID
+from flwr.server.superlink.linkstate import LinkStateFactory
+from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
+from flwr.supercore.error import http_error_translator
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
+from flwr.superlink.federation import NoOpFederationManager
+from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
+from flwr.superlink.routers.fleet.router import router
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+
+from zetadp.base.validation import UserError
+from zetadp.federation.flower.certificates import Credentials
+from zetadp.federation.flower.protocol import LIFE_SECONDS
+
+if TYPE_CHECKING:
+    from flwr.proto.node_pb2 import NodeInfo
+
+
+class SuperLink:
+    """A SuperLink at a port, over TLS, for nodes whose keys are known; all that it holds is gone with the block.
+
+    Parameters
+    ----------
+    credentials
+        With the server's certificate and private key.
+    host, port
+        Where it listens.
+    keys
+        Public key of each node in PEM.
+    """
+
+    def __init__(self, credentials: Credentials, host: str, port: int, keys: Mapping[str, bytes]) -> None:
+        store = ObjectStoreFactory(FLWR_IN_MEMORY_DB_NAME)
+        factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), store)
+        self._state, self._store = factory.state(), store.store()
+        for name, key in keys.items():
+            public = public_key_to_bytes(load_pem_public_key(key))  # type: ignore[arg-type]
+            self._state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, public, LIFE_SECONDS, name=name)
+        self._run = self._state.create_run(
+            None, None, None, {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP
+        )
+        (run,) = self._state.get_run_info(run_ids=[self._run])
+        self._task = int(run.primary_task_id or 0)
+        self._state.claim_task(self._task)
+        self._state.activate_task(self._task)
+        app = FastAPI(
+            openapi_url=None,
+            middleware=[
+                Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
+                Middleware(ProtobufTranslationMiddleware),
+                Middleware(NodeAuthMiddleware),
+            ],
+        )
+        app.state.linkstate_factory, app.state.enable_supernode_auth = factory, True
+        app.include_router(router)
+        certificate, secret = credentials.server
+        listening = uvicorn.Config(
+            app,
+            host,
+            port,
+            ssl_certfile=certificate,
+            ssl_keyfile=secret,
+            ws="none",
+            lifespan="off",
+            log_level="warning",
+            callback_notify=self._show_life,
+            timeout_notify=int(LIFE_SECONDS),
+            timeout_graceful_shutdown=1,
+        )
+        self._server = uvicorn.Server(listening)
+        self._arriving: dict[str, Message] = {}
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+
+    async def _show_life(self) -> None:
+        """Keep the run going: Flower takes one without a sign of life for failed."""
+        self._state.acknowledge_task_heartbeat(self._task)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        while not self._server.started and self._thread.is_alive():
+            time.sleep(0.05)
+        if not self._server.started:
+            raise UserError("The server did not start. The lines above say why.")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+
+    def nodes(self) -> Sequence[NodeInfo]:
+        """Return what is known of the nodes that are connected."""
+        return self._state.get_node_info(node_ids=list(self._state.get_nodes(self._run)))
+
+    def push(self, content: RecordDict, node: int, kind: str, lifetime: float) -> str:
+        """Leave a message for a node to fetch within its lifetime in seconds; return the message's identifier.
+
+        It is empty where the node is not known any more.
+        """
+        metadata = Metadata(
+            run_id=self._run,
+            message_id="",
+            src_node_id=SUPERLINK_NODE_ID,
+            dst_node_id=node,
+            reply_to_message_id="",
+            group_id="",
+            created_at=time.time(),
+            ttl=lifetime,
+            message_type=kind,
+        )
+        message = make_message(metadata, content)
+        vars(metadata)["_message_id"] = message.object_id
+        session = self._state.start_session(self._run)
+        with no_object_id_recompute():
+            announced, tree = remove_content_from_message(message), get_object_tree(message)
+            stored, missing = self._state.store_message_and_object_tree(announced, tree, session)
+            parts = get_all_nested_objects(message)
+            for part in missing:
+                self._state.store_object(self._run, session, part, parts[part].deflate())
+        return str(message.metadata.message_id) if stored else ""
+
+    def pull(self, identifiers: Collection[str]) -> list[Message]:
+        """Return the answers to messages that are here as a whole; an answer is announced before its parts come."""
+        for reply in self._state.get_message_res(message_ids=set(identifiers), run_id=self._run):
+            self._arriving[reply.metadata.reply_to_message_id] = reply
+        self._arriving = {name: reply for name, reply in self._arriving.items() if name in identifiers}
+        whole = {}
+        for name, reply in self._arriving.items():
+            if (content := reply if reply.has_error() else self._inflated(reply.metadata.message_id)) is not None:
+                whole[name] = content
+        for name in whole:
+            del self._arriving[name]
+        self._state.delete_messages(set(whole))
+        return list(whole.values())
+
+    def _inflated(self, identifier: str) -> Message | None:
+        """Return a message from its parts; None while some are missing."""
+        tree = self._store.get_object_tree(identifier)
+        parts = {
+            each.object_id: self._state.get_object(self._run, each.object_id) for each in iterate_object_tree(tree)
+        }
+        found = {name: content for name, content in parts.items() if content}
+        if len(found) < len(parts):
+            return None
+        message = inflate_object_from_contents(identifier, found)
+        self._store.delete(identifier)
+        return message if isinstance(message, Message) else None

@@ -1,0 +1,140 @@
+"""Who is let in, what travels, what a server offers, and with which versions of Flower."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import NoReturn
+
+import httpx
+import pytest
+from cryptography import x509
+from fastapi.routing import iter_route_contexts
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, RegisterNodeFleetRequest
+from flwr.supernode.fleet_http_client import FleetHttpClient
+
+from zetadp.base.validation import UserError
+from zetadp.cli import main
+from zetadp.federation.flower import node
+from zetadp.federation.flower.certificates import make_credentials, make_node_key
+from zetadp.federation.flower.node import Uplink
+from zetadp.federation.flower.processes import FLOWER, free_port
+from zetadp.federation.flower.protocol import Answer, Request, pack_reply, unpack_request
+from zetadp.federation.flower.server import NodeLine
+from zetadp.federation.flower.superlink import SuperLink
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("a", "b")
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    return make_credentials(tmp_path_factory.mktemp("superlink") / "keys", NAMES)
+
+
+@pytest.fixture(scope="module")
+def served(keys):
+    """A SuperLink that knows two nodes, and its address."""
+    port = free_port()
+    with SuperLink(keys, "127.0.0.1", port, {name: keys.node(name)[0].read_bytes() for name in NAMES}) as superlink:
+        yield superlink, f"127.0.0.1:{port}"
+
+
+def test_a_request_reaches_its_node_alone_and_its_answer_comes_back_as_a_whole(keys, served):
+    superlink, address = served
+    line = NodeLine(superlink, {name: keys.node(name)[0].read_bytes() for name in NAMES}, 60.0)
+    assert not line.reachable()
+    request = Request("plan", "attempt", 0, 0, "", bytes(100_000))
+    with (
+        Uplink(address, keys.authority, keys.node("a")[1]) as a,
+        Uplink(address, keys.authority, keys.node("b")[1]) as b,
+    ):
+        a.sign_on()
+        b.sign_on()
+        line._looked = 0.0
+        assert line.reachable() == {"a", "b"}
+        line.ask("a", request)
+        assert line.asked("a")
+        assert b.fetch() is None
+        message = a.fetch()
+        assert unpack_request(message.content) == request
+        assert line.collect() == []
+        answers = [Answer(name, "attempt", 0, bytes(50_000), ["line"]) for name in NAMES]
+        a.send(node.Message(pack_reply(answers[0]), reply_to=message))
+        assert line.collect() == [answers[0]]
+        assert not line.asked("a")
+        line.ask("a", request)
+        a.send(node.Message(pack_reply(answers[1]), reply_to=a.fetch()))  # in another's name
+        (refused,) = line.collect()
+        assert (refused.name, refused.reason) == ("a", node.Reason.FAILED)
+    assert not superlink.nodes()
+
+
+def test_strangers_are_refused(keys, served, tmp_path, monkeypatch, caplog):
+    """Without the key, with a server of another authority, or without a key at all."""
+    superlink, address = served
+    theirs = make_credentials(tmp_path / "theirs", ["stranger"])
+    public, private = theirs.node("stranger")
+
+    def sleep(_: float) -> NoReturn:
+        raise StopIteration
+
+    monkeypatch.setattr(node.time, "sleep", sleep)  # before it asks again
+    with pytest.raises(StopIteration), Uplink(address, keys.authority, private) as uplink:
+        uplink.sign_on()
+    assert "does not know this node's public key" in caplog.text
+    with pytest.raises(UserError, match="certificate that 127"), Uplink(address, theirs.authority, private) as uplink:
+        uplink.sign_on()
+    keyless = FleetHttpClient.from_server_address(address, False, keys.authority.read_bytes(), [])
+    known = superlink._state.get_node_id_by_public_key(keys.node("a")[0].read_bytes())
+    for key in (public, keys.node("a")[0]):
+        request = {"public_key": key.read_bytes()}
+        with pytest.raises(httpx.HTTPStatusError, match="401"):
+            keyless.ActivateNode(ActivateNodeRequest(**request, heartbeat_interval=10))
+        with pytest.raises(httpx.HTTPStatusError, match="401"):
+            keyless.RegisterNode(RegisterNodeFleetRequest(**request))
+    with pytest.raises(httpx.HTTPStatusError, match="401"):
+        keyless.PullMessages(PullMessagesRequest(node=node.Node(node_id=known)))
+    keyless._client.close()
+    assert not superlink.nodes()
+
+
+def test_nothing_is_served_except_the_interface_for_nodes(served):
+    superlink, address = served
+    paths = {route.path for route in iter_route_contexts(superlink._server.config.app.routes)}
+    assert "/v1/fleet/pull-messages" in paths
+    assert all(path.startswith("/v1/fleet/") for path in paths)
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"http://{address}/", trust_env=False)
+
+
+def test_secrets_are_readable_by_their_owner_alone_and_never_overwritten(tmp_path):
+    made = make_credentials(tmp_path / "keys", NAMES, ["server.example"])
+    for secret in (made.server[1], made.node("a")[1], made.node("b")[1]):
+        assert secret.stat().st_mode & 0o777 == 0o600
+    assert made.node("a")[0].read_bytes() != made.node("b")[0].read_bytes()
+    certificate = x509.load_pem_x509_certificate(made.server[0].read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(name.value) for name in names] == ["server.example", "127.0.0.1", "localhost"]
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(made.authority.read_bytes()))
+    with pytest.raises(UserError, match="Expected a new folder"):
+        make_credentials(tmp_path / "keys", ["a"])
+    with pytest.raises(FileExistsError):
+        make_node_key(tmp_path / "a.pub.pem", tmp_path / "keys/a.key")
+
+
+@pytest.mark.parametrize("version", ["1.40.0", "1.43.0", "2.0.0"])
+@pytest.mark.parametrize("command", ["serve a.yaml --credentials b", "node a.yaml --server b:1 --authority c --key d"])
+def test_another_version_of_flower_is_refused_before_anything_of_it_is_used(command, version, monkeypatch, capsys):
+    monkeypatch.setattr("zetadp.federation.flower.processes.version", lambda _: version)
+    assert main(["federation", *command.split()]) == 1
+    assert f"found {version}" in capsys.readouterr().err
+
+
+def test_the_versions_of_flower_that_were_tried_are_those_that_are_installed():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    first, last = FLOWER[0], FLOWER[-1].partition(".")
+    assert extras["federation"] == [f"flwr>={first},<{last[0]}.{int(last[2]) + 1}"]
+    for file, line in (("requirements.lock", "flwr=="), ("envs/federation.yaml", "  - flwr=")):
+        (pinned,) = [each for each in (ROOT / file).read_text().splitlines() if each.startswith(line)]
+        assert pinned.removeprefix(line).rpartition(".")[0] == FLOWER[-1]
