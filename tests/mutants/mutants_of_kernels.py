@@ -91,7 +91,7 @@ def real_gradient_of_the_first_image(original: Any) -> Any:
 
 @mutant("zetadp.privacy.contributions:_mapped_gradients", check_a_contribution_is_the_slope_of_the_patients_loss)
 def mapped_gradients_of_images_added_up(original: Any) -> Any:
-    def mapped(model: Any, layout: Any, images: Tensor, labels: Tensor, weights: Tensor | None, losses: Any) -> Any:
-        return original(model, layout, images, labels, torch.ones(labels.shape) if weights is None else weights, losses)
+    def mapped(of: Any, images: Tensor, labels: Tensor, weights: Tensor | None, *rest: Any) -> Any:
+        return original(of, images, labels, torch.ones(labels.shape) if weights is None else weights, *rest)
 
     return mapped
