@@ -25,16 +25,16 @@ include: "workflow/rules/common.smk"
 wildcard_constraints:
     shard=r"\d+",
     seed=r"\d+",
-    network="|".join(config["networks"]),
-    arm="|".join(config["arms"]),
+    network="|".join(CONFIG.networks),
+    arm="|".join(CONFIG.arms),
     epsilon="|".join(sorted({run.epsilon for run in RUNS})),
 
 
-include: f"workflow/rules/tasks/{config['task']['name']}.smk"
+include: f"workflow/rules/tasks/{CONFIG.task.name}.smk"
 
 
 onstart:
-    logger.info(cost_shown(config))
+    logger.info(CONFIG.cost_shown)
 
 
 # The target rule stands in this file: Snakemake takes no included one.

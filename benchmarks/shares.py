@@ -27,14 +27,13 @@ from torch import Tensor
 
 from papers.experiments import Experiment, declared_by, ended, write_joined
 from zetadp.base.sheet import MISSING, Sheet
-from zetadp.config.configured import network_of
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.pretrained import load_model
 from zetadp.core.start import shipped_backbone
 from zetadp.federation.partition import read_partition
 from zetadp.mri.dataset import load_role, to_records
 from zetadp.nn.backbone import load_backbone
-from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings
+from zetadp.nn.models import ConvolutionalClassifier
 from zetadp.nn.projection import head_scores
 from zetadp.nn.settings import FEATURES, IMAGE, SLICE, VOLUME
 from zetadp.phantom.scanners import CHANNELS
@@ -64,9 +63,9 @@ def declared() -> tuple[str, str]:
 
 def held(experiment: Experiment, domain: str, role: str) -> tuple[Tensor, list[str]]:
     """Return what a network of some domain takes of all images of patients of a role, and whose records they are."""
-    cohort = Path("resources") / experiment.config["cohort"]["name"]
+    cohort = Path("resources") / experiment.config.cohort.name
     files = sorted((cohort / domain).glob("shard-*.h5"))
-    stack, rows = load_role(files, read_partition(cohort / f"partitions/{experiment.config['name']}.csv"), role)
+    stack, rows = load_role(files, read_partition(cohort / f"partitions/{experiment.config.name}.csv"), role)
     return to_records(stack, torch.device("cpu")).inputs, rows["patient"].tolist()
 
 
@@ -81,7 +80,7 @@ def right(scores: Tensor, patients: list[str], decision: str) -> pd.Series:
 
 def public_scores(experiment: Experiment, network: str) -> tuple[Tensor, list[str]]:
     """Return the scores of the public head alone for the images of test patients."""
-    settings = NetworkSettings(**network_of(experiment.config, network))
+    settings = experiment.config.networks[network].settings
     inputs, patients = held(experiment, settings.domain, "test")
     head = load_backbone(shipped_backbone(settings)).heads[settings.components]
     return head_scores(inputs.flatten(1), head).reshape(len(patients), -1, 4), patients
@@ -92,7 +91,7 @@ def trained_scores(experiment: Experiment, cell: tuple[str, str, str]) -> tuple[
 
     Seed by seed, so every record comes as often as there are seeds.
     """
-    domain = NetworkSettings(**network_of(experiment.config, cell[0])).domain
+    domain = experiment.config.networks[cell[0]].domain
     inputs, patients = held(experiment, domain if domain in FEATURES else "whitened", "test")
     folders = [experiment.folder(run) for run in experiment.cells[cell]]
     found = [outputs_of(load_model(folder / "model.safetensors").network, inputs) for folder in folders]

@@ -10,12 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from docutils.nodes import SkipNode, math
 from latex2mathml.converter import convert
 
 from zetadp.cli.commands import command_line
-from zetadp.config.checked import SCHEMA
+from zetadp.config.load import schema
 
 if TYPE_CHECKING:
     from docutils.nodes import Element
@@ -55,7 +54,15 @@ def setup(app: Sphinx) -> None:
         shutil.rmtree(inside, ignore_errors=True)  # an ignored copy: Sphinx reads one folder
         shutil.copytree(papers, inside, ignore=shutil.ignore_patterns("*.py", "*.yaml", "Snakefile", "__pycache__"))
     app.connect("source-read", read)
+    app.connect(
+        "build-finished", lambda app, _: Path(app.outdir, "config.schema.json").write_text(json.dumps(schema()))
+    )
     app.add_html_math_renderer("mathml", (draw_formula, None), (draw_formula, None))
+
+
+def write_schema(app: Sphinx, _: Exception | None) -> None:
+    """Write the schema of the configuration, for editors."""
+    Path(app.outdir, "config.schema.json").write_text(json.dumps(schema(), indent=1), encoding="utf-8")
 
 
 def draw_formula(page: HTML5Translator, formula: Element) -> None:
@@ -78,7 +85,7 @@ def read(app: Sphinx, page: str, source: list[str]) -> None:
     if page == "commands":
         source[0] = source[0].replace(COMMANDS, described(command_line()))
     elif page == "configuration":
-        source[0] = source[0].replace(KEYS, keys(yaml.safe_load(SCHEMA.read_text(encoding="utf-8"))))
+        source[0] = source[0].replace(KEYS, keys(schema()))
     elif "results" in path.parts and path.stem != "README":
         source[0] = f"---\norphan: true\n---\n\n# {path}\n\n{source[0]}"
 
@@ -109,18 +116,27 @@ def keys(schema: Mapping[str, Any]) -> str:
 def _rows(prefix: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
     for key, part in schema.get("properties", {}).items():
         yield from _row(f"{prefix}{key}", part, root)
-    rest = schema.get("additionalProperties")
-    if isinstance(rest, dict):
-        yield from _rows(f"{prefix}NAME.", rest, root)
+    for rest in (*schema.get("patternProperties", {}).values(), schema.get("additionalProperties")):
+        if isinstance(rest, dict):
+            yield from _rows(f"{prefix}NAME.", _inner(rest, root), root)
     if "items" in schema:
-        yield from _rows(f"{prefix}[].", schema["items"], root)
+        yield from _rows(f"{prefix}[].", _inner(schema["items"], root), root)
 
 
 def _row(name: str, part: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    inner = root["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
-    kinds = inner.get("type", "one of " + ", ".join(map(str, inner.get("enum", []))))
+    inner = _inner(part, root)
+    choices = [str(each) for each in inner.get("enum", [inner["const"]] if "const" in inner else [])]
+    kinds = "one of " + ", ".join(choices) if choices else inner.get("type", "any")
     kind = " or ".join(kinds) if isinstance(kinds, list) else str(kinds)
-    nested = kind in ("object", "array") and ("properties" in inner or "additionalProperties" in inner)
+    nullable = any(each.get("type") == "null" for each in part.get("anyOf", ()))
+    nested = "properties" in inner or "patternProperties" in inner
     default = "" if nested or "default" not in part else f"`{json.dumps(part['default'])}`"
-    yield f"`{name}`", str(part.get("description", "")), kind, default
+    yield f"`{name}`", str(part.get("description", "")), kind + " or null" * nullable, default
     yield from _rows(f"{name}.", inner, root) if kind == "object" else _rows(name, inner, root)
+
+
+def _inner(part: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a part of a schema refers to, and the kind that is not null."""
+    if "anyOf" in part:
+        part = next(each for each in part["anyOf"] if each.get("type") != "null")
+    return root["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part

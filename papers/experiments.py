@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import yaml
 
 from zetadp.base.storage import read_json, write_text
 from zetadp.base.validation import UserError
-from zetadp.config.checked import SCHEMA, load_config, overlay
-from zetadp.config.configured import run_names
+from zetadp.config.load import load_config, read_overlaid
 from zetadp.report.provenance import cohort_shown, origin, seeds_shown
 from zetadp.report.rendering import to_csv, to_markdown
 
@@ -21,17 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zetadp.base.sheet import Sheet
+    from zetadp.config.experiment import Config
     from zetadp.core.plan import RunName
 
 ROOT = Path(__file__).parents[1]
 
 
-def configuration(scenario: str | None) -> dict[str, Any]:
+def configuration(scenario: str | None) -> Config:
     """Return the configuration of a scenario, or the default configuration."""
-    content = yaml.safe_load((ROOT / "config.yaml").read_text())
-    if scenario is not None:
-        overlay(content, yaml.safe_load((ROOT / scenario_file(scenario)).read_text()))
-    return load_config(content, SCHEMA)
+    files = ["config.yaml", *([] if scenario is None else [scenario_file(scenario)])]
+    return load_config(read_overlaid(ROOT / file for file in files))
 
 
 def scenario_file(scenario: str) -> str:
@@ -45,8 +42,8 @@ def scenario_file(scenario: str) -> str:
 def declared_by(*scenarios: str | None) -> tuple[str, str]:
     """Return cohorts and seeds of scenarios, as `zetadp.report.provenance.origin` takes them."""
     configs = [configuration(scenario) for scenario in scenarios]
-    cohorts = "; ".join(cohort_shown(config["cohort"]) for config in configs)
-    return cohorts, seeds_shown(int(run.seed) for config in configs for run in run_names(config))
+    cohorts = "; ".join(cohort_shown(asdict(config.cohort)) for config in configs)
+    return cohorts, seeds_shown(int(run.seed) for config in configs for run in config.run_names)
 
 
 @dataclass(frozen=True)
@@ -64,20 +61,20 @@ class Experiment:
     """
 
     scenario: str | None
-    config: dict[str, Any]
+    config: Config
     results: Path
 
     @classmethod
     def of(cls, scenario: str | None, results: Path | None = None) -> Experiment:
         """Return a scenario and its results. The default folder is that of the workflow."""
         config = configuration(scenario)
-        return cls(scenario, config, results or Path("results") / config["name"])
+        return cls(scenario, config, results or Path("results") / config.name)
 
     @property
     def cells(self) -> dict[tuple[str, str, str], list[RunName]]:
         """Return the declared runs of every network, arm and epsilon, in the order of their seeds."""
         found: dict[tuple[str, str, str], list[RunName]] = {}
-        for run in sorted(run_names(self.config), key=lambda run: run.seed):
+        for run in sorted(self.config.run_names, key=lambda run: run.seed):
             found.setdefault((run.network, run.arm, run.epsilon), []).append(run)
         return found
 
@@ -95,7 +92,7 @@ class Experiment:
 
     def environments(self) -> list[dict[str, Any]]:
         """Return where every declared run was trained."""
-        return [self._read(run).get("environment", {}) for run in run_names(self.config)]
+        return [self._read(run).get("environment", {}) for run in self.config.run_names]
 
     def table(self) -> pd.DataFrame:
         """Return the accuracies that the workflow wrote, or refuse a table if it is not from the declared runs."""

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zetadp.audit.suite import AuditSettings, Finding, Target, carry_out, frame, plan, sheet
+from zetadp.audit.settings import AuditSettings
+from zetadp.audit.suite import Finding, Target, carry_out, frame, plan, sheet
 from zetadp.base.epsilon import epsilon_shown, epsilon_value
 from zetadp.base.storage import read_json, write_text
 from zetadp.base.validation import UserError

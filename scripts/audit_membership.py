@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from zetadp.audit.membership import audit_membership, refutation
-from zetadp.audit.membership_models import MembershipSettings
+from zetadp.audit.settings import MembershipSettings
 from zetadp.base.storage import ImageStack, written_whole
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run

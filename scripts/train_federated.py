@@ -14,8 +14,9 @@ from zetadp.core.start import with_public
 from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import Credentials, make_credentials
 from zetadp.federation.flower.launcher import Federation
-from zetadp.federation.flower.settings import HospitalSettings, Patience, ServerSettings
+from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.federation.partition import read_partition
+from zetadp.federation.settings import Patience
 from zetadp.mri.convert import write_site_folder
 from zetadp.nn.backbone import load_backbone
 from zetadp.privacy.book import claim, forget_times

@@ -28,7 +28,7 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.storage import write_text
 from zetadp.base.validation import UserError
-from zetadp.config.configured import plan_of
+from zetadp.config.experiment import Config
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.metrics import LEVEL, percentile_interval
 from zetadp.core.plan import NodeConstants, Plan, RunName
@@ -135,14 +135,14 @@ class Training:
         Folder of the ledgers.
     """
 
-    config: dict[str, Any]
+    config: Config
     patients: Patients
     ledgers: Path
 
     def plan(self, network: str, epsilon: str, seed: int, population: int, fold: int) -> Plan:
         """Return the plan of a run, as the scenario has it, for a fold's number of patients."""
-        found = plan_of(self.config, RunName(network, "central", epsilon, seed))
-        everybody = self.config["networks"][network]["training"].get("participation") == "all"
+        found = self.config.plan(RunName(network, "central", epsilon, seed))
+        everybody = self.config.networks[network].training.get("participation") == "all"
         expected = float(population) if everybody else SAMPLING * population
         node = NodeConstants(found.nodes[0].name, population, expected)
         found = replace(found, nodes=(node,), cohort=f"ptb-xl-without-fold-{fold}")
@@ -150,7 +150,7 @@ class Training:
 
     def scores(self, network: str, epsilon: str, seed: int, fold: int) -> np.ndarray:
         """Train without a fold, and return the scores of its recordings."""
-        inputs = self.patients.values[self.config["networks"][network]["domain"]]
+        inputs = self.patients.values[self.config.networks[network].domain]
         targets = torch.from_numpy(self.patients.labels.astype(np.float32))
         own = self.patients.folds != fold
         held = Held(Records(inputs[own], targets[own]), self.patients.table[own].reset_index(drop=True))
@@ -288,7 +288,7 @@ def main() -> None:
     torch.set_num_threads(1)
     config = configuration("ecg")
     encoder = BeatEncoder.load(given.encoder) if given.encoder else BeatEncoder.fit(BeatEncoderSettings())
-    patients = Patients.read(given.data, encoder, config["task"]["settings"])
+    patients = Patients.read(given.data, encoder, config.task.settings)
     with tempfile.TemporaryDirectory() as folder:
         training = Training(config, patients, Path(folder))
         rows = []

@@ -100,9 +100,9 @@ class Tested(NamedTuple):
     def of(cls, experiment: Experiment) -> Tested:
         """Read what the scenario made."""
         config = experiment.config
-        task = pipeline_task_of({"name": SCENARIO, **config["task"]["settings"]})
-        cohort = Path("resources") / config["cohort"]["name"]
-        partition = read_partition(cohort / f"partitions/{config['name']}.csv")
+        task = pipeline_task_of({"name": SCENARIO, **config.task.settings})
+        cohort = Path("resources") / config.cohort.name
+        partition = read_partition(cohort / f"partitions/{config.name}.csv")
         held = task.load([cohort / "slices.h5"], partition, "test", torch.device("cpu"))
         volumes = {str(who): own.index.to_numpy() for who, own in held.items.groupby("patient")}
         return cls(task, held.records.inputs[:, 0].numpy(), held.records.targets.numpy(), volumes)

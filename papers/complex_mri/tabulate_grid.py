@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,6 @@ from zetadp.base.epsilon import epsilon_order
 from zetadp.base.sheet import MISSING
 from zetadp.base.storage import read_json, write_text
 from zetadp.base.validation import UserError
-from zetadp.config.configured import run_names
 from zetadp.report import rendering, tables
 from zetadp.report.accuracyfigure import accuracy_against_epsilon
 from zetadp.report.figurestyle import save_svg
@@ -108,11 +107,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results/papers/complex_mri"))
     given = parser.parse_args()
     experiment = Experiment.of(SCENARIO)
-    names = run_names(experiment.config)
+    names = experiment.config.run_names
     folders = [folder for folder in map(experiment.folder, names) if (folder / "metrics.json").is_file()]
     if not folders:
         raise UserError(f"Expected finished runs in {experiment.results}/runs, found none. Run: make paper-complex_mri")
-    cohort = experiment.config["cohort"]
+    cohort = asdict(experiment.config.cohort)
     label = f"simulated cohort {cohort['name']}, {cohort['train_patients']} + {cohort['test_patients']} patients"
     runs = tables.collect(folders)
     kept, elsewhere = earlier(KEPT)

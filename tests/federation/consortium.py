@@ -13,7 +13,8 @@ from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import make_credentials
 from zetadp.federation.flower.launcher import Federation
 from zetadp.federation.flower.processes import FORGE
-from zetadp.federation.flower.settings import HospitalSettings, Patience, ServerSettings
+from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
+from zetadp.federation.settings import Patience
 from zetadp.privacy.ledger import Attempt, read_ledger
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from zetadp.core.server import Server
 from zetadp.core.training import TrainingFiles
 from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal
-from zetadp.federation.flower.settings import Patience
+from zetadp.federation.settings import Patience
 from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import declared, over_runs, recorded_runs
 from zetadp.privacy.ledger import read_ledger

@@ -17,7 +17,8 @@ from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.kit import write_kits
 from zetadp.federation.flower.mirror import Mirror
 from zetadp.federation.flower.protocol import Answer, Request, encode
-from zetadp.federation.flower.settings import HospitalSettings, Patience
+from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.federation.settings import Patience
 from zetadp.privacy.budget import Cap, spent
 from zetadp.privacy.chain import START, BrokenChainError, Link
 from zetadp.privacy.ledger import FORMAT

@@ -21,7 +21,7 @@ from zetadp.core.start import starting_weights, with_public
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal, encode
-from zetadp.federation.flower.settings import Patience
+from zetadp.federation.settings import Patience
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.settings import CLASS_MEANS, DESCENT, MIXED_ROWS
 from zetadp.privacy.accounting import compose

@@ -23,7 +23,8 @@ from zetadp.core.training import TrainingFiles
 from zetadp.federation.flower.certificates import Credentials, _host, make_credentials
 from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.receipts import check_receipt, write_receipts
-from zetadp.federation.flower.settings import Patience, ServerSettings
+from zetadp.federation.flower.settings import ServerSettings
+from zetadp.federation.settings import Patience
 from zetadp.privacy.ledger import read_ledger
 
 PLAN = make_plan(rounds=3, noise="os")

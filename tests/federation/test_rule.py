@@ -9,7 +9,7 @@ import yaml
 from checkouts import ROOT
 
 from zetadp.base.validation import UserError
-from zetadp.config.checked import SCHEMA, load_config
+from zetadp.config.load import load_config
 from zetadp.core.plan import Plan
 from zetadp.privacy.ledger import read_ledger
 
@@ -46,6 +46,6 @@ def test_a_federation_takes_the_place_of_the_simulation(federated, network):
 def test_seeded_noise_between_hospitals_is_refused():
     content = yaml.safe_load((ROOT / "config.yaml").read_text()) | {"engine": "flower"}
     with pytest.raises(UserError, match=r"privacy\.noise: expected os with engine flower"):
-        load_config(content, SCHEMA)
+        load_config(content)
     content["privacy"]["noise"] = "os"
-    assert load_config(content, SCHEMA)["federation"]["missing"] == "wait"
+    assert load_config(content).federation.missing == "wait"

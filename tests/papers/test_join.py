@@ -12,7 +12,7 @@ import pytest
 from papers.experiments import Experiment
 from papers.join import collect, declared_joins, scenarios_of, sheet
 from zetadp.base.validation import UserError
-from zetadp.config.configured import run_names
+from zetadp.config.experiment import Config
 from zetadp.report.rendering import to_markdown
 
 ROOT = Path(__file__).parents[2]
@@ -22,8 +22,8 @@ JOINS = [
 ]  # fmt: skip
 
 
-def declared_seeds(config: dict) -> Counter:
-    return Counter((run.network, run.arm, run.epsilon) for run in run_names(config))
+def declared_seeds(config: Config) -> Counter:
+    return Counter((run.network, run.arm, run.epsilon) for run in config.run_names)
 
 
 def write_table(results: Path, rows: list[dict]) -> None:

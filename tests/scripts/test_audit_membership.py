@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from zetadp.audit.membership import RATES
-from zetadp.audit.membership_models import MembershipSettings
+from zetadp.audit.settings import MembershipSettings
 from zetadp.base.validation import UserError
 
 MAIN = runpy.run_path(str(Path(__file__).parents[2] / "scripts/audit_membership.py"))["main"]

@@ -16,7 +16,7 @@ from origins import read_origin
 from benchmarks import shares
 from papers.experiments import configuration, declared_by
 from papers.join import declared_joins, scenarios_of
-from zetadp.config.configured import run_names
+from zetadp.config.experiment import Config
 
 ROOT = Path(__file__).parents[2]
 PLACES = [ROOT / "docs/results", *ROOT.glob("papers/*/results")]
@@ -121,8 +121,8 @@ def rows(table: str) -> list[dict[str, str]]:
     return list(csv.DictReader(line for line in lines if not line.startswith("#")))
 
 
-def declared_seeds(config: dict) -> Counter:
-    return Counter((run.network, run.arm, run.epsilon) for run in run_names(config))
+def declared_seeds(config: Config) -> Counter:
+    return Counter((run.network, run.arm, run.epsilon) for run in config.run_names)
 
 
 @pytest.mark.parametrize("table", [table for table in KEPT if table.endswith(".csv") and "network" in rows(table)[0]])
@@ -198,18 +198,18 @@ def test_the_default_head_is_the_best_of_the_recorded_search():
         (row for row in rows("docs/results/head_selection.csv") if row["epsilon"] == "1"),
         key=lambda row: float(row["mean"]),
     )
-    head = configuration(None)["networks"]["pretrained"]
-    training = {key: head["training"][key] for key in ("rounds", "learning_rate", "clip", "averaged")}
-    assert head["components"] == int(best["components"])
+    head = configuration(None).networks["pretrained"]
+    training = {key: head.training[key] for key in ("rounds", "learning_rate", "clip", "averaged")}
+    assert head.components == int(best["components"])
     assert list(training.values()) == [float(best[key]) for key in ("rounds", "rate", "clip", "averaged")]
 
 
 def test_heads_on_a_study_have_the_best_setting_of_their_recorded_search():
-    networks = configuration(None)["networks"]
+    networks = configuration(None).networks
     for name, epsilon in (("study_steep", "1"), ("study_gentle", "8")):
         tried = [row for row in rows("docs/results/study_selection.csv") if row["epsilon"] == epsilon]
         assert len(tried) == 36
         best = max(tried, key=lambda row: float(row["mean"]))
-        head, training = networks[name], networks[name]["training"]
-        found = [head["components"], head["taper"], *(training[key] for key in ("rounds", "learning_rate", "clip"))]
+        head, training = networks[name], networks[name].training
+        found = [head.components, head.taper, *(training[key] for key in ("rounds", "learning_rate", "clip"))]
         assert found == [float(best[key]) for key in ("components", "taper", "rounds", "rate", "clip")]

@@ -8,6 +8,7 @@ These tests cannot see plain copies to the device, which also make the processor
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from zetadp.base.parameters import Layout
-from zetadp.config.checked import load_config
-from zetadp.config.configured import images_of_a_patient, network_of, training_of
+from zetadp.config.load import load_config
 from zetadp.core.evaluation import outputs_of, watched_on_device
 from zetadp.core.records import Node, Records, choose_items, gather, items_of
 from zetadp.core.server import Server
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
-CONFIG = load_config(yaml.safe_load((ROOT / "config.yaml").read_text()), ROOT / "src/zetadp/data/config.schema.yaml")
-NETWORKS = {name: NetworkSettings(**network_of(CONFIG, name)) for name in CONFIG["networks"]}
-BACKBONE = NetworkSettings(**CONFIG["pretraining"]["network"])
+CONFIG = load_config(yaml.safe_load((ROOT / "config.yaml").read_text()))
+NETWORKS = {name: CONFIG.networks[name].settings for name in CONFIG.networks}
+BACKBONE = NetworkSettings(**asdict(CONFIG.pretraining.network))
 PRETRAINED = {"backbone": BACKBONE, "complex": NETWORKS["complex"]}
-SIDE = CONFIG["slices"]["size"]
+SIDE = CONFIG.slices.size
 META = torch.device("meta")
 PATIENTS, CLASSES = 3, len(SEQUENCES)
 CLIPS = (0.37, 0.5)
@@ -66,7 +66,7 @@ def on_meta(name: str) -> tuple[torch.nn.Module, Layout, Records]:
     settings = NETWORKS[name]
     shape = (1, BACKBONE.widths[-1]) if settings.domain in FEATURES else (SIDE, SIDE)
     model = build(settings, CLASSES, shape[-1], np.random.default_rng(0)).to(META)
-    images = images_of_a_patient(CONFIG)
+    images = CONFIG.images_of_a_patient
     kind = torch.float32 if settings.domain == "image" else torch.complex64
     labels = torch.arange(CLASSES).repeat_interleave(images // CLASSES).repeat(2 * PATIENTS)
     inputs = torch.empty(len(labels), 1, *shape, dtype=kind, device=META)
@@ -97,7 +97,7 @@ def test_a_device_without_numbers_refuses_whoever_looks_at_them(look: Callable[[
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_private_round_waits_for_no_device(name, exact, clip, tmp_path):
     model, layout, records = on_meta(name)
-    each = training_of(CONFIG, name)["images_per_patient"]
+    each = CONFIG.training_of(name)["images_per_patient"]
     grid = Grid.choose(clip, noise_multiplier=1.0, population=PATIENTS, dimension=layout.dimension) if exact else None
     with Ledger(tmp_path / "ledger.jsonl") as ledger, OneDevice():
         ledger.start({})
@@ -108,7 +108,7 @@ def test_a_private_round_waits_for_no_device(name, exact, clip, tmp_path):
                 SampledGaussian(event, place, seed=0, ledger=ledger)
                 if grid is None
                 else ExactSampledGaussian(event, grid=grid, ledger=ledger),
-                items_of([[PATIENTS * place + patient] for patient in range(PATIENTS)], images_of_a_patient(CONFIG)),
+                items_of([[PATIENTS * place + patient] for patient in range(PATIENTS)], CONFIG.images_of_a_patient),
             )
             for place, event in enumerate(events)
         ]
@@ -138,7 +138,7 @@ def test_an_evaluation_waits_for_no_device_before_its_metrics(name):
     with OneDevice():
         scores = outputs_of(model, records.inputs)
         metrics = watched_on_device(Classification(CLASSES), model, records)
-    assert scores.shape == (2 * PATIENTS * images_of_a_patient(CONFIG), CLASSES)
+    assert scores.shape == (2 * PATIENTS * CONFIG.images_of_a_patient, CLASSES)
     assert (metrics.shape, metrics.device) == ((2,), META)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from zetadp.config.checked import SCHEMA
+from zetadp.config.load import schema
 
 ROOT = Path(__file__).parents[2]
 CONDA_TO_PYPI = {"pytorch": "torch", "matplotlib-base": "matplotlib", "python-isal": "isal"}
@@ -52,7 +52,7 @@ def test_the_lock_holds_every_declared_dependency_and_no_cuda_build() -> None:
 
 
 def test_every_key_of_the_schema_is_described() -> None:
-    empty = [line for line in keys(yaml.safe_load(SCHEMA.read_text())).splitlines() if re.search(r"` \|  \|", line)]
+    empty = [line for line in keys(schema()).splitlines() if re.search(r"` \|  \|", line)]
     assert empty == []
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from checkouts import ROOT, SMOKE, copy_of_repository
 
-from zetadp.config.checked import read_overlaid
+from zetadp.config.load import read_overlaid
 
 pytestmark = pytest.mark.slow
 

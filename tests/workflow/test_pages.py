@@ -27,7 +27,7 @@ from torch.utils.data import TensorDataset
 
 from zetadp.cli import main
 from zetadp.cli.commands import command_line
-from zetadp.config.checked import SCHEMA
+from zetadp.config.load import schema
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -157,9 +157,7 @@ def test_configurations_hold_keys_of_the_schema(block):
     config = yaml.safe_load((ROOT / "config.yaml").read_text())
     for key, value in yaml.safe_load(block.text).items():
         config[key] = {**config[key], **value} if isinstance(config.get(key), dict) else value
-    assert [
-        error.message for error in Draft202012Validator(yaml.safe_load(SCHEMA.read_text())).iter_errors(config)
-    ] == []
+    assert [error.message for error in Draft202012Validator(schema()).iter_errors(config)] == []
 
 
 @pytest.mark.parametrize("block", [block for block in HERE if block.language == "toml"], ids=lambda block: block.page)

@@ -1,18 +1,18 @@
 # What messages of training give away: attacks on networks of this experiment, of patients who are simulated for this
 # alone. Which are made, if any, audit.inversion and audit.candidates say.
 
-INVERSION = config["audit"]["inversion"]
-CANDIDATES = config["audit"]["candidates"]
-INVERTED = sorted({kind["network"] for kind in INVERSION["kinds"]})
+INVERSION = CONFIG.audit.inversion
+CANDIDATES = CONFIG.audit.candidates
+INVERTED = sorted({kind.network for kind in INVERSION.kinds})
 PLANS_OF_CANDIDATES = [
-    plan_of(config, next(run for run in RUNS if run.network == name))
-    for name in CANDIDATES["networks"]
+    CONFIG.plan(next(run for run in RUNS if run.network == name))
+    for name in CANDIDATES.networks
 ]
 ATTACKS = [
     f"{RESULTS}/audit/{name}.svg"
     for name, networks in (
         ("inversion", INVERTED),
-        ("candidates", CANDIDATES["networks"]),
+        ("candidates", CANDIDATES.networks),
     )
     if networks
 ]
@@ -39,11 +39,11 @@ rule invert_gradients:
         mem_mb=4000,
         runtime="12h",
     params:
-        settings=INVERSION,
-        networks={name: network_of(config, name) for name in INVERTED},
-        clips={name: training_of(config, name)["clip"] for name in INVERTED},
-        size=config["slices"]["size"],
-        delta=config["privacy"]["delta"],
+        settings=asdict(INVERSION),
+        networks={name: vars(CONFIG.networks[name].settings) for name in INVERTED},
+        clips={name: CONFIG.training_of(name)["clip"] for name in INVERTED},
+        size=CONFIG.slices.size,
+        delta=CONFIG.privacy.delta,
         code=code_of("scripts/invert_gradients.py"),
     script:
         "../../scripts/invert_gradients.py"
@@ -53,7 +53,7 @@ rule name_candidates:
     input:
         backbone=(
             [BACKBONE]
-            if any(needs_backbone(config, name) for name in CANDIDATES["networks"])
+            if any(CONFIG.needs_backbone(name) for name in CANDIDATES.networks)
             else []
         ),
     output:
@@ -78,10 +78,10 @@ rule name_candidates:
         mem_mb=4000,
         runtime="2h",
     params:
-        settings=CANDIDATES,
+        settings=asdict(CANDIDATES),
         plans=[plan.to_json() for plan in PLANS_OF_CANDIDATES],
-        size=config["slices"]["size"],
-        delta=config["privacy"]["delta"],
+        size=CONFIG.slices.size,
+        delta=CONFIG.privacy.delta,
         code=code_of("scripts/name_candidates.py"),
     script:
         "../../scripts/name_candidates.py"

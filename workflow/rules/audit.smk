@@ -31,13 +31,13 @@ rule audit:
         runtime="2h",
     params:
         plans=[
-            plan_of(config, RunName(*run, 0)).bare().to_json()
+            CONFIG.plan(RunName(*run, 0)).bare().to_json()
             for run in sorted({(run.network, run.arm, run.epsilon) for run in RUNS})
         ],
-        delta=config["privacy"]["delta"],
-        noise_source=config["privacy"]["noise"],
-        settings=config["audit"]["training"],
-        experiment=config["name"],
+        delta=CONFIG.privacy.delta,
+        noise_source=CONFIG.privacy.noise,
+        settings=asdict(CONFIG.audit.training),
+        experiment=CONFIG.name,
         refuted=f"{RESULTS}/audit/refuted.md",
         code=code_of("scripts/audit.py"),
     script:

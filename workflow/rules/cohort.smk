@@ -2,14 +2,14 @@
 
 from zetadp.mri.index import listed_files
 
-TASK = config["cohort"]["folder"] or f"{COHORT}/Task01_BrainTumour"
+TASK = CONFIG.cohort.folder or f"{COHORT}/Task01_BrainTumour"
 PHANTOM = {
-    "train_patients": config["cohort"]["train_patients"],
-    "test_patients": config["cohort"]["test_patients"],
-    **config["cohort"]["simulated"],
+    "train_patients": CONFIG.cohort.train_patients,
+    "test_patients": CONFIG.cohort.test_patients,
+    **asdict(CONFIG.cohort.simulated),
 }
 
-if config["cohort"]["source"] == "simulated":
+if CONFIG.cohort.source == "simulated":
 
     rule simulate_patients:
         output:
@@ -45,7 +45,7 @@ if config["cohort"]["source"] == "simulated":
         script:
             "../../scripts/assemble_cohort.py"
 
-elif config["cohort"]["source"] == "download":
+elif CONFIG.cohort.source == "download":
 
     rule fetch_cohort:
         output:
@@ -70,7 +70,7 @@ if FOLDER is not None and not (FOLDER / "dataset.json").is_file():
 
 # What changes with the volumes and tables that the user brought. A simulation or a download writes its volumes while the
 # workflow runs, and has settings or a checksum.
-PATIENT_KEY = config["cohort"]["patient_key"]
+PATIENT_KEY = CONFIG.cohort.patient_key
 BROUGHT = (listed_files(FOLDER) if FOLDER is not None else []) + (
     [Path(PATIENT_KEY)] if PATIENT_KEY else []
 )
@@ -81,7 +81,7 @@ rule index_cohort:
         dataset=f"{TASK}/dataset.json",
         receipts=(
             collect(f"{COHORT}/receipts/shard-{{shard}}.json", shard=SHARDS)
-            if config["cohort"]["source"] == "simulated"
+            if CONFIG.cohort.source == "simulated"
             else []
         ),
     output:
@@ -95,9 +95,9 @@ rule index_cohort:
         mem_mb=2000,
         runtime="1h",
     params:
-        train_patients=config["cohort"]["train_patients"],
-        test_patients=config["cohort"]["test_patients"],
-        slices=config["slices"]["count"],
+        train_patients=CONFIG.cohort.train_patients,
+        test_patients=CONFIG.cohort.test_patients,
+        slices=CONFIG.slices.count,
         patient_key=PATIENT_KEY,
         brought=lambda _: fingerprint(BROUGHT),
         code=code_of("scripts/index_cohort.py"),

@@ -19,18 +19,8 @@ os.environ.update(PYTHONPATH=os.pathsep.join(dict.fromkeys(filter(None, paths)))
 from snakemake.exceptions import WorkflowError
 
 from zetadp.core.plan import Plan, RunName
-from zetadp.core.settings import Performance
-from zetadp.config.checked import SCHEMA, load_config
-from zetadp.config.configured import (
-    cost_shown,
-    hospital_sizes,
-    needs_backbone,
-    network_of,
-    plan_of,
-    run_names,
-    threat_of,
-    training_of,
-)
+from zetadp.config.experiment import runs_of
+from zetadp.config.load import load_config
 from zetadp.base.epsilon import epsilon_value
 from zetadp.base.tables import fingerprint, visible
 from zetadp.nn.settings import MIXED_ROWS, SHIPPED
@@ -46,14 +36,12 @@ os.environ.setdefault(
 )
 
 try:
-    config = load_config(config, SCHEMA)
+    CONFIG = load_config(config)
 except UserError as error:
     raise WorkflowError(str(error)) from None
 
 # The user's own data, which other stages would not miss once they have finished.
-FOLDER = (
-    Path(config["cohort"]["folder"]) if config["cohort"]["source"] == "folder" else None
-)
+FOLDER = Path(CONFIG.cohort.folder) if CONFIG.cohort.source == "folder" else None
 if FOLDER is not None and not FOLDER.is_dir():
     raise WorkflowError(
         f"cohort.folder: expected a folder, found none at {FOLDER}. Bring the data there, or correct the path."
@@ -69,21 +57,17 @@ def brought(*patterns):
     )
 
 
-RUNS = run_names(config)
-RELEASES = [
-    run
-    for run in RUNS
-    if config["networks"][run.network]["training"].get("estimator") == MIXED_ROWS
-]
-FIRST_RUNS = run_names({"runs": config["runs"][:1]})
-SHARDS = [f"{number:02d}" for number in range(config["shards"])]
-COHORT = f"resources/{config['cohort']['name']}"
+RUNS = CONFIG.run_names
+RELEASES = [run for run in RUNS if CONFIG.networks[run.network].estimator == MIXED_ROWS]
+FIRST_RUNS = runs_of(CONFIG.runs[:1])
+SHARDS = [f"{number:02d}" for number in range(CONFIG.shards)]
+COHORT = f"resources/{CONFIG.cohort.name}"
 INDEX = f"{COHORT}/index.csv"
-RESULTS = f"results/{config['name']}"
+RESULTS = f"results/{CONFIG.name}"
 # Who trained where is what the guarantee hides: it stays with the cohort, out of the folder that is shown around.
-PARTITION = f"{COHORT}/partitions/{config['name']}.csv"
+PARTITION = f"{COHORT}/partitions/{CONFIG.name}.csv"
 # Ledgers outlive results: what was released stays released, also when results are deleted or made anew.
-LEDGERS = f"ledgers/{config['cohort']['name']}"
+LEDGERS = f"ledgers/{CONFIG.cohort.name}"
 RUN = "runs/{run.network}/{run.arm}/eps-{run.epsilon}/seed-{run.seed}"
 RUN_WILDCARDS = "runs/{network}/{arm}/eps-{epsilon}/seed-{seed}"
 LOG_WILDCARDS = "{network}-{arm}-eps-{epsilon}-seed-{seed}"
@@ -101,25 +85,25 @@ BACKBONES = {}
 # Whether the task's items have classes, which tables and figures of them need; its rules may say otherwise.
 CLASSES = True
 
-TASK_CODE = f"zetadp.tasks.{config['task']['name']}"
+TASK_CODE = f"zetadp.tasks.{CONFIG.task.name}"
 
 
 def images_for(wildcards):
     """Return what a network sees: the files that the task's rules make for its domain."""
-    domain = config["networks"][wildcards.network]["domain"]
+    domain = CONFIG.networks[wildcards.network].domain
     if domain not in INPUTS:
         raise WorkflowError(
             f"networks.{wildcards.network}.domain: expected one of {', '.join(INPUTS)} "
-            f"for task {config['task']['name']}; found {domain}."
+            f"for task {CONFIG.task.name}; found {domain}."
         )
     return INPUTS[domain]
 
 
 def backbone_for(wildcards):
     """Return the public backbone in a list where a network starts from it or takes its features."""
-    if not needs_backbone(config, wildcards.network):
+    if not CONFIG.needs_backbone(wildcards.network):
         return []
-    domain = config["networks"][wildcards.network]["domain"]
+    domain = CONFIG.networks[wildcards.network].domain
     return [BACKBONES.get(domain, BACKBONE)]
 
 
@@ -128,12 +112,12 @@ def plan_json(wildcards):
     run = RunName(
         wildcards.network, wildcards.arm, wildcards.epsilon, int(wildcards.seed)
     )
-    return plan_of(config, run).to_json()
+    return CONFIG.plan(run).to_json()
 
 
 def performance(wildcards):
     """Return what changes the speed of a training and not its result."""
-    return asdict(Performance.from_section(training_of(config, wildcards.network)))
+    return asdict(CONFIG.performance(wildcards.network))
 
 
 def calibration(plan):
@@ -149,7 +133,7 @@ CALIBRATIONS = {
         unit="patient",
         units_of_a_person=1,
     ).to_json()
-    for plan in (plan_of(config, run) for run in RUNS)
+    for plan in (CONFIG.plan(run) for run in RUNS)
     if math.isfinite(epsilon_value(plan.run.epsilon))
 }
 
@@ -168,29 +152,25 @@ def kept(output):
     Snakemake deletes the outputs of a job that runs again. Where noise protects real patients, a job that may not train
     again ends in an error, and the results of the finished run must still be there.
     """
-    return output if config["privacy"]["noise"] == "seeded" else update(output)
+    return output if CONFIG.privacy.noise == "seeded" else update(output)
 
 
 # How long a training takes tells how many patients were drawn, which must not show where they are real.
 FINISH_SECONDS = (
-    config["privacy"]["finish_seconds"]
-    if config["privacy"]["noise"] == "os" and config["cohort"]["real_patients"]
+    CONFIG.privacy.finish_seconds
+    if CONFIG.privacy.noise == "os" and CONFIG.cohort.real
     else 0
 )
 
 
 # A resource and not a parameter: another cap must not make a finished run run again.
-CAP = (
-    "none"
-    if config["privacy"]["cap"] is None
-    else f"epsilon {config['privacy']['cap']}"
-)
+CAP = "none" if CONFIG.privacy.cap is None else f"epsilon {CONFIG.privacy.cap}"
 
 
 # The runs with noise are declared together: their losses compose, where runs chosen after results need a filter. This is a
 # resource too, or a new run in the grid would make the finished ones run again.
 DECLARED = [
-    plan_of(config, run).to_json()
+    CONFIG.plan(run).to_json()
     for run in RUNS
     if math.isfinite(epsilon_value(run.epsilon))
 ]
@@ -204,7 +184,7 @@ SERIES = (
 def ledgers_of_others():
     """Return a hash of what was released beside this grid, also about the same patients in other cohorts."""
     own = {
-        f"{config['name']}-{run.network}-{run.arm}-eps-{run.epsilon}-seed-{run.seed}.jsonl"
+        f"{CONFIG.name}-{run.network}-{run.arm}-eps-{run.epsilon}-seed-{run.seed}.jsonl"
         for run in RUNS
     }
     digest = hashlib.sha256()
@@ -216,18 +196,18 @@ def ledgers_of_others():
 
 def gpus():
     """Return how many GPUs a training job asks for: none where there is none to be had."""
-    wanted = config["device"] == "cuda" or (
-        config["device"] == "auto" and shutil.which("nvidia-smi")
+    wanted = CONFIG.device == "cuda" or (
+        CONFIG.device == "auto" and shutil.which("nvidia-smi")
     )
     return 1 if wanted else 0
 
 
 def cohort_label():
     """Return how tables and figures name the cohort."""
-    cohort = config["cohort"]
+    cohort = CONFIG.cohort
     kind = {
         "simulated": "simulated cohort",
         "download": PUBLIC_COHORT,
         "folder": "cohort",
-    }[cohort["source"]]
-    return f"{kind} {cohort['name']}, {cohort['train_patients']} + {cohort['test_patients']} {cohort['unit']}s"
+    }[cohort.source]
+    return f"{kind} {cohort.name}, {cohort.train_patients} + {cohort.test_patients} {cohort.unit}s"

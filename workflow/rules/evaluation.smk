@@ -34,9 +34,9 @@ rule evaluate:
         mem_mb=4000,
         runtime="30m",
     params:
-        device=config["device"],
-        tf32=lambda wildcards: training_of(config, wildcards.network)["tf32"],
-        settings=lambda wildcards: network_of(config, wildcards.network),
+        device=CONFIG.device,
+        tf32=lambda wildcards: CONFIG.training_of(wildcards.network)["tf32"],
+        settings=lambda wildcards: vars(CONFIG.networks[wildcards.network].settings),
         cohort_label=cohort_label(),
         code=code_of("scripts/evaluate.py", TASK_CODE),
     script:

@@ -2,9 +2,9 @@
 # simulation, so everything after training is the same; the arm with one holder has nothing to federate.
 
 
-FEDERATED_ARMS = [arm for arm in config["arms"] if threat_of(config, arm) == "local"]
+FEDERATED_ARMS = [arm for arm in CONFIG.arms if CONFIG.threat(arm) == "local"]
 
-if config["engine"] == "flower" and FEDERATED_ARMS:
+if CONFIG.engine == "flower" and FEDERATED_ARMS:
 
     ruleorder: train_federated > train_model
 
@@ -26,10 +26,10 @@ if config["engine"] == "flower" and FEDERATED_ARMS:
             arm="|".join(FEDERATED_ARMS),
         conda:
             "../../envs/federation.yaml"
-        threads: config["partition"]["nodes"]
+        threads: CONFIG.partition.nodes
         resources:
             gpu=gpus(),
-            mem_mb=4000 + 500 * config["partition"]["nodes"],
+            mem_mb=4000 + 500 * CONFIG.partition.nodes,
             runtime="12h",
             finish_seconds=FINISH_SECONDS,
             cap=CAP,
@@ -37,10 +37,10 @@ if config["engine"] == "flower" and FEDERATED_ARMS:
         params:
             plan=plan_json,
             performance=performance,
-            real_patients=config["cohort"]["real_patients"],
-            federation=config["federation"],
-            device=config["device"],
-            ledger_file=f"{LEDGERS}/{config['name']}-{LOG_WILDCARDS}.jsonl",
+            real_patients=CONFIG.cohort.real,
+            federation=asdict(CONFIG.federation),
+            device=CONFIG.device,
+            ledger_file=f"{LEDGERS}/{CONFIG.name}-{LOG_WILDCARDS}.jsonl",
             checkpoint=f"{RESULTS}/checkpoints/{LOG_WILDCARDS}.safetensors",
             folder=f"{RESULTS}/federation/{LOG_WILDCARDS}",
             code=code_of("scripts/train_federated.py", TASK_CODE),

@@ -23,8 +23,8 @@ rule slice_volumes:
     params:
         shard="{shard}",
         shards=len(SHARDS),
-        slice_count=config["slices"]["count"],
-        size=config["slices"]["size"],
+        slice_count=CONFIG.slices.count,
+        size=CONFIG.slices.size,
         code=code_of("scripts/slice_volumes.py"),
     script:
         "../../scripts/slice_volumes.py"
@@ -78,7 +78,7 @@ rule find_duplicates:
         partition=PARTITION,
     output:
         # Beside the cohort, for it names training patients.
-        duplicates=f"{COHORT}/duplicates/{config['name']}.csv",
+        duplicates=f"{COHORT}/duplicates/{CONFIG.name}.csv",
     log:
         "logs/find_duplicates.log",
     conda:

@@ -21,18 +21,18 @@ rule audit_membership:
     conda:
         "../../envs/audit.yaml"
     resources:
-        gpu=gpus() if config["audit"]["membership"]["network"] else 0,
+        gpu=gpus() if CONFIG.audit.membership.network else 0,
         mem_mb=4000,
         runtime="4h",
     params:
-        settings=config["audit"]["membership"],
+        settings=asdict(CONFIG.audit.membership),
         network=(
-            network_of(config, config["audit"]["membership"]["network"])
-            if config["audit"]["membership"]["network"] in config["networks"]
+            vars(CONFIG.networks[CONFIG.audit.membership.network].settings)
+            if CONFIG.audit.membership.network in CONFIG.networks
             else None
         ),
-        delta=config["privacy"]["delta"],
-        device=config["device"],
+        delta=CONFIG.privacy.delta,
+        device=CONFIG.device,
         code=code_of("scripts/audit_membership.py"),
     script:
         "../../scripts/audit_membership.py"

@@ -2,25 +2,25 @@
 
 # Seed, number and size are in the name: experiments with the same public patients share them, others do not collide.
 PUBLIC = (
-    f"resources/public-{config['pretraining']['simulation']['seed']}"
-    f"-{config['pretraining']['simulation']['patients']}"
-    f"-{config['slices']['count']}x{config['slices']['size']}"
+    f"resources/public-{CONFIG.pretraining.simulation.seed}"
+    f"-{CONFIG.pretraining.simulation.patients}"
+    f"-{CONFIG.slices.count}x{CONFIG.slices.size}"
 )
 # Public patients of another kind, with brains of random shapes: their seed is never that of the others.
 SHAPES = {
-    "seed": config["pretraining"]["simulation"]["seed"] + 500,
-    "patients": config["pretraining"]["simulation"]["shapes"],
+    "seed": CONFIG.pretraining.simulation.seed + 500,
+    "patients": CONFIG.pretraining.simulation.shapes,
 }
 PUBLIC_SHAPES = (
     f"resources/public-shapes-{SHAPES['seed']}-{SHAPES['patients']}"
-    f"-{config['slices']['count']}x{config['slices']['size']}"
+    f"-{CONFIG.slices.count}x{CONFIG.slices.size}"
 )
 SIMULATION = {
-    **config["pretraining"]["simulation"],
-    "slices": {key: config["slices"][key] for key in ("count", "size")},
+    **asdict(CONFIG.pretraining.simulation),
+    "slices": {"count": CONFIG.slices.count, "size": CONFIG.slices.size},
 }
 PUBLIC_SHARDS = [
-    f"{number:02d}" for number in range(config["pretraining"]["simulation"]["shards"])
+    f"{number:02d}" for number in range(CONFIG.pretraining.simulation.shards)
 ]
 
 
@@ -28,7 +28,7 @@ PUBLIC_SHARDS = [
 BACKBONES = {
     domain: (
         f"{SOURCE}/zetadp/{file}"
-        if config["backbone"] == "shipped"
+        if CONFIG.backbone == "shipped"
         else f"{PUBLIC}/{Path(file).name}"
     )
     for domain, file in SHIPPED.items()
@@ -53,12 +53,12 @@ rule simulate_public:
         shard="{shard}",
         shards=len(PUBLIC_SHARDS),
         settings={
-            "seed": config["pretraining"]["simulation"]["seed"],
-            "patients": config["pretraining"]["simulation"]["patients"],
+            "seed": CONFIG.pretraining.simulation.seed,
+            "patients": CONFIG.pretraining.simulation.patients,
         },
         anatomy="atlas",
-        slice_count=config["slices"]["count"],
-        size=config["slices"]["size"],
+        slice_count=CONFIG.slices.count,
+        size=CONFIG.slices.size,
         code=code_of("scripts/simulate_public.py"),
     script:
         "../../scripts/simulate_public.py"
@@ -74,8 +74,8 @@ use rule simulate_public as simulate_shapes with:
         shards=len(PUBLIC_SHARDS),
         settings=SHAPES,
         anatomy="shapes",
-        slice_count=config["slices"]["count"],
-        size=config["slices"]["size"],
+        slice_count=CONFIG.slices.count,
+        size=CONFIG.slices.size,
         code=code_of("scripts/simulate_public.py"),
 
 
@@ -97,12 +97,12 @@ rule pretrain:
         mem_mb=8000,
         runtime="12h",
     params:
-        network=config["pretraining"]["network"],
-        settings=config["pretraining"]["training"],
-        augmentation=config["pretraining"]["augmentation"],
-        held_out=config["pretraining"]["held_out"],
+        network=asdict(CONFIG.pretraining.network),
+        settings=asdict(CONFIG.pretraining.training),
+        augmentation=asdict(CONFIG.pretraining.augmentation),
+        held_out=CONFIG.pretraining.held_out,
         simulation=SIMULATION,
-        device=config["device"],
+        device=CONFIG.device,
         checkpoint=f"{PUBLIC}/checkpoint.safetensors",
         code=code_of("scripts/pretrain.py"),
     script:
@@ -129,10 +129,10 @@ rule fit_layers:
         mem_mb=8000,
         runtime="2h",
     params:
-        components=config["pretraining"]["training"]["components"],
-        held_out=config["pretraining"]["held_out"],
+        components=list(CONFIG.pretraining.training.components),
+        held_out=CONFIG.pretraining.held_out,
         simulation=SIMULATION,
-        device=config["device"],
+        device=CONFIG.device,
         centred=lambda wildcards: wildcards.domain == "study",
         code=code_of("scripts/fit_layers.py"),
     script:
@@ -155,7 +155,7 @@ rule extract_features:
         mem_mb=4000,
         runtime="1h",
     params:
-        device=config["device"],
+        device=CONFIG.device,
         code=code_of("scripts/extract_features.py"),
     script:
         "../../scripts/extract_features.py"

@@ -26,7 +26,7 @@ rule make_tables:
     conda:
         "../../envs/tables.yaml"
     params:
-        cohort=cohort_shown(config["cohort"]),
+        cohort=cohort_shown(asdict(CONFIG.cohort)),
         cohort_label=cohort_label(),
         planned=len(RUNS),
         code=code_of("scripts/make_tables.py"),
@@ -107,7 +107,7 @@ rule write_report:
     conda:
         "../../envs/tables.yaml"
     params:
-        name=config["name"],
+        name=CONFIG.name,
         code=code_of("scripts/write_report.py"),
     script:
         "../../scripts/write_report.py"

@@ -12,8 +12,8 @@ rule partition:
     conda:
         "../../envs/data.yaml"
     params:
-        settings=config["partition"],
-        sizes=hospital_sizes(config),
+        settings=asdict(CONFIG.partition),
+        sizes=CONFIG.hospital_sizes,
         code=code_of("scripts/partition.py"),
     script:
         "../../scripts/partition.py"
@@ -56,7 +56,7 @@ rule train_model:
     # Runs of one group that a cluster kills are all made again, finished ones too. In a simulation that costs time; with
     # noise from the operating system it would release anew, so such runs are never packed together.
     group:
-        "training" if config["privacy"]["noise"] == "seeded" else None
+        "training" if CONFIG.privacy.noise == "seeded" else None
     conda:
         "../../envs/train.yaml"
     resources:
@@ -69,8 +69,8 @@ rule train_model:
     params:
         plan=plan_json,
         performance=performance,
-        device=config["device"],
-        ledger_file=f"{LEDGERS}/{config['name']}-{LOG_WILDCARDS}.jsonl",
+        device=CONFIG.device,
+        ledger_file=f"{LEDGERS}/{CONFIG.name}-{LOG_WILDCARDS}.jsonl",
         checkpoint=f"{RESULTS}/checkpoints/{LOG_WILDCARDS}.safetensors",
         code=code_of("scripts/train_model.py", TASK_CODE),
     script:

@@ -38,7 +38,8 @@ import numpy as np
 import pandas as pd
 
 from zetadp.audit.detection import FALSE_ALARM, upper_limit
-from zetadp.audit.membership_models import Arm, MembershipSettings, Models, arms, train_models
+from zetadp.audit.membership_models import Arm, Models, arms, train_models
+from zetadp.audit.settings import MembershipSettings
 from zetadp.base.epsilon import UNCLIPPED, rounded_up
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError, in_range

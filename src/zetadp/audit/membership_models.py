@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from zetadp.audit.settings import MembershipSettings
 from zetadp.base.epsilon import UNCLIPPED
 from zetadp.base.quiet import only_errors
-from zetadp.base.validation import UserError, in_range, one_of, positive
+from zetadp.base.validation import UserError
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records, items_of
@@ -31,71 +32,6 @@ from zetadp.privacy.exposure import Run, recorded_runs
 logger = logging.getLogger(__name__)
 
 _IMAGES_AT_ONCE = 1024
-
-
-@dataclass(frozen=True)
-class MembershipSettings:
-    """Training settings and number of models for the attack.
-
-    Attributes
-    ----------
-    epsilon
-        Target epsilon of the private arm, against the server.
-    patients, nodes
-        Number of candidates, each of whom takes part in a run with probability one half, and number of nodes that hold
-        them in equal parts.
-    slices, size
-        Number of images of each sequence, and their side, for the code that makes the patients.
-    sampling_probability
-        Probability that a patient is drawn in a round.
-    rounds
-        Number of rounds of a run.
-    overfitted
-        The unclipped arm has this many times as many rounds.
-    learning_rate, clip
-        Learning rate of the server's optimiser, and clipping norm.
-    shadows
-        Number of shadow models of each arm.
-    trainings
-        Number of attacked models of each arm. Each is one trial.
-    seed
-        Seed of everything except noise from the operating system.
-    noise
-        As in `TrainingSettings`.
-    """
-
-    epsilon: float = 8.0
-    patients: int = 8
-    nodes: int = 2
-    slices: int = 4
-    size: int = 16
-    sampling_probability: float = 0.5
-    rounds: int = 10
-    overfitted: int = 3
-    learning_rate: float = 0.05
-    clip: float = 1.0
-    shadows: int = 100
-    trainings: int = 400
-    seed: int = 0
-    noise: str = "seeded"
-
-    def __post_init__(self) -> None:
-        """Check every setting."""
-        positive(epsilon=self.epsilon, nodes=self.nodes, rounds=self.rounds, overfitted=self.overfitted)
-        positive(sampling_probability=self.sampling_probability, learning_rate=self.learning_rate, clip=self.clip)
-        positive(slices=self.slices, size=self.size)
-        in_range(0, 1, sampling_probability=self.sampling_probability)
-        in_range(16, math.inf, shadows=self.shadows, trainings=self.trainings)
-        one_of(("seeded", "os"), noise=self.noise)
-        if self.patients < self.nodes or self.patients % self.nodes:
-            raise ValueError(
-                f"Expected the same number of patients at each of {self.nodes} nodes, found {self.patients} patients."
-            )
-
-    @property
-    def population(self) -> int:
-        """Number N of patients at one node."""
-        return self.patients // self.nodes
 
 
 @dataclass(frozen=True)

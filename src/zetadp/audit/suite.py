@@ -16,10 +16,10 @@ from zetadp.audit.canary import Audited
 from zetadp.audit.detection import FALSE_ALARM, AuditResult, Trials, power_of, trials_for_curve, trials_needed
 from zetadp.audit.many_rounds import audit_training, error_rates, training_trials
 from zetadp.audit.one_round import audit_one_round, one_round_rates
+from zetadp.audit.settings import LEAST_TRIALS, AuditSettings
 from zetadp.audit.spread import spread
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.sheet import MISSING, Sheet
-from zetadp.base.validation import in_range, positive
 from zetadp.privacy.accounting import Exposure
 from zetadp.privacy.kinds import NoisySum
 
@@ -33,32 +33,7 @@ _COUNTS = ("confidence", "trials_in", "trials_out", "false_alarms", "misses")
 SHARED_TRIALS = 300
 """Trials on each side if a fault removes the noise completely."""
 
-LEAST_TRIALS = 50
-
 LESS_NOISE, OF_NODES, OF_ROUNDS = "noise too small by √2", "noise shared by nodes", "noise shared by rounds"
-
-
-@dataclass(frozen=True)
-class AuditSettings:
-    """Extent of the audits.
-
-    Attributes
-    ----------
-    trials
-        Trials with and without the canary in each audit of whole runs. None: as many as power 0.99 needs.
-    most_rounds
-        Largest number of rounds in one audit of whole runs, summed over its trials, which limits the computing time.
-        Fewer trials have less power, which the table states.
-    """
-
-    trials: int | None = None
-    most_rounds: int = 500_000
-
-    def __post_init__(self) -> None:
-        """Check every setting."""
-        positive(most_rounds=self.most_rounds)
-        if self.trials is not None:
-            in_range(LEAST_TRIALS, math.inf, trials=self.trials)
 
 
 @dataclass(frozen=True)

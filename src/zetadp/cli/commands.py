@@ -217,7 +217,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(given: argparse.Namespace) -> None:
-    from zetadp.config.checked import experiment_name
+    from zetadp.config.load import experiment_name
 
     folder = given.results or Path("results") / experiment_name(Path("config.yaml"), given.configfile)
     table = folder / "tables/table1.txt"

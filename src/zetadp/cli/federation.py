@@ -114,7 +114,7 @@ def _plan(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_plan(given: argparse.Namespace) -> None:
-    from zetadp.config.checked import read_overlaid
+    from zetadp.config.load import read_overlaid
     from zetadp.core.promise import promise_of
 
     plan = _planned(_without_patients(read_overlaid(given.configuration)), given)
@@ -140,23 +140,22 @@ def _without_patients(content: dict[str, Any]) -> dict[str, Any]:
 def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
     """Return the plan of a federated run of a configuration, with the noise that its epsilon needs."""
     from zetadp.base.epsilon import epsilon_label
-    from zetadp.config.checked import SCHEMA, load_config
-    from zetadp.config.configured import needs_backbone, plan_of, run_names, threat_of
+    from zetadp.config.load import load_config
     from zetadp.core.plan import RunName
     from zetadp.core.promise import noise_of_plan
     from zetadp.core.start import shipped_backbone, with_public
     from zetadp.nn.backbone import load_backbone
 
-    config = load_config(content, SCHEMA)
+    config = load_config(content)
     run = RunName(given.network, given.arm, epsilon_label(given.epsilon), given.seed)
-    federated = [each for each in run_names(config) if threat_of(config, each.arm) == "local"]
+    federated = [each for each in config.run_names if config.threat(each.arm) == "local"]
     if run not in federated:
         known = "; ".join(f"{r.network} {r.arm} {r.epsilon} {r.seed}" for r in federated)
         found = f"{run.network} {run.arm} {given.epsilon} {run.seed}"
         raise UserError(f"Expected a federated run of the configuration ({known}), found {found}.")
-    plan = plan_of(config, run)
+    plan = config.plan(run)
     plan = plan.with_noise(noise_of_plan(plan))
-    if not needs_backbone(config, run.network):
+    if not config.needs_backbone(run.network):
         return plan
     return with_public(plan, load_backbone(given.backbone or shipped_backbone(plan.network)))
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
-from zetadp.base.validation import UserError, in_range, one_of, positive, whole
+from zetadp.base.constraints import Count, OneOf, Positive, Share, Within, check_fields
+from zetadp.base.validation import UserError, whole
 from zetadp.nn.settings import AT_ONCE, DESCENT, MIXED_ROWS
 from zetadp.privacy.directions import Direction
 from zetadp.privacy.events import KINDS
@@ -49,20 +50,17 @@ class OptimiserSettings:
         the place of name, rate, momentum and drop.
     """
 
-    learning_rate: float = 2e-4
-    drop_after: float = 0.6
-    drop_factor: float = 10.0
-    name: str = "nadam"
-    momentum: float = 0.0
-    averaged: float = 0.0
+    learning_rate: Positive = 2e-4
+    drop_after: Share = 0.6
+    drop_factor: Positive = 10
+    name: Annotated[str, OneOf(("nadam", "sgd"))] = "nadam"
+    momentum: Annotated[float, Within(ge=0, le=0.999)] = 0
+    averaged: Share = 0
     recipe: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         """Check every setting."""
-        positive(learning_rate=self.learning_rate, drop_factor=self.drop_factor)
-        in_range(0, 1, drop_after=self.drop_after, averaged=self.averaged)
-        in_range(0, 0.999, momentum=self.momentum)
-        one_of(("nadam", "sgd"), name=self.name)
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -84,16 +82,15 @@ class MixingSettings:
         Whether a head is trained on the rows here. Otherwise the rows are only released for others.
     """
 
-    rows: int
-    active: float = 1.0
-    balance: float = 1.0
+    rows: Count
+    active: Annotated[float, Within(gt=0, le=1)] = 1.0
+    balance: Positive = 1.0
     real: bool = False
     learn: bool = True
 
     def __post_init__(self) -> None:
         """Check every setting."""
-        positive(rows=self.rows, active=self.active, balance=self.balance)
-        in_range(0, 1, active=self.active)
+        check_fields(self)
         if (self.rows * self.share).denominator != 1:
             raise UserError(
                 f"Expected rows to be a multiple of {self.share.denominator}, because the share {self.share} of them "
@@ -147,15 +144,15 @@ class TrainingSettings:
     """
 
     rounds: int
-    images_per_patient: int = 4
+    images_per_patient: Annotated[int, Within(ge=1, le=10**6)] = 4
     optimiser: OptimiserSettings = field(default_factory=OptimiserSettings)
-    clip: float = 1.0
-    noise: str = "seeded"
-    estimator: str = DESCENT
-    feature_norm: float = 0.8
+    clip: Annotated[float, Within(ge=1e-9, le=1e9)] = 1.0
+    noise: Annotated[str, OneOf(("seeded", "os"))] = "seeded"
+    estimator: Annotated[str, OneOf((DESCENT, *AT_ONCE))] = DESCENT
+    feature_norm: Positive = 0.8
     tf32: bool = False
     mixing: MixingSettings | None = None
-    release: str = GAUSSIAN
+    release: Annotated[str, OneOf(tuple(KINDS))] = GAUSSIAN
 
     @classmethod
     def from_section(cls, section: Mapping[str, Any], *, rounds: int, noise: str) -> TrainingSettings:
@@ -197,12 +194,7 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         """Check every setting."""
         whole(1, MOST_ROUNDS, rounds=self.rounds)
-        whole(1, 10**6, images_per_patient=self.images_per_patient)
-        in_range(1e-9, 1e9, clip=self.clip)
-        one_of(("seeded", "os"), noise=self.noise)
-        positive(feature_norm=self.feature_norm)
-        one_of((DESCENT, *AT_ONCE), estimator=self.estimator)
-        one_of(KINDS, release=self.release)
+        check_fields(self)
         if not KINDS[self.release].gaussian and self.noise == "os":
             raise UserError(f"Expected release {GAUSSIAN} with noise os, found {self.release}: {NO_EXACT_DIRECTION}.")
         if self.release != GAUSSIAN and self.estimator != DESCENT:
@@ -230,9 +222,9 @@ class Performance:
         patients are computed, drawn or not (heads), or all are drawn in every round.
     """
 
-    evaluate_every: int = 20
-    checkpoint_seconds: float = 30.0
-    chunk: int | None = None
+    evaluate_every: Count = 20
+    checkpoint_seconds: Annotated[float, Within(ge=0, le=1e9)] = 30
+    chunk: Count | None = None
 
     @classmethod
     def from_section(cls, section: Mapping[str, Any]) -> Performance:
@@ -241,8 +233,7 @@ class Performance:
 
     def __post_init__(self) -> None:
         """Check every setting."""
-        positive(evaluate_every=self.evaluate_every, chunk=1 if self.chunk is None else self.chunk)
-        in_range(0, 1e9, checkpoint_seconds=self.checkpoint_seconds)
+        check_fields(self)
 
 
 def _names(kind: type) -> set[str]:

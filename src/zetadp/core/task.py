@@ -6,7 +6,7 @@ the group ``zetadp.tasks`` of an installed package. Nothing is imported from a p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from zetadp.core.plan import Plan
     from zetadp.core.records import Records
     from zetadp.nn.backbone import Backbone
+
+SIMULATED_NAME = "phantom"
+"""Beginning of the names of simulated cohorts. Other cohorts need other names, so that their ledgers are separate."""
 
 GROUP = "zetadp.tasks"
 """Group of entry points in which installed packages name their tasks."""
@@ -278,6 +281,15 @@ def task_of(content: Mapping[str, Any]) -> Task:
         return maker(**settings)
     except TypeError as error:
         raise UserError(f"The task {name} refuses its settings {settings}: {error}.") from error
+
+
+def settings_class(name: str) -> type | None:
+    """Return the class of a task's settings; None if there is no such task, or its settings are no dataclass."""
+    try:
+        maker = _maker(name)
+    except UserError:
+        return None
+    return maker if isinstance(maker, type) and is_dataclass(maker) else None
 
 
 def is_packaged(task: Task) -> bool:

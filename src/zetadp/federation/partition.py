@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
 
+from zetadp.base.constraints import Count, OneOf, Seed, check_fields
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import read_table
-from zetadp.base.validation import UserError, one_of, positive
+from zetadp.base.validation import UserError
 
 SERVER = "server"
 
@@ -40,16 +42,15 @@ class PartitionSettings:
         Seed of the random spread; public.
     """
 
-    nodes: int = 11
-    by: str = "uniform"
-    sizes: Sequence[int] | None = None
-    validation_patients: int = 10
-    seed: int = 0
+    nodes: Count = 11
+    by: Annotated[str, OneOf(("uniform", "scanner"))] = "uniform"
+    sizes: list[Count] | None = None
+    validation_patients: Seed = 10
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         """Check every setting."""
-        positive(nodes=self.nodes)
-        one_of(("uniform", "scanner"), by=self.by)
+        check_fields(self)
         if self.sizes is None:
             return
         if self.by != "uniform":

@@ -8,10 +8,11 @@ volumes that hospitals store. The magnitude removes the receiver's phase, so tha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from zetadp.base.validation import in_range
+from zetadp.base.constraints import Share, Within, check_fields
 from zetadp.mri.fourier import to_image, to_kspace
 
 
@@ -33,20 +34,18 @@ class AugmentationSettings:
         Chance of noise, and its largest standard deviation in each part, as a fraction of the image's mean magnitude.
     """
 
-    flip: float = 0.5
-    shift: float = 1.5
-    blurred: float = 0.4
-    blur: float = 0.5
-    undersampled: float = 0.1
-    lines: float = 0.3
-    noisy: float = 0.5
-    noise: float = 0.06
+    flip: Share = 0.5
+    shift: Annotated[float, Within(ge=0, le=100)] = 1.5
+    blurred: Share = 0.4
+    blur: Annotated[float, Within(ge=0, le=100)] = 0.5
+    undersampled: Share = 0.1
+    lines: Share = 0.3
+    noisy: Share = 0.5
+    noise: Annotated[float, Within(ge=0, le=100)] = 0.06
 
     def __post_init__(self) -> None:
         """Check every setting."""
-        shares = ("flip", "blurred", "undersampled", "lines", "noisy")
-        in_range(0, 1, **{name: getattr(self, name) for name in shares})
-        in_range(0, 100, shift=self.shift, blur=self.blur, noise=self.noise)
+        check_fields(self)
 
 
 def augment(images: np.ndarray, settings: AugmentationSettings, generator: np.random.Generator) -> np.ndarray:

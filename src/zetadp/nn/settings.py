@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from zetadp.base.validation import in_range, one_of, positive, whole
+from zetadp.base.constraints import Count, Filled, NotNegative, OneOf, Positive, Seed, Within, check_fields
 
 OWN = "own"
 """Family of the user's own networks, which are PyTorch modules."""
@@ -95,34 +96,24 @@ class NetworkSettings:
         (``norms``). The head of a U-Net is its last convolution and the weight of data consistency.
     """
 
-    family: str = "complex"
-    domain: str = "kspace"
-    widths: tuple[int, ...] = (32, 64, 128)
-    convolutions: int = 2
-    head: str = "hidden"
-    hidden: int = 128
-    groups: int = 16
+    family: Annotated[str, OneOf(FAMILIES)] = "complex"
+    domain: Annotated[str, OneOf(DOMAINS)] = "kspace"
+    widths: Annotated[tuple[Annotated[int, Within(ge=1, le=2**16)], ...], Filled()] = (32, 64, 128)
+    convolutions: Count = 2
+    head: Annotated[str, OneOf(("hidden", "pooled"))] = "hidden"
+    hidden: Count = 128
+    groups: Count = 16
     activation: str = "conj_mish"
-    transform: str = "none"
-    components: int = 0
-    taper: float = 0.0
-    start: str = "random"
-    trained: str = "all"
+    transform: Annotated[str, OneOf(("none", "fourier"))] = "none"
+    components: Annotated[int, Within(ge=0, le=10**6)] = 0
+    taper: Annotated[float, Within(ge=0, le=10)] = 0
+    start: Annotated[str, OneOf(("random", "public"))] = "random"
+    trained: Annotated[str, OneOf(("all", "norms", "head"))] = "all"
 
     def __post_init__(self) -> None:
         """Check every setting; lists from configuration files become tuples."""
         object.__setattr__(self, "widths", tuple(self.widths))
-        for width in self.widths:
-            whole(1, 2**16, widths=width)
-        one_of(FAMILIES, family=self.family)
-        one_of(DOMAINS, domain=self.domain)
-        one_of(("hidden", "pooled"), head=self.head)
-        one_of(("none", "fourier"), transform=self.transform)
-        one_of(("random", "public"), start=self.start)
-        one_of(("all", "norms", "head"), trained=self.trained)
-        in_range(0, 10**6, components=self.components)
-        in_range(0, 10, taper=self.taper)
-        positive(convolutions=self.convolutions, hidden=self.hidden, groups=self.groups)
+        check_fields(self)
         if self.family == "complex" and self.domain == "image":
             raise ValueError(
                 "Expected family real or linear for domain image: slices have no phase, found family complex."
@@ -149,7 +140,6 @@ class NetworkSettings:
                 f"Expected taper 0 for family {self.family}: only heads have components; found {self.taper:g}."
             )
         for width in self.widths:
-            positive(width=width)
             if self.family in {"complex", "real"} and width % self.groups:
                 raise ValueError(f"Expected every width to be a multiple of groups={self.groups}, found {width}.")
 
@@ -162,3 +152,47 @@ class NetworkSettings:
         if not self.taper:
             del found["taper"]
         return found
+
+
+@dataclass(frozen=True)
+class BackboneTraining:
+    """Settings of the backbone's training.
+
+    Attributes
+    ----------
+    steps
+        Optimiser steps.
+    batch
+        Number of images in a step. Each patient of a step gives one slice of every sequence.
+    learning_rate
+        Highest rate of Adam. The rate rises over the first ``warmup`` steps and falls along a cosine to one hundredth.
+    warmup
+        Number of steps until the highest rate.
+    smoothing
+        Label smoothing.
+    seed
+        Seed of weights, batches and variations.
+    checkpoint_seconds
+        Seconds between two checkpoints.
+    components
+        Numbers of complex components; one public head is fitted for each.
+    """
+
+    steps: Count = 5000
+    batch: Count = 128
+    learning_rate: Positive = 8e-3
+    warmup: Seed = 100
+    smoothing: Annotated[float, Within(ge=0, lt=1)] = 0.02
+    seed: Seed = 1
+    checkpoint_seconds: NotNegative = 60
+    components: tuple[Count, ...] = (2, 4, 8, 16, 32, 64)
+
+    def __post_init__(self) -> None:
+        """Check every setting; lists from configuration files become tuples."""
+        object.__setattr__(self, "components", tuple(self.components))
+        check_fields(self)
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step, counted from zero."""
+        fall = 0.5 * (1 + math.cos(math.pi * step / self.steps))
+        return self.learning_rate * min(1.0, (step + 1) / max(1, self.warmup)) * (0.01 + 0.99 * fall)

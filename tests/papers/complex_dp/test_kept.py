@@ -12,7 +12,6 @@ import pytest
 from papers.complex_dp import measure_ecg
 from papers.experiments import configuration
 from papers.join import declared_joins
-from zetadp.config.configured import run_names
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 from zetadp.tasks.ecg.encoder import BeatEncoderSettings
@@ -35,7 +34,7 @@ def test_joined_tables_have_as_many_seeds_as_their_scenarios_declare(table, labe
         (row[label], row["method"], row["epsilon"]): int(row["seeds"]) for row in rows(f"{table}.csv") if row["seeds"]
     }
     for scenario, shown in join["labels"][label].items():
-        runs = Counter((run.network, run.arm, run.epsilon) for run in run_names(configuration(scenario)))
+        runs = Counter((run.network, run.arm, run.epsilon) for run in configuration(scenario).run_names)
         for (network, arm, epsilon), seeds in runs.items():
             assert found.pop((shown, join["methods"][f"{network}/{arm}"], epsilon)) == seeds
     assert set(found) <= {("none", "the network of simulated words alone", "0")}
@@ -66,14 +65,14 @@ def test_what_the_paper_prints_stands_at_what_its_noise_gives(table, scenario, p
 
 def test_what_phase_mnist_compares_is_trained_alike():
     configured = [configuration(name) for name in ("phase_mnist", "phase_mnist_once", "mnist")]
-    heads = [config["networks"]["head"] for config in configured]
+    heads = [config.networks["head"] for config in configured]
     assert heads[0] == heads[1] == heads[2]
-    trainings = [config["networks"]["mlp"]["training"] for config in (configured[0], configured[2])]
+    trainings = [config.networks["mlp"].training for config in (configured[0], configured[2])]
     assert trainings[0] == trainings[1]
 
 
 def test_the_chosen_steps_of_phase_mnist_are_the_best_of_its_search():
-    chosen = configuration("phase_mnist")["networks"]["head"]["training"]
+    chosen = configuration("phase_mnist").networks["head"].training
     searched = [row for row in rows("phase_mnist/search.csv") if (row["learned"], row["whitening"]) == ("64", "0.5")]
     steps = [row for row in searched if (row["scattering"], row["averaged"]) == ("150", "0.5")]
     best = max(steps, key=lambda row: float(row["accuracy"]))
@@ -106,7 +105,7 @@ def test_the_epsilons_of_the_papers_ecg_settings_are_true():
 
 
 def test_the_chosen_steps_and_features_of_ecg_are_the_best_of_their_search():
-    chosen = configuration("ecg")["networks"]["head"]["training"]
+    chosen = configuration("ecg").networks["head"].training
     features = {"components": str(BeatEncoderSettings().components), "whitening": f"{WHITENING:g}"}
     searched = rows("ecg/search.csv")
     best = max((row for row in searched if features.items() <= row.items()), key=lambda row: float(row["mean"]))
@@ -124,7 +123,7 @@ def test_the_chosen_steps_and_features_of_ecg_are_the_best_of_their_search():
     ],
 )
 def test_the_chosen_steps_of_spoken_commands_are_the_best_of_their_search(scenario, network, unit, epsilon):
-    chosen = configuration(scenario)["networks"][network]["training"]
+    chosen = configuration(scenario).networks[network].training
     found = rows("speech_commands/search.csv")
     searched = [row for row in found if (row["unit"], row["epsilon"]) == (unit, epsilon)]
     best = max(searched, key=lambda row: float(row["auc"]))

@@ -13,7 +13,8 @@ from training_builder import by_record, of_record
 
 from zetadp.audit import membership, membership_models
 from zetadp.audit.membership import audit_membership, claims_of, likelihood_ratios, most_exposed, refutation
-from zetadp.audit.membership_models import Arm, MembershipSettings, Models, arms, train_models
+from zetadp.audit.membership_models import Arm, Models, arms, train_models
+from zetadp.audit.settings import MembershipSettings
 from zetadp.base.epsilon import UNCLIPPED
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError

@@ -18,7 +18,8 @@ import zetadp.audit.suite
 from zetadp.audit.canary import Audited
 from zetadp.audit.detection import AuditResult, Errors, Trials, result_of_epsilon, result_of_mu
 from zetadp.audit.one_round import USUAL, audit_one_round
-from zetadp.audit.suite import Audit, AuditSettings, Finding, Target, carry_out, frame, plan, sheet
+from zetadp.audit.settings import AuditSettings
+from zetadp.audit.suite import Audit, Finding, Target, carry_out, frame, plan, sheet
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
@@ -248,4 +249,4 @@ def test_the_script_takes_the_noise_that_was_found_for_each_plan():
 def test_settings_are_checked():
     with pytest.raises(ValueError, match="trials"):
         AuditSettings(trials=3)
-    assert zetadp.audit.suite.LEAST_TRIALS == 50
+    assert zetadp.audit.settings.LEAST_TRIALS == 50

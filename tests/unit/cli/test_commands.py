@@ -19,8 +19,7 @@ from training_builder import TINY, network
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.cli import main
 from zetadp.cli.commands import command_line
-from zetadp.config.checked import SCHEMA, load_config, overlay
-from zetadp.config.configured import run_names
+from zetadp.config.load import load_config, overlay
 from zetadp.core.pretrained import model_content
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.index import index_cohort
@@ -203,9 +202,9 @@ def test_convert_says_what_to_declare_in_patients(tmp_path, capsys):
     said = yaml.safe_load(out[out.index("name: ") :])
     config = yaml.safe_load((Path(__file__).parents[3] / "config.yaml").read_text())
     overlay(config, said)
-    config = load_config(config, SCHEMA)
-    assert config["cohort"]["unit"] == "patient"
-    assert [run.epsilon for run in run_names(config)] == ["8"]  # one run, and it is private
+    config = load_config(config)
+    assert config.cohort.unit == "patient"
+    assert [run.epsilon for run in config.run_names] == ["8"]  # one run, and it is private
     declared = said["cohort"]
     assert declared["source"] == "folder"
     assert declared["folder"] == str(target)

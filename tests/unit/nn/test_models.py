@@ -166,8 +166,8 @@ def test_a_taper_scales_the_components_of_a_head():
         ({"head": "flat"}, "one of hidden, pooled"),
         ({"domain": "image"}, "slices have no phase"),
         ({"widths": (20,)}, "multiple of groups=16, found 20"),
-        ({"widths": (0,)}, "widths <= 65536"),
-        ({"convolutions": 0}, "convolutions > 0"),
+        ({"widths": (0,)}, "widths >= 1"),
+        ({"convolutions": 0}, "convolutions >= 1"),
     ],
 )
 def test_settings_that_make_no_network_are_refused(settings, message):

@@ -26,8 +26,7 @@ from zetadp.base.epsilon import epsilon_value
 from zetadp.base.parameters import Layout
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text
-from zetadp.config.checked import SCHEMA, load_config, read_overlaid
-from zetadp.config.configured import plan_of, run_names
+from zetadp.config.load import load_config, read_overlaid
 from zetadp.core.plan import FORMAT, Plan
 from zetadp.core.promise import noise_of_plan
 from zetadp.core.task import task_of
@@ -49,9 +48,9 @@ def plans() -> Iterator[tuple[str, Plan]]:
     """Yield the plan of every run, before its noise is known, with the name of its scenario."""
     for scenario in (None, *SCENARIOS):
         files = [ROOT / "config.yaml", *([] if scenario is None else [scenario])]
-        config = load_config(read_overlaid(files), SCHEMA)
-        for run in run_names(config):
-            yield "" if scenario is None else scenario.stem, plan_of(config, run)
+        config = load_config(read_overlaid(files))
+        for run in config.run_names:
+            yield "" if scenario is None else scenario.stem, config.plan(run)
 
 
 def computed_on() -> list[str]:

@@ -6,8 +6,7 @@ import yaml
 from run_builder import write_run
 
 from zetadp.base.storage import read_json
-from zetadp.config.checked import SCHEMA, load_config
-from zetadp.config.configured import network_of
+from zetadp.config.load import load_config
 from zetadp.report.modelcard import model_card
 from zetadp.report.notes import notes
 from zetadp.report.tables import collect
@@ -28,11 +27,11 @@ def configuration():
         "from_nothing": {"family": "head", "domain": "features"},
         "layers": {"family": "head", "domain": "layers", "components": 8, "taper": 0.5},
     }
-    return load_config(content, SCHEMA)
+    return load_config(content)
 
 
 CONFIGURATION = configuration()
-NETWORK = network_of(CONFIGURATION, "complex")
+NETWORK = vars(CONFIGURATION.networks["complex"].settings)
 
 
 def card(tmp_path, *, label="simulated cohort", right=None, settings=NETWORK, **run):
@@ -163,11 +162,11 @@ LOGARITHM = ", logarithm of the magnitude, standardised over the image."
     ],
 )
 def test_the_task_describes_the_network_that_it_is_about(tmp_path, name, described, prepared):
-    text = card(tmp_path, settings=network_of(CONFIGURATION, name))
+    text = card(tmp_path, settings=vars(CONFIGURATION.networks[name].settings))
     task = text[text.index("## Task") : text.index("## Data")]
     assert described in task
     assert prepared in task
-    if network_of(CONFIGURATION, name)["domain"] == "image":
+    if CONFIGURATION.networks[name].domain == "image":
         assert "k-space" not in task
         assert "Fourier" not in task
         assert "whiten" not in task
@@ -186,7 +185,7 @@ def test_the_task_describes_the_network_that_it_is_about(tmp_path, name, describ
     ],
 )
 def test_only_settings_that_count_for_the_family_are_listed(tmp_path, name, settings):
-    text = card(tmp_path, settings=network_of(CONFIGURATION, name))
+    text = card(tmp_path, settings=vars(CONFIGURATION.networks[name].settings))
     listed = {line.split(": ")[0].removeprefix("- network, ") for line in text.splitlines() if "- network, " in line}
     of_complex = {"activation", "transform", "start"} if name in {"hidden", "tuned_norms"} else set()
     assert listed == settings | of_complex

@@ -27,7 +27,7 @@ OF_TASK = [
     f"{RESULTS}/audit/audit.svg",
     *ATTACKS,
 ]
-if config["privacy"]["noise"] == "seeded":
+if CONFIG.privacy.noise == "seeded":
     # Where noise protects real patients, no picture of one is drawn unless it is asked for by name.
     FIGURES.append(f"{RESULTS}/figures/patient.svg")
 
@@ -51,7 +51,7 @@ rule draw_patient:
             category="Data",
             labels={
                 "result": "one held-out patient"
-                + (", simulated" if config["cohort"]["source"] == "simulated" else "")
+                + (", simulated" if CONFIG.cohort.source == "simulated" else "")
             },
         ),
     log:

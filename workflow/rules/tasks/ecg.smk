@@ -1,9 +1,8 @@
 # ECG: recordings, simulated or from files, to spectra of one lead and public features of the usual beat.
 
-from zetadp.config.configured import task_content
 from zetadp.core.task import task_of
 
-ECG = task_of(task_content(config))
+ECG = task_of(CONFIG.task_content)
 PUBLIC_COHORT = "ECG"
 BEATS = f"{COHORT}/beats.h5"
 BACKBONE = "resources/public-ecg/encoder.safetensors"
@@ -33,9 +32,9 @@ rule collect_ecgs:
             name: getattr(ECG, name)
             for name in ("fold", "form", "left_out", "population", "spectrum")
         },
-        folder=config["cohort"]["folder"],
-        seed=config["cohort"]["simulated"]["seed"],
-        sizes={part: config["cohort"][f"{part}_patients"] for part in ("train", "test")},
+        folder=CONFIG.cohort.folder,
+        seed=CONFIG.cohort.simulated.seed,
+        sizes=CONFIG.cohort.patients,
         stage="zetadp.tasks.ecg.collection:write_collection",
         code=code_of("scripts/stage.py", "zetadp.tasks.ecg.collection"),
     script:

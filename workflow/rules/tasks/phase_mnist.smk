@@ -1,13 +1,12 @@
 # PhaseMNIST: digits from their official files to complex examples, and public features of them.
 
-from zetadp.config.configured import task_content
 from zetadp.core.task import task_of
 from zetadp.tasks.phase_mnist.digits import MNIST
 
-PHASE_MNIST = task_of(task_content(config))
+PHASE_MNIST = task_of(CONFIG.task_content)
 PUBLIC_COHORT = "MNIST"
 # Files and encoder are the same however examples are made of them.
-FILES = config["cohort"]["folder"] or "resources/mnist-files"
+FILES = CONFIG.cohort.folder or "resources/mnist-files"
 DIGITS = [f"{FILES}/{file.name}.gz" for file in MNIST.files.values()]
 EXAMPLES = f"{COHORT}/examples.h5"
 BACKBONE = "resources/public-digits/encoder.safetensors"
@@ -19,7 +18,7 @@ INPUTS = {
 OF_TASK = []
 
 
-if config["cohort"]["source"] == "download":
+if CONFIG.cohort.source == "download":
 
     rule fetch_digits:
         output:
@@ -52,7 +51,7 @@ rule pair_digits:
     params:
         composite=PHASE_MNIST.composite,
         seed=PHASE_MNIST.seed,
-        sizes={part: config["cohort"][f"{part}_patients"] for part in ("train", "test")},
+        sizes=CONFIG.cohort.patients,
         stage="zetadp.tasks.phase_mnist.pairs:pair_digits",
         code=code_of("scripts/stage.py", "zetadp.tasks.phase_mnist.pairs"),
     script:

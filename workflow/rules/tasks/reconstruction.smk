@@ -1,12 +1,11 @@
 # Reconstruction: single-coil volumes, simulated or from a folder in the layout of fastMRI, to undersampled slices.
 
-from zetadp.config.configured import task_content
 from zetadp.core.task import task_of
 
-RECONSTRUCTION = task_of(task_content(config))
+RECONSTRUCTION = task_of(CONFIG.task_content)
 PUBLIC_COHORT = "fastMRI"
-SIMULATED = config["cohort"]["source"] == "simulated"
-VOLUMES = f"{COHORT}/volumes" if SIMULATED else config["cohort"]["folder"]
+SIMULATED = CONFIG.cohort.source == "simulated"
+VOLUMES = f"{COHORT}/volumes" if SIMULATED else CONFIG.cohort.folder
 BACKBONE = "resources/public-volumes/networks.safetensors"
 INPUTS = {"kspace": [f"{COHORT}/slices.h5"]}
 # The attacks on the training code are about no task; those of the default experiment serve this one as well.
@@ -14,7 +13,7 @@ OF_TASK = []
 # Images have no classes.
 CLASSES = False
 FIGURES = [f"{RESULTS}/figures/{name}.svg" for name in ("accuracy", "curves")]
-PATIENTS = {part: config["cohort"][f"{part}_patients"] for part in ("train", "test")}
+PATIENTS = CONFIG.cohort.patients
 
 
 if SIMULATED:
@@ -34,7 +33,7 @@ if SIMULATED:
                 **RECONSTRUCTION.examinations,
                 "size": RECONSTRUCTION.size,
             },
-            seed=config["cohort"]["simulated"]["seed"],
+            seed=CONFIG.cohort.simulated.seed,
             sizes=PATIENTS,
             stage="zetadp.tasks.reconstruction.simulated:simulate_volumes",
             code=code_of("scripts/stage.py", "zetadp.tasks.reconstruction.simulated"),

@@ -1,12 +1,11 @@
 # Spoken commands: clips from the official archive or a folder, their spectrograms, and public features of them.
 
-from zetadp.config.configured import task_content
 from zetadp.core.task import task_of
 from zetadp.tasks.speech_commands.clips import ARCHIVE
 
-SPEECH = task_of(task_content(config))
+SPEECH = task_of(CONFIG.task_content)
 PUBLIC_COHORT = "Speech Commands"
-SOURCE_OF_CLIPS = config["cohort"]["folder"] or f"resources/{ARCHIVE}"
+SOURCE_OF_CLIPS = CONFIG.cohort.folder or f"resources/{ARCHIVE}"
 if Path(SOURCE_OF_CLIPS).resolve() == Path(COHORT).resolve():
     raise WorkflowError(
         f"cohort.folder: expected another folder than {COHORT}, where the workflow writes what it makes of the clips. "
@@ -24,7 +23,7 @@ INPUTS = {
 OF_TASK = [f"{RESULTS}/tables/speakers.csv"]
 
 
-if config["cohort"]["source"] == "download":
+if CONFIG.cohort.source == "download":
 
     rule fetch_speech:
         output:
@@ -58,7 +57,7 @@ rule index_clips:
         brought=brought("*/*.wav"),
         unit=SPEECH.unit,
         clips_of_a_speaker=SPEECH.clips_of_a_speaker,
-        sizes={part: config["cohort"][f"{part}_patients"] for part in ("train", "test")},
+        sizes=CONFIG.cohort.patients,
         stage="zetadp.tasks.speech_commands.clips:index_clips",
         code=code_of("scripts/stage.py", "zetadp.tasks.speech_commands.clips"),
     script:
@@ -141,7 +140,7 @@ rule account_speakers:
         runtime="30m",
     params:
         runs=[[run.network, run.arm, run.epsilon, run.seed] for run in RUNS],
-        delta=config["privacy"]["delta"],
+        delta=CONFIG.privacy.delta,
         clips=SPEECH.clips_of_a_speaker if SPEECH.unit == "clip" else 1,
         code=code_of("scripts/account_speakers.py"),
     script:

@@ -30,7 +30,7 @@ from zetadp.core.settings import Performance
 from zetadp.core.training import TrainingFiles, check_checkpoint, no_history
 from zetadp.federation.flower.mirror import Mirror, copies_of, heads_elsewhere, note_identities
 from zetadp.federation.flower.protocol import Answer, Line, Refusal, Request, WrongUpdateError, decode, encode
-from zetadp.federation.flower.settings import Patience
+from zetadp.federation.settings import Patience
 from zetadp.privacy import accounting
 from zetadp.privacy.chain import BrokenChainError
 from zetadp.privacy.events import Event

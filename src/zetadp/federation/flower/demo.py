@@ -16,7 +16,8 @@ from zetadp.core.start import shipped_backbone, with_public
 from zetadp.federation.flower.approval import approve, invitation
 from zetadp.federation.flower.certificates import Credentials, make_credentials
 from zetadp.federation.flower.launcher import Federation
-from zetadp.federation.flower.settings import HospitalSettings, Patience, ServerSettings
+from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
+from zetadp.federation.settings import Patience
 from zetadp.mri.convert import write_site_folder
 from zetadp.mri.decathlon import read_task
 from zetadp.nn.backbone import load_backbone

@@ -12,6 +12,7 @@ from zetadp.base.validation import UserError, one_of, positive
 from zetadp.core.plan import Plan
 from zetadp.federation.flower.certificates import read_public_key
 from zetadp.federation.flower.settings_file import read_settings
+from zetadp.federation.settings import Patience
 from zetadp.privacy.budget import Cap, Permission
 from zetadp.privacy.ledger import read_ledger
 
@@ -137,46 +138,6 @@ def header_at(settings: HospitalSettings, header: Mapping[str, Any]) -> dict[str
     """Return the description of an attempt for the ledger of one hospital: whose it is, and how many are declared."""
     series = {"name": header["plan"], "runs": settings.attempts}
     return {**header, "node": settings.name, "attempts": settings.attempts, "series": series}
-
-
-@dataclass(frozen=True)
-class Patience:
-    """Rules of the server for nodes that do not answer.
-
-    Attributes
-    ----------
-    missing
-        ``wait``: a round is complete only with every node. ``continue``: after ``round_seconds`` the round continues
-        with the nodes that answered.
-    least_nodes
-        With ``continue``, the fewest nodes that make a round; with fewer the server waits.
-    round_seconds
-        Seconds after which a round continues without the missing nodes.
-    give_up_seconds
-        Seconds after which the run ends with an error. It can be resumed.
-    tries
-        How often a node may fail in one round before it counts as missing from it.
-    poll_seconds
-        Seconds between two checks for new answers.
-    """
-
-    missing: str = "wait"
-    least_nodes: int = 1
-    round_seconds: float = 600.0
-    give_up_seconds: float = 3600.0
-    tries: int = 3
-    poll_seconds: float = 0.25
-
-    def __post_init__(self) -> None:
-        """Check every setting."""
-        one_of(("wait", "continue"), missing=self.missing)
-        positive(
-            least_nodes=self.least_nodes,
-            round_seconds=self.round_seconds,
-            give_up_seconds=self.give_up_seconds,
-            tries=self.tries,
-            poll_seconds=self.poll_seconds,
-        )
 
 
 @dataclass(frozen=True)

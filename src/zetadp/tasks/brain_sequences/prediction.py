@@ -13,9 +13,9 @@ from torch import Tensor
 
 from zetadp.base.epsilon import epsilon_shown, epsilon_value
 from zetadp.base.validation import UserError
-from zetadp.config.contradictions import SIMULATED_NAME
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.pretrained import FinishedModel
+from zetadp.core.task import SIMULATED_NAME
 from zetadp.mri.volumes import centre_images, log_assumptions, read_volume
 from zetadp.nn.settings import IMAGE, STUDY
 from zetadp.tasks.brain_sequences import BrainSequences, prepared_inputs

@@ -20,64 +20,29 @@ from torch.nn import functional
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.base.transfer import to_device
-from zetadp.base.validation import UserError, in_range, positive
+from zetadp.base.validation import UserError
 from zetadp.mri.augmentation import AugmentationSettings, augment
 from zetadp.mri.fourier import to_kspace
 from zetadp.mri.whitening import whiten
 from zetadp.nn.backbone import Backbone
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build
+from zetadp.nn.settings import BackboneTraining
 from zetadp.tasks.brain_sequences.readout import learn_readout, public_accuracy
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class PretrainingSettings:
+class PretrainingSettings(BackboneTraining):
     """Settings of the backbone's training.
 
     Attributes
     ----------
-    steps
-        Optimiser steps.
-    batch
-        Number of images in a step. Each patient of a step gives one slice of every sequence.
-    learning_rate
-        Highest rate of Adam. The rate rises over the first ``warmup`` steps and falls along a cosine to one hundredth.
-    warmup
-        Number of steps until the highest rate.
-    smoothing
-        Label smoothing.
-    seed
-        Seed of weights, batches and variations.
-    checkpoint_seconds
-        Seconds between two checkpoints.
     augmentation
         How images are varied.
-    components
-        Numbers of complex components; one public head is fitted for each.
     """
 
-    steps: int = 5000
-    batch: int = 128
-    learning_rate: float = 8e-3
-    warmup: int = 100
-    smoothing: float = 0.02
-    seed: int = 1
-    checkpoint_seconds: float = 60.0
     augmentation: AugmentationSettings = field(default_factory=AugmentationSettings)
-    components: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
-
-    def __post_init__(self) -> None:
-        """Check every setting."""
-        positive(steps=self.steps, batch=self.batch, learning_rate=self.learning_rate)
-        in_range(0, 1e9, warmup=self.warmup, seed=self.seed, checkpoint_seconds=self.checkpoint_seconds)
-        in_range(0, 0.99, smoothing=self.smoothing)
-        object.__setattr__(self, "components", tuple(self.components))
-
-    def rate(self, step: int) -> float:
-        """Return the learning rate of a step, counted from zero."""
-        fall = 0.5 * (1 + math.cos(math.pi * step / self.steps))
-        return self.learning_rate * min(1.0, (step + 1) / max(1, self.warmup)) * (0.01 + 0.99 * fall)
 
 
 class PublicImages(NamedTuple):

@@ -6,6 +6,7 @@ for a writer. If imaginary parts are drawn with replacement, an image can be in 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,6 @@ from zetadp.tasks.loading import held, values_and_labels
 from zetadp.tasks.phase_mnist.digits import SIDE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import pandas as pd

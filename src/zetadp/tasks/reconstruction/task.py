@@ -6,6 +6,7 @@ which is clipped once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,6 @@ from zetadp.tasks.loading import held
 from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import torch

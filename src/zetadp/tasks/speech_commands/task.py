@@ -6,6 +6,7 @@ choice protects a person.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,6 @@ from zetadp.tasks.roc import area_shares, macro_area
 from zetadp.tasks.speech_commands.clips import WORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import torch

@@ -1,0 +1,244 @@
+"""Strict reading of settings: every key is known, every value of its kind, and all faults come at once.
+
+The settings are dataclasses, with their rules in their types (`zetadp.base.constraints`) and in ``__post_init__``.
+Pydantic compares content with them; this module says what it finds in our words, takes what other programs change in
+numbers and names, and makes the schema and the page of keys.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import is_dataclass
+from functools import cache
+from inspect import cleandoc
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast, get_args, get_type_hints
+
+import yaml
+
+from zetadp.base.validation import UserError, did_you_mean, shown
+
+Settings = TypeVar("Settings")
+
+_ENTRY = re.compile(r"^(\w[\w, ]*)\n((?:    .*\n?|\n)+)", re.MULTILINE)
+
+
+class Read(NamedTuple):
+    """What content holds.
+
+    Attributes
+    ----------
+    value
+        The settings; None if there are faults.
+    content
+        What was read, with numbers and names as they are meant.
+    faults
+        Every fault, with the path of its key.
+    """
+
+    value: Any
+    content: Any
+    faults: list[str]
+
+
+def read(kind: Any, content: Any, where: str = "") -> Read:  # noqa: ANN401  (any type, any content)
+    """Read settings of a type from the content of a file.
+
+    Parameters
+    ----------
+    kind
+        The type: a dataclass, or a list or dictionary of them.
+    content
+        What YAML or JSON holds.
+    where
+        Path of the content's key, for messages.
+    """
+    from pydantic import ValidationError
+
+    model = _model(kind)
+    errors: list[Any] = []
+    for again in (True, False):
+        try:
+            return Read(model.model_validate_json(json.dumps({"value": content}, default=str)).value, content, [])
+        except UserError as error:
+            return Read(None, content, [f"{where}: {error}" if where else str(error)])
+        except ValidationError as error:
+            errors = [{**each, "loc": each["loc"][1:]} for each in error.errors()]
+        if again:
+            content = _meant(content, errors)
+    schema = schema_of(kind)
+    return Read(None, content, [_message(each, where, schema) for each in errors])
+
+
+def read_file(kind: type[Settings], path: Path, what: str) -> Settings:
+    """Return the settings that a YAML or JSON file holds. Paths in it are relative to its folder.
+
+    Parameters
+    ----------
+    kind
+        The dataclass of the settings.
+    path
+        The file.
+    what
+        Whose settings it should hold, for messages.
+
+    Raises
+    ------
+    UserError
+        If the file cannot be read, or with every fault of its keys and values.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        # For YAML 1e-05, as JSON writes it, is a text.
+        content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        if not isinstance(content, dict):
+            found = "nothing" if content is None else type(content).__name__
+            raise UserError(f"Expected {path} to hold the settings of {what}: found {found}, not keys with values.")
+    except OSError as error:
+        raise UserError(f"Expected {path} to hold the settings of {what}: {error.strerror or error}.") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise UserError(f"Expected {path} to hold the settings of {what}: {str(error).rstrip('.')}.") from error
+    settings, _, faults = read(kind, content)
+    if faults:
+        raise UserError(f"Expected {path} to hold the settings of {what}: {' '.join(faults)}")
+    for name, value in vars(settings).items():
+        object.__setattr__(settings, name, _resolved(value, path.parent))
+    return cast("Settings", settings)
+
+
+def _resolved(value: Any, folder: Path) -> Any:  # noqa: ANN401
+    if isinstance(value, Path):
+        return (folder / value).resolve()
+    return {key: _resolved(each, folder) for key, each in value.items()} if isinstance(value, dict) else value
+
+
+@cache
+def _model(kind: Any) -> Any:  # noqa: ANN401
+    from pydantic import ConfigDict, create_model
+
+    strict = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    return create_model("Content", __config__=strict, value=(kind, ...))
+
+
+def _meant(given: Any, errors: Sequence[Mapping[str, Any]]) -> Any:  # noqa: ANN401
+    """Return content with numbers, truth values and names as they are meant, where the type wants them.
+
+    Snakemake leaves nested values on the command line (``--config 'partition={nodes: 3}'``) as text, YAML reads
+    ``2e-3``, which has no decimal point, as text, spreadsheets write whole numbers as 4.0, and a name may be a number.
+    """
+    content: Any = {"value": deepcopy(given)}
+    for error in errors:
+        place = ("value", *error["loc"])
+        holder, last = content, place[-1]
+        try:
+            for key in place[:-1]:
+                holder = holder[key]
+            holder[last] = _value_meant(holder[last], error["type"])
+        except (KeyError, IndexError, TypeError):
+            continue
+    return content["value"]
+
+
+def _value_meant(value: Any, fault: str) -> Any:  # noqa: ANN401
+    wanted = fault.partition("_")[0]
+    if wanted == "string" and isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, float) and wanted == "int" and value.is_integer():
+        return int(value)
+    if not isinstance(value, str):
+        return value
+    if value == "null" and wanted != "literal":
+        return None
+    if wanted == "bool":
+        return {"true": True, "false": False}.get(value, value)
+    for parse in {"int": (int, float), "float": (int, float)}.get(wanted, ()):
+        try:
+            number = parse(value)
+        except ValueError:
+            continue
+        return int(number) if wanted == "int" and number == number // 1 else number
+    return value
+
+
+def _message(error: Mapping[str, Any], where: str, schema: Mapping[str, Any]) -> str:
+    """Return one fault in our words."""
+    place = [str(part) for part in error["loc"] if part != "[key]"]
+    path = ".".join([where, *place] if where else place) or "the top level"
+    kind, found = error["type"], shown(repr(error["input"])[:200])
+    if kind in {"unexpected_keyword_argument", "extra_forbidden"}:
+        known = list(_part(schema, schema, error["loc"][:-1]).get("properties", {}))
+        above = path.rpartition(".")[0] or "the top level"
+        hint = did_you_mean(place[-1], known) or f" Known keys: {', '.join(known)}."
+        return f"Unknown key {place[-1]!r} at {above}.{hint}"
+    if kind in {"missing", "missing_argument", "missing_keyword_only_argument"}:
+        return f"{path}: expected this key, which has no default; found none."
+    if kind == "value_error":
+        return f"{path}: {error['ctx']['error']}"
+    if kind == "literal_error":
+        choices = re.findall(r"'([^']+)'", error["ctx"]["expected"])
+        hint = did_you_mean(str(error["input"]), choices)
+        return f"{path}: expected one of {', '.join(choices)}; found {found}.{hint}"
+    quotes = " Write it in quotes." if kind == "string_type" and not isinstance(error["input"], dict | list) else ""
+    wanted = error["msg"].removeprefix("Input should be ").removeprefix("a valid ").removeprefix("an instance of ")
+    return f"{path}: expected {wanted[:1].lower()}{wanted[1:]}; found {found}.{quotes}"
+
+
+def _part(schema: Mapping[str, Any], root: Mapping[str, Any], place: Sequence[Any]) -> Mapping[str, Any]:
+    """Return the part of a schema that describes a place of the content."""
+    if "$ref" in schema:
+        return _part(root["$defs"][schema["$ref"].rpartition("/")[2]], root, place)
+    if "anyOf" in schema:
+        return _part(next(each for each in schema["anyOf"] if each.get("type") != "null"), root, place)
+    if not place:
+        return schema
+    others = [*schema.get("patternProperties", {}).values(), schema.get("additionalProperties"), schema.get("items")]
+    inner = schema.get("properties", {}).get(place[0], next(filter(None, others), {}))
+    return _part(inner, root, place[1:])
+
+
+@cache
+def schema_of(kind: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return the JSON schema of a type, with the descriptions that stand in the docstrings of its dataclasses."""
+    schema = _model(kind).model_json_schema()
+    described = _descriptions(kind)
+    for part in schema.get("$defs", {}).values():
+        for name, inner in part.get("properties", {}).items():
+            inner.pop("title", None)
+            if text := described.get(part["title"], {}).get(name):
+                inner["description"] = text
+    value = schema["properties"]["value"]
+    value.pop("title", None)
+    return {**_part(value, schema, ()), "$defs": schema.get("$defs", {})}
+
+
+def _descriptions(kind: Any) -> dict[str, dict[str, str]]:  # noqa: ANN401
+    """Return the text on each field, by the names of a type's classes."""
+    found: dict[str, dict[str, str]] = {}
+    for each in _classes(kind, set()):
+        texts = found.setdefault(each.__name__, {})
+        for base in reversed([*getattr(each, "described_by", ()), *each.__mro__]):
+            texts |= attributes(base)
+    return found
+
+
+def _classes(kind: Any, seen: set[Any]) -> Iterator[Any]:  # noqa: ANN401
+    for each in get_args(kind):
+        yield from _classes(each, seen)
+    if isinstance(kind, type) and kind not in seen and (is_dataclass(kind) or hasattr(kind, "__total__")):
+        seen.add(kind)
+        yield kind
+        for hint in get_type_hints(kind, include_extras=True).values():
+            yield from _classes(hint, seen)
+
+
+def attributes(kind: type) -> dict[str, str]:
+    """Return what the docstring of a class says of each of its attributes, in one line each."""
+    section = cleandoc(kind.__doc__ or "").partition("Attributes\n----------\n")[2]
+    return {
+        name.strip(): " ".join(text.split()).replace("``", "")
+        for names, text in _ENTRY.findall(f"{section}\n")
+        for name in names.split(",")
+    }

@@ -1,0 +1,262 @@
+"""The configuration of an experiment: its sections, its runs, and the plan of each run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from statistics import median
+from typing import Annotated, Any, cast
+
+from zetadp.base.constraints import Count, Filled, OneOf
+from zetadp.base.epsilon import epsilon_value, rounded_up
+from zetadp.config.sections import (
+    BRAIN,
+    DEFAULTS,
+    EVERYBODY,
+    Arm,
+    Audit,
+    Block,
+    Cohort,
+    Federation,
+    FileName,
+    Key,
+    Network,
+    Pretraining,
+    Privacy,
+    Slices,
+    TaskSection,
+    Training,
+)
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.settings import Performance, TrainingSettings
+from zetadp.federation.partition import PartitionSettings, node_name, node_sizes
+from zetadp.mri.decathlon import SEQUENCES
+from zetadp.nn.settings import DESCENT, FEATURES, IMAGE, MIXED_ROWS
+from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, Threat, threat_of_arm
+
+PLANNED = ("rounds", "participation", "expected_patients", "unit")
+"""Training settings of a network that replace its arm's, including the unit that is drawn."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Configuration of the zetadp workflow.
+
+    Attributes
+    ----------
+    name
+        Name of the experiment; its results go to results/<name>.
+    cohort
+        Whose data, and what may be said of them.
+    networks
+        Networks by name.
+    arms
+        How the training patients are held, and against whom they are protected, by name. An arm called central has one
+        holder unless it says otherwise.
+    runs
+        The grid, as blocks; each block is every combination of its lists.
+    task
+        What networks learn.
+    slices
+        Which slices of a volume are used, and their size.
+    shards
+        Jobs that a data stage is cut into.
+    partition
+        Which patient is at which node.
+    backbone
+        The public backbone of heads and of networks with start public, shipped (it comes with the package) or
+        pretrained (trained in this workflow, as pretraining says).
+    pretraining
+        How a public backbone is trained, on simulated patients only (docs/pretraining.md).
+    training
+        How a model is trained.
+    device
+        auto takes a CUDA device where there is one.
+    privacy
+        The guarantee that runs are calibrated to.
+    engine
+        simulation trains all nodes in one process. flower trains the federated runs as a real federation of separate
+        processes on this machine, over TLS (docs/federation.md); it requires privacy.noise os.
+    federation
+        How the federation of engine flower goes on; on separate machines these stand in the sites' own settings.
+    audit
+        Attacks on the shipped code; they simulate their own patients and never touch the cohort.
+    """
+
+    name: FileName
+    cohort: Cohort
+    networks: Annotated[dict[Key, Network], Filled()]
+    arms: Annotated[dict[Key, Arm], Filled()]
+    runs: Annotated[list[Block], Filled()]
+    task: TaskSection = field(default_factory=TaskSection)
+    slices: Slices = field(default_factory=Slices)
+    shards: Count = 16
+    partition: PartitionSettings = field(default_factory=PartitionSettings)
+    backbone: Annotated[str, OneOf(("shipped", "pretrained"))] = "shipped"
+    pretraining: Pretraining = field(default_factory=Pretraining)
+    training: Training = field(default_factory=dict)
+    device: Annotated[str, OneOf(("auto", "cpu", "cuda"))] = "auto"
+    privacy: Privacy = field(default_factory=Privacy)
+    engine: Annotated[str, OneOf(("simulation", "flower"))] = "simulation"
+    federation: Federation = field(default_factory=Federation)
+    audit: Audit = field(default_factory=Audit)
+
+    @property
+    def run_names(self) -> list[RunName]:
+        """Every run of the grid once, in a fixed order."""
+        return runs_of(self.runs)
+
+    @property
+    def hospital_sizes(self) -> list[int]:
+        """The declared number of training patients of each hospital, which is the same for all arms."""
+        return node_sizes(self.partition, self.cohort.train_patients, self.cohort.simulated.scanner_patients)
+
+    @property
+    def images_of_a_patient(self) -> int:
+        """The declared number of images of a record."""
+        return len(SEQUENCES) * self.slices.count
+
+    @property
+    def task_content(self) -> dict[str, Any]:
+        """The task as a plan names it."""
+        return task_content(self.task, self.slices)
+
+    def threat(self, arm: str) -> Threat:
+        """Return the threat model of an arm."""
+        return threat_of_arm(arm, self.arms[arm].threat)
+
+    def node_sizes(self, arm: str) -> list[int]:
+        """Return the declared number of training patients of each node of an arm."""
+        return [self.cohort.train_patients] if self.threat(arm) == "central" else self.hospital_sizes
+
+    def needs_backbone(self, network: str) -> bool:
+        """Return whether a network starts from the public backbone or takes its features."""
+        return needs_backbone(self.networks[network])
+
+    def training_of(self, network: str) -> dict[str, Any]:
+        """Return the training settings of a network: the general ones, replaced by its own where it has some."""
+        return training_of(self.training, self.networks[network])
+
+    def performance(self, network: str) -> Performance:
+        """Return what changes the speed of a network's training and not its result."""
+        return Performance.from_section(self.training_of(network))
+
+    def unit(self, network: str) -> str:
+        """Return the unit that is drawn, clipped and protected in a network's training: patient or image."""
+        return unit_of(self.training, self.networks[network])
+
+    def plan(self, run: RunName) -> Plan:
+        """Return the plan of a run, before its noise is known.
+
+        The number of rounds is the given one, or epochs * N / R for the node of median size, with N patients of whom R
+        are expected in a round. If single images are drawn, the plan's numbers count images: each patient counts as all
+        of the patient's images in a population, and as ``images_per_patient`` among the expected. An estimator in
+        closed form has one round of all patients. Mixed rows have one round, and the expected number is that of
+        patients in a row, which is the degree of mixing.
+        """
+        network, arm = self.networks[run.network], self.arms[run.arm]
+        sizes, threat, own = self.node_sizes(run.arm), self.threat(run.arm), network.training
+        at_once = network.estimator != DESCENT
+        everybody = at_once or own.get("participation") == EVERYBODY
+        wanted = float(own.get("expected_patients", arm.expected_patients))
+        expected = [float(size) if everybody else wanted for size in sizes]
+        rounds = 1 if at_once else own.get("rounds", arm.rounds)
+        if rounds is None:
+            assert arm.epochs is not None
+            rounds = max(1, round(float(arm.epochs) * median(sizes) / median(expected)))
+        section = self.training_of(run.network)
+        if network.estimator == MIXED_ROWS:
+            section["mixing"], expected = _mixed(own.get("mixing", {}), sizes, run.epsilon, self.privacy.delta)
+        training = TrainingSettings.from_section(section, rounds=int(rounds), noise=self.privacy.noise)
+        per_image, images = self.unit(run.network) == IMAGE, 1
+        if per_image:
+            images = self.images_of_a_patient
+            sizes = [size * images for size in sizes]
+            expected = [each * training.images_per_patient for each in expected]
+        names = [CENTRAL_HOLDER] if threat == "central" else [node_name(number) for number in range(len(sizes))]
+        return Plan(
+            run=run,
+            network=network.settings,
+            training=training,
+            nodes=tuple(map(NodeConstants, names, sizes, expected)),
+            delta=self.privacy.delta,
+            cohort=self.cohort.name,
+            cohort_unit=cast("Any", self.cohort.unit),
+            task=self.task_content,
+            partition={**vars(self.partition), "sizes": self.hospital_sizes},
+            unit="image" if per_image else "patient",
+            units_of_a_person=images,
+            threat=threat,
+            colluding=arm.colluding if threat == SECURE_AGGREGATION else None,
+            update=self.federation.update,
+            simulated=not self.cohort.real,
+        )
+
+    @property
+    def cost_shown(self) -> str:
+        """What all trainings on real patients may cost each of them together, by adding up; empty without any."""
+        runs = self.run_names
+        if not self.cohort.real:
+            return ""
+        trainings = f"{len(runs)} training{'s' if len(runs) > 1 else ''} on real patients (cohort {self.cohort.name})"
+        epsilon = math.fsum(epsilon_value(run.epsilon) for run in runs)
+        delta = len(runs) * self.privacy.delta
+        cost = f"at most epsilon {rounded_up(epsilon)} at delta {rounded_up(delta)} for one {self.cohort.unit}"
+        if not (math.isfinite(epsilon) and delta < 1):
+            cost = "no guarantee at all"
+        return (
+            f"{trainings}: {cost}, all together and each made once. What was released before is added to it: zetadp "
+            "budget says how much."
+        )
+
+
+def runs_of(blocks: Iterable[Block]) -> list[RunName]:
+    """Return every run of some blocks once, in a fixed order."""
+    return list(
+        dict.fromkeys(
+            RunName(*each)
+            for block in blocks
+            for each in product(block.networks, block.arms, block.epsilons, block.seeds)
+        )
+    )
+
+
+def task_content(task: TaskSection, slices: Slices) -> dict[str, Any]:
+    """Return a task as a plan names it."""
+    if task.name != BRAIN:
+        return {"name": task.name, **task.settings}
+    decided = {"decision": slices.decision} if slices.decision != IMAGE else {}
+    return {"name": BRAIN, "slices": slices.count, "size": slices.size, **decided}
+
+
+def needs_backbone(network: Network) -> bool:
+    """Return whether a network starts from the public backbone or takes its features."""
+    return network.start == "public" or network.domain in FEATURES
+
+
+def training_of(training: Mapping[str, Any], network: Network) -> dict[str, Any]:
+    """Return the training settings of a network: the general ones, replaced by its own where it has some."""
+    settings = {**DEFAULTS, **training, **network.training}
+    return {key: value for key, value in settings.items() if key not in PLANNED}
+
+
+def unit_of(training: Mapping[str, Any], network: Network) -> str:
+    """Return the unit that is drawn, clipped and protected in a network's training."""
+    return str({**DEFAULTS, **training, **network.training}["unit"])
+
+
+def _mixed(
+    own: Mapping[str, Any], sizes: Sequence[int], epsilon: str, delta: float
+) -> tuple[dict[str, Any], list[float]]:
+    """Return the settings of mixing, and the degree for each node: as given, or the best one."""
+    from zetadp.release.degree import best_degree, usual_rows
+
+    active = own.get("active", 1)
+    rows = own.get("rows") or usual_rows(math.ceil(median(sizes)), active)
+    settings = {**{key: value for key, value in own.items() if key != "degree"}, "rows": rows}
+    if (degree := own.get("degree")) is not None:
+        return settings, [float(degree)] * len(sizes)
+    target = epsilon_value(epsilon)
+    return settings, [best_degree(target, delta, population=size, rows=rows, share=active) for size in sizes]

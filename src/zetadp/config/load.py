@@ -1,0 +1,104 @@
+"""Read the configuration of an experiment, and refuse every fault in it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from dataclasses import MISSING, fields, replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
+
+from zetadp.base.reading import read, schema_of
+from zetadp.base.validation import UserError, did_you_mean
+from zetadp.config.experiment import Config
+from zetadp.config.rules import contradictions
+from zetadp.config.sections import BRAIN, DEFAULTS, TaskSection
+from zetadp.core.task import settings_class
+
+
+def load_config(content: Mapping[str, Any]) -> Config:
+    """Return the configuration that some content holds.
+
+    Raises
+    ------
+    UserError
+        One message that lists every fault: the key, what was expected, what was found, and the nearest valid key.
+    """
+    sections, faults = {}, []
+    hints = get_type_hints(Config, include_extras=True)
+    for key in content:
+        if key not in hints:
+            hint = did_you_mean(str(key), hints) or f" Known keys: {', '.join(hints)}."
+            faults.append(f"Unknown key {key!r} at the top level.{hint}")
+    for each in fields(Config):
+        if each.name in content:
+            found = read(hints[each.name], content[each.name], each.name)
+            faults += found.faults
+            if not found.faults:
+                sections[each.name] = found.value
+        elif each.default_factory is not MISSING:
+            sections[each.name] = each.default_factory()
+        elif each.default is not MISSING:
+            sections[each.name] = each.default
+        else:
+            faults.append(f"{each.name}: expected this section, which has no default; found none.")
+    if "task" in sections:
+        sections["task"], wrong = _with_settings(sections["task"])
+        faults += wrong
+        if wrong:
+            del sections["task"]
+    faults += contradictions(sections)
+    if faults:
+        lines = "\n".join(f"  {number}. {fault}" for number, fault in enumerate(faults, start=1))
+        raise UserError(f"The configuration has {len(faults)} fault(s):\n{lines}")
+    return Config(**sections)
+
+
+def _with_settings(task: TaskSection) -> tuple[TaskSection, list[str]]:
+    """Return a task with its settings as its own class means them, and their faults."""
+    kind = None if task.name == BRAIN else settings_class(task.name)
+    if kind is None:
+        return task, []  # a rule refuses a task that does not exist
+    found = read(kind, task.settings, "task.settings")
+    return replace(task, settings=found.content), found.faults
+
+
+def read_overlaid(paths: Iterable[Path]) -> dict[str, Any]:
+    """Return the content of configuration files, each overlaid on those before it, without checking keys or values."""
+    content: dict[str, Any] = {}
+    for path in paths:
+        try:
+            section = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise UserError(f"Cannot read the configuration {path}: {error}.") from error
+        if not isinstance(section, dict):
+            raise UserError(f"Expected sections in the configuration {path}, found {type(section).__name__}.")
+        overlay(content, section)
+    return content
+
+
+def overlay(below: dict[str, Any], above: Mapping[str, Any]) -> None:
+    """Overlay one configuration on another, in place and section by section, as Snakemake does."""
+    for key, value in above.items():
+        if isinstance(value, dict) and isinstance(below.get(key), dict):
+            overlay(below[key], value)
+        else:
+            below[key] = value
+
+
+def experiment_name(config_path: Path, scenario_path: Path | None) -> str:
+    """Return the name of the experiment that a configuration, overlaid by a scenario, describes."""
+    content = read_overlaid([path for path in (config_path, scenario_path) if path is not None])
+    if "name" not in content:
+        raise UserError(f"Expected a name in {config_path}, found none.")
+    return str(content["name"])
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of the configuration, for editors and for the page of keys."""
+    made = deepcopy(schema_of(Config))
+    for key, value in DEFAULTS.items():
+        made["$defs"]["Training"]["properties"][key]["default"] = value
+    return made

@@ -1,0 +1,395 @@
+"""Rules across sections of the configuration. A rule on one section stands in its class.
+
+Each rule is a function whose parameters are the sections that it needs. It runs where these have no fault of their own,
+and yields what is wrong, each with the path of its key.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import product
+from typing import Any
+
+from zetadp.base.epsilon import CONSENT, epsilon_value
+from zetadp.base.validation import UserError, did_you_mean
+from zetadp.config.experiment import needs_backbone, runs_of, task_content, training_of, unit_of
+from zetadp.config.sections import (
+    BRAIN,
+    EVERYBODY,
+    Arm,
+    Audit,
+    Block,
+    Cohort,
+    Network,
+    Privacy,
+    Slices,
+    TaskSection,
+)
+from zetadp.core.settings import DIRECTION, GAUSSIAN, NO_EXACT_DIRECTION
+from zetadp.core.task import SIMULATED_NAME, task_of
+from zetadp.federation.partition import PartitionSettings, node_sizes
+from zetadp.mri.decathlon import SEQUENCES
+from zetadp.nn.settings import AT_ONCE, DESCENT, IMAGE, MIXED_ROWS, STUDY
+from zetadp.privacy.threat import SECURE_AGGREGATION, threat_of_arm
+
+Rule = Callable[..., Iterator[str]]
+_RULES: list[Rule] = []
+
+
+def contradictions(sections: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong between sections that are each right."""
+    for rule in _RULES:
+        wanted = list(inspect.signature(rule).parameters)
+        if sections.keys() >= set(wanted):
+            yield from rule(*(sections[name] for name in wanted))
+
+
+def _rule(function: Rule) -> Rule:
+    _RULES.append(function)
+    return function
+
+
+@_rule
+def _estimators(networks: Mapping[str, Network]) -> Iterator[str]:
+    """Yield training settings that the estimator does not support."""
+    for name, network in networks.items():
+        own, estimator, where = network.training, network.estimator, f"networks.{name}"
+        if estimator == DESCENT and "feature_norm" in own:
+            yield (
+                f"{where}.training.feature_norm: expected with estimators other than {DESCENT}, which clips gradients "
+                f"alone; found with {DESCENT}. Leave it out."
+            )
+        if estimator != MIXED_ROWS and "mixing" in own:
+            yield f"{where}.training.mixing: expected with estimator {MIXED_ROWS} only; found with {estimator}."
+        if estimator == DESCENT:
+            continue
+        if network.family != "head":
+            yield (
+                f"{where}.training.estimator: expected {DESCENT} for family {network.family}; found {estimator}, which "
+                "is for family head."
+            )
+        if network.taper:
+            yield f"{where}.taper: expected 0 with estimator {estimator}; found {network.taper}. Leave it out."
+        for key in ("learning_rate", "drop_after", "drop_factor", "optimiser", "momentum", "averaged"):
+            if key in own:
+                yield f"{where}.training.{key}: expected with estimator {DESCENT} only; found with {estimator}."
+        if own.get("rounds", 1) != 1:
+            yield (
+                f"{where}.training.rounds: expected 1 for estimator {estimator}, whose nodes send one message; found "
+                f"{own['rounds']}. Leave it out."
+            )
+        if own.get("participation", EVERYBODY) != EVERYBODY or "expected_patients" in own:
+            yield (
+                f"{where}.training: expected participation {EVERYBODY} and no expected_patients for estimator "
+                f"{estimator}, in which all patients take part. Leave both out."
+            )
+
+
+@_rule
+def _images(
+    networks: Mapping[str, Network], training: Mapping[str, Any], cohort: Cohort, slices: Slices
+) -> Iterator[str]:
+    """Yield reasons why single images cannot be the unit of a run."""
+    found: dict[str, None] = {}
+    for name, network in networks.items():
+        if unit_of(training, network) != IMAGE:
+            continue
+        unit, drawn = (
+            f"networks.{name}.training.{key}" if key in network.training else f"training.{key}"
+            for key in ("unit", "images_per_patient")
+        )
+        if cohort.source != "simulated":
+            found[
+                f"{unit}: expected patient for a cohort with source {cohort.source}; found image. A guarantee per "
+                "image does not protect patients, so it is there for simulated cohorts only."
+            ] = None
+        if network.estimator != DESCENT:
+            found[f"{unit}: expected patient for estimator {network.estimator} of {name}; found image."] = None
+        if network.domain == STUDY:
+            found[
+                f"{unit}: expected patient for {name} of domain {STUDY}, where one image changes the features of all "
+                "of its patient's images; found image."
+            ] = None
+        images, wanted = len(SEQUENCES) * slices.count, training_of(training, network)["images_per_patient"]
+        if wanted > images:
+            found[f"{drawn}: expected at most the {images} images of a patient; found {wanted}."] = None
+    yield from found
+
+
+@_rule
+def _source(cohort: Cohort, task: TaskSection, slices: Slices, privacy: Privacy) -> Iterator[str]:
+    """Yield settings that a cohort inherits from another one by mistake.
+
+    A scenario changes config.yaml, whose cohort is simulated. Keys that the scenario leaves out keep the values of that
+    cohort. A name, a unit or a source of noise that is right for a simulation must not apply to patients unnoticed.
+    """
+    source, real = cohort.source, cohort.real
+    if source == "simulated" and not _simulates(task, slices):
+        yield (
+            f"cohort.source: expected download or folder for task {task.name}, which has no simulation; found "
+            "simulated."
+        )
+        return
+    if (source == "folder") != (cohort.folder is not None):
+        yield (
+            f"cohort.folder: expected a folder exactly where cohort.source is folder; found {cohort.folder!r} with "
+            f"source {source}."
+        )
+    if source == "simulated":
+        if real:
+            yield "cohort.real_patients: expected false for a simulated cohort; found true."
+        return
+    if source == "download" and task.name == BRAIN and not real:
+        yield "cohort.real_patients: expected true for the Decathlon's patients; found false."
+    if cohort.name.startswith(SIMULATED_NAME):
+        yield (
+            f"cohort.name: expected a name of its own for a cohort with source {source}; found {cohort.name!r}. "
+            f"Names that begin with {SIMULATED_NAME} stand for simulated cohorts, whose ledgers they keep."
+        )
+    if source == "download" and task.name == BRAIN and cohort.one_record_per_patient:
+        yield "cohort.one_record_per_patient: expected false: the Decathlon has several scans of some patients."
+    elif cohort.unit != "record" and not (cohort.patient_key or cohort.one_record_per_patient):
+        yield (
+            f"cohort.unit: expected record for a cohort with source {source}, or to be told which records belong to "
+            f"one person; found {cohort.unit}. Name the table in cohort.patient_key, or say "
+            "cohort.one_record_per_patient: true if no two records are of one person."
+        )
+    if real and privacy.noise != "os":
+        declare = " If they are not real, say cohort.real_patients: false." if source == "folder" else ""
+        yield f"privacy.noise: expected os for real patients; found {privacy.noise}, which protects nobody.{declare}"
+
+
+@_rule
+def _trainings(cohort: Cohort, privacy: Privacy, runs: Sequence[Block]) -> Iterator[str]:
+    """Yield trainings on real patients that nobody wrote down: each costs the same patients again."""
+    if not cohort.real:
+        return
+    wanted = runs_of(runs)
+    if len(wanted) > privacy.trainings:
+        yield (
+            f"runs: expected {privacy.trainings} on real patients, as privacy.trainings says; found {len(wanted)}. "
+            f"Each of them costs the same patients again. Choose fewer, or write privacy.trainings: {len(wanted)}."
+        )
+    bare = [run.epsilon for run in wanted if not math.isfinite(epsilon_value(run.epsilon))]
+    if bare and privacy.without_noise is None:
+        yield (
+            f"privacy.without_noise: expected the sentence '{CONSENT}' for runs with epsilon {bare[0]} on real "
+            "patients; found none."
+        )
+
+
+@_rule
+def _task(task: TaskSection, slices: Slices) -> Iterator[str]:
+    """Yield settings that only the brain-sequences task can have, and errors that the task itself reports."""
+    if task.name == BRAIN:
+        if task.settings:
+            yield f"task.settings: expected none for {BRAIN}, whose settings are slices; found {task.settings}."
+        return
+    try:
+        task_of(task_content(task, slices))
+    except (UserError, ValueError) as error:
+        yield f"task: {error}"
+
+
+@_rule
+def _engine(engine: str, task: TaskSection, privacy: Privacy) -> Iterator[str]:
+    """Yield what a federation of processes cannot have."""
+    if task.name != BRAIN and engine != "simulation":
+        yield f"engine: expected simulation for task {task.name}; found {engine}."
+    if engine == "flower" and privacy.noise != "os":
+        yield "privacy.noise: expected os with engine flower: between hospitals seeded noise protects nobody."
+
+
+@_rule
+def _directions(
+    networks: Mapping[str, Network],
+    training: Mapping[str, Any],
+    privacy: Privacy,
+    engine: str,
+    runs: Sequence[Block],
+    arms: Mapping[str, Arm],
+) -> Iterator[str]:
+    """Yield settings that nodes which send directions cannot have."""
+    sending = {name for name, network in networks.items() if training_of(training, network)["release"] == DIRECTION}
+    for name in sorted(sending):
+        where = f"networks.{name}.training.release" if "release" in networks[name].training else "training.release"
+        for key, value, why in (
+            ("privacy.noise", privacy.noise, {"os": NO_EXACT_DIRECTION}),
+            ("engine", engine, {"flower": NO_EXACT_DIRECTION}),
+            ("estimator", networks[name].estimator, dict.fromkeys(AT_ONCE, "it sends no gradient")),
+        ):
+            if value in why:
+                yield f"{where}: expected {GAUSSIAN} for {name} with {key} {value}; found {DIRECTION}: {why[value]}."
+    for number, block in enumerate(runs):
+        threats = {threat_of_arm(arm, arms[arm].threat) for arm in block.arms if arm in arms}
+        if sending & set(block.networks) and SECURE_AGGREGATION in threats:
+            yield (
+                f"runs.{number}: expected release {GAUSSIAN} for arms with threat {SECURE_AGGREGATION}; found "
+                f"{DIRECTION}, of which no sum is accounted for."
+            )
+
+
+@_rule
+def _names(runs: Sequence[Block], networks: Mapping[str, Network], arms: Mapping[str, Arm]) -> Iterator[str]:
+    """Yield names in the grid of runs that do not exist."""
+    for number, block in enumerate(runs):
+        for name in block.networks:
+            if name not in networks:
+                yield f"runs.{number}.networks: no network {name!r}.{did_you_mean(name, networks)}"
+        for name in block.arms:
+            if name not in arms:
+                yield f"runs.{number}.arms: the arm {name!r} has no section in arms.{did_you_mean(name, arms)}"
+
+
+@_rule
+def _sizes(cohort: Cohort, partition: PartitionSettings) -> Iterator[str]:
+    """Yield sizes of hospitals that the cohort cannot have."""
+    with_fault = _sizes_of_nodes(cohort, partition)
+    if isinstance(with_fault, UserError):
+        yield f"partition: {with_fault}"
+    watched = partition.nodes * partition.validation_patients
+    if watched >= cohort.test_patients:
+        yield (
+            f"partition.validation_patients: {watched} test patients would be watched, of {cohort.test_patients}; none "
+            "would be left to test."
+        )
+
+
+@_rule
+def _expected(
+    runs: Sequence[Block],
+    networks: Mapping[str, Network],
+    arms: Mapping[str, Arm],
+    cohort: Cohort,
+    partition: PartitionSettings,
+) -> Iterator[str]:
+    """Yield numbers of patients in a round that a node of a run does not have.
+
+    What no run uses refuses nothing: it may stem from config.yaml, where it was meant for another cohort.
+    """
+    hospitals = _sizes_of_nodes(cohort, partition)
+    found: dict[str, None] = {}
+    for arm, name in (pair for block in runs for pair in product(block.arms, block.networks)):
+        if arm not in arms or name not in networks or isinstance(hospitals, UserError):
+            continue
+        own, threat = networks[name].training, threat_of_arm(arm, arms[arm].threat)
+        if own.get("participation") == EVERYBODY or networks[name].estimator != DESCENT:
+            continue
+        smallest = cohort.train_patients if threat == "central" else min(hospitals)
+        place = f"networks.{name}.training" if "expected_patients" in own else f"arms.{arm}"
+        if (wanted := own.get("expected_patients", arms[arm].expected_patients)) > smallest:
+            found[
+                f"{place}.expected_patients: expected at most the {smallest} training patients of the smallest node of "
+                f"arm {arm}; found {wanted}."
+            ] = None
+    yield from found
+
+
+@_rule
+def _sums(
+    arms: Mapping[str, Arm], cohort: Cohort, privacy: Privacy, engine: str, partition: PartitionSettings
+) -> Iterator[str]:
+    """Yield reasons why an arm cannot have secure aggregation, which is only simulated."""
+    simulated = "secure_aggregation is simulated only: no protocol is implemented that would hide single messages"
+    for name, arm in arms.items():
+        if threat_of_arm(name, arm.threat) != SECURE_AGGREGATION:
+            if arm.colluding != 1:
+                yield (
+                    f"arms.{name}.colluding: expected only with threat {SECURE_AGGREGATION}; found {arm.colluding}. "
+                    "Leave it out."
+                )
+            continue
+        if cohort.real:
+            yield f"arms.{name}.threat: expected local or central for real patients; {simulated}."
+        elif privacy.noise != "seeded":
+            yield f"arms.{name}.threat: expected local or central with privacy.noise {privacy.noise}; {simulated}."
+        if engine != "simulation":
+            yield f"arms.{name}.threat: expected local or central with engine {engine}; {simulated}."
+        if arm.colluding >= partition.nodes:
+            yield (
+                f"arms.{name}.colluding: expected fewer than the {partition.nodes} nodes of partition.nodes, so that "
+                f"somebody is left to add noise; found {arm.colluding}."
+            )
+
+
+@_rule
+def _volumes(cohort: Cohort, slices: Slices) -> Iterator[str]:
+    """Yield more slices than a simulated volume has."""
+    depth = cohort.simulated.grid[2]
+    if cohort.source == "simulated" and depth < slices.count:
+        yield (
+            f"slices.count: expected at most the {depth} axial slices of cohort.simulated.grid; found {slices.count}."
+        )
+
+
+@_rule
+def _attacks(audit: Audit, networks: Mapping[str, Network], task: TaskSection) -> Iterator[str]:
+    """Yield networks and tasks that attacks cannot attack."""
+    attacked = audit.membership.network
+    if attacked is not None and attacked in networks and needs_backbone(networks[attacked]):
+        yield f"audit.membership.network: expected a network that needs no public backbone; found {attacked}."
+    kinds = {f"audit.inversion.kinds.{n}.network": kind.network for n, kind in enumerate(audit.inversion.kinds)}
+    named = {f"audit.candidates.networks.{n}": name for n, name in enumerate(audit.candidates.networks)}
+    wanted = kinds | named
+    if wanted and task.name != BRAIN:
+        yield f"{next(iter(wanted))}: expected no attack on messages for task {task.name}."
+    for where, name in wanted.items():
+        if name not in networks:
+            yield f"{where}: no network {name!r}.{did_you_mean(name, networks)}"
+        elif where in kinds:
+            network = networks[name]
+            if (network.family, network.domain, network.start) != ("complex", "kspace", "random"):
+                yield f"{where}: expected a network of family complex, domain kspace and start random; found {name}."
+
+
+@_rule
+def _candidates(
+    audit: Audit,
+    networks: Mapping[str, Network],
+    training: Mapping[str, Any],
+    slices: Slices,
+    runs: Sequence[Block],
+) -> Iterator[str]:
+    """Yield reasons why candidates cannot be named from the messages of a network's training."""
+    for number, name in enumerate(audit.candidates.networks):
+        if name not in networks:
+            continue
+        network, settings, where = networks[name], training_of(training, networks[name]), "audit.candidates.networks"
+        for key, found, right in (
+            ("participation", network.training.get("participation"), EVERYBODY),
+            ("estimator", network.estimator, DESCENT),
+            ("release", settings["release"], GAUSSIAN),
+            ("unit", unit_of(training, network), "patient"),
+        ):
+            if found != right:
+                yield f"{where}.{number}: expected a network trained with {key} {right}; found {name} with {found}."
+        if network.domain not in {"kspace", "features"}:
+            found = f"{name} of {network.domain}"
+            yield f"{where}.{number}: expected a network of domain kspace or features; found {found}."
+        images, sequences = settings["images_per_patient"], len(SEQUENCES)
+        if images % sequences or images > sequences * slices.count:
+            yield (
+                f"{where}.{number}: expected a multiple of {sequences} images a patient, at most "
+                f"{sequences * slices.count}, all of which are in every gradient; found {images}."
+            )
+        if not any(name in block.networks for block in runs):
+            yield f"{where}.{number}: expected a network of runs; found {name}, which no block of runs names."
+
+
+def _sizes_of_nodes(cohort: Cohort, partition: PartitionSettings) -> list[int] | UserError:
+    try:
+        return node_sizes(partition, cohort.train_patients, cohort.simulated.scanner_patients)
+    except UserError as error:
+        return error
+
+
+def _simulates(task: TaskSection, slices: Slices) -> bool:
+    """Return whether the task can simulate patients (its attribute ``simulates``)."""
+    if task.name == BRAIN:
+        return True
+    with suppress(UserError, ValueError):
+        return bool(getattr(task_of(task_content(task, slices)), "simulates", False))
+    return True  # another rule reports what is wrong with the task

@@ -1,0 +1,591 @@
+"""Sections of the configuration: what can be said of an experiment. Other packages have the settings of their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
+
+from typing_extensions import TypedDict
+
+from zetadp.audit.settings import AuditSettings, MembershipSettings
+from zetadp.base.constraints import Count, Filled, NotNegative, OneOf, Positive, Seed, Spelled, Within, check_fields
+from zetadp.base.epsilon import CONSENT, epsilon_label
+from zetadp.base.validation import UserError
+from zetadp.core.settings import MixingSettings, OptimiserSettings, Performance, TrainingSettings
+from zetadp.federation.settings import Patience
+from zetadp.mri.augmentation import AugmentationSettings
+from zetadp.nn.settings import AT_ONCE, DECISIONS, DESCENT, IMAGE, OWN, BackboneTraining, NetworkSettings
+
+BRAIN = "brain_sequences"
+"""The task that has slices, a cohort in the Decathlon's layout and a public backbone."""
+
+EVERYBODY = "all"
+"""Value of ``participation``: every patient takes part in every round."""
+
+FileName = Annotated[str, Spelled("[A-Za-z0-9][A-Za-z0-9_.-]*")]
+Key = Annotated[str, Spelled("[A-Za-z][A-Za-z0-9_]*")]
+Names = Annotated[list[str], Filled()]
+
+
+class AsEpsilon:
+    """Metadata of an epsilon: a number above zero, inf or unclipped, which becomes its one text."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:  # noqa: ANN401
+        """Return the schema of the text."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(self.label)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Any:  # noqa: ANN401
+        """Return what editors may accept."""
+        return {"type": ["number", "string"]}
+
+    @staticmethod
+    def label(value: Any) -> str:  # noqa: ANN401
+        """Return the text of an epsilon."""
+        try:
+            return epsilon_label(value)
+        except (UserError, TypeError) as error:
+            raise ValueError(str(error)) from error
+
+
+Epsilons = Annotated[list[Annotated[str, AsEpsilon()]], Filled()]
+
+
+@dataclass(frozen=True)
+class TaskSection:
+    """What networks learn.
+
+    Attributes
+    ----------
+    name
+        A task of this package (zetadp.tasks), or one of an installed package; its rules stand in
+        workflow/rules/tasks/<name>.smk.
+    settings
+        The task's own settings; its page in docs lists them. Brain sequences have theirs in slices.
+    """
+
+    name: Annotated[str, Spelled("[a-z][a-z0-9_]*")] = BRAIN
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """The simulated cohort; used where source is simulated.
+
+    Attributes
+    ----------
+    seed
+        Another seed gives other patients and other scanners.
+    grid
+        Voxels along x, y and z.
+    scanners
+        Scanners in the cohort, each with a field strength and protocol of its own.
+    population
+        standard; vendor (the same anatomies on scanners of another vendor); healthy (no tumours, ages 18 to 95); heavy
+        (several large lesions, wide oedema, cavities); procedural (brains from implicit shapes, not derived from ICBM
+        152); drawn (anatomy, lesions and scanners of a character that the seed decides).
+    scanner_patients
+        Training patients of each scanner; null scans every patient at a random scanner.
+    """
+
+    seed: Seed = 2026
+    grid: Annotated[list[Annotated[int, Within(ge=8)]], Filled(3, 3)] = field(default_factory=lambda: [64, 64, 24])
+    scanners: Count = 11
+    population: Annotated[str, OneOf(("standard", "vendor", "healthy", "heavy", "procedural", "drawn"))] = "standard"
+    scanner_patients: list[Count] | None = None
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Whose data, and what may be said of them.
+
+    Attributes
+    ----------
+    name
+        Stands for the patients. Ledgers, and the total privacy cost of every run ever made, are kept under this name;
+        other patients need another name. Names that begin with phantom are for simulated cohorts.
+    source
+        simulated (a cohort grown from anatomy and signal equations), download (from the official address; for brain
+        sequences Task01_BrainTumour of the Medical Segmentation Decathlon) or folder (one you have).
+    folder
+        With source folder, the folder of the data; for brain sequences the one that holds dataset.json.
+    train_patients
+        Declared number of training patients (records, where the unit is the record); a public constant.
+    test_patients
+        Declared number of test patients; a public constant.
+    real_patients
+        Whether the volumes are of real people, who require privacy.noise os. null means yes for download and folder, no
+        for simulated; a folder of simulated volumes must say false.
+    unit
+        What the guarantee protects, a patient, a speaker (the same, for spoken words) or a record. For data that are
+        not simulated, patient and speaker need patient_key or one_record_per_patient.
+    patient_key
+        Table (tab-separated, columns file and patient) that says which records belong to one person; zetadp convert
+        writes it as patient_key.tsv.
+    one_record_per_patient
+        Declares that no two records of the cohort are of one person. Nothing can check it.
+    simulated
+        The simulated cohort; used where source is simulated.
+    """
+
+    name: FileName
+    source: Annotated[str, OneOf(("simulated", "download", "folder"))]
+    train_patients: Count
+    test_patients: Count
+    folder: str | None = None
+    real_patients: bool | None = None
+    unit: Annotated[str, OneOf(("patient", "speaker", "record"))] = "record"
+    patient_key: str | None = None
+    one_record_per_patient: bool = False
+    simulated: Simulated = field(default_factory=Simulated)
+
+    @property
+    def patients(self) -> dict[str, int]:
+        """The declared numbers of patients."""
+        return {"train": self.train_patients, "test": self.test_patients}
+
+    @property
+    def real(self) -> bool:
+        """Whether the data are of real people: as declared; by default, all but simulated cohorts are."""
+        return self.source != "simulated" if self.real_patients is None else self.real_patients
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Which slices of a volume are used, and their size.
+
+    Attributes
+    ----------
+    count
+        Centre slices of the axial axis, of each sequence.
+    size
+        Side of the square slices after area averaging, in pixels.
+    decision
+        What is classified at once, in the task of pulse sequences. image is each image by itself; slice is the images
+        of all sequences of a slice together, one of each sequence; volume is the volumes of all sequences of a patient
+        together, one of each.
+    """
+
+    count: Count = 20
+    size: Annotated[int, Within(ge=8)] = 32
+    decision: Annotated[str, OneOf(DECISIONS)] = IMAGE
+
+
+def _keys(*kinds: type, without: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the types of all fields of settings classes, as keys of one flat section."""
+    found = {name: hint for kind in kinds for name, hint in get_type_hints(kind, include_extras=True).items()}
+    found["optimiser"] = found.pop("name", None)
+    return {name: hint for name, hint in found.items() if name not in without}
+
+
+_typed_dict: Any = TypedDict  # mypy wants the keys written out
+
+
+def _section(name: str, keys: Mapping[str, Any], described_by: Sequence[type], text: str) -> Any:  # noqa: ANN401
+    """Return the type of a section that holds only the keys which are given."""
+    section: Any = _typed_dict(name, keys, total=False)
+    section.__doc__, section.described_by = text, described_by
+    return section
+
+
+_OF_TRAINING = (TrainingSettings, OptimiserSettings, Performance)
+_GENERAL = {
+    **_keys(*_OF_TRAINING, without=("recipe", "rounds", "noise", "estimator", "feature_norm", "mixing")),
+    "unit": Annotated[str, OneOf(("patient", IMAGE))],
+}
+_OWN = {
+    **{name: hint for name, hint in _GENERAL.items() if name not in {"checkpoint_seconds", "tf32"}},
+    "estimator": Annotated[str, OneOf((DESCENT, *AT_ONCE))],
+    "mixing": _section(
+        "Mixing",
+        {**_keys(MixingSettings, without=("learn", "optimiser")), "degree": Positive},
+        (MixingSettings,),
+        """How the rows of mixed_rows are mixed.
+
+Attributes
+----------
+rows
+    Rows that each node releases; without it, as many as a node of median size has patients.
+degree
+    Patients expected in a row; without it, what the theorem says for the epsilon of the run.
+""",
+    ),
+    "feature_norm": Positive,
+    "rounds": Count,
+    "participation": Annotated[str, OneOf(("sampled", EVERYBODY))],
+    "expected_patients": Positive,
+}
+if TYPE_CHECKING:
+    Training: TypeAlias = Mapping[str, Any]
+    OwnTraining: TypeAlias = Mapping[str, Any]
+else:
+    Training = _section(
+        "Training",
+        _GENERAL,
+        _OF_TRAINING,
+        """How a model is trained.
+
+Attributes
+----------
+optimiser
+    The server's, nadam or sgd (plain steps, whose length does not adapt to the noise).
+unit
+    Who is drawn, clipped and hidden, each by itself. patient, or image, for comparison with figures that hold per
+    image, on simulated cohorts only; as many images are drawn as of patients, statements are labelled per image, and
+    print the much larger epsilon of a patient beside it.
+""",
+    )
+    OwnTraining = _section(
+        "OwnTraining",
+        _OWN,
+        _OF_TRAINING,
+        """How one network is trained, in place of what training and its arm say.
+
+Attributes
+----------
+optimiser, unit
+    As in training.
+mixing
+    How the rows of mixed_rows are mixed.
+participation
+    sampled draws patients as the arm says; all lets every patient take part in every round, which needs fewer rounds
+    and adds no randomness but the noise.
+expected_patients
+    Expected number of patients in a round at each node.
+""",
+    )
+DEFAULTS: Mapping[str, Any] = {
+    "unit": "patient",
+    **{
+        "optimiser" if each.name == "name" else each.name: each.default
+        for kind in _OF_TRAINING
+        for each in fields(kind)
+        if each.default is not MISSING and ("optimiser" if each.name == "name" else each.name) in _GENERAL
+    },
+}
+"""Training settings that neither ``training`` nor the network gives."""
+
+
+@dataclass(frozen=True)
+class Network(NetworkSettings):
+    """A network, and how it is trained.
+
+    Attributes
+    ----------
+    training
+        How this network is trained, in place of what training and its arm say.
+    """
+
+    training: OwnTraining = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check the network, which comes from this package."""
+        super().__post_init__()
+        if self.family == OWN:
+            raise ValueError("Expected a family of this package: networks of one's own are for the library, found own.")
+
+    @property
+    def settings(self) -> NetworkSettings:
+        """The network without its training."""
+        return NetworkSettings(**{each.name: getattr(self, each.name) for each in fields(NetworkSettings)})
+
+    @property
+    def estimator(self) -> str:
+        """The estimator of its training."""
+        return str(self.training.get("estimator", DESCENT))
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Public patients.
+
+    Attributes
+    ----------
+    seed
+        Another seed gives other public patients.
+    patients
+        How many.
+    shapes
+        How many more with brains of random shapes, which features of all layers are learnt from as well. Their seed is
+        that above and 500.
+    shards
+        Jobs that the simulation is cut into.
+    """
+
+    seed: Seed = 1
+    patients: Annotated[int, Within(ge=2)] = 3200
+    shapes: Annotated[int, Within(ge=2)] = 1600
+    shards: Count = 16
+
+
+@dataclass(frozen=True)
+class BackboneNetwork:
+    """The backbone, as in networks; a complex network with a pooled head.
+
+    Attributes
+    ----------
+    widths, convolutions, head, groups, transform
+        As in networks.
+    """
+
+    widths: Annotated[list[Count], Filled()] = field(default_factory=lambda: [16, 32, 64])
+    convolutions: Count = 2
+    head: Annotated[str, OneOf(("pooled",))] = "pooled"
+    groups: Count = 8
+    transform: Annotated[str, OneOf(("none", "fourier"))] = "fourier"
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """How a public backbone is trained, on simulated patients only (docs/pretraining.md).
+
+    Attributes
+    ----------
+    simulation
+        The public patients.
+    held_out
+        Public patients that the backbone is measured on.
+    network
+        The backbone, as in networks; a complex network with a pooled head.
+    training
+        How it is trained.
+    augmentation
+        How images are varied in k-space.
+    """
+
+    simulation: Simulation = field(default_factory=Simulation)
+    held_out: Count = 200
+    network: BackboneNetwork = field(default_factory=BackboneNetwork)
+    training: BackboneTraining = field(default_factory=BackboneTraining)
+    augmentation: AugmentationSettings = field(default_factory=AugmentationSettings)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """How the training patients are held, and against whom they are protected.
+
+    Attributes
+    ----------
+    expected_patients
+        Expected number of patients in a round at each node, R; the sampling probability is R divided by the node's
+        number of patients.
+    threat
+        local (every node holds its own patients and hides its own message, from the server too), central (one trusted
+        holder of all training patients), or secure_aggregation (nodes add less noise each, because the server is taken
+        to see only the sum of their messages; simulated, since no protocol is implemented, and refused for real
+        patients, with noise os and with engine flower; docs/privacy.md). null means central for the arm called central,
+        local for others.
+    colluding
+        With secure_aggregation, how many nodes may collude with the server or be missing; the others' noise must
+        suffice.
+    rounds
+        Rounds; either this or epochs.
+    epochs
+        Passes over a node's patients; gives rounds = epochs * N / R for the node of median size.
+    """
+
+    expected_patients: Positive
+    threat: Annotated[str, OneOf(("local", "secure_aggregation", "central"))] | None = None
+    colluding: Count = 1
+    rounds: Count | None = None
+    epochs: Positive | None = None
+
+    def __post_init__(self) -> None:
+        """Check that the number of rounds is given once."""
+        if (self.rounds is None) == (self.epochs is None):
+            raise ValueError("expected exactly one of rounds and epochs.")
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """The guarantee that runs are calibrated to.
+
+    Attributes
+    ----------
+    delta
+        The delta of (epsilon, delta).
+    noise
+        seeded is reproducible and protects nobody; statements then call the run simulated. os is exact integer noise
+        from the operating system's generator, which real patients require.
+    cap
+        The most that all runs ever made on the cohort together may cost one patient (one record if cohort.unit is
+        record), as epsilon at privacy.delta. A run that would exceed it is refused before anything is released. null
+        sets no cap.
+    trainings
+        How many trainings on real patients runs may ask for. Each of them costs the same patients again, so more than
+        one is written down here.
+    without_noise
+        Consent to runs on real patients with epsilon inf or unclipped, as the sentence I know that this protects
+        nobody. null refuses such runs.
+    finish_seconds
+        With noise os and real patients, a training ends at a whole multiple of so many seconds after its start, since
+        the time that it took tells how many patients were drawn. At most 60 are waited where every patient takes part
+        in every round.
+    """
+
+    delta: Annotated[float, Within(gt=0, lt=1)] = 0.001
+    noise: Annotated[str, OneOf(("seeded", "os"))] = "seeded"
+    cap: Positive | None = None
+    trainings: Count = 1
+    without_noise: str | None = None
+    finish_seconds: Count = 600
+
+    def __post_init__(self) -> None:
+        """Check the consent."""
+        if self.without_noise not in {None, CONSENT}:
+            raise ValueError(f"Expected without_noise to be the sentence '{CONSENT}', found {self.without_noise!r}.")
+
+
+@dataclass(frozen=True)
+class Federation(Patience):
+    """How the federation of engine flower goes on; on separate machines these stand in the sites' own settings.
+
+    Attributes
+    ----------
+    update
+        How updates travel, float32 as they are, float16 or int8 rounded after the noise, which costs no privacy.
+    answer_seconds
+        Nodes answer at whole multiples of so many seconds, since the time of a round tells how many patients were
+        drawn; above the longest time of a round, and above zero for real patients.
+    """
+
+    update: Annotated[str, OneOf(("float32", "float16", "int8"))] = "float32"
+    answer_seconds: NotNegative = 10
+
+
+@dataclass(frozen=True)
+class Membership(MembershipSettings):
+    """Membership inference against finished models (rule audit_membership, docs/membership.md).
+
+    Attributes
+    ----------
+    network
+        Name of a network to attack; null takes softmax regression, of which hundreds train in seconds. Other networks
+        want a GPU.
+    """
+
+    network: str | None = None
+
+
+@dataclass(frozen=True)
+class InvertedMessage:
+    """A kind of message to attack.
+
+    Attributes
+    ----------
+    network
+        Name from networks, of family complex and domain kspace.
+    patients
+        Patients in the message.
+    images
+        Images of each patient.
+    epsilons
+        Epsilons of the one message; inf adds no noise.
+    objectives
+        What is sought, cosine (the direction of the message, Geiping et al. 2020) or euclidean (the message itself, Zhu
+        et al. 2019).
+    """
+
+    network: str
+    patients: Count = 1
+    images: Annotated[int, Within(ge=1, le=80)] = 1
+    epsilons: Epsilons = field(default_factory=lambda: ["inf"])
+    objectives: Annotated[list[Annotated[str, OneOf(("cosine", "euclidean"))]], Filled()] = field(
+        default_factory=lambda: ["cosine"]
+    )
+
+
+@dataclass(frozen=True)
+class Inversion:
+    """Images rebuilt from single messages of training (rule invert_gradients), of patients simulated for this alone.
+
+    Attributes
+    ----------
+    messages
+        Messages of each kind.
+    steps
+        Steps of the search from each start. One evaluates some twenty gradients.
+    kinds
+        The kinds of messages to attack. An empty list attacks none.
+    """
+
+    messages: Count = 3
+    steps: Count = 10
+    kinds: list[InvertedMessage] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Naming the right one of several candidates from all messages of a training (rule name_candidates).
+
+    Attributes
+    ----------
+    networks
+        Names of networks to attack, which are in runs and in whose training everybody takes part in every round. An
+        empty list attacks none.
+    patients
+        Simulated patients, of whom candidates are drawn.
+    candidates
+        Numbers of candidates.
+    epsilons
+        Epsilons of the whole training.
+    """
+
+    networks: list[str] = field(default_factory=list)
+    patients: Annotated[int, Within(ge=2)] = 100
+    candidates: Annotated[list[Annotated[int, Within(ge=2)]], Filled()] = field(default_factory=lambda: [10, 100])
+    epsilons: Annotated[list[Positive], Filled()] = field(default_factory=lambda: [1, 8, 30])
+
+    def __post_init__(self) -> None:
+        """Check that there are as many patients as candidates."""
+        check_fields(self)
+        if (most := max(self.candidates)) > self.patients:
+            raise ValueError(f"expected at most the {self.patients} patients as candidates; found {most}.")
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Attacks on the shipped code; they simulate their own patients and never touch the cohort.
+
+    Attributes
+    ----------
+    training
+        Audits of whole trainings with the noise of this experiment (rule audit, docs/audit.md).
+    membership
+        Membership inference against finished models (rule audit_membership, docs/membership.md).
+    inversion
+        Images rebuilt from single messages of training (rule invert_gradients, docs/inversion.md), of patients
+        simulated for this alone.
+    candidates
+        Naming the right one of several candidates from all messages of a training (rule name_candidates,
+        docs/inversion.md), of patients simulated for this alone.
+    """
+
+    training: AuditSettings = field(default_factory=AuditSettings)
+    membership: Membership = field(default_factory=Membership)
+    inversion: Inversion = field(default_factory=Inversion)
+    candidates: Candidates = field(default_factory=Candidates)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of the grid: every combination of its lists.
+
+    Attributes
+    ----------
+    networks
+        Names from networks.
+    arms
+        Names from arms.
+    epsilons
+        Target epsilons; inf clips without noise, unclipped does neither.
+    seeds
+        Seeds.
+    """
+
+    networks: Names
+    arms: Names
+    epsilons: Epsilons
+    seeds: Annotated[list[Seed], Filled()]
