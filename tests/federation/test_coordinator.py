@@ -118,13 +118,6 @@ def test_both_engines_train_every_method_to_the_same_bits(method, tmp_path):
     assert not torch.equal(flat(found), flat(before))
 
 
-def test_in_larger_passes_they_agree_to_rounding(tmp_path):
-    plan = make_plan(nodes=3, rounds=6)
-    expected = simulated(plan, tmp_path, replace(OFTEN, chunk=64))
-    found = coordinator(plan, DirectLine(hospitals(plan, tmp_path, chunk=64)), tmp_path).run()
-    torch.testing.assert_close(flat(found), flat(expected.model), rtol=1e-4, atol=1e-5)
-
-
 def test_with_exact_noise_they_sum_the_same_integers(tmp_path, monkeypatch):
     """Noise of the operating system cannot be repeated; without it, and with everybody drawn, all else can."""
     module = "zetadp.privacy.mechanism"

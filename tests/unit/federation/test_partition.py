@@ -126,17 +126,6 @@ def test_without_patients_to_watch_all_test_patients_are_at_the_server():
     assert set(table.query("role == 'test'")["node"]) == {SERVER}
 
 
-def test_fewer_patients_than_nodes_are_refused():
-    with pytest.raises(UserError, match=r"found 3 patients for 4 nodes. Lower partition.nodes"):
-        node_sizes(PartitionSettings(nodes=4), 3, None)
-
-
-@pytest.mark.parametrize("declared", [None, [1, 2]])
-def test_scanners_must_be_declared(declared):
-    with pytest.raises(UserError, match="Expected 3 numbers in scanner_patients"):
-        node_sizes(PartitionSettings(nodes=3, by="scanner"), 3, declared)
-
-
 def test_hospitals_of_declared_sizes_hold_as_many():
     choice = PartitionSettings(nodes=3, sizes=[9, 6, 3], validation_patients=0)
     sizes = node_sizes(choice, 18, None)
@@ -145,16 +134,19 @@ def test_hospitals_of_declared_sizes_hold_as_many():
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "train", "scanners", "words"),
     [
-        ({"sizes": [9, 9]}, "each of the 3 nodes of partition.nodes, found 2 numbers"),
-        ({"sizes": [9, 6, 4]}, "add up to the 18 training patients of cohort.train_patients, found 19"),
-        ({"sizes": [9, 6, 3], "by": "scanner"}, "no partition.sizes for partition.by: scanner"),
+        ({"nodes": 4}, 3, None, "partition.nodes"),
+        ({"by": "scanner"}, 18, None, "scanner_patients"),
+        ({"by": "scanner"}, 18, [1, 2], "scanner_patients"),
+        ({"sizes": [9, 9]}, 18, [6, 6, 6], "partition.nodes"),
+        ({"sizes": [9, 6, 4]}, 18, [6, 6, 6], "cohort.train_patients"),
+        ({"sizes": [9, 6, 3], "by": "scanner"}, 18, [6, 6, 6], "partition.by: scanner"),
     ],
 )
-def test_sizes_that_contradict_another_key_are_refused(given, words):
+def test_sizes_that_contradict_another_key_are_refused(given, train, scanners, words):
     with pytest.raises(UserError, match=words):
-        node_sizes(PartitionSettings(nodes=3, **given), 18, [6, 6, 6])
+        node_sizes(PartitionSettings(**{"nodes": 3} | given), train, scanners)
 
 
 def test_watching_must_leave_patients_to_test():

@@ -45,7 +45,7 @@ from flwr.supercore.inflatable.inflatable_utils import (
 )
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supercore.retry import RetryInvoker, constant
+from flwr.supercore.retry import RetryInvoker, RetryState, constant
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
@@ -97,7 +97,9 @@ class Uplink:
     def __init__(self, server: str, authority: Path, key: Path) -> None:
         private = read_node_key(key)
         self.server, self.authority, self.public = server, authority, private.public_key()
-        self._retries = RetryInvoker(lambda: constant(RETRY_SECONDS), httpx.TransportError, None, None)
+        self._retries = RetryInvoker(
+            lambda: constant(RETRY_SECONDS), httpx.TransportError, None, None, on_backoff=self._tell
+        )
         self._client = FleetHttpClient.from_server_address(
             server,
             insecure=False,
@@ -123,6 +125,11 @@ class Uplink:
             except httpx.HTTPError as failure:
                 logger.debug("not signed off: %s", failure)
         self._client.close()
+
+    def _tell(self, state: RetryState) -> None:
+        """Log once that a request is repeated."""
+        if state.tries == 1:
+            logger.warning("no answer from %s; it is asked again and again", self.server)
 
     def sign_on(self) -> None:
         """Connect, as soon as a server is there that knows this node.

@@ -114,7 +114,7 @@ class SuperLink:
 
     def __exit__(self, *error: object) -> None:
         self._server.should_exit = True
-        self._thread.join()
+        self._thread.join(5)  # a connection that does not end must not keep the model from being written
 
     def nodes(self) -> Sequence[NodeInfo]:
         """Return what is known of the nodes that are connected."""
