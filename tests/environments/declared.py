@@ -24,8 +24,8 @@ CONDA_TO_PYPI = {"pytorch": "torch", "matplotlib-base": "matplotlib", "python-is
 IMPORTED_AS = {"dp-accounting": "dp_accounting", "pyyaml": "yaml"}
 # Calls that need the package which they name.
 BY_NAME = {"importlib.import_module", "import_module", "resources.files", "importlib.resources.files"}
-# What only Snakemake's own process imports, and the library itself.
-NOT_OF_STAGES = {"snakemake", "zetadp"}
+# What only Snakemake's own process imports, what comes with pydantic where settings are read, and the library itself.
+NOT_OF_STAGES = {"snakemake", "zetadp", "pydantic_core"}
 
 
 def listed(environment: str) -> dict[str, str]:

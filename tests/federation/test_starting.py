@@ -195,9 +195,9 @@ FAULTS_OF_SERVERS = {
     "one key": lambda site: swap(site, "keys/node-01.pub.pem", "keys/node-02.pub.pem"),
     "'node-02'": lambda site: put_settings(site, keys={"node-01": "keys/node-01.pub.pem"}),
     "modle": lambda site: put_settings(site, modle="a"),
-    "patience.mising": lambda site: put_settings(site, patience={"mising": "wait"}),
+    "'mising' at patience": lambda site: put_settings(site, patience={"mising": "wait"}),
     "patience.give_up_seconds": lambda site: put_settings(site, patience={"give_up_seconds": "1 day"}),
-    "keys.node-01": lambda site: put_settings(site, keys={"node-01": 3}),
+    "keys.node-01": lambda site: put_settings(site, keys={"node-01": True}),
     "evaluate_every": lambda site: put_settings(site, evaluate_every=0),
 }
 

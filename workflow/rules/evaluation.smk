@@ -36,7 +36,7 @@ rule evaluate:
     params:
         device=CONFIG.device,
         tf32=lambda wildcards: CONFIG.training_of(wildcards.network)["tf32"],
-        settings=lambda wildcards: vars(CONFIG.networks[wildcards.network].settings),
+        settings=lambda wildcards: CONFIG.networks[wildcards.network].content,
         cohort_label=cohort_label(),
         code=code_of("scripts/evaluate.py", TASK_CODE),
     script:

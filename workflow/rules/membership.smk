@@ -27,7 +27,7 @@ rule audit_membership:
     params:
         settings=asdict(CONFIG.audit.membership),
         network=(
-            vars(CONFIG.networks[CONFIG.audit.membership.network].settings)
+            CONFIG.networks[CONFIG.audit.membership.network].content
             if CONFIG.audit.membership.network in CONFIG.networks
             else None
         ),

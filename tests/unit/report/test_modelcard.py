@@ -31,7 +31,7 @@ def configuration():
 
 
 CONFIGURATION = configuration()
-NETWORK = vars(CONFIGURATION.networks["complex"].settings)
+NETWORK = CONFIGURATION.networks["complex"].content
 
 
 def card(tmp_path, *, label="simulated cohort", right=None, settings=NETWORK, **run):
@@ -162,7 +162,7 @@ LOGARITHM = ", logarithm of the magnitude, standardised over the image."
     ],
 )
 def test_the_task_describes_the_network_that_it_is_about(tmp_path, name, described, prepared):
-    text = card(tmp_path, settings=vars(CONFIGURATION.networks[name].settings))
+    text = card(tmp_path, settings=CONFIGURATION.networks[name].content)
     task = text[text.index("## Task") : text.index("## Data")]
     assert described in task
     assert prepared in task
@@ -185,7 +185,7 @@ def test_the_task_describes_the_network_that_it_is_about(tmp_path, name, describ
     ],
 )
 def test_only_settings_that_count_for_the_family_are_listed(tmp_path, name, settings):
-    text = card(tmp_path, settings=vars(CONFIGURATION.networks[name].settings))
+    text = card(tmp_path, settings=CONFIGURATION.networks[name].content)
     listed = {line.split(": ")[0].removeprefix("- network, ") for line in text.splitlines() if "- network, " in line}
     of_complex = {"activation", "transform", "start"} if name in {"hidden", "tuned_norms"} else set()
     assert listed == settings | of_complex

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zetadp.base.reading import read_file
 from zetadp.base.storage import write_json
 from zetadp.base.validation import UserError, one_of, positive
 from zetadp.core.plan import Plan
 from zetadp.federation.flower.certificates import read_public_key
-from zetadp.federation.flower.settings_file import read_settings
 from zetadp.federation.settings import Patience
 from zetadp.privacy.budget import Cap, Permission
 from zetadp.privacy.ledger import read_ledger
@@ -100,15 +100,7 @@ class HospitalSettings:
         UserError
             If the file cannot be read or has a key too many or too few.
         """
-
-        def build(content: dict[str, Any]) -> HospitalSettings:
-            for key in ("plan", "images", "state", "backbone"):
-                if key != "backbone" or content.get(key) is not None:
-                    content[key] = (path.parent / content[key]).resolve()
-            cap = content.get("cap")
-            return cls(**content | {"cap": None if cap is None else Cap(**cap)})
-
-        return read_settings(path, "a hospital's node", cls, build)
+        return read_file(cls, path, "a hospital's node")
 
 
 def ledger_of(settings: HospitalSettings, plan: Plan) -> Path:
@@ -208,31 +200,7 @@ class ServerSettings:
         UserError
             If the file cannot be read or has a key too many or too few.
         """
-
-        def build(content: dict[str, Any]) -> ServerSettings:
-            for key in (
-                "plan",
-                "model",
-                "history",
-                "ledger",
-                "ledger_file",
-                "checkpoint",
-                "watched",
-                "cache",
-                "backbone",
-            ):
-                if content.get(key) is not None:
-                    content[key] = (path.parent / content[key]).resolve()
-            content["keys"] = {name: (path.parent / key).resolve() for name, key in content["keys"].items()}
-            permission, cap = content.get("permission"), content.get("cap")
-            parts = {
-                "patience": Patience(**content.get("patience", {})),
-                "permission": Permission(**permission) if permission else None,
-                "cap": Cap(**cap) if cap else None,
-            }
-            return cls(**{**content, **parts})
-
-        return read_settings(path, "a federation's server", cls, build)
+        return read_file(cls, path, "a federation's server")
 
     def agreed(self) -> tuple[Plan, dict[str, bytes]]:
         """Return the plan and the public key of each of its nodes.
