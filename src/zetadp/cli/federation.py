@@ -54,9 +54,7 @@ def _run_demo(given: argparse.Namespace) -> None:
 
     model = run_demo(given.folder, tell)
     volume = next((given.folder / "server/imagesTs").iterdir())
-    print(
-        f"\nTry next:\n  zetadp predict {model} {volume}\n  zetadp risk {given.folder / 'ledger.jsonl'} --unit patient"
-    )
+    print(f"\nTry next:\n  zetadp predict {model} {volume}\n  zetadp risk {given.folder / 'ledger.jsonl'}")
 
 
 def _certificates(parser: argparse.ArgumentParser) -> None:
