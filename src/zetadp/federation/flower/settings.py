@@ -19,9 +19,6 @@ from zetadp.privacy.ledger import read_ledger
 LARGEST_DELTA = 1e-3
 """A hospital judges at this delta or a smaller one, whatever delta a plan declares."""
 
-SETTINGS = "settings"
-"""Key of the run's configuration that names the server's settings file."""
-
 
 @dataclass(frozen=True)
 class HospitalSettings:
@@ -40,7 +37,8 @@ class HospitalSettings:
     attempts
         How often the training may be begun from its first round. Each attempt is paid for by the same patients.
     most_epsilon
-        The most that all attempts together may cost a patient, at the plan's delta. A plan that costs more than its own
+        The most that all attempts together may cost a patient, at the plan's delta, or at 0.001 if that is smaller. It
+        is asked of what the ledger records, whatever plan earlier attempts had. A plan that costs more than its own
         epsilon is always refused. Null sets no further limit.
     cap
         The most that all runs recorded in the state folder together may cost a patient: ``epsilon`` and ``delta``. The
