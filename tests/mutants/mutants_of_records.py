@@ -52,6 +52,7 @@ def ledger_not_synced(original: Any) -> Any:
 def training_anew_forgets_the_ledger(original: Any) -> Any:
     def start(self: Ledger, header: Mapping[str, Any], draws: Any = None) -> None:
         self._file.truncate(0)
+        self._size = 0
         self._head, self.attempts = "0" * 64, 0
         original(self, header, draws)
 

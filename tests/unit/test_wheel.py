@@ -73,9 +73,9 @@ def test_own_data_are_trained_accounted_and_explained(installed, tmp_path):
     said = call(installed, "python", ROOT / "examples/own_network.py", at=tmp_path)
     assert "differentially private for each training patient" in said
     (ledger,) = tmp_path.rglob("ledgers/mine.jsonl")
-    said = call(installed, "zetadp", "ledger", ledger, "--delta", "1e-5", "--unit", "patient", at=tmp_path)
+    said = call(installed, "zetadp", "ledger", ledger, at=tmp_path)
     assert "epsilon 8 at delta 1e-05" in said
-    assert "risk.html" in call(installed, "zetadp", "risk", ledger, "--delta", "1e-5", at=tmp_path)
+    assert "risk.html" in call(installed, "zetadp", "risk", ledger, at=tmp_path)
     assert (ledger.parent / "risk.html").stat().st_size > 0
 
 

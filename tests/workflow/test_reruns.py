@@ -131,7 +131,7 @@ def test_what_was_released_stays_counted_when_results_are_deleted(copy):
         ledgers = str(copy.root / "ledgers/phantom-smoke")
         paths = {"total": copy.root / "total.json", "text": copy.root / "total.txt"}
         paths["table"] = copy.root / "resources/phantom-smoke/index.csv"
-        main(ledgers=[], **paths, ledger_folder=ledgers, others="", delta=0.001, unit="patient")
+        main(ledgers=[], **paths, ledger_folder=ledgers, others="")
         return json.loads(paths["total"].read_text())["private_rows"]
 
     before = total()

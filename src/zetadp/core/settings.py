@@ -194,6 +194,7 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         """Check every setting."""
         whole(1, MOST_ROUNDS, rounds=self.rounds)
+        whole(1, 10**6, images_per_patient=self.images_per_patient)
         check_fields(self)
         if not KINDS[self.release].gaussian and self.noise == "os":
             raise UserError(f"Expected release {GAUSSIAN} with noise os, found {self.release}: {NO_EXACT_DIRECTION}.")
