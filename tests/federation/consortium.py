@@ -111,5 +111,8 @@ class Consortium:
 
     def own_account(self, name: str) -> Attempt:
         """Return a node's own account of the last training; an empty one where it took no part."""
-        last = read_ledger(self.state(name) / "ledgers" / f"{self.plan.label}.jsonl")[-1]
+        path = self.state(name) / "ledgers" / f"{self.plan.label}.jsonl"
+        if not path.exists():  # it was stopped before its first release
+            return Attempt(header={})
+        last = read_ledger(path)[-1]
         return last if last.header["federation"] == self.account().identity else Attempt(header={})
