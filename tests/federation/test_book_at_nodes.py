@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 
 import pytest
@@ -88,6 +89,14 @@ def test_most_epsilon_is_asked_before_a_round_is_released_again(tmp_path):
     hospital.ledger_path.write_text("".join(text[:-1]))  # killed before the note that the message was sent
     again = [ask(hospital, number, "x") for number in (0, 1, 2, 3)]
     assert not all(again)
+
+
+def test_a_hospital_may_set_both_limits(tmp_path):
+    """They share one lock: asked for twice, it would never be given."""
+    hospital = make_hospital(plan_of(2), 1, tmp_path, **REAL, most_epsilon=8.1, cap=Cap(8.1, DELTA))
+    signal.alarm(60)  # ends the tests' process: a node that waits for itself is a failure
+    assert ask(hospital, 0, "x")
+    signal.alarm(0)
 
 
 # Point 7: the account belongs to patients

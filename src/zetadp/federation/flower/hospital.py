@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ from zetadp.federation.flower.protocol import (
 from zetadp.federation.flower.settings import HospitalSettings, header_at, ledger_of, limits_of
 from zetadp.mri.dataset import pick_device
 from zetadp.privacy import accounting
-from zetadp.privacy.book import ledger_files
+from zetadp.privacy.book import held, ledger_files
 from zetadp.privacy.budget import CapError
 from zetadp.privacy.events import Event
 from zetadp.privacy.ledger import Ledger, LostError, read_ledger
@@ -210,9 +209,10 @@ class Hospital:
         spare = self.settings.attempts - ledger.attempts
         if spare <= 0:
             raise _RefusedError(Reason.ATTEMPTS)
-        with ExitStack() as stack:
+        # One lock for all limits: a process that asked for it twice would wait for itself.
+        with held(self.ledger_path.parent):
             for limit in limits_of(self.settings, self.plan):
-                stack.enter_context(limit.starting(self.ledger_path, header, spare))
+                limit.check_plan(self.ledger_path, header, spare)
             ledger.start(header)
 
     def _check_again(self, ledger: Ledger, events: Sequence[Event]) -> None:
