@@ -12,7 +12,7 @@ import fcntl
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from zetadp.base.storage import make_folder, sync_folder, writing
@@ -49,7 +49,7 @@ class Book:
     folder: Path
     ledgers: Mapping[Path, Sequence[Attempt]]
     others: Sequence[Book] = ()
-    shared: Mapping[str, int] | None = None
+    shared: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path, sealed: Iterable[Path] = ()) -> Book:
@@ -69,13 +69,11 @@ class Book:
             records; or a ledger that no register names.
         """
         own = cls._alone(folder)
-        shared = Register.read(folder).shares
         heads = {head for attempts in own.ledgers.values() for attempt in attempts for head in attempt.heads}
         lost = [path for path in sealed if not {attempt.last for attempt in read_ledger(path)} <= heads]
         if lost:
             raise LostError(f"{folder} lacks records of {path}" for path in lost)
-        others = [cls._alone(folder.parent / name, wanted=True) for name in sorted(shared)]
-        return replace(own, others=others, shared=shared)
+        return replace(own, others=[cls._alone(folder.parent / name, wanted=True) for name in sorted(own.shared)])
 
     @classmethod
     def _alone(cls, folder: Path, *, wanted: bool = False) -> Book:
@@ -96,7 +94,7 @@ class Book:
             problems.append(f"{folder / REGISTER} is missing")
         if problems:
             raise LostError(dict.fromkeys(problems))
-        return cls(folder, ledgers)
+        return cls(folder, ledgers, shared=known.shares)
 
     def runs(self, about: Path | None = None) -> list[Run]:
         """Return every run that counts, also failed, repeated and deleted ones, each to its declared end.

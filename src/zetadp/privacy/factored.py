@@ -10,7 +10,7 @@ is a bound on the contribution to the sum, rounding included.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -167,15 +167,8 @@ def watched(layers: Mapping[str, nn.Module]) -> Iterator[list[Use]]:
         # If nothing before this layer is trained, its output would have no gradient.
         seen.append(Use(name, x.detach(), output if output.requires_grad else output.requires_grad_()))
 
-    handles = [
-        layer.register_forward_hook(lambda _, arguments, output, name=name: note(name, arguments[0], output))
-        for name, layer in layers.items()
-    ]
-    try:
+    with _hooked(layers, note):
         yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
@@ -193,12 +186,19 @@ def calls_of(modules: Mapping[str, nn.Module]) -> Iterator[list[Use]]:
         seen.append(Use(name, x.detach(), get_gradient_edge(output)))
         return output
 
+    with _hooked(modules, note):
+        yield seen
+
+
+@contextmanager
+def _hooked(modules: Mapping[str, nn.Module], note: Callable[[str, Tensor, Tensor], Tensor | None]) -> Iterator[None]:
+    """Call a function with name, input and output of each call of some modules; what it returns replaces the output."""
     handles = [
         module.register_forward_hook(lambda _, arguments, output, name=name: note(name, arguments[0], output))
         for name, module in modules.items()
     ]
     try:
-        yield seen
+        yield
     finally:
         for handle in handles:
             handle.remove()
