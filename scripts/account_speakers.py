@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -11,9 +10,6 @@ from zetadp.base.workflow import run
 from zetadp.privacy import accounting
 from zetadp.privacy.exposure import distinct, run_of, seen_by
 from zetadp.privacy.ledger import read_ledger
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(*, ledgers: list[Path], table: Path, runs: list[list[str]], delta: float, clips: int) -> None:
@@ -31,4 +27,4 @@ def main(*, ledgers: list[Path], table: Path, runs: list[list[str]], delta: floa
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

@@ -1,16 +1,12 @@
 """Compute the total cost in privacy of all runs on a cohort."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zetadp.base.storage import write_json, write_text
 from zetadp.base.workflow import run
 from zetadp.privacy.book import Book, claim
 from zetadp.privacy.statement import total_statement
 from zetadp.privacy.wording import plain_text
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(
@@ -36,4 +32,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

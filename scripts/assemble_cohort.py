@@ -1,15 +1,12 @@
 """Write ``dataset.json`` of a simulated cohort once all its volumes are there."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zetadp.base.storage import read_json
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
 from zetadp.phantom.cohort import PhantomSettings, write_dataset_json
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(*, receipts: list[Path], dataset: Path, settings: dict[str, Any]) -> None:
@@ -26,4 +23,4 @@ def main(*, receipts: list[Path], dataset: Path, settings: dict[str, Any]) -> No
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

@@ -5,7 +5,7 @@ import logging
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zetadp.audit.settings import AuditSettings
 from zetadp.audit.suite import Finding, Target, carry_out, frame, plan, sheet
@@ -18,9 +18,6 @@ from zetadp.report.auditfigure import audit_figure
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown, to_text
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 COHORT = "none, a stub network and images of its own"
 SEEDS = "one fixed seed an audit; exact noise has none"
@@ -108,4 +105,4 @@ def report_refuted(findings: list[Finding], table: str, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

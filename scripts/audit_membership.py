@@ -3,7 +3,7 @@
 import logging
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,9 +22,6 @@ from zetadp.phantom.cohort import PhantomSettings, simulate_patient
 from zetadp.phantom.scanners import CHANNELS
 from zetadp.report.auditfigure import membership_roc
 from zetadp.report.figurestyle import save_svg
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 GRID = (64, 64, 24)
 
@@ -98,4 +95,4 @@ def simulated(settings: MembershipSettings, domain: str) -> ImageStack:
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

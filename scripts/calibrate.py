@@ -2,15 +2,12 @@
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zetadp.base.storage import write_json
 from zetadp.base.workflow import run
 from zetadp.core.plan import Plan
 from zetadp.core.promise import noise_of_plan
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(*, noise: Path, calibration: str, plan: dict[str, Any]) -> None:
@@ -22,4 +19,4 @@ def main(*, noise: Path, calibration: str, plan: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

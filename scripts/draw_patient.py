@@ -1,7 +1,6 @@
 """Draw one held-out patient: slices, k-space, whitened k-space."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,9 +10,6 @@ from zetadp.federation.partition import read_partition
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.patientfigure import patient_figure
 from zetadp.report.tables import is_simulated
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(
@@ -52,4 +48,4 @@ def images_of(files: list[Path], record: str) -> tuple[np.ndarray, ImageStack]:
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

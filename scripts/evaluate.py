@@ -1,7 +1,7 @@
 """Evaluate a finished run on held-out patients, account for its privacy, and write its model card."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -18,9 +18,6 @@ from zetadp.privacy.verification import seal
 from zetadp.privacy.wording import plain_text
 from zetadp.report.modelcard import model_card
 from zetadp.report.provenance import environment
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(
@@ -122,4 +119,4 @@ def evaluate(
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

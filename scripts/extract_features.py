@@ -2,7 +2,6 @@
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zetadp.base.memory import keep_freed_memory
 from zetadp.base.storage import ImageStack, read_stack, write_stack
@@ -11,9 +10,6 @@ from zetadp.base.workflow import run
 from zetadp.core.start import record_features
 from zetadp.mri.dataset import pick_device
 from zetadp.nn.backbone import load_backbone
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(*, whitened: Path, backbone: Path, features: Path, device: str) -> None:
@@ -42,4 +38,4 @@ def main(*, whitened: Path, backbone: Path, features: Path, device: str) -> None
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

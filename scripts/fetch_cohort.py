@@ -4,13 +4,9 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zetadp.base.workflow import run
 from zetadp.mri.download import OFFICIAL_MD5, OFFICIAL_URL, download, extract
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(*, dataset: Path, url: str = OFFICIAL_URL, md5: str = OFFICIAL_MD5) -> None:
@@ -38,4 +34,4 @@ def every(seconds: float) -> Callable[[int, int | None, float], None]:
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

@@ -2,7 +2,6 @@
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,9 +10,6 @@ from zetadp.base.tables import write_table
 from zetadp.base.workflow import run
 from zetadp.federation.partition import read_partition
 from zetadp.mri.duplicates import near_duplicates
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(*, slices: list[Path], partition: Path, duplicates: Path) -> None:
@@ -31,4 +27,4 @@ def main(*, slices: list[Path], partition: Path, duplicates: Path) -> None:
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

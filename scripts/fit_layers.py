@@ -1,16 +1,13 @@
 """Make a backbone whose features come from all its layers, learnt from public images."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
 from zetadp.mri.dataset import pick_device
 from zetadp.nn.backbone import load_backbone
 from zetadp.tasks.brain_sequences.readout import read_all_layers, read_public
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(
@@ -37,4 +34,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

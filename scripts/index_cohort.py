@@ -2,7 +2,6 @@
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -11,9 +10,6 @@ from zetadp.base.tables import write_table
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
 from zetadp.mri.index import index_cohort
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(
@@ -64,4 +60,4 @@ def check_receipts(records: pd.DataFrame, receipts: list[Path]) -> None:
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zetadp.audit.inversion import Search
 from zetadp.audit.rebuilding import ATTACKS, SEED, Message, Rebuilt, frame, guessed, rebuild, sheet
@@ -17,9 +17,6 @@ from zetadp.report.attackfigure import rebuilt_figure
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 COHORT = f"public patients of seed {SEED}, simulated for the attack"
 SEEDS = str(SEED)
@@ -75,4 +72,4 @@ def name_of(found: Rebuilt) -> str:
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

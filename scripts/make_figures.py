@@ -1,15 +1,11 @@
 """Draw the figures of an experiment's runs."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zetadp.base.workflow import run
 from zetadp.report import figures, tables
 from zetadp.report.accuracyfigure import accuracy_against_epsilon
 from zetadp.report.figurestyle import save_svg
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(
@@ -36,4 +32,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

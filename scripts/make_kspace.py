@@ -2,14 +2,10 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zetadp.base.storage import read_stack, write_stack
 from zetadp.base.workflow import run
 from zetadp.mri.fourier import to_kspace
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(*, slices: Path, kspace: Path) -> None:
@@ -21,4 +17,4 @@ def main(*, slices: Path, kspace: Path) -> None:
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

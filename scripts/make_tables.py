@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zetadp.base.storage import read_json, write_text
 from zetadp.base.workflow import run
@@ -10,9 +9,6 @@ from zetadp.report import rendering, tables
 from zetadp.report.notes import notes
 from zetadp.report.page import to_html
 from zetadp.report.provenance import origin, seeds_shown
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(
@@ -53,4 +49,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -15,9 +15,6 @@ from zetadp.report.attackfigure import candidates_figure
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 COHORT = f"public patients of seed {SEED}, simulated for the attack"
 SEEDS = str(SEED)
@@ -48,4 +45,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

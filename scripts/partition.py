@@ -1,14 +1,11 @@
 """Assign every patient to a node or to the server."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zetadp.base.tables import read_table, write_table
 from zetadp.base.workflow import run
 from zetadp.federation import partition as federation
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(*, table: Path, partition: Path, settings: dict[str, Any], sizes: list[int]) -> None:
@@ -19,4 +16,4 @@ def main(*, table: Path, partition: Path, settings: dict[str, Any], sizes: list[
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
@@ -11,9 +11,6 @@ from zetadp.mri.dataset import pick_device
 from zetadp.nn.models import NetworkSettings
 from zetadp.tasks.brain_sequences.pretraining import PretrainingSettings, PublicImages, pretrain
 from zetadp.tasks.brain_sequences.readout import read_public
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(
@@ -47,4 +44,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

@@ -2,16 +2,13 @@
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from zetadp.base.storage import write_json
 from zetadp.base.workflow import run
 from zetadp.phantom.cohort import PhantomSettings, write_patients
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(*, receipt: Path, shard: str, shards: int, folder: str, settings: dict[str, Any]) -> None:
@@ -24,4 +21,4 @@ def main(*, receipt: Path, shard: str, shards: int, folder: str, settings: dict[
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

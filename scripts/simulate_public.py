@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,9 +11,6 @@ from zetadp.base.workflow import run
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.phantom.public import PublicSettings, public_name, simulate_public_patient
 from zetadp.phantom.shapes import draw_shapes
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(
@@ -43,4 +40,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

@@ -2,7 +2,6 @@
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,9 +11,6 @@ from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
 from zetadp.mri.decathlon import SEQUENCES, read_task
 from zetadp.mri.volumes import read_centre_slices
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(*, dataset: Path, table: Path, slices: Path, shard: str, shards: int, slice_count: int, size: int) -> None:
@@ -47,4 +43,4 @@ def main(*, dataset: Path, table: Path, slices: Path, shard: str, shards: int, s
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

@@ -3,7 +3,7 @@
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zetadp.base.storage import read_json
 from zetadp.base.tables import read_table
@@ -21,9 +21,6 @@ from zetadp.mri.convert import write_site_folder
 from zetadp.nn.backbone import load_backbone
 from zetadp.privacy.book import claim, forget_times
 from zetadp.privacy.budget import Cap, Permission
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 UNLIMITED = 1_000_000
 
@@ -128,4 +125,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

@@ -4,7 +4,7 @@ import logging
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zetadp.base.memory import keep_freed_memory
 from zetadp.base.storage import content_hash, read_json, written_whole
@@ -22,9 +22,6 @@ from zetadp.mri.dataset import pick_device
 from zetadp.privacy.book import claim, forget_times
 from zetadp.privacy.budget import Cap, Permission
 from zetadp.privacy.exposure import Series
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(
@@ -101,4 +98,4 @@ def holdings(held: Held, plan: Plan) -> list[Holding]:
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

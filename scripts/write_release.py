@@ -1,7 +1,6 @@
 """Write the rows that a run released, with their guarantee, to a file of their own."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zetadp.base.storage import read_json
 from zetadp.base.tensors import load_tensors
@@ -11,9 +10,6 @@ from zetadp.core.plan import Plan
 from zetadp.core.pretrained import RELEASED
 from zetadp.core.task import task_of
 from zetadp.release.file import Release, write_release
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(*, model: Path, agreed: Path, privacy: Path, release: Path) -> None:
@@ -28,4 +24,4 @@ def main(*, model: Path, agreed: Path, privacy: Path, release: Path) -> None:
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

@@ -1,13 +1,9 @@
 """Write the page with the result of an experiment."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zetadp.base.workflow import run
 from zetadp.report.resultpage import Results, write_results
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(*, table: Path, total: Path, text: Path, pictures: list[Path], page: Path, name: str) -> None:
@@ -16,4 +12,4 @@ def main(*, table: Path, total: Path, text: Path, pictures: list[Path], page: Pa
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

@@ -1,15 +1,11 @@
 """Write a page for each run on what it may reveal about a person."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zetadp.base.storage import read_json
 from zetadp.base.workflow import run
 from zetadp.privacy.risk import Risk
 from zetadp.report.riskpage import Evidence, write_risk
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(
@@ -32,4 +28,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run(main, snakemake)
+    run(main)

@@ -38,7 +38,9 @@ class Recorder:
 def recording(run):
     """Return the seam's ``run``, which also writes the first call of each script that ends well to `PLACE`."""
 
-    def instead(main, snakemake):
+    def instead(main, snakemake=None):
+        snakemake = snakemake or main.__globals__["snakemake"]
+
         @functools.wraps(main)
         def recorded(**arguments):
             main(**arguments)

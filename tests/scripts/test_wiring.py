@@ -94,7 +94,8 @@ def test_rule_and_main_agree(script, monkeypatch):
     injected = SimpleNamespace()
     module = runpy.run_path(str(script), init_globals={"snakemake": injected}, run_name="__main__")
     # The seam gets this script's main and what Snakemake injected, once.
-    assert seen == [(module["main"], injected)]
+    assert seen == [(module["main"],)]
+    assert seen[0][0].__globals__["snakemake"] is injected
     rule = OWN[script.stem]
     agree(rule, module["main"], rf'"scripts/{script.name}"(, TASK_CODE)?')
     assert ("TASK_CODE" in rule.text) == (script.stem in WITH_TASK)

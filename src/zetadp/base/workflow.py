@@ -28,19 +28,20 @@ TRIGGERS = ("code", "brought", "stage")
 """Parameters that no script takes: code and a user's files make a job run again, and a stage names its function."""
 
 
-def run(main: Callable[..., None], snakemake: Any) -> None:  # noqa: ANN401  (injected by Snakemake)
+def run(main: Callable[..., None], snakemake: Any = None) -> None:  # noqa: ANN401  (injected by Snakemake)
     """Call a script's ``main`` with what its rule declares.
 
     The names of inputs, outputs and params are the keyword arguments of ``main``. Wildcards, resources and ``threads``
     are passed if ``main`` has arguments of these names. Paths become `pathlib.Path`, several files a list of them.
     Everything that is logged goes to the rule's log file and to the terminal. A `UserError` ends the job with its
-    message and without a traceback.
+    message and without a traceback. Snakemake puts its object among the globals of the script that defines ``main``.
 
     Raises
     ------
     TypeError
         If rule and ``main`` disagree about a name.
     """
+    snakemake = snakemake or main.__globals__["snakemake"]
     _open_log(Path(snakemake.log[0]))
     parameters = inspect.signature(main).parameters
     arguments: dict[str, Any] = {}
