@@ -10,6 +10,7 @@ from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 from zetadp.cli.helping import explain
 from zetadp.cli.numbers import delta, positive_number
+from zetadp.cli.places import account_of
 
 
 def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not name the type)
@@ -19,24 +20,26 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
     )
     explain(
         budget,
-        "Add up all ledgers in a folder: ledgers/NAME of the pipeline, or state/ledgers of a hospital. Cohorts that "
-        "share its patients count too. Whatever the folder's register names must be there. With "
+        "Add up all ledgers in a folder: ledgers/NAME of the pipeline, ledgers next to the runs of the library, or "
+        "state/ledgers of a hospital. The folder of a run stands for that of its ledgers. Cohorts that share its "
+        "patients count too. Whatever the folder's register names must be there. With "
         "--plan (plan.json), also print the total after its training. With --cap, end with exit code 1 if the total is "
         "above the cap. Runs without noise make the total infinite.",
         "Training itself refuses to exceed a cap that is set in privacy.cap of the configuration, or in cap of a "
         "hospital's settings.",
         examples=(
             "budget ledgers/phantom-no-atlas",
+            "budget runs/mine",
             "budget state/ledgers --plan plan.json --node node-02 --cap 10",
         ),
     )
-    budget.add_argument("folder", type=Path, metavar="COHORT", help="folder of the cohort's ledgers")
+    budget.add_argument("folder", type=Path, metavar="COHORT", help="folder of the cohort's ledgers, or of a run")
     budget.add_argument("--plan", type=Path, help="plan of a further run (.json)")
     budget.add_argument(
         "--node", help="node of the plan that holds these patients (default: the one with the highest cost)"
     )
     budget.add_argument("--cap", type=positive_number, help="epsilon that the total must not exceed")
-    budget.add_argument("--delta", type=delta, default=1e-3, help="delta of the totals (default: %(default)s)")
+    budget.add_argument("--delta", type=delta, help="delta of the totals (default: the least that was declared)")
     budget.set_defaults(run=_budget)
 
 
@@ -49,18 +52,26 @@ def _budget(given: argparse.Namespace) -> None:
         raise UserError(
             f"Expected a folder of ledgers, found no folder {given.folder}. A hospital has none before its first run."
         )
-    runs = Book.read(given.folder).runs()
-    found = total(runs, given.delta)
-    at = f"at delta {given.delta:g}"
-    print(f"spent so far: epsilon {rounded_up(found)} {at}, in {len(runs)} run(s), each counted to its declared end")
+    is_run = (given.folder / "plan.json").is_file()
+    folder = account_of(given.folder) if is_run else given.folder
+    if folder is None:
+        raise UserError(f"Expected the ledgers of the run {given.folder}, found none. Name their folder.")
+    runs, wanted = Book.read(folder).runs(), None
     if given.plan is not None:
         plan = Plan.read(given.plan)
         header = plan.header()
         if given.node is not None:
             plan.place(given.node)
             header["node"] = given.node
-        found = total([*runs, declared_run(plan.label, header)], given.delta)
-        print(f"with the plan {plan.label}: epsilon {rounded_up(found)} {at}")
+        wanted = declared_run(plan.label, header)
+    counted = runs if wanted is None else [*runs, wanted]
+    least = given.delta or min((run.delta for run in counted), default=1e-3)
+    found = total(runs, least)
+    at = f"at delta {least:g}"
+    print(f"spent so far: epsilon {rounded_up(found)} {at}, in {len(runs)} run(s), each counted to its declared end")
+    if wanted is not None:
+        found = total(counted, least)
+        print(f"with the plan {wanted.name}: epsilon {rounded_up(found)} {at}")
     if given.cap is None:
         return
     if found > given.cap:

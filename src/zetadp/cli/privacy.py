@@ -93,10 +93,11 @@ def _add_ledger(commands: Any) -> None:  # noqa: ANN401
         '"noise" ("os" or "seeded") and the number of rounds ("training": {"rounds": T}). Files that were chosen after '
         "earlier results are added up by a privacy filter, and the statement says so. Where a register lies beside the "
         "files, nothing that it names may be missing.",
-        "The workflow stores the ledgers of a cohort in ledgers/NAME. NAME is the cohort's name in config.yaml.",
-        examples=("ledger ledgers/phantom-no-atlas/*.jsonl", "ledger rows.jsonl --json"),
+        "The workflow stores the ledgers of a cohort in ledgers/NAME. NAME is the cohort's name in config.yaml. The "
+        "folder of a run stands for its ledger.",
+        examples=("ledger ledgers/phantom-no-atlas/*.jsonl", "ledger rows.jsonl --json", "ledger runs/mine"),
     )
-    ledger.add_argument("files", type=Path, nargs="+", metavar="FILE", help="ledger file (.jsonl)")
+    ledger.add_argument("files", type=Path, nargs="+", metavar="FILE", help="ledger file (.jsonl), or folder of a run")
     ledger.add_argument("--json", action="store_true", help="print JSON")
     ledger.set_defaults(run=_ledger)
 
@@ -225,13 +226,14 @@ def _print_epsilon(given: argparse.Namespace, noise: float, rounds: int, answer:
 
 
 def _ledger(given: argparse.Namespace) -> None:
+    from zetadp.cli.places import ledger_of
     from zetadp.privacy.book import read_ledgers
     from zetadp.privacy.exposure import runs_of
     from zetadp.privacy.statement import total_statement
     from zetadp.privacy.wording import plain_text
 
     # A file that two patterns match counts once.
-    files = list({path.resolve(): path for path in given.files}.values())
+    files = list({path.resolve(): path for path in map(ledger_of, given.files)}.values())
     ledgers = read_ledgers(files)
     runs = [run for path, attempts in ledgers.items() for run in runs_of(path, attempts)]
     if not runs:

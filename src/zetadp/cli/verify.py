@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from zetadp.base.validation import UserError
 from zetadp.cli.helping import explain, with_federation
+from zetadp.cli.places import account_of
 
 if TYPE_CHECKING:
     from zetadp.privacy.verification import Check
@@ -23,13 +24,14 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
         "agree with the ledger. Its epsilon must not be below one that other code computes. No data are needed. "
         "The exit code is 1 if anything is wrong.",
         "A chain can be made anew, so something outside the folder must vouch for the ledger: the register of the "
-        "cohort's ledgers (--ledgers; without it, ledgers/COHORT above the folder is taken), or a head of the ledger "
-        "that you noted earlier (--head).",
+        "cohort's ledgers (--ledgers; without it, the account that a run of the library names, or ledgers/COHORT above "
+        "the folder of a run of the pipeline), or a head of the ledger that you noted earlier (--head).",
         "A hospital of a federation has no such folder. With --receipt (.json, from the coordinator), --authority "
         "(.pem) and --server, check instead that its ledgers record all that the server has received. An older copy "
         "of a ledger does not.",
         examples=(
             "verify results/default/runs/study_steep/federated/eps-1/seed-0 --ledgers ledgers/phantom-no-atlas",
+            "verify runs/mine",
             "verify --receipt node-02.json --authority authority.pem --server server.example --ledgers state/ledgers",
         ),
     )
@@ -65,22 +67,10 @@ def _checks(given: argparse.Namespace) -> list[Check]:
     from zetadp.privacy.verification import verify_run
 
     if given.receipt is None:
-        ledgers = given.ledgers or (None if given.head else _cohort_beside(given.place))
+        ledgers = given.ledgers or (None if given.head else account_of(given.place))
         return verify_run(given.place, ledgers, given.head)
     from zetadp.federation.flower.receipts import check_receipt
 
     if None in (given.authority, given.server, given.ledgers):
         raise UserError("Expected --authority, --server and --ledgers with --receipt.")
     return check_receipt(given.receipt, given.authority, given.ledgers, given.server)
-
-
-def _cohort_beside(place: Path) -> Path | None:
-    """Return the folder of the cohort's ledgers where the pipeline puts it: in a folder above that of the run."""
-    from zetadp.base.storage import read_json
-
-    try:
-        cohort = read_json(place / "plan.json")["cohort"]
-    except (UserError, OSError, ValueError, KeyError, TypeError):
-        return None
-    found = (parent / "ledgers" / str(cohort) for parent in place.resolve().parents)
-    return next((folder for folder in found if cohort and folder.is_dir()), None)

@@ -6,6 +6,8 @@ import copy
 import json
 import logging
 import math
+import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from zetadp.base.epsilon import CONSENT, rounded_up
-from zetadp.base.storage import make_folder, read_json, write_json, writing
+from zetadp.base.storage import make_folder, read_json, write_json, write_text, writing, written_whole
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_digest
 from zetadp.base.validation import UserError, checked_name
 from zetadp.core.evaluation import predict
@@ -38,6 +40,7 @@ from zetadp.privacy.budget import Cap
 from zetadp.privacy.exposure import declared_run, total
 from zetadp.privacy.secret import Secret
 from zetadp.privacy.statement import last_statement
+from zetadp.privacy.verification import RUN, SEAL, SEALED, seal
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -267,6 +270,8 @@ class Run:
         name = self.plan.run.network
         if self.state == "finished":
             self._load_finished()
+            if not (self.folder / SEAL).exists():  # it ended between model and seal
+                self._seal()
             _say(f"{name}: finished before; this is the stored model, and nothing more was released.")
             return self
         if self.state == "interrupted":
@@ -282,9 +287,8 @@ class Run:
         )
         self.model = result.model.requires_grad_(requires_grad=False)
         content = {"ledger_head": result.ledger_head, "plan": self.plan.to_json(), "statement": self.statement.text}
-        write_json(self.folder / "privacy.json", self.statement.content)
         save_tensors(self.folder / "model.safetensors", self._weights(), content)
-        self._files.finish()
+        self._seal()
         return self
 
     @property
@@ -367,9 +371,10 @@ class Run:
 
     def _enter(self) -> None:
         """Take over the folder: keep its starting weights and refuse another run; write both where it is new."""
-        start, identity = self.folder / "start.safetensors", self.folder / "run.json"
+        start, identity = self.folder / "start.safetensors", self.folder / RUN
         now = {
             "plan": self.plan.to_json(),
+            "ledger": os.path.relpath(self.ledger.resolve(), self.folder.resolve()),
             "records": Secret.of(self.account).tag("".join(own.digest for own in self._held.values())),
         }
         if identity.exists():
@@ -399,6 +404,16 @@ class Run:
         self.plan.write(self.folder / "plan.json")
         note_people(self.ledger, self._tags())
         write_json(identity, now)
+
+    def _seal(self) -> None:
+        """Write the statement and a copy of the ledger, seal the folder for `zetadp verify`, and tidy up."""
+        statement, folder = self.statement, self.folder
+        with written_whole(folder / "ledger.jsonl") as temporary:
+            shutil.copyfile(self.ledger, temporary)
+        write_json(folder / "privacy.json", statement.content)
+        write_text(folder / "privacy.txt", statement.text)
+        seal(folder / SEAL, [folder / name for name in sorted(SEALED)])
+        self._files.finish()
 
     def _weights(self) -> dict[str, Tensor]:
         """Return weights and buffers of the network, in the processor's memory."""
@@ -627,6 +642,7 @@ NAMES = {
     "images_per_patient": "items_per_patient",
     "learning_rate": "optimiser",
     "recipe": "optimiser",
+    "ledger": "register",
     "nodes": "population, per_round or epsilon",
 }
 

@@ -30,6 +30,8 @@ from zetadp.privacy.statement import last_statement
 from zetadp.privacy.wording import plain_text
 
 SEAL = "seal.json"
+RUN = "run.json"
+"""What a run of the library is. Its key ``ledger`` has the way from the run's folder to the live ledger."""
 SEALED = frozenset(("model.safetensors", "ledger.jsonl", "plan.json", "privacy.json", "privacy.txt"))
 """Files of a run that every seal names."""
 AGREE = 0.01

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 
 import h5py
 import pytest
 import torch
 
-from zetadp.base.epsilon import CONSENT
+from zetadp.base.epsilon import CONSENT, rounded_up
 from zetadp.base.validation import UserError
+from zetadp.cli import main
 from zetadp.front import run as door
+from zetadp.front.figures import ledger
 from zetadp.front.records import Records
 from zetadp.front.run import load, private
 from zetadp.nn import Linear, ModReLU
@@ -176,6 +179,7 @@ CHANGES = {
     "items": ({"items_per_patient": 2}, "items_per_patient"),
     "seed": ({"seed": 0}, "seed"),
     "records": ({"data": records(items=ITEMS + 1)}, "records"),
+    "register": ({"register": "elsewhere"}, "register"),
     "network": ({"model": torch.nn.Sequential(Network())}, "optimiser|model"),
 }
 
@@ -462,3 +466,48 @@ def test_a_notebook_shows_a_small_table(tmp_path):
         assert "epsilon 8" in shown
         assert "protects nobody" in shown
         assert len(shown.splitlines()) < 40
+
+
+def said(capsys, *command: object) -> str:
+    """Run a command that succeeds; return what it printed."""
+    capsys.readouterr()
+    assert main([str(part) for part in command]) == 0
+    return capsys.readouterr().out
+
+
+def test_commands_take_the_folder_of_a_run_and_read_delta_and_unit_from_it(tmp_path, capsys):
+    run(tmp_path, "first", epsilon=2, delta=1e-4).train()
+    second = run(tmp_path, epsilon=2, delta=1e-4).train()
+    together = rounded_up(second.promise.together)
+    assert "wrong" not in said(capsys, "verify", second.folder)
+    assert f"epsilon {together} at delta 0.0001, in 2 run" in said(capsys, "budget", second.folder)
+    content = json.loads(said(capsys, "ledger", second.folder, "--json"))
+    assert content == json.loads(json.dumps(ledger(second.ledger).statement().content))
+    assert (content["delta"], content["unit"], content["guarantee"]) == (1e-4, "patient", "holds")
+    said(capsys, "risk", second.folder)
+    page = (second.folder / "risk.md").read_text()
+    assert "0.0001" in page
+    assert "patient" in page
+
+
+def test_verification_finds_what_was_changed_in_a_run_or_is_missing_in_its_account(tmp_path, capsys):
+    first, second = (run(tmp_path, name).train() for name in ("first", "second"))
+    (first.folder / "privacy.txt").write_text("epsilon 0")
+    assert main(["verify", str(first.folder)]) == 1
+    first.ledger.unlink()
+    capsys.readouterr()
+    assert main(["verify", str(second.folder)]) == 1
+    assert "first.jsonl" in capsys.readouterr().out
+
+
+def test_a_run_that_ended_between_model_and_seal_is_sealed_by_the_next_call(tmp_path, capsys, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(door, "seal", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path).train()
+    again = run(tmp_path).train()
+    assert len(read_ledger(again.ledger)) == 1
+    assert "wrong" not in said(capsys, "verify", again.folder)
