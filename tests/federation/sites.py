@@ -66,7 +66,7 @@ def random_records(count: int, seed: int = 0, sides: tuple[int, int] = (SIZE, SI
 
 
 def make_hospital(
-    plan: Plan, place: int, folder: Path, sides: tuple[int, int] = (SIZE, SIZE), start=None, **changes: object
+    plan: Plan, place: int, folder: Path, sides: tuple[int, int] = (SIZE, SIZE), start=None, key=None, **changes: object
 ) -> Hospital:
     """Return a hospital whose patients are random numbers, different at each place."""
     node = plan.nodes[place]
@@ -75,7 +75,7 @@ def make_hospital(
     own = HospitalSettings(name=node.name, **{**settings, **changes})
     patients = node.population // plan.units_of_a_person
     units = items_of([(i,) for i in range(patients)], len(SEQUENCES) * SLICES)
-    return Hospital(own, plan, random_records(patients, place, sides), units, start)
+    return Hospital(own, plan, random_records(patients, place, sides), units, start, key)
 
 
 class DirectLine:

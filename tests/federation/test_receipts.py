@@ -20,12 +20,16 @@ from federation.sites import OFTEN, DirectLine, make_hospital, make_plan, random
 from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.core.training import TrainingFiles
-from zetadp.federation.flower.certificates import Credentials, _host, make_credentials
+from zetadp.federation.flower.certificates import Credentials, _host, make_credentials, read_node_key
 from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.receipts import check_receipt, write_receipts
 from zetadp.federation.flower.settings import ServerSettings
 from zetadp.federation.settings import Patience
+from zetadp.privacy import register
+from zetadp.privacy.book import Book
+from zetadp.privacy.chain import START, Link, follow
 from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.secret import REGISTER
 
 PLAN = make_plan(rounds=3, noise="os")
 NAME = "node-02"
@@ -42,7 +46,9 @@ def train(folder: Path, tamper=None) -> list[Path]:
     """Train, and return the receipts, as the server writes them at the end, whatever the end is."""
     PLAN.write(folder / "plan.json")
     own = settings(folder)
-    line = DirectLine([make_hospital(PLAN, place, folder) for place in range(len(PLAN.nodes))], tamper)
+    keys = [read_node_key(Credentials(folder / "keys").node(node.name)[1]) for node in PLAN.nodes]
+    hospitals = [make_hospital(PLAN, place, folder, key=key) for place, key in enumerate(keys)]
+    line = DirectLine(hospitals, tamper)
     quick = Patience(poll_seconds=0.001, give_up_seconds=0.1)
     files = TrainingFiles(own.ledger_file, own.checkpoint)
     try:
@@ -55,7 +61,7 @@ def train(folder: Path, tamper=None) -> list[Path]:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
-    make_credentials(folder / "keys", [])
+    make_credentials(folder / "keys", [node.name for node in PLAN.nodes])
     assert [path.stem for path in train(folder)] == [node.name for node in PLAN.nodes]
     return folder
 
@@ -181,7 +187,7 @@ def test_the_receipt_of_another_hospital_is_not_held(site):
 
 
 def test_a_training_that_is_given_up_leaves_receipts_of_what_was_released(tmp_path):
-    make_credentials(tmp_path / "keys", [])
+    make_credentials(tmp_path / "keys", [node.name for node in PLAN.nodes])
     with pytest.raises(UserError, match="no answer from node-03"):
         train(tmp_path, lambda request, reply: None if (request.round, reply.name) == (1, "node-03") else reply)
     rounds = {path.stem: json.loads(path.read_text())["round"] for path in (tmp_path / "out/receipts").iterdir()}
@@ -211,3 +217,58 @@ def test_another_file_is_no_receipt(site):
     (site / "other.json").write_text("{}")
     with pytest.raises(UserError, match=r"Expected .*other\.json to be a receipt of a server, found something else"):
         check_receipt(site / "other.json", site / "keys/authority.pem", site / NAME / "ledgers", "127.0.0.1")
+
+
+# What a node's own key says of its ledger
+
+
+def signed(site: Path, ledger: Path, key: Path | str = f"{NAME}.pub.pem") -> int:
+    return main(["verify", str(ledger), "--key", str(site / "keys" / key)])
+
+
+def live(site: Path) -> Path:
+    return site / NAME / f"ledgers/{PLAN.label}.jsonl"
+
+
+def test_a_node_signs_its_ledger_and_the_servers_copy_carries_the_signature(site):
+    for ledger in (live(site), site / f"server/ledger.nodes/{NAME}.jsonl"):
+        assert signed(site, ledger) == 0
+        assert signed(site, ledger, "node-01.pub.pem") == 1
+
+
+def test_a_certificate_of_a_nodes_key_serves_as_its_key(site):
+    key = read_node_key(site / f"keys/{NAME}.key")
+    name, now = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)]), datetime.now(UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(1)).sign(key, hashes.SHA256())
+    (site / "keys/node.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    assert signed(site, live(site), "node.pem") == 0
+    assert signed(site, live(site), "authority.pem") == 1
+
+
+@pytest.mark.parametrize("kept", [{"signed"}, set()])
+def test_a_chain_and_a_register_made_anew_lack_the_nodes_signature(site, capsys, kept):
+    """One round of three, told by somebody who can write the folder and read its secret."""
+    ledger = live(site)
+    entries = [link.entry for link in follow(ledger.read_bytes().splitlines())]
+    wanted = [entry for entry in entries if entry["kind"] in {"start", *kept}]
+    one = next(entry for entry in entries if entry["kind"] == "round")
+    (ledger.parent / REGISTER).unlink()
+    register.note(ledger.parent, {"ledger": ledger.name, "head": START})
+    wanted[0]["register"] = register.head_beside(ledger)
+    head, lines = START, []
+    for entry in (wanted[0], one, *wanted[1:]):
+        link = Link.after(head, entry)
+        head = link.head
+        lines.append(f"{link.text}\n")
+    ledger.write_text("".join(lines))
+    register.note(ledger.parent, {"ledger": ledger.name, "head": head})
+    Book.read(ledger.parent)  # the folder agrees with its register
+    assert signed(site, ledger) == 1
+    assert "wrong" in capsys.readouterr().out
+
+
+def test_lines_after_the_last_signature_are_not_signed(site):
+    copy = site / f"server/ledger.nodes/{NAME}.jsonl"
+    *lines, _ = copy.read_text().splitlines()
+    copy.write_text("\n".join(lines) + "\n")
+    assert signed(site, copy) == 1

@@ -29,13 +29,17 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
         "A hospital of a federation has no such folder. With --receipt (.json, from the coordinator), --authority "
         "(.pem) and --server, check instead that its ledgers record all that the server has received. An older copy "
         "of a ledger does not.",
+        "A hospital's node signs its ledger with its own key, and the server's copy carries the signatures. With --key "
+        "(.pub.pem, from the hospital), check that the node signed a ledger up to its last line.",
         examples=(
             "verify results/default/runs/study_steep/federated/eps-1/seed-0 --ledgers ledgers/phantom-no-atlas",
             "verify runs/mine",
             "verify --receipt node-02.json --authority authority.pem --server server.example --ledgers state/ledgers",
+            "verify state/ledgers/study_gentle-federated-eps-8-seed-0.jsonl --key node-02.pub.pem",
         ),
     )
-    verify.add_argument("place", type=Path, metavar="RUN", nargs="?", help="folder of a finished run")
+    help_ = "folder of a finished run; with --key, a ledger"
+    verify.add_argument("place", type=Path, metavar="RUN", nargs="?", help=help_)
     verify.add_argument(
         "--ledgers",
         type=Path,
@@ -49,13 +53,17 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
         help="certificate of the authority (authority.pem) that signed the server's certificate",
     )
     verify.add_argument("--server", metavar="HOST", help="name or address by which nodes reach the server")
+    verify.add_argument("--key", type=Path, help="public key of a hospital's node, or a certificate of it")
     verify.set_defaults(run=with_federation(_verify))
 
 
 def _verify(given: argparse.Namespace) -> None:
     place = given.place or given.receipt
-    if (given.place is None) == (given.receipt is None):
-        raise UserError("Expected the folder of a finished run, or --receipt with --authority, --server and --ledgers.")
+    if (given.place is None) == (given.receipt is None) or None not in (given.receipt, given.key):
+        raise UserError(
+            "Expected the folder of a finished run, or --receipt with --authority, --server and --ledgers, or a "
+            "hospital's ledger with --key."
+        )
     for check in (checks := _checks(given)):
         print(f"wrong: {check.what}: {check.fault}" if check.fault else f"ok: {check.what}")
     wrong = sum(bool(check.fault) for check in checks)
@@ -66,6 +74,10 @@ def _verify(given: argparse.Namespace) -> None:
 def _checks(given: argparse.Namespace) -> list[Check]:
     from zetadp.privacy.verification import verify_run
 
+    if given.key is not None:
+        from zetadp.federation.flower.receipts import check_ledger
+
+        return check_ledger(given.place, given.key)
     if given.receipt is None:
         ledgers = given.ledgers or (None if given.head else account_of(given.place))
         return verify_run(given.place, ledgers, given.head)

@@ -46,6 +46,22 @@ class OtherFormatError(BrokenChainError):
     """The first line of an attempt that another version of zetadp wrote."""
 
 
+@dataclass(frozen=True)
+class Signature:
+    """What a node signs of its ledger.
+
+    Attributes
+    ----------
+    head
+        Head of the chain, which stands for every line up to it.
+    text
+        The signature, in hexadecimal.
+    """
+
+    head: str
+    text: str
+
+
 @dataclass
 class Attempt:
     """One start of a run from its first round, even if it is interrupted and resumed.
@@ -76,6 +92,8 @@ class Attempt:
         the operating system.
     closed
         Whether the attempt ended before its first release. An attempt that has begun and is not closed counts in full.
+    signature
+        Signature of the head before the attempt's last line, if that line is a signature. Then it covers every line.
     """
 
     header: dict[str, Any]
@@ -89,6 +107,7 @@ class Attempt:
     register: str | None = None
     draws: dict[str, str] | None = None
     closed: bool = False
+    signature: Signature | None = None
 
     @property
     def unused(self) -> bool:
@@ -198,6 +217,7 @@ class Ledger:
             self._head = link.head
             self._attempt.heads.add(link.head)
             self._attempt.torn += 1
+            self._attempt.signature = None
         self._open()
 
     def __enter__(self) -> Self:
@@ -355,6 +375,20 @@ class Ledger:
         """Return the hash of the messages that the attempt sent in a round, or None."""
         return self._attempt.sent.get((round_number, again))
 
+    def sign(self, signature: Callable[[str], str]) -> None:
+        """Add a line with the signature of the head, unless the last line is one.
+
+        Parameters
+        ----------
+        signature
+            Returns the signature of a head, in hexadecimal. `zetadp.privacy.verification` checks it.
+        """
+        if self._attempt.signature is None:
+            head = self.head
+            text = signature(head)
+            self._append({"kind": "signed", "signature": text})
+            self._attempt.signature = Signature(head, text)
+
     def _append(self, content: Mapping[str, Any], *, sync: bool = True) -> None:
         link = Link.after(self._head, content)
         line = f"{link.text}\n".encode()
@@ -366,7 +400,7 @@ class Ledger:
                 line = line[written:]
         except OSError as error:
             raise UserError(_cannot_write(self.path, error)) from error
-        self._head, self._synced = link.head, False
+        self._head, self._synced, self._attempt.signature = link.head, False, None
         if sync:
             self.sync()
         self._attempt.heads.add(self._head)
@@ -422,6 +456,7 @@ def read_ledger(path: Path) -> list[Attempt]:
     attempts, _, torn = _parse(path)
     if torn and attempts:
         attempts[-1].torn += 1
+        attempts[-1].signature = None
     return attempts
 
 
@@ -484,6 +519,7 @@ def _take(link: Link, attempts: list[Attempt], number: int) -> None:
     """Add the content of a line to the attempts so far."""
     entry = link.entry
     kind = entry.get("kind")
+    signature = None
     if kind == "start":
         if (found := entry.pop("format", None)) != FORMAT:
             raise OtherFormatError(number, f"has format {found}")
@@ -509,10 +545,12 @@ def _take(link: Link, attempts: list[Attempt], number: int) -> None:
         if not attempts[-1].unused:
             raise BrokenChainError(number, "closes an attempt that has released something")
         attempts[-1].closed = True
+    elif kind == "signed":
+        signature = Signature(attempts[-1].last, str(entry["signature"]))
     elif kind != "resume":
         raise BrokenChainError(number, f"is of the kind {shown(str(kind))!r}, which this version does not know")
     attempts[-1].heads.add(link.head)
-    attempts[-1].last = link.head
+    attempts[-1].last, attempts[-1].signature = link.head, signature
 
 
 def _times(events: Sequence[Event]) -> Counter[int]:

@@ -153,6 +153,17 @@ def read_public_key(path: Path) -> bytes:
     return path.read_bytes()
 
 
+def read_verifier(path: Path) -> Any:  # noqa: ANN401  (cryptography names no type for all kinds)
+    """Return the public key in a file, or that of a certificate; raise a `UserError` unless it holds one of them."""
+
+    def parse(content: bytes) -> object:
+        if b"BEGIN CERTIFICATE" in content:
+            return x509.load_pem_x509_certificate(content).public_key()
+        return serialization.load_pem_public_key(content)
+
+    return _read(path, parse, f"a public key {_MADE_BY}, or a certificate")
+
+
 def _read(path: Path, parse: Callable[[bytes], Parsed], expected: str) -> Parsed:
     try:
         return parse(path.read_bytes())

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from torch import Tensor
 
 from zetadp.base.epsilon import rounded_up
@@ -29,6 +30,7 @@ from zetadp.core.round import Site, do_round
 from zetadp.core.start import backbone_of, starting_weights
 from zetadp.core.task import is_packaged, site_task_of, task_of
 from zetadp.federation.flower.approval import check_approval, check_terms
+from zetadp.federation.flower.certificates import read_node_key
 from zetadp.federation.flower.protocol import (
     Answer,
     Reason,
@@ -38,6 +40,7 @@ from zetadp.federation.flower.protocol import (
     decode,
     encode,
 )
+from zetadp.federation.flower.receipts import signed_head
 from zetadp.federation.flower.settings import HospitalSettings, header_at, ledger_of, limits_of
 from zetadp.mri.dataset import pick_device
 from zetadp.privacy import accounting
@@ -64,6 +67,8 @@ class Hospital:
         For each patient, in the order of their identifiers, the positions of the patient's items.
     start
         Public starting weights. Requests carry those that are trained; the others stay what they are.
+    key
+        The node's private key, which signs the head of the ledger after every round; None signs nothing.
 
     Raises
     ------
@@ -78,9 +83,10 @@ class Hospital:
         records: Records,
         patients: Sequence[Sequence[int]],
         start: Mapping[str, Tensor] | None = None,
+        key: EllipticCurvePrivateKey | None = None,
     ) -> None:
         self.settings, self.plan, self.records = settings, plan, records
-        self.start = start
+        self.start, self.key = start, key
         self.constants = plan.nodes[plan.place(settings.name)]
         self.ledger_path = ledger_of(settings, plan)
         self.message_folder = settings.state / "messages" / plan.label
@@ -183,6 +189,8 @@ class Hospital:
             if ledger.releases(request.round) > before:
                 # Only now: what was just recorded is synced, and with it the note that the older ones were sent.
                 store.discard(request.checkpointed)
+            if self.key is not None:
+                ledger.sign(partial(signed_head, self.settings.name, self.key))
             lines = _lines_after(self.ledger_path, request.head)
         # Closing the ledger has put these lines on disk: the server may remember them.
         update = encode(messages[0], plan.update)
@@ -286,4 +294,5 @@ def load_hospital(path: Path, key: Path) -> Hospital:
         patients=plan.nodes[plan.place(settings.name)].population // plan.units_of_a_person,
         backbone=backbone,
     )
-    return Hospital(settings, plan, held.records, held.units(), starting_weights(plan.network, backbone))
+    start = starting_weights(plan.network, backbone)
+    return Hospital(settings, plan, held.records, held.units(), start, read_node_key(key))

@@ -1,18 +1,20 @@
-"""Receipts: for each hospital the last line of its ledger that the server has seen, signed with the server's key.
+"""Signatures of the last line of a hospital's ledger: by the hospital's node in the ledger, by the server in a receipt.
 
-A ledger that was replaced by an older copy, with its register, looks complete. A receipt that the hospital keeps
+A ledger whose chain and register were made anew looks complete, but only the node's key signs its head. A ledger that
+was replaced by an older copy, with its register, holds a signature of that time. A receipt that the hospital keeps
 elsewhere shows it, and nobody needs to ask the server: the signature is checked by the server's certificate, which the
 receipt holds, and that by the certificate of the authority.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 from zetadp.base.storage import make_folder, read_json, write_json
 from zetadp.base.validation import UserError, shown
@@ -24,12 +26,13 @@ from zetadp.federation.flower.certificates import (
     checked_host,
     read_certificate,
     read_server_key,
+    read_verifier,
     signature,
 )
 from zetadp.federation.flower.mirror import copies_of
 from zetadp.federation.flower.settings import ServerSettings
-from zetadp.privacy.book import Book, ledger_files
-from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.book import Book, ledger_files, read_ledgers
+from zetadp.privacy.ledger import Attempt, read_ledger
 from zetadp.privacy.verification import Check, checked
 
 KEYS = {"receipt", "head", "node", "plan", "round", "signed", "certificate", "signature"}
@@ -68,6 +71,45 @@ def write_receipts(settings: ServerSettings, credentials: Credentials) -> list[P
         write_json(path, content | {"signature": signature(content, read_server_key(key))})
         written.append(path)
     return written
+
+
+def signed_head(node: str, key: EllipticCurvePrivateKey, head: str) -> str:
+    """Return a node's signature of a head of its ledger, which stands for every line up to it."""
+    return signature({"node": node, "head": head}, key)
+
+
+def check_ledger(ledger: Path, key: Path) -> list[Check]:
+    """Check that a hospital's node signed its ledger up to the last line.
+
+    Parameters
+    ----------
+    ledger
+        The ledger, or the server's copy of it. Where a register lies beside it, its folder must agree with that.
+    key
+        The node's public key, or a certificate of it.
+
+    Raises
+    ------
+    UserError
+        If one of the files cannot be read, or the ledger's chain is broken.
+    """
+    public, attempts = read_verifier(key), read_ledgers([ledger])[ledger]
+    count = sum(len(attempt.releases()) for attempt in attempts)
+    return [
+        Check(f"the chain of {ledger} is unbroken, {count} releases"),
+        checked(f"{key} signed the last line of {ledger}", _signed, attempts, public),
+    ]
+
+
+def _signed(attempts: Sequence[Attempt], public: object) -> None:
+    last = attempts[-1] if attempts else None
+    if last is None or last.signature is None:
+        raise UserError(
+            "no signature follows the last line: the chain was made anew, or the node was ended before it could sign. "
+            "The node signs at its next answer"
+        )
+    content = {"node": last.header.get("node"), "head": last.signature.head, "signature": last.signature.text}
+    check_signature(content, public)
 
 
 def check_receipt(receipt: Path, authority: Path, ledgers: Path, host: str) -> list[Check]:
