@@ -11,7 +11,6 @@ from zetadp.base.parameters import Layout
 from zetadp.base.precision import set_tf32
 from zetadp.base.transfer import to_device
 from zetadp.mri.dataset import pick_device
-from zetadp.nn.weight_gradients import Geometry, by_batched_product, by_patient
 from zetadp.privacy.grid import Grid
 
 pytestmark = pytest.mark.cuda
@@ -67,16 +66,3 @@ def test_copies_arrive_and_nobody_waits_for_them():
     found = to_device(values, torch.device("cuda"))
     torch.cuda.set_sync_debug_mode("default")
     assert torch.equal(found.cpu(), values)
-
-
-@pytest.mark.parametrize("is_complex", [False, True])
-@pytest.mark.parametrize("tf32", [False, True])
-def test_weight_gradients_are_float32_on_a_gpu_whatever_convolutions_do(is_complex, tf32):
-    set_tf32(convolutions=tf32)
-    generator = torch.Generator().manual_seed(0)
-    x, gradient = (torch.randn(12, width, 16, 16, generator=generator) for width in (8, 16))
-    how = {"geometry": Geometry(3, 1, 1), "is_complex": is_complex}
-    expected = by_patient(x.double(), gradient.double(), 3, **how)
-    found = by_batched_product(x.cuda(), gradient.cuda(), 3, **how).cpu()
-    # As on the processor; TF32 would err by some 3e-4.
-    assert (found - expected).norm() <= 2e-5 * expected.norm()

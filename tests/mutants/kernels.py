@@ -20,8 +20,6 @@ ON_A_CPU = {
     "zetadp.privacy.contributions:_mapped_gradients": ("_mapped_gradients",),
 }
 """Each kernel that a CPU uses, and its names in `called`: those for real and complex weights are told apart."""
-ELSEWHERE = {"by_batched_product"}
-"""Kernels of other devices, which no check can reach: tests/unit/nn compares them with those of a CPU."""
 ALL = {name for names in ON_A_CPU.values() for name in names}
 REACHED = {
     "check_no_patient_adds_more_than_the_clip": ALL,

@@ -1,8 +1,8 @@
-"""TF32 rounding on GPUs: only in convolutions that do not compute weight gradients, and only on request.
+"""TF32 rounding on GPUs: only in convolutions, and only on request.
 
 TF32 keeps 10 bits of every factor of a product instead of float32's 23. By default PyTorch lets cuDNN use it in
-convolutions, so it is set explicitly here. Matrix products, norms and weight gradients always use float32. The
-guarantee does not depend on it: clipping takes the norm of the same rounded numbers that are summed.
+convolutions, so it is set explicitly here. Matrix products and norms always use float32. The guarantee does not depend
+on it: clipping takes the norm of the same rounded numbers that are summed.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
-r"""Gradients of shared weights, one for each patient, by the kernel that suits the device and the shape.
+r"""Gradients of shared weights, one for each patient, by the kernel that suits the shape.
 
 All kernels give the same numbers up to rounding. The rules:
 
-- On a CPU, a convolution takes one call of the backend for each patient, which replaces autograd's call for all
-  patients and has the same arithmetic. A complex convolution takes three real convolutions of half the channels instead
-  of four, where ``kernel**2 * in * out / (in + out)`` of stacked channels is more than 300, or more than 200 if a call
+- A convolution takes one call of the backend for each patient, which replaces autograd's call for all patients and has
+  the same arithmetic. On a CPU, a complex convolution takes three real convolutions of half the channels instead of
+  four, where ``kernel**2 * in * out / (in + out)`` of stacked channels is more than 300, or more than 200 if a call
   reads at most 8 MiB. The saved arithmetic then outweighs the cost of copying the factors into place (measured for 4
   and 20 images a patient, 1 and 2 threads). One call then serves as many patients as there are threads; with one
   patient a call, threads would wait for each other.
-- On other devices, launches cost more than arithmetic, so a convolution takes one batched matrix product of unfolded
-  inputs for as many patients as these inputs fit into 1 GiB. Tests compare it with the others on a CPU. It never ran on
-  a GPU: the limit keeps memory in bounds, and was not tuned.
 - A matrix product takes one batched matrix product on every device. `zetadp.privacy.factored` avoids it where possible.
 
 Complex gradients are in PyTorch's convention ``dL/dRe + i dL/dIm``.
@@ -22,7 +19,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from zetadp.privacy.factored import fold_gradient, split_by_patient
 
@@ -32,8 +28,6 @@ CACHED_BYTES = 1 << 23
 """Bytes that a call may read and still stay in cache."""
 FOLDED_BYTES = 1 << 20
 """Bytes that are folded at once; small gradients of several patients are folded together."""
-UNFOLDED_BYTES = 1 << 30
-"""Bytes of unfolded inputs in one product, on devices other than a CPU."""
 
 
 class Geometry(NamedTuple):
@@ -67,13 +61,7 @@ def convolution_gradients(
     -------
     Tensor of shape (patient, out, in, kernel, kernel), complex with half as many channels where the weight is.
     """
-    if x.device.type != "cpu":
-        unfolded = geometry.kernel**2 * x.shape[1] * gradient[:, 0].numel() * x.element_size()
-        images, together = len(x) // patients, max(1, patients * UNFOLDED_BYTES // unfolded)
-        parts = zip(torch.split(x, images * together), torch.split(gradient, images * together), strict=True)
-        found = [by_batched_product(*part, len(part[0]) // images, geometry, is_complex=is_complex) for part in parts]
-        return found[0] if len(found) == 1 else torch.cat(found)
-    if is_complex and _three_pay(x, gradient, patients, geometry.kernel):
+    if is_complex and x.device.type == "cpu" and _three_pay(x, gradient, patients, geometry.kernel):
         return by_patient_in_three(x, gradient, patients, geometry)
     return by_patient(x, gradient, patients, geometry, is_complex=is_complex)
 
@@ -155,23 +143,6 @@ def _weight_gradient(x: Tensor, gradient: Tensor, weight: Tensor, geometry: Geom
     rest = ([geometry.stride] * 2, [geometry.padding] * 2, [1, 1], False, [0, 0], groups)
     found: Tensor = torch.ops.aten.convolution_backward(gradient, x, weight, None, *rest, [False, True, False])[1]
     return found
-
-
-def by_batched_product(x: Tensor, gradient: Tensor, patients: int, geometry: Geometry, *, is_complex: bool) -> Tensor:
-    """Return the gradients of `convolution_gradients` by one batched matrix product of unfolded inputs.
-
-    The unfolded input of a pass is ``kernel**2`` times as large.
-    """
-    kernel = geometry.kernel
-    columns = functional.unfold(x, kernel, padding=geometry.padding, stride=geometry.stride)
-    images = len(x) // patients
-    left, right = (
-        # (image, number, place) -> (patient, number, image and place)
-        m.reshape(patients, images, m.shape[1], -1).transpose(1, 2).flatten(2)
-        for m in (gradient.flatten(2), columns)
-    )
-    found = (left @ right.mT).view(patients, gradient.shape[1], x.shape[1], kernel, kernel)
-    return fold_gradient(found) if is_complex else found
 
 
 def product_gradients(x: Tensor, gradient: Tensor, patients: int, *, is_complex: bool) -> Tensor:

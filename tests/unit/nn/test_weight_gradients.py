@@ -10,7 +10,6 @@ from zetadp.nn import weight_gradients
 from zetadp.nn.stacked import block_weight
 from zetadp.nn.weight_gradients import (
     Geometry,
-    by_batched_product,
     by_patient,
     by_patient_in_three,
     convolution_gradients,
@@ -23,7 +22,6 @@ KERNELS = {
     "by patient, in three": lambda *x, is_complex, **more: (
         by_patient_in_three(*x, **more) if is_complex else by_patient(*x, is_complex=False, **more)
     ),
-    "batched product": by_batched_product,
 }
 
 
@@ -100,32 +98,3 @@ def test_on_a_cpu_wide_complex_layers_take_three_convolutions(channels, side, ke
     x, gradient = (torch.zeros(2, width, side, side) for width in channels)
     convolution_gradients(x, gradient, 2, Geometry(kernel, 1, kernel // 2), is_complex=is_complex)
     assert chosen == [kind]
-
-
-def calls_elsewhere(patients: int) -> tuple[torch.Tensor, list[str]]:
-    """Return patients' gradients on a device that is no CPU and has no numbers, and what was called for them."""
-    with torch.device("meta"):
-        x, gradient = torch.zeros(2 * patients, 4, 8, 8), torch.zeros(2 * patients, 10, 4, 4)
-    calls = []
-
-    class Record(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            calls.append(str(func))
-            return func(*args, **(kwargs or {}))
-
-    with Record():
-        found = convolution_gradients(x, gradient, patients, Geometry(3, 2, 1), is_complex=True)
-    assert found.shape == (patients, 5, 2, 3, 3)
-    return found, calls
-
-
-def test_elsewhere_one_batched_product_serves_all_patients():
-    _, calls = calls_elsewhere(3)
-    assert calls.count("aten.bmm.default") == 1
-    assert not any("convolution" in call for call in calls)
-
-
-def test_elsewhere_inputs_too_large_to_unfold_take_several_products(monkeypatch):
-    # Of each of the six images, nine numbers for each of four channels at 16 places, four bytes each.
-    monkeypatch.setattr(weight_gradients, "UNFOLDED_BYTES", 6 * 9 * 4 * 16 * 4)
-    assert [calls_elsewhere(count)[1].count("aten.bmm.default") for count in (3, 4, 7)] == [1, 2, 3]
