@@ -41,7 +41,7 @@ from zetadp.core.assembly import mixture_of
 from zetadp.core.records import Records
 from zetadp.core.task import Classification
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
-from zetadp.nn.row_heads import learnt_head
+from zetadp.nn.heads import learnt_head
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.release.release import ReleaseSettings

@@ -31,8 +31,8 @@ from papers.neuromixgdp.moments import ClassMoments, nearest_mean
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.validation import UserError
+from zetadp.nn.heads import learnt_head
 from zetadp.nn.mixture import RowExamples
-from zetadp.nn.row_heads import learnt_head
 from zetadp.privacy import gaussian
 from zetadp.release.release import ReleaseSettings
 from zetadp.report.figurestyle import (

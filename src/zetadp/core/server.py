@@ -18,8 +18,8 @@ from zetadp.base.parameters import Layout
 from zetadp.core.optimisers import Recipe
 from zetadp.core.settings import OptimiserSettings
 from zetadp.nn.closed_form import ClassMeans
+from zetadp.nn.heads import learnt_head
 from zetadp.nn.mixture import Mixture
-from zetadp.nn.row_heads import learnt_head
 
 if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler

@@ -20,10 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from zetadp.nn.projection import public_means
-
 COMPONENT_VARIANCE = 2.0
-"""Mean squared modulus of a complex component on public images, by the construction of `zetadp.nn.projection`."""
+"""Mean squared modulus of a complex component on public images, by the construction of `zetadp.nn.heads`."""
 # No record says how this value was chosen (docs/settings.md).
 SPREAD = 0.05
 """Assumed standard deviation of a private class mean about the public one, in each real part."""
@@ -119,3 +117,27 @@ class ClassMeans:
         norms = torch.linalg.vector_norm(features, dim=2, keepdim=True)
         factors: Tensor = self.feature_bound / norms.clamp_min(self.feature_bound)
         return features * factors
+
+
+def public_means(weight: Tensor) -> Tensor:
+    r"""Return the class means that a public head's weights imply, shape (class, component), complex128.
+
+    Assume K classes of equal size that are Gaussian with means m and a common covariance, and features with mean zero
+    and identity covariance over all classes, as components have on public images. The best weights are then
+    :math:`W = (I - m m^T / K)^{-1} m`, up to a term that all classes share. Along the singular directions of
+    :math:`m / \sqrt K`, a singular value s of the means becomes :math:`\sigma = s / (1 - s^2)` of the weights. This
+    function solves for s.
+
+    Parameters
+    ----------
+    weight
+        Complex weights of shape (class, component).
+    """
+    pairs = torch.view_as_real(weight.to(torch.complex128).conj().resolve_conj()).flatten(1)
+    centred = pairs - pairs.mean(dim=0)
+    root = math.sqrt(len(weight))
+    left, sigma, right = torch.linalg.svd(centred / root, full_matrices=False)
+    # The root in [0, 1) of s^2 sigma + s - sigma = 0, in a form without cancellation.
+    values = 2 * sigma / (1 + (1 + 4 * sigma.square()).sqrt())
+    means = root * (left * values) @ right
+    return torch.view_as_complex(means.reshape(len(weight), -1, 2))

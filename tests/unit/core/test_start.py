@@ -19,8 +19,8 @@ from zetadp.base.validation import UserError
 from zetadp.core.pretrained import BACKBONE, FinishedModel, load_model, model_content
 from zetadp.core.start import public_start, starting_weights
 from zetadp.core.task import task_of
+from zetadp.nn.heads import head_scores
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.nn.projection import head_scores
 
 TASK = {"name": "brain_sequences", "slices": 3, "size": SIZE}
 EVALUATE = Path(__file__).parents[3] / "scripts/evaluate.py"

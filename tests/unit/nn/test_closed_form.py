@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from zetadp.nn.closed_form import ClassMeans
-from zetadp.nn.projection import fit_projection, head_scores, public_means
+from zetadp.nn.closed_form import ClassMeans, public_means
+from zetadp.nn.heads import fit_projection, head_scores
 
 CLASSES, COMPONENTS, BOUND = 4, 3, 0.7
 LABELS = torch.arange(CLASSES).repeat_interleave(5)

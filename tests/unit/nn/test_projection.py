@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from zetadp.nn.projection import RIDGE, fit_projection, head_on
+from zetadp.nn.heads import RIDGE, fit_projection, head_on
 
 
 @pytest.fixture(scope="module")

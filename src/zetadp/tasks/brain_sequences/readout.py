@@ -15,7 +15,7 @@ from zetadp.base.storage import read_stack
 from zetadp.mri.fourier import to_kspace
 from zetadp.mri.whitening import whiten
 from zetadp.nn.backbone import Backbone
-from zetadp.nn.projection import fit_projection, head_on, head_scores
+from zetadp.nn.heads import fit_projection, head_on, head_scores
 
 logger = logging.getLogger(__name__)
 
