@@ -33,8 +33,8 @@ from zetadp.core.start import shipped_backbone
 from zetadp.federation.partition import read_partition
 from zetadp.mri.dataset import load_role, to_records
 from zetadp.nn.backbone import load_backbone
-from zetadp.nn.models import ConvolutionalClassifier
 from zetadp.nn.heads import head_scores
+from zetadp.nn.models import ConvolutionalClassifier
 from zetadp.nn.settings import FEATURES, IMAGE, SLICE, VOLUME
 from zetadp.phantom.scanners import CHANNELS
 from zetadp.tasks.brain_sequences import BrainSequences
