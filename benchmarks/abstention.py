@@ -29,15 +29,14 @@ from zetadp.base.storage import read_stack, write_text
 from zetadp.base.tensors import tensors_digest
 from zetadp.core.start import shipped_backbone
 from zetadp.mri.decathlon import SEQUENCES, read_task
-from zetadp.mri.fourier import to_kspace
+from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.volumes import read_centre_slices
-from zetadp.mri.whitening import whiten
 from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.report.figurestyle import figure_style, line_look, panel_grid, save_svg, set_legend, set_title
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown
-from zetadp.tasks.brain_sequences.abstention import RIGHT, UNLIKE, UNSURE, Abstention, Public
+from zetadp.tasks.brain_sequences.prediction import RIGHT, UNLIKE, UNSURE, Abstention, Public
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs/results/abstention"

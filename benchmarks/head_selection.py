@@ -24,8 +24,7 @@ import torch
 
 from zetadp.base.storage import write_text
 from zetadp.base.tensors import tensors_digest
-from zetadp.mri.fourier import to_kspace
-from zetadp.mri.whitening import whiten
+from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.nn.models import taper_factors
 from zetadp.nn.settings import IMAGE

@@ -14,9 +14,8 @@ from zetadp.base.storage import ImageStack, written_whole
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
 from zetadp.mri.dataset import pick_device, to_records
-from zetadp.mri.fourier import to_kspace
+from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.slicing import centre_slices, resize_area
-from zetadp.mri.whitening import whiten
 from zetadp.nn.models import NetworkSettings
 from zetadp.phantom.cohort import PhantomSettings, simulate_patient
 from zetadp.phantom.scanners import CHANNELS

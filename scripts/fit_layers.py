@@ -7,7 +7,7 @@ from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
 from zetadp.mri.dataset import pick_device
 from zetadp.nn.backbone import load_backbone
-from zetadp.tasks.brain_sequences.readout import read_all_layers, read_public
+from zetadp.tasks.brain_sequences.pretraining import read_all_layers, read_public
 
 
 def main(

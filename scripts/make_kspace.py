@@ -5,7 +5,7 @@ from pathlib import Path
 
 from zetadp.base.storage import read_stack, write_stack
 from zetadp.base.workflow import run
-from zetadp.mri.fourier import to_kspace
+from zetadp.mri.kspace import to_kspace
 
 
 def main(*, slices: Path, kspace: Path) -> None:

@@ -6,11 +6,10 @@ from typing import Any
 
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
-from zetadp.mri.augmentation import AugmentationSettings
 from zetadp.mri.dataset import pick_device
+from zetadp.mri.kspace import AugmentationSettings
 from zetadp.nn.models import NetworkSettings
-from zetadp.tasks.brain_sequences.pretraining import PretrainingSettings, PublicImages, pretrain
-from zetadp.tasks.brain_sequences.readout import read_public
+from zetadp.tasks.brain_sequences.pretraining import PretrainingSettings, PublicImages, pretrain, read_public
 
 
 def main(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from zetadp.base.storage import read_stack, write_stack
 from zetadp.base.workflow import run
-from zetadp.mri.whitening import whiten
+from zetadp.mri.kspace import whiten
 
 
 def main(*, kspace: Path, whitened: Path) -> None:

@@ -14,14 +14,13 @@ import torch
 
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import written_whole
-from zetadp.mri.fourier import to_kspace
+from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.slicing import centre_slices, resize_area
-from zetadp.mri.whitening import whiten
 from zetadp.phantom.cohort import PhantomSettings, simulate_patient
 from zetadp.tasks.scattering import centred
 from zetadp.tasks.speech_commands.clips import capped, read_clips
+from zetadp.tasks.speech_commands.encoder import log_mel
 from zetadp.tasks.speech_commands.simulated import Variation, simulated_words
-from zetadp.tasks.speech_commands.spectra import log_mel
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from zetadp.base.validation import UserError
-from zetadp.mri.fourier import to_image
+from zetadp.mri.kspace import to_image
 
 ITERATIONS = 100
 SQUARED_NORM = 9

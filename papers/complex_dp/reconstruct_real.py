@@ -39,13 +39,12 @@ from zetadp.core.evaluation import outputs_of
 from zetadp.core.pretrained import load_model
 from zetadp.core.task import pipeline_task_of
 from zetadp.mri.decathlon import SEQUENCES
-from zetadp.mri.fourier import to_image, to_kspace
+from zetadp.mri.kspace import to_image, to_kspace
 from zetadp.mri.volumes import read_centre_slices
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown
-from zetadp.tasks.reconstruction.slices import undersampled
-from zetadp.tasks.reconstruction.volumes import KspaceVolume
+from zetadp.tasks.reconstruction.volumes import KspaceVolume, undersampled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

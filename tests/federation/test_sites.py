@@ -23,10 +23,9 @@ from zetadp.federation.flower.hospital import load_hospital
 from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.mri.convert import write_site_folder
 from zetadp.mri.decathlon import SEQUENCES
-from zetadp.mri.fourier import to_kspace
 from zetadp.mri.index import index_cohort
+from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.volumes import read_centre_slices
-from zetadp.mri.whitening import whiten
 from zetadp.privacy.accounting import epsilon
 from zetadp.privacy.kinds import NoisySum
 

@@ -20,7 +20,7 @@ from mutants.stub import CLASSES, CLIP, Chosen, Stub, federation, random_records
 from zetadp.base.storage import ImageStack
 from zetadp.core.records import Records
 from zetadp.mri.dataset import to_records
-from zetadp.mri.whitening import whiten
+from zetadp.mri.kspace import whiten
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.privacy.grid import Grid, to_grid
 

@@ -186,7 +186,7 @@ def normalisation_across_images(original: Any) -> Any:
     return forward
 
 
-@mutant("zetadp.mri.whitening:whiten", check_preparation_keeps_patients_apart)
+@mutant("zetadp.mri.kspace:whiten", check_preparation_keeps_patients_apart)
 def whitening_across_patients(original: Any) -> Any:
     def whiten(values: np.ndarray, epsilon: float = 1e-5) -> Any:
         # One mean and one covariance for the stack, which is laid out as a single image.

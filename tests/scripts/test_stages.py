@@ -31,9 +31,8 @@ from zetadp.core.progress import announced_tick
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.task import Held
 from zetadp.mri.decathlon import read_task
-from zetadp.mri.fourier import to_kspace
 from zetadp.mri.index import index_cohort
-from zetadp.mri.whitening import whiten
+from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.book import claim

@@ -148,8 +148,8 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
 def _convert(given: argparse.Namespace) -> None:
     from zetadp.base.tables import read_table
     from zetadp.mri.convert import convert_folder
+    from zetadp.mri.decathlon import read_rules
     from zetadp.mri.index import PATIENT_KEY
-    from zetadp.mri.naming import read_rules
 
     task = convert_folder(
         given.source,

@@ -14,7 +14,7 @@ from zetadp.base.epsilon import CONSENT, epsilon_label
 from zetadp.base.validation import UserError
 from zetadp.core.settings import MixingSettings, OptimiserSettings, Performance, TrainingSettings
 from zetadp.federation.settings import Patience
-from zetadp.mri.augmentation import AugmentationSettings
+from zetadp.mri.kspace import AugmentationSettings
 from zetadp.nn.settings import AT_ONCE, DECISIONS, DESCENT, IMAGE, OWN, BackboneTraining, NetworkSettings
 
 BRAIN = "brain_sequences"

@@ -19,9 +19,8 @@ import pandas as pd
 from zetadp.base.storage import folder_written_whole
 from zetadp.base.tables import read_table, visible, write_table
 from zetadp.base.validation import UserError, check_distinct, refuse, shown
-from zetadp.mri.decathlon import SEQUENCES, Listing, read_task, record_name, write_task
+from zetadp.mri.decathlon import SEQUENCES, Listing, bids_readings, read_task, readings, record_name, told, write_task
 from zetadp.mri.index import PARTICIPANTS, PATIENT_KEY, bare, some
-from zetadp.mri.naming import bids_readings, readings, told
 from zetadp.mri.volumes import Volume, channels_of, log_assumptions, read_volume
 
 FOLDERS = {"train": "imagesTr", "test": "imagesTs"}
@@ -58,8 +57,8 @@ def convert_folder(
 
     Two layouts are recognised: BIDS (``sub-*/[ses-*/]anat/*_{FLAIR,T1w,T2w}.nii.gz``, contrast-enhanced T1w marked by
     the entity ``ce``), and one folder per record with four files whose names hold the sequence as words
-    (``*_flair.nii.gz``, ``*-t1c.nii.gz``, ``*_T1_axial_post_gd.nii.gz``; `zetadp.mri.naming`). Hidden files and folders
-    do not exist.
+    (``*_flair.nii.gz``, ``*-t1c.nii.gz``, ``*_T1_axial_post_gd.nii.gz``; `zetadp.mri.decathlon`). Hidden files and
+    folders do not exist.
 
     Persons are told, never guessed: by a table, by BIDS or by the user's rule. Then all records of a person go to the
     same part, and ``patient_key.tsv`` next to ``dataset.json`` names the patient of each file. Otherwise there is no

@@ -125,14 +125,14 @@ class UNet(nn.Module):
 
 
 def fourier(image: Tensor) -> Tensor:
-    """Transform complex images to centred k-space over the last two axes, like `zetadp.mri.fourier.to_kspace`."""
+    """Transform complex images to centred k-space over the last two axes, like `zetadp.mri.kspace.to_kspace`."""
     shifted = torch.fft.ifftshift(image, dim=AXES)
     found: Tensor = torch.fft.fftshift(torch.fft.fft2(shifted, norm="ortho"), dim=AXES)
     return found
 
 
 def inverse_fourier(kspace: Tensor) -> Tensor:
-    """Transform centred k-space to complex images over the last two axes, like `zetadp.mri.fourier.to_image`."""
+    """Transform centred k-space to complex images over the last two axes, like `zetadp.mri.kspace.to_image`."""
     shifted = torch.fft.ifftshift(kspace, dim=AXES)
     found: Tensor = torch.fft.fftshift(torch.fft.ifft2(shifted, norm="ortho"), dim=AXES)
     return found

@@ -1,7 +1,9 @@
-"""The brain of the simulated cohort: tissue fractions of the ICBM 152 atlas, sampled where a patient's voxels lie.
+r"""The brain of the simulated cohort: tissue fractions of the ICBM 152 atlas, sampled where a patient's voxels lie.
 
 The maps are the ICBM 152 nonlinear symmetric template of 2009 (release a, 1 mm) as nilearn ships it. Fonov et al.,
-NeuroImage 54 (2011) 313-327, doi:10.1016/j.neuroimage.2010.07.033.
+NeuroImage 54 (2011) 313-327, doi:10.1016/j.neuroimage.2010.07.033. From the space of a patient to that of the atlas
+leads a random affine map plus a random smooth displacement. What is drawn does not depend on the grid, so a patient has
+the same anatomy at any resolution.
 """
 
 from __future__ import annotations
@@ -136,3 +138,188 @@ def healthy_fractions(
     blood = np.minimum(vessels * gathered, 1) * sample(atlas.sulci, atlas, place) * fluid
     fractions = np.stack([fluid - blood, grey, white, blood])
     return np.asarray(fractions / fractions.sum(axis=0), dtype=np.float32)
+
+
+SPLINE_VARIANCE = 151 / 315
+"""Integral of the squared cubic B-spline: the mean variance that one axis leaves of independent unit coefficients."""
+VENTRICLE_REACH = np.array([26.0, 42.0, 24.0])
+"""Distances (mm along x, y, z) over which swelling of the ventricles pushes the tissue around them."""
+
+
+def spline_weights(positions: np.ndarray, length: float, spacing: float) -> np.ndarray:
+    """Return the matrix of uniform cubic B-splines at given positions.
+
+    Parameters
+    ----------
+    positions
+        Places (n,) in mm, measured from the middle of an interval of the given length.
+    length, spacing
+        Length of the interval, and distance of two knots, in mm.
+
+    Returns
+    -------
+    Array (n, knots), float32. Rows sum to one inside the interval.
+    """
+    knots = int(np.ceil(length / spacing)) + 3
+    t = (positions + length / 2) / spacing + 1
+    distance = np.abs(t[:, None] - np.arange(knots))
+    inner = 2 / 3 - distance**2 + distance**3 / 2
+    outer = np.clip(2 - distance, 0, None) ** 3 / 6
+    return np.asarray(np.where(distance < 1, inner, outer), dtype=np.float32)
+
+
+def smooth_field(rng: np.random.Generator, grid: VoxelGrid, spacing: float) -> np.ndarray:
+    """Draw a smooth random scalar field of mean 0 and variance 1 (on average over space).
+
+    Parameters
+    ----------
+    rng
+        Source of the spline coefficients; their number depends on ``spacing`` only, not on the grid.
+    grid
+        Where to evaluate the field.
+    spacing
+        Distance of two knots in mm: about the size of the smallest bump.
+
+    Returns
+    -------
+    Array of the grid's shape, float32: a tensor product of cubic B-splines.
+    """
+    x, y, z = (
+        spline_weights(axis - centre, length, spacing)
+        for axis, centre, length in zip(grid.axes(), CENTRE, FIELD_OF_VIEW, strict=True)
+    )
+    coefficients = rng.standard_normal((x.shape[1], y.shape[1], z.shape[1]), dtype=np.float32)
+    field = np.einsum("ai,ijk,bj,ck->abc", x, coefficients, y, z, optimize=True)
+    return np.asarray(field * SPLINE_VARIANCE**-1.5, dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class Variability:
+    """Variation of shape between patients, as standard deviations unless stated otherwise.
+
+    Attributes
+    ----------
+    rotation
+        Rotation about each axis, in degrees: what remains after rigid registration to an atlas, as in the Decathlon
+        brain task.
+    scale
+        Relative size along each axis, which rigid registration leaves as it is.
+    shift
+        Displacement along each axis that remains after registration, in mm.
+    displacements
+        Pairs of (knot spacing, standard deviation), both in mm, of the smooth displacements that are added up.
+    ventricles
+        Lowest and highest swelling of the ventricles, as a fraction of their width.
+    """
+
+    rotation: float = 2.0
+    scale: float = 0.05
+    shift: float = 1.5
+    displacements: tuple[tuple[float, float], ...] = ((60.0, 5.0), (25.0, 2.0))
+    ventricles: tuple[float, float] = (-0.15, 0.4)
+
+
+def rotation_matrix(angles: np.ndarray) -> np.ndarray:
+    """Return the rotation (3, 3) about x, then y, then z by the given angles in radians."""
+    matrix = np.eye(3)
+    for axis, angle in enumerate(angles):
+        turn = np.eye(3)
+        i, j = (axis + 1) % 3, (axis + 2) % 3
+        turn[i, i] = turn[j, j] = np.cos(angle)
+        turn[i, j], turn[j, i] = -np.sin(angle), np.sin(angle)
+        matrix = turn @ matrix
+    return matrix
+
+
+def atlas_coordinates(rng: np.random.Generator, grid: VoxelGrid, variability: Variability | None = None) -> np.ndarray:
+    r"""Draw one patient's shape and return where each voxel lies in the atlas.
+
+    A voxel at :math:`p` shows the atlas at :math:`w(c + R\,S\,(p - c) + t + \sum_i d_i(p))`, with rotation
+    :math:`R`, scaling :math:`S`, shift :math:`t`, smooth displacements :math:`d_i`, and the map :math:`w` that
+    magnifies the neighbourhood of the ventricles.
+
+    Returns
+    -------
+    Array (3, x, y, z) of MNI coordinates in mm, float32.
+    """
+    spread = variability or Variability()
+    turn = rotation_matrix(np.deg2rad(rng.normal(0.0, spread.rotation, 3)))
+    matrix = turn @ np.diag(np.exp(rng.normal(0.0, spread.scale, 3)))
+    shift = rng.normal(0.0, spread.shift, 3)
+    swelling = rng.uniform(*spread.ventricles)
+
+    centre = np.array(CENTRE)
+    x, y, z = (np.asarray(axis - middle, dtype=np.float32) for axis, middle in zip(grid.axes(), centre, strict=True))
+    place = np.empty((3, *grid.shape), dtype=np.float32)
+    for i in range(3):
+        along = matrix[i].astype(np.float32)
+        place[i] = along[0] * x[:, None, None] + along[1] * y[:, None] + along[2] * z
+        place[i] += np.float32(centre[i] + shift[i])
+        for spacing, size in spread.displacements:
+            place[i] += np.float32(size) * smooth_field(rng, grid, spacing)
+    return magnify_ventricles(place, swelling)
+
+
+def magnify_ventricles(place: np.ndarray, swelling: float) -> np.ndarray:
+    """Pull atlas coordinates (3, ...) toward the middle of the ventricles, so that these appear larger."""
+    shape = (3,) + (1,) * (place.ndim - 1)
+    from_middle = place - np.array(VENTRICLES, dtype=np.float32).reshape(shape)
+    reach = np.square(from_middle / VENTRICLE_REACH.astype(np.float32).reshape(shape)).sum(axis=0)
+    return np.asarray(place - np.float32(swelling) * np.exp(-reach / 2) * from_middle, dtype=np.float32)
+
+
+FIELD_OF_VIEW = (240.0, 240.0, 155.0)
+"""Extent of the full volume in mm along x, y, z: that of the Decathlon brain task."""
+SLICE_THICKNESS = 1.0
+"""Distance of two axial slices in mm; a grid of fewer slices is the central slab of the full volume."""
+CENTRE = (0.0, -17.0, 10.0)
+"""Centre of the field of view in MNI coordinates (mm, right-anterior-superior)."""
+
+
+def check_shape(shape: tuple[int, ...]) -> None:
+    """Check the numbers of voxels along x, y, z of a simulated volume.
+
+    Raises
+    ------
+    ValueError
+        If there are not three, fewer than 8 in the plane, or more slices than the full volume has.
+    """
+    depth = int(FIELD_OF_VIEW[2] / SLICE_THICKNESS)
+    if len(shape) != 3 or min(shape[:2]) < 8 or not 1 <= shape[2] <= depth:
+        raise ValueError(f"Expected grid as (x, y, z) with x, y >= 8 and 1 <= z <= {depth}, found {shape}.")
+
+
+@dataclass(frozen=True)
+class VoxelGrid:
+    """A regular grid of voxels around `CENTRE`.
+
+    The first index runs from right to left, the second from anterior to posterior, the third from inferior to superior
+    (LPS), as in the Decathlon brain task.
+
+    Attributes
+    ----------
+    shape
+        Voxels along x, y and z. In the plane they fill 240 mm x 240 mm; slices are 1 mm thick.
+    """
+
+    shape: tuple[int, int, int]
+
+    @property
+    def voxel(self) -> tuple[float, float, float]:
+        """Voxel size in mm along x, y, z."""
+        return FIELD_OF_VIEW[0] / self.shape[0], FIELD_OF_VIEW[1] / self.shape[1], SLICE_THICKNESS
+
+    @property
+    def affine(self) -> np.ndarray:
+        """Matrix (4, 4) from voxel index to world coordinates in mm (right-anterior-superior, the NIfTI convention)."""
+        affine = np.diag([-self.voxel[0], -self.voxel[1], self.voxel[2], 1.0])
+        affine[:3, 3] = [axis[0] for axis in self.axes()]
+        return affine
+
+    def axes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the world coordinates (mm) of the voxel centres along each axis."""
+        x, y, z = (
+            centre + sign * (np.arange(n) - (n - 1) / 2) * size
+            for n, size, sign, centre in zip(self.shape, self.voxel, (-1, -1, 1), CENTRE, strict=True)
+        )
+        return x, y, z

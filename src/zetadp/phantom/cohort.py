@@ -1,7 +1,7 @@
 """The simulated cohort: patients with brain tumours, written in the layout of the Decathlon brain task.
 
-Brains are grown from the ICBM 152 tissue maps (`anatomy`), deformed (`deformation`), given tumours (`lesions`), and
-scanned by the signal equation of each sequence (`physics`, `tissues`, `scanners`). A patient's volume is
+Brains are grown from the ICBM 152 tissue maps and deformed (`anatomy`), given tumours (`lesions`), and
+scanned by the signal equation of each sequence (`physics`, `scanners`). A patient's volume is
 a function of the settings and the patient's number, so shards of the cohort can be written in any order. Other
 populations of patients and scanners are in `populations`.
 """
@@ -23,11 +23,11 @@ import numpy as np
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_json, write_text, written_whole
 from zetadp.base.validation import in_range, one_of
-from zetadp.phantom.grid import VoxelGrid, check_shape
+from zetadp.phantom.anatomy import VoxelGrid, check_shape
 from zetadp.phantom.lesions import LABELS, labels
+from zetadp.phantom.physics import draw_tissues
 from zetadp.phantom.populations import DRAWN, POPULATIONS, Population, drawn_population
 from zetadp.phantom.scanners import CHANNELS, Scanner, acquire
-from zetadp.phantom.tissues import draw_tissues
 
 
 class CohortStream(IntEnum):

@@ -14,9 +14,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from zetadp.base.randomness import Purpose, stream
-from zetadp.phantom.anatomy import Tissue, blur_of, healthy_fractions, load_atlas, sample
-from zetadp.phantom.deformation import Variability, atlas_coordinates
-from zetadp.phantom.grid import VoxelGrid
+from zetadp.phantom.anatomy import (
+    Tissue,
+    Variability,
+    VoxelGrid,
+    atlas_coordinates,
+    blur_of,
+    healthy_fractions,
+    load_atlas,
+    sample,
+)
 from zetadp.phantom.lesions import add_tumours, draw_tumour, hollowed, with_no_lesion
 from zetadp.phantom.procedural import draw_procedural_brain
 from zetadp.phantom.scanners import Scanner, draw_scanner, draw_vendor_scanner

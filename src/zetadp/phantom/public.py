@@ -16,13 +16,32 @@ import numpy as np
 from scipy import ndimage
 
 from zetadp.mri.slicing import centre_slices, resize_area
-from zetadp.phantom.anatomy import Tissue, blur_of, healthy_fractions, load_atlas, sample
-from zetadp.phantom.deformation import Variability, atlas_coordinates, smooth_field
-from zetadp.phantom.grid import VoxelGrid, check_shape
+from zetadp.phantom.anatomy import (
+    Tissue,
+    Variability,
+    VoxelGrid,
+    atlas_coordinates,
+    blur_of,
+    check_shape,
+    healthy_fractions,
+    load_atlas,
+    sample,
+    smooth_field,
+)
 from zetadp.phantom.lesions import add_tumours, draw_lesions, hollowed
-from zetadp.phantom.physics import Acquisition, GradientEcho, Protocol, nulling_time, rician
+from zetadp.phantom.physics import (
+    DENSITY,
+    T1,
+    T2,
+    UPTAKE,
+    Acquisition,
+    GradientEcho,
+    Protocol,
+    Tissues,
+    nulling_time,
+    rician,
+)
 from zetadp.phantom.scanners import CHANNELS, FLUID_T1
-from zetadp.phantom.tissues import DENSITY, T1, T2, UPTAKE, Tissues
 
 Anatomy = Callable[[np.random.Generator, VoxelGrid], tuple[np.ndarray, np.ndarray]]
 """Function that draws a brain on a grid: the mask (x, y, z) of its voxels, and the tissue fractions (7, n) in them."""

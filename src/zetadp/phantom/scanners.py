@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import ndimage
 
-from zetadp.phantom.anatomy import Tissue
-from zetadp.phantom.deformation import smooth_field
-from zetadp.phantom.grid import SLICE_THICKNESS, VoxelGrid
+from zetadp.phantom.anatomy import SLICE_THICKNESS, Tissue, VoxelGrid, smooth_field
 from zetadp.phantom.physics import (
+    T1,
     Acquisition,
     GradientEcho,
     PreparedFlair,
@@ -19,7 +18,6 @@ from zetadp.phantom.physics import (
     prepared_nulling_time,
     rician,
 )
-from zetadp.phantom.tissues import T1
 
 CHANNELS = ("FLAIR", "T1w", "t1gd", "T2w")
 """Sequences in the order of the channels of the Decathlon brain task."""

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zetadp.phantom.deformation import Variability, atlas_coordinates, smooth_field
-from zetadp.phantom.grid import CENTRE
+from zetadp.phantom.anatomy import CENTRE, Variability, atlas_coordinates, smooth_field
 from zetadp.phantom.lesions import add_tumours, draw_lesions, hollowed
 from zetadp.phantom.procedural import covered
 from zetadp.phantom.procedural import inside as share
@@ -22,7 +21,7 @@ from zetadp.phantom.procedural import inside as share
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zetadp.phantom.grid import VoxelGrid
+    from zetadp.phantom.anatomy import VoxelGrid
 
 MIDDLE = np.array(CENTRE)
 VARIABILITY = Variability(

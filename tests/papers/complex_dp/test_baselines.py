@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from papers.complex_dp.baselines import compressed_sensing, zero_filled
-from zetadp.mri.fourier import to_kspace
+from zetadp.mri.kspace import to_kspace
 from zetadp.tasks.reconstruction.quality import nmse
 from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings
 from zetadp.tasks.reconstruction.simulated import examination

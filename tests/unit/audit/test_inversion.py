@@ -15,8 +15,7 @@ from zetadp.audit.inversion import (
     with_what_whitening_loses,
 )
 from zetadp.base.parameters import Layout
-from zetadp.mri.fourier import to_kspace
-from zetadp.mri.whitening import whiten
+from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.stacked import ordinary_operations
 from zetadp.privacy.clipping import clipped_sums

@@ -14,8 +14,7 @@ from zetadp.core.checkpoint import Checkpoint
 from zetadp.core.pretrained import BACKBONE, load_model, model_content
 from zetadp.core.task import task_of
 from zetadp.mri.dataset import standardise
-from zetadp.mri.fourier import to_kspace
-from zetadp.mri.whitening import whiten
+from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.tasks.brain_sequences import prepared_inputs
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from zetadp.mri.augmentation import AugmentationSettings, augment
-from zetadp.mri.fourier import to_kspace
+from zetadp.mri.kspace import AugmentationSettings, augment, to_kspace
 
 NOTHING = AugmentationSettings(flip=0, shift=0, blurred=0, undersampled=0, noisy=0)
 

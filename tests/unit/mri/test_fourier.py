@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zetadp.mri.fourier import to_image, to_kspace
+from zetadp.mri.kspace import to_image, to_kspace
 
 sizes = st.integers(1, 33)
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from zetadp.base.validation import UserError
-from zetadp.mri.naming import bids_readings, read_rules, readings, told
+from zetadp.mri.decathlon import bids_readings, read_rules, readings, told
 
 BOTH = ("T1w", "T1gd")
 

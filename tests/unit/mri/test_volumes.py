@@ -9,10 +9,9 @@ from decathlon_builder import real_sample, volume, write_volume
 
 from zetadp.base.validation import UserError
 from zetadp.mri.decathlon import SEQUENCES, read_task
-from zetadp.mri.fourier import to_kspace
+from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.slicing import resize_area
 from zetadp.mri.volumes import check_complete, read_centre_slices, read_volume
-from zetadp.mri.whitening import whiten
 
 SHAPE = (12, 8, 9)
 ORIENTATIONS = [

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zetadp.base.validation import UserError
-from zetadp.mri.fourier import to_kspace
-from zetadp.mri.whitening import whiten
+from zetadp.mri.kspace import to_kspace, whiten
 
 
 def correlated(seed: int, *shape: int) -> np.ndarray:

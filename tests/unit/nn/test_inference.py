@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zetadp
-from zetadp.mri.fourier import to_kspace
-from zetadp.mri.whitening import whiten
+from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn import models
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.models import NetworkSettings, build, without_gradients

@@ -9,7 +9,7 @@ import torch
 from training_builder import CLASSES, NETWORKS, SIZE, network, patients
 
 from zetadp.base.parameters import Layout
-from zetadp.mri.fourier import to_kspace
+from zetadp.mri.kspace import to_kspace
 from zetadp.nn.models import NetworkSettings, build
 
 READINGS = {

@@ -7,7 +7,7 @@ from torch import nn
 
 from zetadp.core.records import Records
 from zetadp.core.round import Phase
-from zetadp.mri.fourier import to_image, to_kspace
+from zetadp.mri.kspace import to_image, to_kspace
 from zetadp.nn.models import build
 from zetadp.nn.settings import NetworkSettings
 from zetadp.nn.stacked import unstack

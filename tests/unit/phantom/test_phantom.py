@@ -9,7 +9,16 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from zetadp.phantom.anatomy import HEALTHY, Tissue, healthy_fractions, load_atlas, sample
+from zetadp.phantom.anatomy import (
+    HEALTHY,
+    Tissue,
+    VoxelGrid,
+    healthy_fractions,
+    load_atlas,
+    sample,
+    smooth_field,
+    spline_weights,
+)
 from zetadp.phantom.cohort import (
     PhantomSettings,
     patient_name,
@@ -18,8 +27,6 @@ from zetadp.phantom.cohort import (
     write_dataset_json,
     write_patients,
 )
-from zetadp.phantom.deformation import smooth_field, spline_weights
-from zetadp.phantom.grid import VoxelGrid
 from zetadp.phantom.lesions import LABELS, add_tumour, draw_tumour, labels, with_no_lesion
 from zetadp.phantom.scanners import CHANNELS
 

@@ -10,7 +10,7 @@ from scipy import ndimage
 
 from zetadp.base.randomness import Purpose, stream
 from zetadp.phantom import populations
-from zetadp.phantom.anatomy import Tissue
+from zetadp.phantom.anatomy import Tissue, VoxelGrid
 from zetadp.phantom.cohort import (
     CohortStream,
     PhantomSettings,
@@ -19,7 +19,6 @@ from zetadp.phantom.cohort import (
     write_dataset_json,
     write_patients,
 )
-from zetadp.phantom.grid import VoxelGrid
 from zetadp.phantom.lesions import draw_tumour
 from zetadp.phantom.physics import GradientEcho, PreparedFlair, Protocol
 from zetadp.phantom.populations import DRAWN, POPULATIONS, drawn_population

@@ -9,11 +9,10 @@ import pytest
 import zetadp.phantom.public
 from zetadp.base.randomness import Purpose, stream
 from zetadp.mri.slicing import centre_slices, resize_area
-from zetadp.phantom.anatomy import HEALTHY, Tissue, load_atlas, sample
+from zetadp.phantom.anatomy import HEALTHY, Tissue, VoxelGrid, load_atlas, sample
 from zetadp.phantom.cohort import CohortStream, PhantomSettings, simulate_patient
-from zetadp.phantom.grid import VoxelGrid
 from zetadp.phantom.lesions import draw_lesions
-from zetadp.phantom.physics import GradientEcho
+from zetadp.phantom.physics import T1, T2, GradientEcho
 from zetadp.phantom.public import (
     FIELD_STRENGTHS,
     PublicSettings,
@@ -26,7 +25,6 @@ from zetadp.phantom.public import (
     simulate_public_patient,
 )
 from zetadp.phantom.scanners import CHANNELS
-from zetadp.phantom.tissues import T1, T2
 
 SETTINGS = PublicSettings(seed=3, patients=16)
 GRID = VoxelGrid(SETTINGS.grid)

@@ -9,11 +9,20 @@ import pytest
 
 from zetadp.base.randomness import Purpose, stream
 from zetadp.phantom import physics
-from zetadp.phantom.anatomy import Tissue
-from zetadp.phantom.grid import VoxelGrid
-from zetadp.phantom.physics import STAR_RATIO, GradientEcho, PreparedFlair, Protocol
+from zetadp.phantom.anatomy import Tissue, VoxelGrid
+from zetadp.phantom.physics import (
+    DENSITY,
+    STAR_RATIO,
+    T1,
+    T2,
+    UPTAKE,
+    GradientEcho,
+    PreparedFlair,
+    Protocol,
+    Tissues,
+    draw_tissues,
+)
 from zetadp.phantom.scanners import CHANNELS, Scanner, acquire, draw_scanner, draw_vendor_scanner
-from zetadp.phantom.tissues import DENSITY, T1, T2, UPTAKE, Tissues, draw_tissues
 
 
 def published(field_strength: float) -> Tissues:

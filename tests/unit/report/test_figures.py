@@ -9,8 +9,7 @@ import pytest
 from run_builder import SEQUENCES, write_run
 
 from zetadp.base.validation import UserError
-from zetadp.mri.fourier import to_kspace
-from zetadp.mri.whitening import whiten
+from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.report import accuracyfigure, figures, figurestyle
 from zetadp.report.accuracyfigure import accuracy_against_epsilon
 from zetadp.report.figures import confusion_matrices

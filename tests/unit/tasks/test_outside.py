@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from zetadp.base.validation import UserError
-from zetadp.mri.fourier import to_kspace
+from zetadp.mri.kspace import to_kspace
 from zetadp.tasks.ecg.collection import Choice, Cohort, Collection, collect
 from zetadp.tasks.ecg.recordings import LEADS
 from zetadp.tasks.ecg.simulated import simulated_recordings

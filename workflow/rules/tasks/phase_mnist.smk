@@ -52,8 +52,8 @@ rule pair_digits:
         composite=PHASE_MNIST.composite,
         seed=PHASE_MNIST.seed,
         sizes=CONFIG.cohort.patients,
-        stage="zetadp.tasks.phase_mnist.pairs:pair_digits",
-        code=code_of("scripts/stage.py", "zetadp.tasks.phase_mnist.pairs"),
+        stage="zetadp.tasks.phase_mnist.digits:pair_digits",
+        code=code_of("scripts/stage.py", "zetadp.tasks.phase_mnist.digits"),
     script:
         "../../../scripts/stage.py"
 

@@ -59,8 +59,8 @@ rule undersample:
         mask=dict(RECONSTRUCTION.mask),
         size=RECONSTRUCTION.size,
         sizes=PATIENTS,
-        stage="zetadp.tasks.reconstruction.slices:undersample",
-        code=code_of("scripts/stage.py", "zetadp.tasks.reconstruction.slices"),
+        stage="zetadp.tasks.reconstruction.volumes:undersample",
+        code=code_of("scripts/stage.py", "zetadp.tasks.reconstruction.volumes"),
     script:
         "../../../scripts/stage.py"
 
@@ -81,7 +81,7 @@ rule fit_public_networks:
         settings=dict(RECONSTRUCTION.public),
         mask=dict(RECONSTRUCTION.mask),
         size=RECONSTRUCTION.size,
-        stage="zetadp.tasks.reconstruction.pretraining:make",
-        code=code_of("scripts/stage.py", "zetadp.tasks.reconstruction.pretraining"),
+        stage="zetadp.tasks.reconstruction.public:make",
+        code=code_of("scripts/stage.py", "zetadp.tasks.reconstruction.public"),
     script:
         "../../../scripts/stage.py"

@@ -78,8 +78,8 @@ rule transform_clips:
         mem_mb=8000,
         runtime="30m",
     params:
-        stage="zetadp.tasks.speech_commands.spectra:transform_clips",
-        code=code_of("scripts/stage.py", "zetadp.tasks.speech_commands.spectra"),
+        stage="zetadp.tasks.speech_commands.encoder:transform_clips",
+        code=code_of("scripts/stage.py", "zetadp.tasks.speech_commands.encoder"),
     script:
         "../../../scripts/stage.py"
 

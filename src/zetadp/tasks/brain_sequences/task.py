@@ -25,8 +25,7 @@ from zetadp.core.start import record_features
 from zetadp.core.task import Classification, Held, Words
 from zetadp.mri.dataset import as_given, load_role, to_records
 from zetadp.mri.decathlon import SEQUENCES, read_task
-from zetadp.mri.fourier import to_kspace
-from zetadp.mri.whitening import whiten
+from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.nn.settings import DECISIONS, FEATURES, IMAGE, STUDY, TOGETHER, VOLUME
 

@@ -15,8 +15,7 @@ from zetadp.core.metrics import REPLICATES, bootstrapped, of_confusion, percenti
 from zetadp.core.task import Held, Words
 from zetadp.tasks.ecg.recordings import FOLDS, LABELS
 from zetadp.tasks.ecg.simulated import POPULATIONS
-from zetadp.tasks.items import Items
-from zetadp.tasks.loading import held
+from zetadp.tasks.items import Items, held
 from zetadp.tasks.roc import area, areas, placements
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class Ecg:
     population
         Population of simulated patients (`zetadp.tasks.ecg.simulated.POPULATIONS`).
     spectrum
-        Settings of the input for the paper's network (`zetadp.tasks.ecg.signals.SpectrumSettings`).
+        Settings of the input for the paper's network (`zetadp.tasks.ecg.collection.SpectrumSettings`).
     encoder
         Settings of the public encoder (`zetadp.tasks.ecg.encoder.BeatEncoderSettings`).
 

@@ -11,13 +11,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from zetadp.base.validation import in_range, one_of
 from zetadp.core.task import Classification, Held, Words
-from zetadp.tasks.items import Items
-from zetadp.tasks.loading import held, values_and_labels
-from zetadp.tasks.phase_mnist.digits import SIDE
+from zetadp.tasks.items import Items, held, values_and_labels
+from zetadp.tasks.phase_mnist.digits import SIDE, inputs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,28 +89,6 @@ class PhaseMnist(Classification):
             usage="from zetadp.core.pretrained import load_model",
             limits=("A test bed for methods: nothing here is about patients.",),
         )
-
-
-def inputs(arrays: Mapping[str, np.ndarray], places: np.ndarray, *, plain: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return inputs of shape (example, 1, 28, 28) with parts in [0, 1], and labels.
-
-    Parameters
-    ----------
-    arrays
-        ``images`` (uint8, shape (image, 28, 28)), ``real`` and ``imaginary`` (positions of each example's two images),
-        and ``labels`` (digit of the real part). So each image is in memory only once.
-    places
-        Positions of the examples.
-    plain
-        Whether to return the real parts alone, as float32. Otherwise the inputs are complex64.
-    """
-    images, labels = arrays["images"], arrays["labels"][places]
-    real = images[arrays["real"][places], None].astype(np.float32) / 255
-    if plain:
-        return real, labels
-    found = np.empty(real.shape, dtype=np.complex64)
-    found.real, found.imag = real, images[arrays["imaginary"][places], None].astype(np.float32) / 255
-    return found, labels
 
 
 task = PhaseMnist

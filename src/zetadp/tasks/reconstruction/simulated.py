@@ -15,12 +15,11 @@ from scipy.ndimage import distance_transform_edt, gaussian_filter
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import folder_written_whole
 from zetadp.base.validation import UserError, one_of
-from zetadp.mri.fourier import to_kspace
-from zetadp.phantom.deformation import smooth_field
-from zetadp.phantom.grid import VoxelGrid
+from zetadp.mri.kspace import to_kspace
+from zetadp.phantom.anatomy import VoxelGrid, smooth_field
+from zetadp.phantom.physics import draw_tissues
 from zetadp.phantom.populations import POPULATIONS
 from zetadp.phantom.scanners import CHANNELS
-from zetadp.phantom.tissues import draw_tissues
 from zetadp.tasks.reconstruction.settings import Examinations
 from zetadp.tasks.reconstruction.volumes import PARTS, KspaceVolume
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from zetadp.phantom.tissues import Tissues
+    from zetadp.phantom.physics import Tissues
 
 logger = logging.getLogger(__name__)
 

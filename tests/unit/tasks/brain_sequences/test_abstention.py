@@ -17,8 +17,15 @@ from zetadp.core.pretrained import load_model
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.settings import NetworkSettings
 from zetadp.phantom.public import PublicSettings, simulate_public_patient
-from zetadp.tasks.brain_sequences.abstention import RIGHT, UNLIKE, UNSURE, Abstention, abstention_for, threshold
-from zetadp.tasks.brain_sequences.prediction import predict_volume
+from zetadp.tasks.brain_sequences.prediction import (
+    RIGHT,
+    UNLIKE,
+    UNSURE,
+    Abstention,
+    abstention_for,
+    predict_volume,
+    threshold,
+)
 
 PATIENT = 497
 """A simulated patient to whom nothing was fitted, with one volume of which the public head is unsure."""

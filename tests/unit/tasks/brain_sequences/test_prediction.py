@@ -17,9 +17,8 @@ from zetadp.base.validation import UserError
 from zetadp.core.pretrained import load_model, model_content
 from zetadp.mri.dataset import standardise
 from zetadp.mri.decathlon import SEQUENCES
-from zetadp.mri.fourier import to_kspace
+from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.volumes import read_centre_slices
-from zetadp.mri.whitening import whiten
 from zetadp.tasks.brain_sequences.prediction import predict_volume
 
 SLICES, SIZE = 5, 8

@@ -56,8 +56,7 @@ def test_public_heads_are_the_best_of_their_kind(made, images):
 
 
 def features_of(backbone, images):
-    from zetadp.mri.fourier import to_kspace
-    from zetadp.mri.whitening import whiten
+    from zetadp.mri.kspace import to_kspace, whiten
 
     found = torch.from_numpy(backbone.features(whiten(to_kspace(images))))
     labels = torch.arange(4).repeat_interleave(3).repeat(len(images))

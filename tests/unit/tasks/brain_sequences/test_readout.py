@@ -11,13 +11,11 @@ from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
 from zetadp.core.start import backbone_of, record_features, shipped_backbone, with_public
-from zetadp.mri.fourier import to_kspace
-from zetadp.mri.whitening import whiten
+from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn.activations import ConjMish
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.models import NetworkSettings
-from zetadp.tasks.brain_sequences.pretraining import PublicImages, pretrain
-from zetadp.tasks.brain_sequences.readout import EVERY, public_accuracy, read_all_layers
+from zetadp.tasks.brain_sequences.pretraining import EVERY, PublicImages, pretrain, public_accuracy, read_all_layers
 
 HELD_OUT = 8
 

@@ -9,8 +9,7 @@ from scipy.io import savemat
 
 from zetadp.base.validation import UserError
 from zetadp.tasks.ecg.collection import Choice, Cohort, collect
-from zetadp.tasks.ecg.readers import read_folder
-from zetadp.tasks.ecg.recordings import LEADS
+from zetadp.tasks.ecg.recordings import LEADS, read_folder
 from zetadp.tasks.ecg.simulated import simulated_recordings
 
 PTBXL = Path(__file__).parents[5] / "shared/data/ecg_ptbxl"

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from zetadp.base.validation import UserError
+from zetadp.tasks.ecg.collection import BEAT, SpectrumSettings, beginning, spectrum, usual_beat
 from zetadp.tasks.ecg.recordings import LEADS, Recording
-from zetadp.tasks.ecg.signals import BEAT, SpectrumSettings, beginning, spectrum, usual_beat
 from zetadp.tasks.ecg.simulated import simulated_recordings
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from zetadp.base.randomness import Purpose, stream
+from zetadp.tasks.ecg.collection import BEFORE, beats, usual_beat
 from zetadp.tasks.ecg.recordings import LEADS
-from zetadp.tasks.ecg.signals import BEFORE, beats, usual_beat
 from zetadp.tasks.ecg.simulated import (
     DOWER,
     NORMAL_QRS,

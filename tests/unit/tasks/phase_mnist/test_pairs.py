@@ -11,9 +11,8 @@ import torch
 
 from zetadp.base.validation import UserError
 from zetadp.tasks.items import Items
-from zetadp.tasks.phase_mnist.digits import read_digits
+from zetadp.tasks.phase_mnist.digits import disjoint_pairs, drawn_pairs, pair_digits, read_digits
 from zetadp.tasks.phase_mnist.encoder import composite_features
-from zetadp.tasks.phase_mnist.pairs import disjoint_pairs, drawn_pairs, pair_digits
 from zetadp.tasks.phase_mnist.task import inputs
 
 SHARED = Path(__file__).parents[5] / "shared/data/mnist"

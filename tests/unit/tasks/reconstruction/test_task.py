@@ -13,13 +13,12 @@ from zetadp.base.validation import UserError
 from zetadp.core.evaluation import predict
 from zetadp.nn.models import build
 from zetadp.nn.settings import NetworkSettings
-from zetadp.tasks.reconstruction.pretraining import fit
+from zetadp.tasks.reconstruction.public import fit
 from zetadp.tasks.reconstruction.quality import nmse, psnr, ssim
 from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings, PublicNetworkSettings
 from zetadp.tasks.reconstruction.simulated import cohort, examination
-from zetadp.tasks.reconstruction.slices import check_cohort, undersample, undersampled
 from zetadp.tasks.reconstruction.task import Reconstruction
-from zetadp.tasks.reconstruction.volumes import PARTS
+from zetadp.tasks.reconstruction.volumes import PARTS, check_cohort, undersample, undersampled
 
 SIZE = 32
 SIZES = {"train": 2, "test": 3}

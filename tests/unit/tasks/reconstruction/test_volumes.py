@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from zetadp.base.validation import UserError
-from zetadp.mri.fourier import to_image
+from zetadp.mri.kspace import to_image
 from zetadp.tasks.reconstruction.settings import Examinations
 from zetadp.tasks.reconstruction.simulated import examination
 from zetadp.tasks.reconstruction.volumes import KspaceVolume, cut, read_folder, read_volume, sizes

@@ -27,7 +27,7 @@ from zetadp.tasks.speech_commands.clips import (
     is_tested,
     read_clips,
 )
-from zetadp.tasks.speech_commands.spectra import FOURIER, FRAME, STEP, spectrogram
+from zetadp.tasks.speech_commands.encoder import FOURIER, FRAME, STEP, spectrogram
 
 SPEAKERS = [f"{number:08x}" for number in range(1, 13)]
 

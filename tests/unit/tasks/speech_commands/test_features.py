@@ -11,9 +11,8 @@ from zetadp.nn.models import build
 from zetadp.nn.settings import NetworkSettings
 from zetadp.tasks.speech_commands import encoder as encoder_module
 from zetadp.tasks.speech_commands.clips import WORDS
-from zetadp.tasks.speech_commands.encoder import WordEncoder, WordEncoderSettings
+from zetadp.tasks.speech_commands.encoder import BANDS, WordEncoder, WordEncoderSettings, _mel_bands, log_mel
 from zetadp.tasks.speech_commands.simulated import simulated_words
-from zetadp.tasks.speech_commands.spectra import BANDS, _mel_bands, log_mel
 
 
 def test_mel_bands_cover_every_frequency_and_loudness_drops_out():

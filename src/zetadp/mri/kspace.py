@@ -1,0 +1,176 @@
+r"""K-space of images: the centred Fourier transform, whitening, and scanner effects that act there.
+
+Each image is treated by itself: no statistic crosses images or patients, so whitening costs no privacy.
+
+The scanner effects do not change the pulse sequence, so they are variations for training on public images. All but the
+flip act in k-space: a shift of the patient is a phase ramp, lower resolution is a filter, a shorter scan leaves lines
+out, and receiver noise is complex. Only the magnitude of the image is returned, as in the volumes that hospitals store.
+The magnitude removes the receiver's phase, so that phase is not varied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from zetadp.base.constraints import Share, Within, check_fields
+from zetadp.base.validation import UserError
+
+AXES = (-2, -1)
+
+
+def to_kspace(image: np.ndarray) -> np.ndarray:
+    """Transform images to centred k-space.
+
+    Parameters
+    ----------
+    image
+        Real or complex array of shape (..., row, column).
+
+    Returns
+    -------
+    Complex array of shape (..., ky, kx), complex64 for single-precision input. It has all coefficients, including
+    those that are redundant for a real image by Hermitian symmetry.
+
+    Examples
+    --------
+    >>> k = to_kspace(np.ones((4, 4), dtype=np.float32))
+    >>> k.dtype, complex(k[2, 2])
+    (dtype('complex64'), (4+0j))
+    """
+    return np.fft.fftshift(np.fft.fft2(np.fft.ifftshift(image, axes=AXES), axes=AXES, norm="ortho"), axes=AXES)
+
+
+def to_image(kspace: np.ndarray) -> np.ndarray:
+    """Transform k-space to complex images of the same shape: the inverse and the adjoint of `to_kspace`."""
+    return np.fft.fftshift(np.fft.ifft2(np.fft.ifftshift(kspace, axes=AXES), axes=AXES, norm="ortho"), axes=AXES)
+
+
+def whiten(values: np.ndarray, epsilon: float = 1e-5) -> np.ndarray:
+    r"""Whiten each complex image so that real and imaginary part are uncorrelated with unit variance.
+
+    The mean over all coefficients of an image is subtracted; then real and imaginary part are multiplied by the inverse
+    square root of their covariance :math:`\Sigma` (denominator n - 1). In closed form, with
+    :math:`a = \Sigma_{rr}`, :math:`b = \Sigma_{ii}`, :math:`c = \Sigma_{ri}`, :math:`s = \sqrt{ab - c^2}` and
+    :math:`t = \sqrt{a + b + 2s}`,
+
+    .. math:: \Sigma^{-1/2} = \frac{1}{st} \begin{pmatrix} b + s & -c \\ -c & a + s \end{pmatrix}.
+
+    Parameters
+    ----------
+    values
+        Complex array of shape (..., ky, kx).
+    epsilon
+        Ridge, as a fraction of the image's mean variance per part. Because it is relative, the result does not depend
+        on the arbitrary scale of MRI intensities.
+
+    Returns
+    -------
+    complex64 array of the same shape.
+
+    Raises
+    ------
+    UserError
+        If an image is constant or not finite.
+
+    Notes
+    -----
+    The k-space of a real image on an even grid has an even real and an odd imaginary part, so its covariance is
+    diagonal to rounding, and whitening scales each part by its own standard deviation.
+    """
+    z = np.asarray(values, dtype=np.complex128)
+    z = z - z.mean(axis=(-2, -1), keepdims=True)
+    n = z.shape[-2] * z.shape[-1]
+    real, imaginary = z.real, z.imag
+
+    def covariance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.asarray((x * y).sum(axis=(-2, -1), keepdims=True) / (n - 1))
+
+    a, b, c = covariance(real, real), covariance(imaginary, imaginary), covariance(real, imaginary)
+    total = a + b
+    if not np.isfinite(total).all() or (total <= 0).any():
+        bad = np.argwhere(~np.isfinite(total[..., 0, 0]) | (total[..., 0, 0] <= 0))
+        first = bad[0].tolist()
+        raise UserError(
+            f"Cannot whiten {len(bad)} image(s) that are constant or not finite; the first is at index {first}."
+        )
+    ridge = epsilon * total / 2
+    a, b = a + ridge, b + ridge
+    s = np.sqrt(a * b - c * c)
+    t = np.sqrt(a + b + 2 * s)
+    whitened = ((b + s) * real - c * imaginary + 1j * ((a + s) * imaginary - c * real)) / (s * t)
+    return np.asarray(whitened, dtype=np.complex64)
+
+
+@dataclass(frozen=True)
+class AugmentationSettings:
+    """Strength of the variations.
+
+    Attributes
+    ----------
+    flip
+        Chance that left and right are exchanged.
+    shift
+        Largest shift along each axis, in pixels, fractions included.
+    blurred, blur
+        Chance of lower resolution, and the largest standard deviation of its Gaussian in pixels.
+    undersampled, lines
+        Chance that phase-encoding lines, rows of k-space, are left out, and their largest share outside the centre.
+    noisy, noise
+        Chance of noise, and its largest standard deviation in each part, as a fraction of the image's mean magnitude.
+    """
+
+    flip: Share = 0.5
+    shift: Annotated[float, Within(ge=0, le=100)] = 1.5
+    blurred: Share = 0.4
+    blur: Annotated[float, Within(ge=0, le=100)] = 0.5
+    undersampled: Share = 0.1
+    lines: Share = 0.3
+    noisy: Share = 0.5
+    noise: Annotated[float, Within(ge=0, le=100)] = 0.06
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        check_fields(self)
+
+
+def augment(images: np.ndarray, settings: AugmentationSettings, generator: np.random.Generator) -> np.ndarray:
+    """Return variations of images, each drawn by itself.
+
+    Parameters
+    ----------
+    images
+        Magnitude images of shape (image, row, column).
+    settings
+        How strongly they are varied.
+    generator
+        Source of all draws.
+
+    Returns
+    -------
+    float32 magnitude images of the same shape.
+    """
+    count, rows, columns = images.shape
+    draw = generator.random((9, count, 1, 1), dtype=np.float32)
+    images = np.where(draw[0] < settings.flip, images[..., ::-1], images).astype(np.float32)
+    down, across = (_frequencies(side) for side in (rows, columns))
+    down = down[:, None]
+    # Unitary transform: noise in k-space has the same variance in the image.
+    kspace = to_kspace(images)
+    kspace = kspace * np.exp(-2j * np.pi * 2 * settings.shift * (down * (draw[1] - 0.5) + across * (draw[2] - 0.5)))
+    width = (draw[3] < settings.blurred) * draw[4] * settings.blur
+    kspace = kspace * np.exp(-2 * (np.pi * width) ** 2 * (down**2 + across**2))
+    share = (draw[5] < settings.undersampled) * draw[6] * settings.lines
+    # The centre holds the contrast, and every protocol measures it.
+    dropped = (generator.random((count, rows, 1), dtype=np.float32) < share) & (np.abs(down) > 1 / 8)
+    kspace = np.where(dropped, 0, kspace)
+    level = (draw[7] < settings.noisy) * draw[8] * settings.noise * images.mean(axis=(1, 2), keepdims=True)
+    parts = generator.standard_normal((2, *kspace.shape), dtype=np.float32)
+    return np.asarray(np.abs(to_image(kspace + level * (parts[0] + 1j * parts[1]))), dtype=np.float32)
+
+
+def _frequencies(side: int) -> np.ndarray:
+    """Return the spatial frequency of each index of centred k-space, in cycles a pixel."""
+    return np.asarray((np.arange(side) - side // 2) / side, dtype=np.float32)
