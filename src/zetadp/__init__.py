@@ -10,13 +10,13 @@ from zetadp.base.lazy import lazily
 _PUBLIC = {
     "Records": "zetadp.front.records",
     "ReleaseSettings": "zetadp.release.release",
-    "Run": "zetadp.front.run",
+    "PrivateRun": "zetadp.front.run",
     "UserError": "zetadp.base.validation",
     "epsilon": "zetadp.front.figures",
     "ledger": "zetadp.front.figures",
     "load": "zetadp.front.run",
     "noise": "zetadp.front.figures",
-    "private": "zetadp.front.run",
+    "private": "zetadp.front.private",
     "release_features": "zetadp.release.release",
 }
 

@@ -31,6 +31,7 @@ LARGE = 1e3
 """Largest number of a replaced unit, in units of the largest number of the batch."""
 AGREEING = 1e-3
 """Largest relative difference between gradients by rules and ordinary ones, which rounding explains."""
+APART = "Expected units that do not change each other's gradients"
 REMEDY = "Use layers that treat each item by itself, such as group normalisation (zetadp.nn)."
 
 Compute = Callable[[Sequence[Tensor]], Sequence[Tensor]]
@@ -171,11 +172,9 @@ def check_independence(
                 "mode (layer.eval())."
             )
     if shown is not None:
-        raise UserError(f"{_where(twin, shown, items, evaluated)} {REMEDY}")
+        raise UserError(_where(twin, shown, items, evaluated))
     if first_mixture(gradients, batch, torch.arange(units)) is not None:
-        raise UserError(
-            f"Expected units that do not change each other's gradients, found a backward pass that mixes them. {REMEDY}"
-        )
+        raise UserError(f"{APART}, found a backward pass that mixes them. {REMEDY}")
 
 
 def first_mixture(
@@ -276,7 +275,7 @@ def _replaced(batch: Tensor, replaced: Tensor, random: torch.Generator, *, large
 def _where(
     twin: nn.Module, shown: tuple[Sequence[Tensor], Sequence[Tensor], Tensor], items: int, compute: Compute
 ) -> str:
-    """Return a sentence that names the layer that mixes units, or the loss."""
+    """Return a message that names the layer that mixes units, or the loss."""
     given, changed, replaced = shown
     kept = ~replaced.repeat_interleave(items)
     seen: dict[str, list[Tensor]] = {}
@@ -297,8 +296,8 @@ def _where(
         half = len(found) // 2
         if not same(found[:half], found[half:]):
             whose = f"layer {name!r} ({type(twin.get_submodule(name)).__name__})" if name else "network"
-            return f"Expected units that do not change each other's gradients, found a {whose} that mixes units."
-    return "Expected units that do not change each other's gradients, found a loss that mixes units of a batch."
+            return f"{APART}, found a {whose} that mixes units. {REMEDY}"
+    return f"{APART}, found a loss that mixes units of a batch. Let a loss depend on its own item alone."
 
 
 PRECISE = (torch.float32, torch.complex64)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+import torch
 from torch import Tensor, nn
 
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
+from zetadp.core.assembly import Assembly
+from zetadp.core.independence import check_own, check_run
 from zetadp.core.metrics import accuracy_interval, bootstrapped
+from zetadp.core.plan import Plan
 from zetadp.core.task import Classification, Task
+from zetadp.core.training import TrainingData
 from zetadp.privacy.contributions import one_an_item
 
 if TYPE_CHECKING:
@@ -44,8 +49,8 @@ class OwnLoss:
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each item, shape (item,)."""
         found = self.loss(outputs, targets)
-        if found.shape[:1] != targets.shape[:1]:
-            return found  # which is refused, with its shape
+        if not isinstance(found, Tensor) or found.shape[:1] != targets.shape[:1]:
+            return found  # which is refused
         return found.flatten(1).mean(dim=1) if found.ndim > 1 else found
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -90,6 +95,12 @@ def task_for(model: nn.Module, loss: Loss | None, task: Task | None, inputs: Ten
     """
     if loss is not None and task is not None:
         raise UserError("loss: Expected a loss or a task, found both. A task has its own losses.")
+    if loss is not None and (isinstance(loss, type) or not callable(loss)):
+        raise UserError(
+            f"loss: Expected a function of outputs and labels, like torch.nn.MSELoss(reduction='none'), found {loss!r}."
+        )
+    if task is not None and not hasattr(task, "losses"):
+        raise UserError(f"task: Expected an object with losses and metrics (zetadp.core.task.Task), found {task!r}.")
     targets = labels[: len(inputs)].to(inputs.device)
     try:
         outputs = model(inputs)
@@ -106,18 +117,42 @@ def task_for(model: nn.Module, loss: Loss | None, task: Task | None, inputs: Ten
     elif task is None:
         task = OwnLoss(loss)  # type: ignore[arg-type]
     try:
-        one_an_item(task.losses, outputs, targets)
+        finite = bool(torch.isfinite(one_an_item(task.losses, outputs, targets)).all())
     except UserError as error:
         raise UserError(
             f"loss: {error} Let it return the losses of single items, for instance with reduction='none'. A mean over "
             "a batch mixes patients."
         ) from error
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
         hint = " Complex outputs need a real loss: let the network return .abs()." if outputs.is_complex() else ""
         raise UserError(
             f"loss: Expected a loss of the network's outputs and the labels, found: {error}.{hint}"
         ) from error
+    if not finite:
+        raise UserError("loss: Expected finite losses, found NaN or infinity for the first items at starting weights.")
     return task
+
+
+def described(task: Task) -> dict[str, Any]:
+    """Return the description of a task in a plan."""
+    if isinstance(task, Classification) and type(task).__module__ == Classification.__module__:
+        return {"name": "classification", "classes": task.classes}
+    loss = getattr(task, "loss", task)
+    return {"name": "own", "loss": getattr(loss, "__qualname__", type(loss).__qualname__)}
+
+
+def check_units_apart(plan: Plan, model: nn.Module, task: Task, data: TrainingData) -> None:
+    """Raise `UserError` if a network or a loss mixes patients, before a folder is made (`check_run`)."""
+    check_own(model, plan)
+    twin = copy.deepcopy(model)
+    phase = Assembly.of(plan, data.records, None, twin, task).phase
+    try:
+        check_run(phase, data.records, [own for held in data.holdings for own in held.units], None)
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+        raise UserError(
+            "model: Expected a network whose gradients torch.func.vmap computes for single patients, and that takes "
+            f"items of any numbers, found: {error}."
+        ) from error
 
 
 def _classification(outputs: Tensor, labels: Tensor) -> Classification:
@@ -155,6 +190,9 @@ def check_model(model: nn.Module) -> None:
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
         raise UserError("model: Expected trained weights, found none that requires a gradient.")
+    for name, value in model.state_dict().items():
+        if not torch.isfinite(value).all():
+            raise UserError(f"model: Expected finite starting weights, found NaN or infinity in {name!r}.")
     names: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         other = names.setdefault(id(parameter), name)
@@ -163,9 +201,3 @@ def check_model(model: nn.Module) -> None:
                 f"model: Expected each weight once, found {name!r} tied to {other!r}. Use the module twice instead, or "
                 "give each its own weight."
             )
-
-
-def shares_of_noise(noise_multiplier: float, expected: float, dimension: int, rounds: int) -> tuple[float, float]:
-    """Return how long the noise in the mean of a round is, in units of the clip, and in the mean of all rounds."""
-    single = noise_multiplier / expected * np.sqrt(dimension)
-    return float(single), float(single / np.sqrt(rounds))

@@ -23,6 +23,9 @@ NARROWER = {torch.complex128: torch.complex64, torch.float64: torch.float32, tor
 """Types of numbers that are converted, and the type that they become."""
 
 
+NEEDED = "Expected a tensor, array or dataset of numbers, with items of one shape that can be looked up by position."
+
+
 class Records:
     """Items, their labels, and whose they are.
 
@@ -68,12 +71,23 @@ class Records:
         items: Any,  # noqa: ANN401  (many kinds of arrays)
         labels: Any = None,  # noqa: ANN401
         *,
-        patients: Iterable[Hashable],
+        patients: Iterable[Hashable] | None = None,
     ) -> None:
-        source = _source(items)
-        if labels is None:
-            labels = _labels_within(items)
-        targets = _tensor(labels, "labels")
+        if not isinstance(patients, Iterable):
+            raise UserError(
+                f"patients: Expected the id of each item's patient, found {patients!r}. Give patients=ids, where "
+                "ids[i] is the patient of item i."
+            )
+        try:
+            source = _source(items)
+            if labels is None:
+                labels = _labels_within(items)
+        except (RuntimeError, TypeError, ValueError, IndexError, KeyError, OSError) as error:
+            raise UserError(f"items: {NEEDED} Reading them failed: {type(error).__name__}: {error}.") from error
+        before, after = (str(kind).removeprefix("torch.") for kind in (getattr(items, "dtype", ""), source.dtype))
+        if before not in ("", after):
+            logger.warning("items: converted from %s to %s", before, after)
+        targets = _labels(labels)
         owners = checked_owners(patients, "patients")
         lengths = {"items": len(source), "labels": len(targets), "patients": len(owners)}
         if len(set(lengths.values())) > 1:
@@ -88,7 +102,10 @@ class Records:
         self.inputs: Tensor | LookedUp = source
         self.targets = targets
         self.ids, self.owner = tuple(codes), np.array(numbers, dtype=np.int64)
-        self.digest = self._checked()
+        try:
+            self.digest = self._checked()
+        except (RuntimeError, TypeError, ValueError, IndexError, KeyError, OSError) as error:
+            raise UserError(f"items: {NEEDED} Reading them failed: {type(error).__name__}: {error}.") from error
 
     @property
     def units(self) -> int:
@@ -279,14 +296,7 @@ def _source(items: Any) -> Tensor | LookedUp:  # noqa: ANN401
         return LookedUp.of(items)
     if hasattr(items, "chunks") and hasattr(items, "dtype"):
         return LookedUp.of(items)
-    found = _tensor(items, "items")
-    usable = _usable(found)
-    if usable.dtype != found.dtype:
-        logger.info(
-            "items: converted from %s to %s",
-            *(str(kind).removeprefix("torch.") for kind in (found.dtype, usable.dtype)),
-        )
-    return usable
+    return _usable(_tensor(items, "items"))
 
 
 def _labels_within(items: Any) -> list[Any]:  # noqa: ANN401
@@ -296,16 +306,25 @@ def _labels_within(items: Any) -> list[Any]:  # noqa: ANN401
     return [items[place][1] for place in range(len(items))]  # type: ignore[arg-type]
 
 
+def _labels(labels: Any) -> Tensor:  # noqa: ANN401
+    """Return labels as a tensor: whole numbers and booleans as int64, others as items are."""
+    found = _tensor(labels, "labels")
+    return _usable(found) if found.is_floating_point() or found.is_complex() else found.long()
+
+
 def _tensor(values: Any, name: str) -> Tensor:  # noqa: ANN401
     """Return values as a tensor in memory."""
     try:
         if isinstance(values, Sequence) and values and isinstance(values[0], Tensor):
             return torch.stack(list(values))
-        return torch.as_tensor(values if isinstance(values, Tensor) else np.asarray(values))
+        found = torch.as_tensor(values if isinstance(values, Tensor) else np.asarray(values))
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(
             f"{name}: Expected a tensor or an array of numbers, found {type(values).__name__}: {error}."
         ) from error
+    if found.ndim == 0:
+        raise UserError(f"{name}: Expected one for each item, found a single number.")
+    return found
 
 
 def _usable(items: Tensor) -> Tensor:

@@ -50,9 +50,12 @@ def test_items_of_any_source_are_the_same_records(tmp_path, source):
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.int32, bool, np.complex128])
-def test_other_numbers_are_converted(kind):
-    found = Records(np.ones((2, 2), kind), [0, 1], patients=[1, 2]).inputs
-    assert found.dtype == (torch.complex64 if kind is np.complex128 else torch.float32)
+def test_other_numbers_are_converted_and_it_is_said(kind, caplog):
+    found = Records(np.ones((2, 2), kind), np.ones(2, kind), patients=[1, 2])
+    expected = torch.complex64 if kind is np.complex128 else torch.float32
+    assert found.inputs.dtype == expected
+    assert found.targets.dtype == (torch.int64 if kind in (bool, np.int32) else expected)
+    assert f"to {str(expected).removeprefix('torch.')}" in caplog.text
 
 
 class Anybody:
@@ -86,7 +89,36 @@ def with_nan():
     return items
 
 
+class Broken(torch.utils.data.Dataset):
+    """A dataset whose items cannot be used."""
+
+    def __init__(self, item):
+        self.item = item
+
+    def __len__(self):
+        return len(ITEMS)
+
+    def __getitem__(self, place):
+        return self.item(place), LABELS[place]
+
+
+def lost(_):
+    raise FileNotFoundError("item.npy")
+
+
 WRONG = {
+    "no ids": ({"patients": None}, "patients"),
+    "a number of patients": ({"patients": 3}, "patients"),
+    "one number": ({"items": torch.tensor(3.0)}, "items"),
+    "no items": ({"items": None}, "items"),
+    "items of several shapes": (
+        {"items": Broken(lambda place: ITEMS[place, : 1 + place % 3]), "labels": None},
+        "items",
+    ),
+    "items by name": ({"items": Broken(lambda place: {"x": ITEMS[place]}), "labels": None}, "items"),
+    "an item that cannot be read": ({"items": Broken(lost), "labels": None}, "items"),
+    "a dataset without labels": ({"items": torch.utils.data.TensorDataset(ITEMS), "labels": None}, "labels|items"),
+    "one label": ({"labels": 3}, "labels"),
     "fewer labels": ({"labels": LABELS[:5]}, "labels"),
     "fewer ids": ({"patients": IDS[:5]}, "patients"),
     "nobody": ({"patients": [*IDS[:5], None]}, "patients"),

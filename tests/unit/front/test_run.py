@@ -13,10 +13,12 @@ import torch
 from zetadp.base.epsilon import CONSENT, rounded_up
 from zetadp.base.validation import UserError
 from zetadp.cli import main
+from zetadp.front import folder
 from zetadp.front import run as door
 from zetadp.front.figures import ledger
+from zetadp.front.private import private
 from zetadp.front.records import Records
-from zetadp.front.run import load, private
+from zetadp.front.run import load
 from zetadp.nn import Linear, ModReLU
 from zetadp.privacy.ledger import read_ledger
 
@@ -125,7 +127,7 @@ def test_an_interrupted_run_continues_and_counts_every_round_once(tmp_path, monk
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(door.Run, "_after", stop)
+        patch.setattr(door.PrivateRun, "_after", stop)
         with pytest.raises(KeyboardInterrupt):
             stopped.train()
     capsys.readouterr()
@@ -419,6 +421,23 @@ class Tied(torch.nn.Module):
         return self.two(self.one(items) + 0j)
 
 
+class Recurrent(torch.nn.Module):
+    """A network of which torch.func.vmap cannot map single patients."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.last = torch.nn.GRU(WIDTH, 4, batch_first=True), torch.nn.Linear(4, 3)
+
+    def forward(self, items):
+        return self.last(self.cell(items.abs()[:, None])[0][:, -1])
+
+
+def spoiled() -> Network:
+    model = Network()
+    model.layer.bias.data[0] = math.nan
+    return model
+
+
 WRONG = {
     "complex scores": ({"model": Complex()}, "model"),
     "wrong width": ({"model": torch.nn.Linear(5, 3, dtype=torch.complex64)}, "model"),
@@ -447,6 +466,20 @@ WRONG = {
     "device": ({"device": "gpu"}, "device"),
     "epsilon": ({"epsilon": 0}, "epsilon"),
     "items_per_patient": ({"items_per_patient": EACH + 1}, "items_per_patient"),
+    "true rounds": ({"rounds": True}, "rounds"),
+    "no number": ({"clip": None}, "clip"),
+    "no items": ({"items_per_patient": None}, "items_per_patient"),
+    "huge epsilon": ({"epsilon": 1e6}, "epsilon"),
+    "true seed": ({"seed": True}, "seed"),
+    "no CUDA": ({"device": "cuda:77"}, "device"),
+    "a task's name": ({"task": "mine"}, "task"),
+    "a loss's name": ({"loss": "mse"}, "loss"),
+    "a loss's class": ({"loss": torch.nn.MSELoss}, "loss"),
+    "a loss of nothing": ({"loss": lambda outputs, targets: None}, "loss"),
+    "a loss of NaN": ({"loss": lambda outputs, targets: outputs[:, 0] * math.nan}, "loss"),
+    "a register that is none": ({"register": 3}, "register"),
+    "weights of NaN": ({"model": spoiled()}, "model"),
+    "a cell that vmap cannot map": ({"model": Recurrent()}, "model"),
     "no records": ({"data": 3}, "records"),
     "lone scheduler": ({"scheduler": object()}, "scheduler"),
 }
@@ -505,7 +538,7 @@ def test_a_run_that_ended_between_model_and_seal_is_sealed_by_the_next_call(tmp_
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(door, "seal", killed)
+        patch.setattr(folder, "seal", killed)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path).train()
     again = run(tmp_path).train()

@@ -1,0 +1,225 @@
+"""One call that prepares the private training of a network on people's records."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import torch
+from torch import nn
+
+from zetadp.base.epsilon import CONSENT, USELESS
+from zetadp.base.validation import UserError
+from zetadp.core.optimisers import Recipe
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.promise import noise_of_plan
+from zetadp.core.settings import MOST_ROUNDS, OptimiserSettings, TrainingSettings
+from zetadp.core.task import Task
+from zetadp.front.folder import RunFolder
+from zetadp.front.holders import Holders
+from zetadp.front.losses import check_model, check_units_apart, described, task_for
+from zetadp.front.run import PrivateRun
+from zetadp.nn.settings import NetworkSettings
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
+    from zetadp.front.losses import Loss
+    from zetadp.front.records import Records
+
+CLIP, RATE = 0.1, 0.03
+"""Default clip, and learning rate of the default optimiser, NAdam: the best of 24 settings on three kinds of data
+(docs/results/benchmarks/defaults.csv)."""
+WHOLE = {"rounds": (1, MOST_ROUNDS), "items_per_patient": (1, 2**31), "seed": (0, 2**63)}
+"""Arguments that are whole numbers, with their range."""
+
+
+def private(
+    model: nn.Module,
+    records: Records | None = None,
+    *,
+    folder: Path | str,
+    epsilon: float,
+    delta: float,
+    population: int | Mapping[str, int],
+    per_round: float,
+    rounds: int,
+    items_per_patient: int = 1,
+    clip: float = CLIP,
+    optimiser: Optimizer | None = None,
+    scheduler: LRScheduler | None = None,
+    loss: Loss | None = None,
+    task: Task | None = None,
+    hospitals: Mapping[str, Records] | None = None,
+    seed: int | None = None,
+    register: Path | str | None = None,
+    most_epsilon: float | None = None,
+    stop: Callable[[pd.DataFrame], bool] | None = None,
+    without_noise: str = "",
+    device: str = "auto",
+) -> PrivateRun:
+    """Prepare the private training of a network; nothing is released yet.
+
+    The guarantee is for one patient with all items, against someone who sees every model of every round and knows the
+    data of everybody else. ``population``, ``per_round``, ``rounds``, ``items_per_patient`` and ``clip`` are public
+    constants that you declare. They are never counted from the data; data that do not match are refused.
+
+    Parameters
+    ----------
+    model
+        A PyTorch network, which is never changed. It takes items of shape (item, ...). Items must not influence each
+        other: no batch normalisation. Its weights are the starting weights, which must be public.
+    records
+        The patients' records. None where ``hospitals`` has them.
+    folder
+        Folder of the run: ledger, checkpoint, model, plan. It is the run's identity: the same call again continues, or
+        returns the finished model; another call in the same folder is refused.
+    epsilon, delta
+        What the run may cost each patient. ``delta`` is at most 1 / population. An infinite epsilon clips and adds no
+        noise; it needs ``seed`` or ``without_noise``.
+    population
+        Number of patients; with hospitals, of each.
+    per_round
+        Expected number of patients drawn in a round, from all hospitals together. Each is drawn by itself, so the
+        number varies. All of them if it equals the population.
+    rounds
+        Number of rounds, each with one step of the optimiser. The guarantee is for all of them.
+    items_per_patient
+        Items that make a patient's gradient in a round, which is their mean. Of more, as many are chosen anew each
+        round; of fewer, all are taken.
+    clip
+        Largest norm of one patient's gradient, B. Noise grows with it, and a smaller one shortens more gradients. With
+        the default optimiser, which does not see the scale of gradients, 0.1 does well.
+    optimiser, scheduler
+        Any of `torch.optim` but LBFGS, made for ``model``'s parameters, and any scheduler that plain numbers describe.
+        They see released gradients only. By default NAdam with a rate of 0.03.
+    loss
+        Function of outputs and labels that returns a loss for each item. By default cross-entropy of class scores.
+    task
+        An object with losses and metrics of its own (`zetadp.core.task.Task`), in place of ``loss``.
+    hospitals
+        Records by the names of their hospitals, in place of ``records``. Each adds its own noise.
+    seed
+        Asks for a simulation, which can be repeated and protects nobody. Without it, noise comes from the operating
+        system.
+    register
+        Folder of the patients' account: the ledgers of all runs on them. By default ``ledgers`` next to ``folder``, so
+        that all runs under one folder count together. For real patients keep one, and back it up.
+    most_epsilon
+        Largest epsilon of all runs in the account together. A run that would exceed it is refused.
+    stop
+        Rule that ends training early: a function of the run's history so far (`PrivateRun.history`), which holds
+        released quantities only. It costs no privacy and saves none: the statement is for all declared rounds.
+    without_noise
+        For an infinite epsilon on real patients: "I know that this protects nobody".
+    device
+        ``cpu``, ``cuda``, or ``auto``: a CUDA device where there is one.
+
+    Returns
+    -------
+    The prepared run. Print ``run.promise`` before ``run.train()``.
+
+    Raises
+    ------
+    UserError
+        If anything does not fit; the message names the argument.
+    """
+    check_model(model)
+    holders = Holders.of(records, hospitals)
+    sizes = holders.sizes(population)
+    everybody = sum(sizes.values())
+    _check_constants(epsilon, delta, everybody, per_round, seed, without_noise)
+    _check_numbers(rounds=rounds, items_per_patient=items_per_patient, clip=clip)
+    _check_numbers(**{name: one for name, one in (("seed", seed), ("most_epsilon", most_epsilon)) if one is not None})
+    most = max(max(map(len, own.places)) for own in holders.records.values())
+    if items_per_patient > most:
+        raise UserError(
+            f"items_per_patient: Expected between 1 and {most}, the most items of a patient, found {items_per_patient}."
+        )
+    if stop is not None and not callable(stop):
+        raise UserError(f"stop: Expected a function of the history, found {type(stop).__name__}.")
+    if optimiser is None and scheduler is not None:
+        raise UserError("scheduler: Expected the optimiser that it was made for, found none. Give optimiser= too.")
+    place, where = RunFolder.of(folder, register), _device(device)
+    own = copy.deepcopy(model).to(where)
+    first = holders.items.inputs[torch.arange(min(2, len(holders.items.inputs)))].to(where)
+    chosen = task_for(own, loss, task, first, holders.items.targets)
+    given = torch.optim.NAdam(model.parameters(), lr=RATE) if optimiser is None else optimiser
+    training = TrainingSettings(
+        rounds=rounds,
+        images_per_patient=items_per_patient,
+        optimiser=OptimiserSettings(recipe=Recipe.of(model, given, scheduler).to_json()),
+        clip=clip,
+        noise="os" if seed is None else "seeded",
+    )
+    plan = Plan(
+        RunName(place.name, "private", _label(epsilon), seed or 0),
+        NetworkSettings("own"),
+        training,
+        tuple(NodeConstants(name, size, per_round * size / everybody) for name, size in sizes.items()),
+        delta=delta,
+        task=described(chosen),
+        simulated=seed is not None,
+    )
+    plan = plan.with_noise(noise_of_plan(plan))
+    if not place.known:
+        check_units_apart(plan, own, chosen, holders.data)
+    place.enter(plan, own, holders.digest, holders.id_texts)
+    return PrivateRun(plan, own, chosen, place, holders, where, most_epsilon, stop)
+
+
+def _check_numbers(**given: float) -> None:
+    """Refuse public constants that are no numbers of their kind, by the argument's name."""
+    for name, value in given.items():
+        if name in WHOLE:
+            least, most = WHOLE[name]
+            if not isinstance(value, Integral) or isinstance(value, bool) or not least <= value <= most:
+                raise UserError(f"{name}: Expected a whole number from {least} to {most}, found {value!r}.")
+        elif not isinstance(value, Real) or isinstance(value, bool) or not 1e-9 <= value <= 1e9:
+            raise UserError(f"{name}: Expected a number from 1e-9 to 1e9, found {value!r}.")
+
+
+def _label(epsilon: float) -> str:
+    """Return epsilon with six digits, never above its value."""
+    label = f"{epsilon:g}"
+    return label if float(label) <= epsilon else f"{epsilon * (1 - 1e-5):g}"
+
+
+def _device(name: str) -> torch.device:
+    """Return the device of a name; ``auto`` takes a CUDA device where there is one."""
+    try:
+        found = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+        torch.zeros(1, device=found)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise UserError(
+            f"device: Expected 'auto', 'cpu', or 'cuda' where PyTorch has one, found {name!r}: {error}."
+        ) from error
+    return found
+
+
+def _check_constants(
+    epsilon: float, delta: float, population: int, per_round: float, seed: int | None, without_noise: str
+) -> None:
+    """Refuse public constants that cannot be kept or would say nothing."""
+    for name, value in (("epsilon", epsilon), ("delta", delta), ("per_round", per_round)):
+        if not isinstance(value, Real) or isinstance(value, bool):
+            raise UserError(f"{name}: Expected a number, found {value!r}.")
+    if not 1e-10 <= delta <= 1 / population:
+        raise UserError(
+            f"delta: Expected at least 1e-10 and at most 1 / population, {1 / population:.2g}, found {delta:g}."
+        )
+    if not 0 < per_round <= population:
+        raise UserError(f"per_round: Expected more than 0 and at most {population} patients, found {per_round:g}.")
+    if not (1 / USELESS <= epsilon <= USELESS or epsilon == math.inf):
+        raise UserError(f"epsilon: Expected from {1 / USELESS:g} to {USELESS}, found {epsilon}. Common are 1, 3 and 8.")
+    if epsilon == math.inf and seed is None and without_noise != CONSENT:
+        raise UserError(
+            f"epsilon: Expected a finite number, found inf, which protects nobody. Give seed= for a simulation, or "
+            f"without_noise='{CONSENT}'."
+        )
