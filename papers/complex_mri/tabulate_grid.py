@@ -34,7 +34,7 @@ KEPT = ROOT / "papers/complex_mri/results/table.csv"
 PRINTED = Path(__file__).with_name("printed.csv")
 NOTE = (
     "The paper prints its own cohort, network and reading of the guarantee, over 10 seeds: no result of these runs. "
-    "Its ε has a weaker unit (its figures fit a guarantee per image), so do not compare at equal ε."
+    "It states ε per patient; we infer from its batch and epochs that images were counted. Do not compare at equal ε."
 )
 
 

@@ -34,6 +34,11 @@ def test_correlations_follow_from_the_kept_errors():
     shown = (ROOT / "papers/directions/README.md").read_text()
     for row in rank_capacity.correlations(table).to_dict("records"):
         assert f"{row['rank']:.2f}" in shown
+    right, pairs = rank_capacity.ordered_pairs(table)
+    assert f"In {right} of {pairs}" in shown
+    # A capacity that says nothing of the mechanism orders about half of them.
+    shuffled = table.assign(capacity=table["mechanism"].map({"gaussian": 1.0, "norm": 2.0, "direction": 3.0}))
+    assert rank_capacity.ordered_pairs(shuffled)[0] < right
 
 
 def test_the_attack_works_where_there_is_little_noise():
