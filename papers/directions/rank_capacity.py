@@ -189,7 +189,7 @@ def attacked(setting: Setting, message: int) -> dict[str, float]:
         true.shape,
         Search(steps=STEPS),
         torch.Generator().manual_seed(message),
-    ).images
+    )
     pairs = [(one.numpy(), scaled(other, one)) for one, other in zip(true, found, strict=True)]
     return {
         "nmse": float(np.mean([nmse(one, other) for one, other in pairs])),

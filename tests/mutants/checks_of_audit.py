@@ -13,7 +13,9 @@ from auditing import audit_one_round
 from mutants.installing import statistical
 from mutants.margins import FALSE_ALARM
 from mutants.stub import CLIP
-from zetadp.audit.detection import trials_needed
+from zetadp.audit.detection import trials_for_curve
+from zetadp.audit.one_round import one_round_rates
+from zetadp.privacy.kinds import NoisySum
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +26,8 @@ POWER = 0.99
 
 
 def _audited(folder: Path, mu_of_fault: float, **how: Any) -> AuditResult:
-    trials = trials_needed(1.0, mu_of_fault, false_alarm=FALSE_ALARM, power=POWER)
+    claim, faulty = {NoisySum(1.0, 1.0): 1}, one_round_rates(1.0, 1 / mu_of_fault)
+    trials = trials_for_curve(claim, faulty, false_alarm=FALSE_ALARM, power=POWER)
     folder.mkdir(parents=True, exist_ok=True)
     result = audit_one_round(folder, trials=trials, clip=CLIP, confidence=1 - FALSE_ALARM, **how)
     assert result.claimed == 1.0

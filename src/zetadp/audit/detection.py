@@ -27,7 +27,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtri
 from scipy.stats import beta, binom
 
 from zetadp.base.validation import in_range, positive
@@ -259,65 +259,6 @@ POWER = 0.99
 """Chance to refute a claim if the noise is too small by the square root of two."""
 
 
-def trials_needed(mu_honest: float, mu_faulty: float, *, false_alarm: float = FALSE_ALARM, power: float = POWER) -> int:
-    """Return the number of trials on each side that distinguish a faulty mechanism from the claimed one.
-
-    The attack has equal error rates: its threshold is half way. The claim is refuted if both Clopper-Pearson limits,
-    each at half of ``false_alarm``, lie below the error rate that the claim implies. Counts are whole numbers, so the
-    power is not monotone. From the returned number on, it is never below ``power`` by more than 1e-4.
-
-    Parameters
-    ----------
-    mu_honest, mu_faulty
-        mu as claimed, and mu of the fault.
-    false_alarm
-        Largest chance to refute a true claim.
-    power
-        Chance to refute it if `mu_faulty` is the truth.
-
-    Examples
-    --------
-    >>> trials_needed(1, 2**0.5)
-    1466
-    """
-    if not 0 < mu_honest < mu_faulty:
-        raise ValueError(f"Expected 0 < mu_honest < mu_faulty, found {mu_honest} and {mu_faulty}.")
-    return trials_for_rates(
-        (float(ndtr(-mu_honest / 2)),) * 2, (float(ndtr(-mu_faulty / 2)),) * 2, false_alarm=false_alarm, power=power
-    )
-
-
-def trials_for_rates(
-    claimed: tuple[float, float],
-    faulty: tuple[float, float],
-    *,
-    false_alarm: float = FALSE_ALARM,
-    power: float = POWER,
-) -> int:
-    """Return the trials on each side that bring both limits of the error rates below a point of the claimed curve.
-
-    Parameters
-    ----------
-    claimed
-        A point (alpha, beta) of the claimed trade-off curve.
-    faulty
-        The attack's error rates (alpha, beta) on the faulty mechanism, both less than `claimed`.
-    false_alarm, power
-        As in `trials_needed`.
-    """
-    if not all(0 < less < more < 1 for less, more in zip(faulty, claimed, strict=True)):
-        raise ValueError(f"Expected 0 < faulty rates < claimed rates < 1, found {faulty} and {claimed}.")
-    most = 64
-    while True:
-        trials = np.arange(8, most)
-        short = np.flatnonzero(_power(trials, claimed, faulty, false_alarm) < power - 1e-4)
-        # A number is the answer only if twice as many do not fall short either.
-        last = int(trials[short[-1]]) if len(short) else int(trials[0]) - 1
-        if last < most // 2:
-            return last + 1
-        most *= 2
-
-
 def trials_for_curve(
     mechanisms: Exposure,
     faulty: tuple[float, float],
@@ -327,7 +268,20 @@ def trials_for_curve(
 ) -> int:
     """Return the trials on each side with which an attack with ``faulty`` error rates refutes a trade-off curve.
 
-    Both limits must lie below the point of the curve that is as far to the right of the faulty rates as above them.
+    The claim is refuted if both Clopper-Pearson limits, each at half of ``false_alarm``, lie below the point of the
+    curve that is as far to the right of the faulty rates as above them. Counts are whole numbers, so the power is not
+    monotone. From the returned number on, it is never below ``power`` by more than 1e-4.
+
+    Parameters
+    ----------
+    mechanisms
+        The claimed mechanisms, whose trade-off curve is the claim.
+    faulty
+        The attack's error rates (alpha, beta) on the faulty mechanism.
+    false_alarm
+        Largest chance to refute a true claim.
+    power
+        Chance to refute it if the fault is the truth.
 
     Raises
     ------
@@ -335,7 +289,15 @@ def trials_for_curve(
         If the faulty rates are on or above the curve: no number of trials can refute the claim.
     """
     claimed = _opposite(mechanisms, faulty)
-    return trials_for_rates(claimed, faulty, false_alarm=false_alarm, power=power)
+    most = 64
+    while True:
+        trials = np.arange(8, most)
+        short = np.flatnonzero(_power(trials, claimed, faulty, false_alarm) < power - 1e-4)
+        # A number is the answer only if twice as many do not fall short either.
+        last = int(trials[short[-1]]) if len(short) else int(trials[0]) - 1
+        if last < most // 2:
+            return last + 1
+        most *= 2
 
 
 def power_of(

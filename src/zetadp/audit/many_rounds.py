@@ -28,14 +28,7 @@ from scipy.special import ndtr
 from torch import Tensor, nn
 
 from zetadp.audit.canary import CANARY, CLASSES, SILENT, Audited, patient_gradient, record_of
-from zetadp.audit.detection import (
-    FALSE_ALARM,
-    AuditResult,
-    Trials,
-    count_errors,
-    result_of_epsilon,
-    trials_for_curve,
-)
+from zetadp.audit.detection import AuditResult, Trials, count_errors, result_of_epsilon
 from zetadp.base.parameters import Layout
 from zetadp.base.quiet import only_errors
 from zetadp.base.randomness import Purpose, stream
@@ -48,7 +41,7 @@ from zetadp.core.training import TrainingData, TrainingFiles, train
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure
-from zetadp.privacy.kinds import NoisySum, sampled_loss
+from zetadp.privacy.kinds import sampled_loss
 from zetadp.privacy.ledger import read_ledger
 
 logger = logging.getLogger(__name__)
@@ -198,27 +191,6 @@ def error_rates(probability: float, noise_multiplier: float, rounds: int, *, tru
         return float(np.fft.irfft(np.fft.rfft(one) ** rounds, size)[above].sum())
 
     return share_above(without), 1 - share_above(with_canary)
-
-
-def training_trials(
-    probability: float,
-    noise_multiplier: float,
-    rounds: int,
-    *,
-    false_alarm: float = FALSE_ALARM,
-) -> int:
-    """Return the number of trials on each side that detect noise too small by the square root of two.
-
-    Parameters
-    ----------
-    probability, noise_multiplier, rounds
-        The claimed mechanism.
-    false_alarm
-        As in `detection.trials_needed`.
-    """
-    faulty = error_rates(probability, noise_multiplier, rounds, true_noise=noise_multiplier / math.sqrt(2))
-    mechanisms: Exposure = {NoisySum(probability, noise_multiplier): rounds}
-    return trials_for_curve(mechanisms, faulty, false_alarm=false_alarm)
 
 
 class _Attacker:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pandas as pd
 
 from zetadp.audit.canary import Audited
-from zetadp.audit.detection import FALSE_ALARM, AuditResult, Trials, power_of, trials_for_curve, trials_needed
-from zetadp.audit.many_rounds import audit_training, error_rates, training_trials
+from zetadp.audit.detection import FALSE_ALARM, AuditResult, Trials, power_of, trials_for_curve
+from zetadp.audit.many_rounds import audit_training, error_rates
 from zetadp.audit.one_round import audit_one_round, one_round_rates
 from zetadp.audit.settings import LEAST_TRIALS, AuditSettings
 from zetadp.audit.spread import spread
@@ -100,11 +100,13 @@ def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: Audit
     """
     alarm = FALSE_ALARM / (6 + len(targets))
     tried = partial(Trials, delta=delta, confidence=1 - alarm)
-    trials = trials_needed(1.0, SHORTFALL, false_alarm=alarm)
+    whole: Exposure = {NoisySum(1.0, 1.0): 1}
+    faulty = one_round_rates(1.0, 1 / SHORTFALL)
+    trials = trials_for_curve(whole, faulty, false_alarm=alarm)
+    power = power_of(whole, faulty, trials, false_alarm=alarm)
     sampled: Exposure = {NoisySum(0.5, 1.0): 1}
     faulty = one_round_rates(0.5, 1 / SHORTFALL)
     sampled_trials = trials_for_curve(sampled, faulty, false_alarm=alarm)
-    power = power_of({NoisySum(1.0, 1.0): 1}, one_round_rates(1.0, 1 / SHORTFALL), trials, false_alarm=alarm)
     audits = [
         Audit(partial(audit_one_round, trials=tried(trials)), LESS_NOISE, power),
         # Three patients, so that a wrong divisor is visible.
@@ -131,12 +133,12 @@ def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: Audit
     ]
     for target in targets:
         mechanism = (target.probability, target.noise_multiplier, target.rounds)
-        wanted = settings.trials or training_trials(*mechanism, false_alarm=alarm)
+        faulty = error_rates(*mechanism, true_noise=target.noise_multiplier / SHORTFALL)
+        claim: Exposure = {NoisySum(target.probability, target.noise_multiplier): target.rounds}
+        wanted = settings.trials or trials_for_curve(claim, faulty, false_alarm=alarm)
         trials = max(LEAST_TRIALS, min(wanted, settings.most_rounds // (2 * target.rounds)))
         if trials < wanted:
             logger.info("%s: %d trials a side of %d, as audit.most_rounds allows", target.name, trials, wanted)
-        faulty = error_rates(*mechanism, true_noise=target.noise_multiplier / SHORTFALL)
-        claim: Exposure = {NoisySum(target.probability, target.noise_multiplier): target.rounds}
         audited = Audited(target.noise_multiplier, probability=target.probability, noise=noise)
         run = partial(audit_training, trials=tried(trials), audited=audited, rounds=target.rounds, name=target.name)
         audits.append(Audit(run, LESS_NOISE, power_of(claim, faulty, trials, false_alarm=alarm)))

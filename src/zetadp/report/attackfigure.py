@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from zetadp.audit.candidates import TRIALS
-from zetadp.audit.rebuilding import Rebuilt, similarity
+from zetadp.audit.inversion import Rebuilt, similarity
 from zetadp.report.figurestyle import (
     MAX_HEIGHT,
     SMALL,

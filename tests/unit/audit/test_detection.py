@@ -17,35 +17,35 @@ from zetadp.audit.detection import (
     result_of_epsilon,
     result_of_mu,
     trials_for_curve,
-    trials_for_rates,
-    trials_needed,
     upper_limit,
 )
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.kinds import NoisySum
 
 SAMPLED = {NoisySum(0.5, 2.0): 10}
+USUAL = {1: 8558, 3: 1562, 8: 543}
+"""Trials at the usual epsilons."""
 
 
 def scores(random: np.random.Generator, mu: float, trials: int) -> tuple[np.ndarray, np.ndarray]:
     return random.standard_normal(trials), mu + random.standard_normal(trials)
 
 
-def test_1466_trials_tell_the_square_root_of_two_where_mu_is_1():
-    assert trials_needed(1, math.sqrt(2)) == 1466
+def trials_of_fault(mu: float, factor: float, **how: float) -> int:
+    """Return the trials that distinguish a mu from one that is larger by a factor, half way between both."""
+    return trials_for_curve({NoisySum(1.0, 1 / mu): 1}, (float(ndtr(-factor * mu / 2)),) * 2, **how)
 
 
-@pytest.mark.parametrize(("epsilon", "trials"), [(1, 8558), (3, 1562), (8, 543)])
-def test_trials_at_the_usual_epsilons(epsilon, trials):
-    # The curve of many sampled rounds is Gaussian to a percent or two, and numbers of trials come in teeth.
-    mu = gaussian.mu(epsilon, 1e-3)
-    assert trials_needed(mu, math.sqrt(2) * mu) == pytest.approx(trials, rel=0.03)
+# The curve of many sampled rounds is Gaussian to a percent or two, and numbers of trials come in teeth.
+@pytest.mark.parametrize(("mu", "trials"), [(1, 1466), *((gaussian.mu(e, 1e-3), n) for e, n in USUAL.items())])
+def test_the_trials_that_tell_the_square_root_of_two(mu, trials):
+    assert trials_of_fault(mu, math.sqrt(2)) == pytest.approx(trials, rel=0.03 if mu != 1 else 0)
 
 
 def test_the_stated_trials_have_the_stated_false_alarm_and_power():
     """Of 3000 honest audits at most 3 + 4 standard deviations refute; of 3000 faulty ones 99 % less as many do."""
     random, audits = np.random.default_rng(1), 3000
-    trials = trials_needed(1, math.sqrt(2))
+    trials = trials_of_fault(1, math.sqrt(2))
     refuted = {}
     for mu in (1.0, math.sqrt(2)):
         counts = random.binomial(trials, ndtr(-mu / 2), (audits, 2))
@@ -56,13 +56,11 @@ def test_the_stated_trials_have_the_stated_false_alarm_and_power():
 
 
 def test_fewer_trials_suffice_for_a_larger_fault_and_more_are_needed_for_more_certainty():
-    assert trials_needed(1, 2) < trials_needed(1, 1.5) < trials_needed(1, 1.4)
-    assert trials_needed(1, 1.5) < trials_needed(1, 1.5, false_alarm=1e-5)
-    assert trials_needed(1, 1.5) < trials_needed(1, 1.5, power=0.999)
-    with pytest.raises(ValueError, match="mu_honest < mu_faulty"):
-        trials_needed(1, 1)
-    with pytest.raises(ValueError, match="claimed rates"):
-        trials_for_rates((0.2, 0.3), (0.1, 0.3))
+    assert trials_of_fault(1, 2) < trials_of_fault(1, 1.5) < trials_of_fault(1, 1.4)
+    assert trials_of_fault(1, 1.5) < trials_of_fault(1, 1.5, false_alarm=1e-5)
+    assert trials_of_fault(1, 1.5) < trials_of_fault(1, 1.5, power=0.999)
+    with pytest.raises(ValueError, match="below the claimed"):
+        trials_of_fault(1, 1)
 
 
 @pytest.mark.parametrize(("events", "trials"), [(0, 20), (7, 20), (19, 20), (400, 1466)])
@@ -143,8 +141,6 @@ def test_trials_for_a_curve_give_the_stated_power():
         errors = Errors(*map(int, random.binomial(trials, faulty)), trials, trials, 0.999)
         found += errors.beta_upper < accounting.trade_off({NoisySum(0.5, 1.0): 1}, [errors.alpha_upper])[0]
     assert found >= 37  # of 40; fewer have probability 1e-3
-    with pytest.raises(ValueError, match="below the claimed"):
-        trials_for_curve({NoisySum(0.5, 1.0): 1}, (0.4, 0.6))
 
 
 @pytest.mark.parametrize(

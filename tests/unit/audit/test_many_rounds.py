@@ -10,8 +10,8 @@ import torch
 from auditing import audit_training
 
 import zetadp.core.training
-from zetadp.audit.detection import power_of
-from zetadp.audit.many_rounds import error_rates, evidence, threshold_of, training_trials
+from zetadp.audit.detection import power_of, trials_for_curve
+from zetadp.audit.many_rounds import error_rates, evidence, threshold_of
 from zetadp.base.randomness import Purpose, stream
 from zetadp.privacy import accounting
 from zetadp.privacy.calibration import noise_for_epsilon
@@ -33,11 +33,17 @@ def faulty(monkeypatch, noise) -> None:
     monkeypatch.setattr(SampledGaussian, "_privatised", privatised)
 
 
+def trials_for(probability: float, sigma: float, rounds: int) -> int:
+    """Return the trials that detect noise too small by the square root of two."""
+    rates = error_rates(probability, sigma, rounds, true_noise=sigma / math.sqrt(2))
+    return trials_for_curve({NoisySum(probability, sigma): rounds}, rates)
+
+
 @pytest.mark.parametrize(("epsilon", "trials"), [(1, 8558), (3, 1562), (8, 543)])
 def test_trials_for_the_papers_trainings(epsilon, trials):
     sigma = noise_for_epsilon(epsilon, 1e-3, 24 / 44, 917)
     # The exact curve in place of a Gaussian one, and numbers of trials that come in teeth.
-    assert training_trials(24 / 44, sigma, 917) == pytest.approx(trials, rel=0.03)
+    assert trials_for(24 / 44, sigma, 917) == pytest.approx(trials, rel=0.03)
 
 
 # Many clipping norms of noise, and so little that the sum of projections alone would show less than is claimed.
@@ -64,7 +70,7 @@ def test_evidence_of_much_noise_or_of_everybody_is_the_projection():
 
 @pytest.mark.parametrize(("probability", "sigma", "rounds"), [(0.01, 0.778, 1000), (0.01, 0.5, 1000), (1.0, 70.0, 100)])
 def test_the_attack_can_refute_half_the_variance_of_large_plans(probability, sigma, rounds):
-    trials = training_trials(probability, sigma, rounds)
+    trials = trials_for(probability, sigma, rounds)
     faulty = error_rates(probability, sigma, rounds, true_noise=sigma / math.sqrt(2))
     assert power_of({NoisySum(probability, sigma): rounds}, faulty, trials) > 0.98
     # Hardly any noise is found as well: few draws say more than half of those that are expected.
@@ -118,7 +124,7 @@ def test_half_the_variance_is_found(tmp_path, monkeypatch):
         return noise / math.sqrt(2)
 
     faulty(monkeypatch, half)
-    result = audit_training(tmp_path, trials=training_trials(PROBABILITY, SIGMA, ROUNDS), **HOW)
+    result = audit_training(tmp_path, trials=trials_for(PROBABILITY, SIGMA, ROUNDS), **HOW)
     assert not result.passed
 
 

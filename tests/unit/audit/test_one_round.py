@@ -9,14 +9,14 @@ import pytest
 import torch
 from auditing import audit_one_round
 
-from zetadp.audit.detection import trials_needed
+from zetadp.audit.detection import trials_for_curve
 from zetadp.audit.one_round import one_round_rates
 from zetadp.base.randomness import Purpose, stream
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.mechanism import SampledGaussian
 
-TRIALS = trials_needed(1, math.sqrt(2))
+TRIALS = trials_for_curve({NoisySum(1.0, 1.0): 1}, one_round_rates(1.0, math.sqrt(0.5)))
 
 
 def faulty(monkeypatch, noise) -> None:
