@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import torch
 
-from zetadp import ReleaseSettings, release_features
+import zetadp
 
 PEOPLE, CLASSES, COMPONENTS = 5000, 2, 8
 random = np.random.default_rng(0)
@@ -16,9 +16,8 @@ labels = random.integers(CLASSES, size=PEOPLE)
 features = centres[labels] + random.normal(size=(PEOPLE, COMPONENTS))  # from a network that saw none of these people
 
 folder = Path(tempfile.mkdtemp(prefix="zetadp-"))
-settings = ReleaseSettings(epsilon=8, delta=1e-5, people=PEOPLE, classes=CLASSES)
-statement = release_features(features, labels, settings, ledger=folder / "rows.jsonl", file=folder / "rows.h5")
-print(statement["statement"])
+records = zetadp.Records(features, labels, patients=range(PEOPLE))
+print(zetadp.release(records, file=folder / "rows.h5", epsilon=8, delta=1e-5, population=PEOPLE, classes=CLASSES))
 
 # From here on only the file is needed. Anybody may train on it, as often as they like.
 with h5py.File(folder / "rows.h5") as file:

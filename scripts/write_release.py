@@ -9,7 +9,7 @@ from zetadp.core.assembly import mixture_of
 from zetadp.core.plan import Plan
 from zetadp.core.pretrained import RELEASED
 from zetadp.core.task import task_of
-from zetadp.release.file import Release, write_release
+from zetadp.rows.file import Release, write_release
 
 
 def main(*, model: Path, agreed: Path, privacy: Path, release: Path) -> None:

@@ -41,10 +41,10 @@ from zetadp.nn.mixture import RowExamples
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
-from zetadp.release.release import HOLDER, ReleaseSettings
 from zetadp.report.figurestyle import SMALL, WIDTH, figure_style, save_svg, set_title, wrapped
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown
+from zetadp.rows.release import HOLDER, ReleaseSettings
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
 
 if TYPE_CHECKING:

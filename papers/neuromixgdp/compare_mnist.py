@@ -44,8 +44,8 @@ from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.nn.heads import learnt_head
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.exposure import recorded_runs
-from zetadp.release.release import ReleaseSettings
 from zetadp.report.provenance import origin, seeds_shown
+from zetadp.rows.release import ReleaseSettings
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
 
 if TYPE_CHECKING:

@@ -34,7 +34,6 @@ from zetadp.base.validation import UserError
 from zetadp.nn.heads import learnt_head
 from zetadp.nn.mixture import RowExamples
 from zetadp.privacy import gaussian
-from zetadp.release.release import ReleaseSettings
 from zetadp.report.figurestyle import (
     SMALL,
     WIDTH,
@@ -48,6 +47,7 @@ from zetadp.report.figurestyle import (
     wrapped,
 )
 from zetadp.report.provenance import origin, seeds_shown
+from zetadp.rows.release import ReleaseSettings
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
 
 if TYPE_CHECKING:

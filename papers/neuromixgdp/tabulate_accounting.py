@@ -38,10 +38,10 @@ from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.storage import write_text
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.kinds import NoisySum
-from zetadp.release.degree import BEST_RATIO, best_mixed
 from zetadp.report.figurestyle import SMALL, WIDTH, figure_style, save_svg, set_title, wrapped
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown
+from zetadp.rows.degree import BEST_RATIO, best_mixed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,7 +9,6 @@ from zetadp.base.lazy import lazily
 
 _PUBLIC = {
     "Records": "zetadp.front.records",
-    "ReleaseSettings": "zetadp.release.release",
     "PrivateRun": "zetadp.front.run",
     "UserError": "zetadp.base.validation",
     "epsilon": "zetadp.front.figures",
@@ -17,7 +16,7 @@ _PUBLIC = {
     "load": "zetadp.front.run",
     "noise": "zetadp.front.figures",
     "private": "zetadp.front.private",
-    "release_features": "zetadp.release.release",
+    "release": "zetadp.front.release",
 }
 
 __all__ = list(_PUBLIC)

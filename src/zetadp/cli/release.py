@@ -93,7 +93,7 @@ def _release(given: argparse.Namespace) -> None:
     import numpy as np
 
     from zetadp.privacy.wording import plain_text
-    from zetadp.release.release import ReleaseSettings, release_features
+    from zetadp.rows.release import ReleaseSettings, release_features
 
     try:
         with given.features.open("rb") as file, np.load(file) as content:
@@ -120,6 +120,6 @@ def _release(given: argparse.Namespace) -> None:
 
 def _statement(given: argparse.Namespace) -> None:
     from zetadp.privacy.wording import plain_text
-    from zetadp.release.file import read_statement
+    from zetadp.rows.file import read_statement
 
     print(plain_text(read_statement(given.file)), end="")

@@ -251,7 +251,7 @@ def _mixed(
     own: Mapping[str, Any], sizes: Sequence[int], epsilon: str, delta: float
 ) -> tuple[dict[str, Any], list[float]]:
     """Return the settings of mixing, and the degree for each node: as given, or the best one."""
-    from zetadp.release.degree import best_degree, usual_rows
+    from zetadp.rows.degree import best_degree, usual_rows
 
     active = own.get("active", 1)
     rows = own.get("rows") or usual_rows(math.ceil(median(sizes)), active)

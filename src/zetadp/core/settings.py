@@ -65,7 +65,7 @@ class OptimiserSettings:
 
 @dataclass(frozen=True)
 class MixingSettings:
-    """How a node mixes the rows that it releases (`zetadp.release`).
+    """How a node mixes the rows that it releases (`zetadp.rows`).
 
     Attributes
     ----------

@@ -20,7 +20,7 @@ from zetadp.core.plan import Plan
 from zetadp.core.training import TrainingFiles
 from zetadp.front.figures import Statement
 from zetadp.privacy.book import note_people, read_ledgers
-from zetadp.privacy.budget import Cap
+from zetadp.privacy.budget import Cap, Permission
 from zetadp.privacy.secret import Secret
 from zetadp.privacy.statement import last_statement
 from zetadp.privacy.verification import RUN, SEAL, SEALED, seal
@@ -102,8 +102,10 @@ class RunFolder:
 
     def files(self, plan: Plan, most_epsilon: float | None) -> TrainingFiles:
         """Return the files that training keeps, with the limit on everything together."""
+        # Whoever loses the checkpoint of a run on real patients must not pay for it twice without a word.
+        permission = Permission(plan.delta) if plan.training.noise == "os" else None
         cap = None if most_epsilon is None else Cap(most_epsilon, plan.delta)
-        return TrainingFiles(self.ledger, self.checkpoint, cap=cap)
+        return TrainingFiles(self.ledger, self.checkpoint, permission, cap)
 
     def enter(self, plan: Plan, model: nn.Module, records: str, patients: Iterable[str]) -> None:
         """Take over the folder. Starting weights of the first call win over the network's.

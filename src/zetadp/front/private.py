@@ -36,7 +36,13 @@ if TYPE_CHECKING:
 CLIP, RATE = 0.1, 0.03
 """Default clip, and learning rate of the default optimiser, NAdam: the best of 24 settings on three kinds of data
 (docs/results/benchmarks/defaults.csv)."""
-WHOLE = {"rounds": (1, MOST_ROUNDS), "items_per_patient": (1, 2**31), "seed": (0, 2**63)}
+WHOLE = {
+    "rounds": (1, MOST_ROUNDS),
+    "items_per_patient": (1, 2**31),
+    "classes": (2, 2**31),
+    "rows": (1, 2**31),
+    "seed": (0, 2**63),
+}
 """Arguments that are whole numbers, with their range."""
 
 
@@ -134,9 +140,9 @@ def private(
     holders = Holders.of(records, hospitals)
     sizes = holders.sizes(population)
     everybody = sum(sizes.values())
-    _check_constants(epsilon, delta, everybody, per_round, seed, without_noise)
-    _check_numbers(rounds=rounds, items_per_patient=items_per_patient, clip=clip)
-    _check_numbers(**{name: one for name, one in (("seed", seed), ("most_epsilon", most_epsilon)) if one is not None})
+    check_constants(epsilon, delta, everybody, per_round, seed, without_noise)
+    check_numbers(rounds=rounds, items_per_patient=items_per_patient, clip=clip)
+    check_numbers(**{name: one for name, one in (("seed", seed), ("most_epsilon", most_epsilon)) if one is not None})
     most = max(max(map(len, own.places)) for own in holders.records.values())
     if items_per_patient > most:
         raise UserError(
@@ -174,7 +180,7 @@ def private(
     return PrivateRun(plan, own, chosen, place, holders, where, most_epsilon, stop)
 
 
-def _check_numbers(**given: float) -> None:
+def check_numbers(**given: float) -> None:
     """Refuse public constants that are no numbers of their kind, by the argument's name."""
     for name, value in given.items():
         if name in WHOLE:
@@ -203,7 +209,7 @@ def _device(name: str) -> torch.device:
     return found
 
 
-def _check_constants(
+def check_constants(
     epsilon: float, delta: float, population: int, per_round: float, seed: int | None, without_noise: str
 ) -> None:
     """Refuse public constants that cannot be kept or would say nothing."""

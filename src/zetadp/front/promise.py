@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import nn
 
@@ -52,15 +53,14 @@ class RunPromise:
         folder
             The run's folder, whose account has what was spent before.
         """
-        before = Book.read(folder.account).without(folder.ledger).runs(about=folder.ledger)
-        now = declared_run(folder.name, plan.header())
+        together, before = spent_with(plan, folder.ledger)
         worst = max(plan.nodes, key=lambda node: node.noise_multiplier / node.expected)
         single = worst.noise_multiplier / worst.expected * math.sqrt(_dimension(plan, model))
         return cls(
             epsilon=max(promise_of(plan, node.name).epsilon for node in plan.nodes),
             delta=plan.delta,
-            together=total([*before, now], plan.delta) if before else None,
-            runs_before=len(before),
+            together=together,
+            runs_before=before,
             simulated=plan.training.noise == "seeded",
             noise=(single, single / math.sqrt(plan.training.rounds)),
         )
@@ -76,7 +76,7 @@ class RunPromise:
         else:
             text = f"This run costs each patient {self.cost}"
             if self.together is not None:
-                text += f"; with {self.runs_before} earlier run(s) on the same patients, epsilon {shown(self.together)}"
+                text += with_earlier(self.together, self.runs_before)
             text += (
                 ". The mean gradient of a round has at most length 1 in units of the clip, its noise "
                 f"{self.noise[0]:.2g}; over all rounds {self.noise[1]:.2g}."
@@ -84,6 +84,25 @@ class RunPromise:
         return f"Simulated: the noise is seeded and protects nobody. {text}" if self.simulated else text
 
     __repr__ = __str__
+
+
+def spent_with(plan: Plan, ledger: Path) -> tuple[float | None, int]:
+    """Return what a plan costs its patients with all that was recorded before, and the number of earlier runs.
+
+    Parameters
+    ----------
+    plan
+        The plan, with its noise.
+    ledger
+        Its ledger, in the patients' account. The list of patients beside it says which earlier runs count.
+    """
+    before = Book.read(ledger.parent).without(ledger).runs(about=ledger)
+    return (total([*before, declared_run(ledger.stem, plan.header())], plan.delta) if before else None), len(before)
+
+
+def with_earlier(together: float, before: int) -> str:
+    """Return the cost with earlier runs, as the end of a sentence."""
+    return f"; with {before} earlier run(s) on the same patients, epsilon {shown(together)}"
 
 
 def shown(epsilon: float) -> str:

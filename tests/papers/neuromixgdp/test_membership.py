@@ -16,7 +16,7 @@ from zetadp.core.task import Classification
 from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
-from zetadp.release.release import ReleaseSettings
+from zetadp.rows.release import ReleaseSettings
 
 PEOPLE, ROWS, TRIALS, COMPONENTS, CLASSES, DELTA = 40, 40, 400, 6, 4, 1e-3
 
@@ -43,7 +43,7 @@ def released(plan, x: torch.Tensor, labels: torch.Tensor, folder) -> torch.Tenso
 
 def attacked(active: float, sigma: float, alone: bool, folder, monkeypatch) -> tuple[np.ndarray, np.ndarray, dict]:
     """Return scores of releases without and with person 0, and what was claimed of each."""
-    monkeypatch.setattr("zetadp.release.release.noise_of_plan", lambda plan: 1.0)
+    monkeypatch.setattr("zetadp.rows.release.noise_of_plan", lambda plan: 1.0)
     degree = 4.0
     x, labels = people()
     found = []
@@ -94,7 +94,7 @@ def test_other_people_hide_somebody_in_part(tmp_path, monkeypatch):
 
 
 def test_without_noise_a_row_of_one_is_the_person(tmp_path, monkeypatch):
-    monkeypatch.setattr("zetadp.release.release.noise_of_plan", lambda plan: 1.0)
+    monkeypatch.setattr("zetadp.rows.release.noise_of_plan", lambda plan: 1.0)
     x, labels = people()
     plan = plan_of(1.0, 1.0, 0.0, "bare")
     found = mixture_of(plan, Classification(CLASSES), COMPONENTS).examples(released(plan, x, labels, tmp_path))

@@ -16,7 +16,7 @@ from papers.neuromixgdp.printed import (
 )
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.kinds import NoisySum
-from zetadp.release.degree import BEST_RATIO, best_mixed
+from zetadp.rows.degree import BEST_RATIO, best_mixed
 
 
 def release(class_rate: float = 1.0, mixed: float = 64) -> PrintedRelease:

@@ -221,6 +221,20 @@ def test_a_lost_ledger_is_not_forgotten(tmp_path):
         run(tmp_path, "second").train()
 
 
+def test_a_lost_checkpoint_is_not_paid_for_without_a_word(tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(door.PrivateRun, "_after", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path).train()
+    (tmp_path / "run/checkpoint").unlink()
+    with pytest.raises(UserError, match="permit"):
+        run(tmp_path).train()
+    assert len(read_ledger(run(tmp_path).ledger)) == 1
+
+
 def test_a_limit_is_asked_before_anything_is_released(tmp_path):
     run(tmp_path, "first").train()
     second = run(tmp_path, "second", most_epsilon=10)

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from zetadp.base.validation import UserError
-from zetadp.release.degree import BEST_RATIO, best_degree
+from zetadp.rows.degree import BEST_RATIO, best_degree
 
 
 @pytest.mark.parametrize(("epsilon", "fifty", "sixty"), [(0.1, 3.7, 4.0), (1, 30.3, 33.2), (8, 188.1, 206.1)])

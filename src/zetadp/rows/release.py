@@ -20,8 +20,8 @@ from zetadp.nn.settings import MIXED_ROWS, NetworkSettings
 from zetadp.privacy.budget import Cap, Permission
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import last_statement
-from zetadp.release.degree import best_degree, usual_rows
-from zetadp.release.file import Release, write_release
+from zetadp.rows.degree import best_degree, usual_rows
+from zetadp.rows.file import Release, write_release
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +44,7 @@ class ReleaseSettings:
     rows
         Number of rows to release. None releases as many rows as there are people.
     degree
-        Expected number of people in a row. None chooses it by a theorem (`zetadp.release.degree`).
+        Expected number of people in a row. None chooses it by a theorem (`zetadp.rows.degree`).
     active
         Share of the rows that are open to each class (`zetadp.core.settings.MixingSettings`).
     norm
@@ -54,6 +54,8 @@ class ReleaseSettings:
     cap
         Largest epsilon, at ``delta``, that all releases and runs recorded in the ledger's folder may cost a person
         together. None sets no limit.
+    seed
+        Seed of the draws of a simulation. It has no effect with noise from the operating system.
     """
 
     epsilon: float
@@ -66,6 +68,7 @@ class ReleaseSettings:
     norm: float = 1.0
     cohort: str = ""
     cap: float | None = None
+    seed: int = 0
 
     def plan(self, *, real: bool, noise: str = "os") -> Plan:
         """Return the plan of the release, with the noise that the guarantee needs.
@@ -91,7 +94,7 @@ class ReleaseSettings:
             1, images_per_patient=1, noise=noise, estimator=MIXED_ROWS, feature_norm=self.norm, mixing=mixing
         )
         plan = Plan(
-            RunName("release", HOLDER, f"{self.epsilon:g}", 0),
+            RunName("release", HOLDER, f"{self.epsilon:g}", self.seed),
             NetworkSettings("head", "features"),
             training,
             (NodeConstants(HOLDER, self.people, degree),),
@@ -123,7 +126,7 @@ def release_features(
     ledger
         File that records the release before it is made. Store it with the data.
     file
-        The HDF5 file to write (`zetadp.release.file`).
+        The HDF5 file to write (`zetadp.rows.file`).
     noise
         ``os`` takes exact noise from the operating system's generator. ``seeded`` is a simulation and protects nobody.
 

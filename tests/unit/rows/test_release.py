@@ -14,8 +14,8 @@ from zetadp.base.validation import UserError
 from zetadp.cli.commands import main
 from zetadp.privacy import accounting
 from zetadp.privacy.ledger import read_ledger
-from zetadp.release.file import read_statement
-from zetadp.release.release import ReleaseSettings, release_features
+from zetadp.rows.file import read_statement
+from zetadp.rows.release import ReleaseSettings, release_features
 
 PEOPLE, CLASSES, COMPONENTS = 2000, 4, 6
 SETTINGS = ReleaseSettings(8, 1e-5, people=PEOPLE, classes=CLASSES, active=0.5)
