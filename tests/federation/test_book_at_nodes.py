@@ -12,13 +12,14 @@ from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import check_promise, noise_of_plan
 from zetadp.core.training import TrainingFiles
+from zetadp.federation.flower.approval import check_terms, invitation
 from zetadp.federation.flower.certificates import make_credentials
 from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.kit import write_kits
 from zetadp.federation.flower.mirror import Mirror
 from zetadp.federation.flower.protocol import Answer, Request, encode
-from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.federation.flower.settings import HospitalSettings, limits_of
 from zetadp.federation.settings import Patience
 from zetadp.privacy.budget import Cap, spent
 from zetadp.privacy.chain import START, BrokenChainError, Link
@@ -143,3 +144,39 @@ def test_no_delta_of_the_coordinators_makes_a_plan_cheap(delta, population, expe
     )
     with pytest.raises(UserError, match="node-1"):
         check_promise(plan, "node-1", most_epsilon=1.0)
+
+
+def node_settings(folder, **changes) -> HospitalSettings:
+    lines = {"name": "node-01", "plan": "plan.json", "images": "images", "state": "state", **changes}
+    (folder / "node.yaml").write_text("".join(f"{key}: {value}\n" for key, value in lines.items()))
+    return HospitalSettings.read(folder / "node.yaml")
+
+
+def test_a_hospital_judges_at_its_own_delta_whatever_its_cap_and_the_plan_say(tmp_path):
+    plan = replace(plan_of(2), delta=0.05)
+    plan = plan.with_noise(noise_of_plan(plan))  # epsilon 8 at the coordinator's delta, and more at a smaller one
+    for own in ({}, {"cap": "{epsilon: 100, delta: 0.05}"}, {"delta": 0.01}):
+        with pytest.raises(UserError, match="node-01"):
+            check_terms(node_settings(tmp_path, **own), plan)
+    assert check_terms(node_settings(tmp_path, delta=0.05), plan).delta == 0.05
+    assert limits_of(node_settings(tmp_path, delta=0.01, most_epsilon=8), plan)[0].delta == 0.01
+    assert limits_of(node_settings(tmp_path, most_epsilon=8), plan)[0].delta == DELTA
+    assert "at delta 0.05" not in invitation(plan, "node-01")
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"delta": 0},
+        {"delta": 1},
+        {"delta": ".nan"},
+        {"delta": "true"},
+        {"cap": "{epsilon: 10, delta: 1}"},
+        {"cap": "{epsilon: 10, delta: 0}"},
+        {"cap": "{epsilon: .inf, delta: 0.001}"},
+        {"cap": "{epsilon: 10, delta: 0.001, alone: true}"},
+    ],
+)
+def test_a_limit_that_limits_nothing_is_no_setting(tmp_path, own):
+    with pytest.raises(UserError, match=next(iter(own))):
+        node_settings(tmp_path, **own)

@@ -65,13 +65,15 @@ def leftovers(folder, noise, change, frozen, monkeypatch, caplog):
     settings = TrainingSettings(ROUNDS, ITEMS, OptimiserSettings(0.02), noise=noise)
     plan = plan_for(RunName("complex", "federated", "8", 3), TINY, settings, NODES)
     holdings = [Holding(items_of(node.patients, ITEMS)) for node in NODES]
-    released = []
+    released = {}
 
     def freezing(release):
         def frozen_release(self, draw, total, *, again=0):
             own = release(self, draw, total, again=again)
-            released.append(own if frozen is None else frozen[len(released)])
-            return released[-1]
+            # Nodes release side by side, so the order in which they come says nothing.
+            which = draw.event.node, draw.event.round
+            released[which] = own if frozen is None else frozen[which]
+            return released[which]
 
         return frozen_release
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zetadp.base.epsilon import rounded_up
+from zetadp.base.epsilon import SMALLEST_DELTA, rounded_up
 from zetadp.base.validation import UserError, in_range, positive
 from zetadp.privacy.book import Book, held
 from zetadp.privacy.events import Event
@@ -44,18 +44,15 @@ class Cap:
     ----------
     epsilon, delta
         The cap, and the delta at which it holds.
-    alone
-        Whether only the attempts of the run's own ledger count.
     """
 
     epsilon: float
     delta: float
-    alone: bool = False
 
     def __post_init__(self) -> None:
         """Check both values."""
-        positive(epsilon=self.epsilon, delta=self.delta)
-        in_range(0, 1, delta=self.delta)
+        positive(epsilon=self.epsilon)
+        in_range(SMALLEST_DELTA, 1 - SMALLEST_DELTA, delta=self.delta)
 
     @classmethod
     def named(cls, text: str, delta: float) -> Cap | None:
@@ -135,9 +132,7 @@ class Cap:
 
     def _book(self, ledger: Path) -> Book:
         """Return the book that counts."""
-        if not self.alone:
-            return Book.read(ledger.parent)
-        return Book(ledger.parent, {ledger: read_ledger(ledger)} if ledger.exists() else {})
+        return Book.read(ledger.parent)
 
     def _refuse(self, before: Sequence[Run], after: Sequence[Run], what: str) -> None:
         found = total(after, self.delta)
@@ -147,6 +142,13 @@ class Cap:
                 f"{rounded_up(total(before, self.delta))} to {rounded_up(found)} at delta {self.delta:g}. The cap is "
                 f"{self.epsilon:g}. Nothing was released."
             )
+
+
+class RunCap(Cap):
+    """The largest epsilon that the attempts in a run's own ledger may cost together, whatever other runs cost."""
+
+    def _book(self, ledger: Path) -> Book:
+        return Book(ledger.parent, {ledger: read_ledger(ledger)} if ledger.exists() else {})
 
 
 @dataclass(frozen=True)

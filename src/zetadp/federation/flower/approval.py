@@ -71,7 +71,8 @@ def _source(noise: str) -> str:
 
 
 def _part(plan: Plan, node: NodeConstants) -> Iterator[str]:
-    promise = promise_of(plan, node.name)
+    # The reader of this page judges as the node does, unless its settings say otherwise.
+    promise = promise_of(plan, node.name, delta=min(plan.delta, OWN_DELTA))
     yield ""
     yield f"{node.name}"
     yield f"  takes part with {node.population} {plan.unit}s, no more and no fewer"
@@ -84,7 +85,7 @@ def _part(plan: Plan, node: NodeConstants) -> Iterator[str]:
     yield f"  costs:    {promise}"
     if math.isfinite(promise.person):
         exposed = accounting.grouped(plan.mechanisms(node.name), plan.units_of_a_person or 1)
-        share = Risk(plan.label, (), (exposed,), "holds").right_guesses(TEN, plan.delta)
+        share = Risk(plan.label, (), (exposed,), "holds").right_guesses(TEN, promise.delta)
         yield (
             f"            Someone who has the data of {TEN} candidates, one of whom took part, names the right one at "
             f"most {percent_up(share)} of the time; {100 / TEN:g} % is guessing."
@@ -106,7 +107,7 @@ def _what(plan: Plan) -> str:
 def check_terms(settings: HospitalSettings, plan: Plan) -> Promise:
     """Return what a plan costs one patient of a hospital; refuse a plan that the hospital's settings do not allow.
 
-    The hospital judges at its own delta: that of its cap, or 0.001 where it names none.
+    The hospital judges at its own delta.
 
     Parameters
     ----------
@@ -139,8 +140,8 @@ def check_terms(settings: HospitalSettings, plan: Plan) -> Promise:
             f"Expected a plan that protects a patient at {name}, found unit image, which protects one of a patient's "
             f"{plan.units_of_a_person} images. {simulated}"
         )
-    delta = OWN_DELTA if settings.cap is None else settings.cap.delta
-    return check_promise(plan, name, most_epsilon=settings.most_epsilon, attempts=settings.attempts, delta=delta)
+    limit, own = settings.most_epsilon, settings.delta
+    return check_promise(plan, name, most_epsilon=limit, attempts=settings.attempts, delta=own)
 
 
 def approval_file(settings: HospitalSettings, plan: Plan) -> Path:

@@ -7,17 +7,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zetadp.base.epsilon import SMALLEST_DELTA
 from zetadp.base.reading import read_file
 from zetadp.base.storage import write_json
-from zetadp.base.validation import UserError, one_of, positive
+from zetadp.base.validation import UserError, in_range, one_of, positive
 from zetadp.core.plan import Plan
+from zetadp.core.promise import OWN_DELTA
 from zetadp.federation.flower.certificates import read_public_key
 from zetadp.federation.settings import Patience
-from zetadp.privacy.budget import Cap, Permission
+from zetadp.privacy.budget import Cap, Permission, RunCap
 from zetadp.privacy.ledger import read_ledger
-
-LARGEST_DELTA = 1e-3
-"""A hospital judges at this delta or a smaller one, whatever delta a plan declares."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +36,11 @@ class HospitalSettings:
     attempts
         How often the training may be begun from its first round. Each attempt is paid for by the same patients.
     most_epsilon
-        The most that all attempts together may cost a patient, at the plan's delta, or at 0.001 if that is smaller. It
-        is asked of what the ledger records, whatever plan earlier attempts had. A plan that costs more than its own
-        epsilon is always refused. Null sets no further limit.
+        The most that all attempts together may cost a patient. It is asked of what the ledger records, whatever plan
+        earlier attempts had. A plan that costs more than its own epsilon is always refused. Null sets no further limit.
+    delta
+        The delta at which the hospital judges what a plan costs, or at the plan's if that is smaller. A larger delta
+        makes every plan look cheap, so write more than 0.001 only if you know why.
     cap
         The most that all runs recorded in the state folder together may cost a patient: ``epsilon`` and ``delta``. The
         node refuses an attempt, or another release of a round, that would cross it. Null for no cap.
@@ -68,6 +69,7 @@ class HospitalSettings:
     state: Path
     attempts: int = 1
     most_epsilon: float | None = None
+    delta: float = OWN_DELTA
     cap: Cap | None = None
     backbone: Path | None = None
     answer_seconds: float = 10.0
@@ -80,6 +82,7 @@ class HospitalSettings:
     def __post_init__(self) -> None:
         """Check every setting, and refuse those without protection unless the patients are simulated."""
         positive(attempts=self.attempts, limit_seconds=self.limit_seconds)
+        in_range(SMALLEST_DELTA, 1 - SMALLEST_DELTA, delta=self.delta)
         one_of(("auto", "cpu", "cuda"), device=self.device)
         if self.most_epsilon is not None:
             positive(most_epsilon=self.most_epsilon)
@@ -110,7 +113,7 @@ def limits_of(settings: HospitalSettings, plan: Plan) -> list[Cap]:
     """Return what a hospital lets its patients spend: ``most_epsilon`` in this training, and the cap in all of them."""
     found = [] if settings.cap is None else [settings.cap]
     if settings.most_epsilon is not None:
-        found.append(Cap(settings.most_epsilon, min(plan.delta, LARGEST_DELTA), alone=True))
+        found.append(RunCap(settings.most_epsilon, min(plan.delta, settings.delta)))
     return found
 
 
