@@ -143,20 +143,21 @@ def ledger_files(folder: Path) -> list[Path]:
 
 
 def read_ledgers(files: Iterable[Path]) -> dict[Path, list[Attempt]]:
-    """Read ledger files. Where a register lies beside them, their whole folder must be as it says.
+    """Read ledger files. Where an account lies beside them, their whole folder must be as its register says.
 
     Raises
     ------
     UserError
-        As `Book.read`. Copies of ledgers in folders without a register are read as they are.
+        As `Book.read`. Copies of ledgers, with nothing of an account beside them, are read as they are.
     """
-    found = {}
+    found, known = {}, {}
     for path in files:
+        folder = path.parent
+        if folder not in known:
+            whole = any((folder / name).exists() for name in (REGISTER, RECORDS, NAME))
+            known[folder] = Book.read(folder).ledgers if whole else {}
         with named(path, "a line"):
-            found[path] = read_ledger(path)
-    for folder in {path.parent for path in found}:
-        if (folder / REGISTER).exists():
-            Book.read(folder)
+            found[path] = known[folder].get(path) or read_ledger(path)
     return found
 
 

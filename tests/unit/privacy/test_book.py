@@ -97,6 +97,16 @@ def test_no_statement_is_made_of_a_ledger_beside_which_others_are_missing(tmp_pa
     assert "b.jsonl" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["ledger", "risk", "budget"])
+def test_ledgers_whose_register_was_deleted_are_no_whole_account(tmp_path, capsys, command):
+    record(tmp_path / "a.jsonl")
+    record(tmp_path / "b.jsonl")
+    for name in ("b.jsonl", "register"):
+        (tmp_path / name).unlink()
+    assert main([command, str(tmp_path if command == "budget" else tmp_path / "a.jsonl")]) == 1
+    assert "register" in capsys.readouterr().err
+
+
 def trained(ledger: Path, noise: str = "os", claimed: str = "8", people: int = 20, **limits: object) -> None:
     """Train a small network as a user of the library does."""
     items, labels = torch.randn(4 * people, 8, dtype=torch.complex64), torch.arange(4).repeat(people)
