@@ -142,7 +142,7 @@ def ledger_files(folder: Path) -> list[Path]:
     return [path for path in names if path.name not in (NAME, RECORDS, REGISTER) and _is_ledger(path)]
 
 
-def read_ledgers(files: Iterable[Path]) -> dict[Path, list[Attempt]]:
+def read_ledgers(files: Iterable[Path]) -> dict[Path, Sequence[Attempt]]:
     """Read ledger files. Where an account lies beside them, their whole folder must be as its register says.
 
     Raises
@@ -150,7 +150,8 @@ def read_ledgers(files: Iterable[Path]) -> dict[Path, list[Attempt]]:
     UserError
         As `Book.read`. Copies of ledgers, with nothing of an account beside them, are read as they are.
     """
-    found, known = {}, {}
+    found: dict[Path, Sequence[Attempt]] = {}
+    known: dict[Path, Mapping[Path, Sequence[Attempt]]] = {}
     for path in files:
         folder = path.parent
         if folder not in known:
