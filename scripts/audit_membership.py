@@ -82,7 +82,7 @@ def simulated(settings: MembershipSettings, domain: str) -> ImageStack:
     )
     kept = centre_slices(GRID[2], settings.slices)
     numbers = range(1, settings.patients + 1)
-    volumes = np.stack([simulate_patient(phantom, number).volume[:, :, kept] for number in numbers])
+    volumes = np.stack([simulate_patient(phantom, number)[:, :, kept] for number in numbers])
     slices = resize_area(np.ascontiguousarray(volumes.transpose(0, 4, 3, 2, 1), dtype=np.float32), settings.size)
     return ImageStack(
         values=whiten(to_kspace(slices)) if domain == "kspace" else slices,

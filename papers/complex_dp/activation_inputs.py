@@ -114,7 +114,7 @@ def _simulated_words() -> tuple[np.ndarray, np.ndarray]:
 
 def _patient_images(settings: PhantomSettings, number: int) -> np.ndarray:
     """Return the images (sequence, slice, row, column) of one patient."""
-    volume = simulate_patient(settings, number).volume
+    volume = simulate_patient(settings, number)
     return resize_area(volume[:, :, centre_slices(volume.shape[2], 20)].transpose(3, 2, 0, 1), 32)
 
 

@@ -134,14 +134,9 @@ def convert_folder(
         train, test = (
             [file for file in places.values() if file.parts[0] == FOLDERS[part]] for part in ("train", "test")
         )
-        write_task(
-            folder,
-            name=name,
-            description=f"Converted from {source.name}: one record per scan, intensities as in the source",
-            sequences=SEQUENCES,
-            training=train,
-            test=test,
-        )
+        description = f"Converted from {source.name}: one record per scan, intensities as in the source"
+        about = {"name": name, "description": description}
+        write_task(folder, about, sequences=SEQUENCES, training=train, test=test)
     log_assumptions(volumes)
     return read_task(target)
 
@@ -170,7 +165,7 @@ def write_site_folder(target: Path, task: Path, records: pd.DataFrame, part: str
             link.symlink_to((task / file).resolve())
         train, test = (files, []) if part == "train" else ([], files)
         about = {"name": target.name, "description": "One site's part of a cohort"}
-        write_task(folder, **about, sequences=sequences, training=train, test=test)
+        write_task(folder, about, sequences=sequences, training=train, test=test)
         write_table(folder / PATIENT_KEY, records[["file", "patient"]].sort_values("file"))
 
 

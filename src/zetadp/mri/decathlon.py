@@ -100,17 +100,27 @@ def read_task(root: Path) -> Listing:
 
 def write_task(
     root: Path,
+    about: Mapping[str, str],
     *,
-    name: str,
-    description: str,
     sequences: Sequence[str],
     training: Sequence[PurePosixPath],
     test: Sequence[PurePosixPath],
 ) -> None:
-    """Write ``dataset.json`` with the official keys; call this after the volumes are written."""
+    """Write ``dataset.json`` with the official keys; call this after the volumes are written.
+
+    Parameters
+    ----------
+    root
+        Folder of the task.
+    about
+        Texts by official key: at least ``name`` and ``description``.
+    sequences
+        Names of the channels, in the order in which the files hold them.
+    training, test
+        Volumes of the two parts, relative to ``root``.
+    """
     content = {
-        "name": name,
-        "description": description,
+        **about,
         "tensorImageSize": "4D",
         "modality": {str(index): sequence for index, sequence in enumerate(sequences)},
         "numTraining": len(training),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import glob
 import hashlib
 import http.client
+import logging
 import os
 import shutil
 import tarfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -19,11 +19,13 @@ from typing import IO
 from zetadp.base.storage import folder_written_whole
 from zetadp.base.validation import UserError
 
-Progress = Callable[[int, int | None, float], None]
+logger = logging.getLogger(__name__)
 
 OFFICIAL_URL = "https://msd-for-monai.s3-us-west-2.amazonaws.com/Task01_BrainTumour.tar"
 OFFICIAL_MD5 = "240a19d752f0d9e9101544901065d872"
 CHUNK = 1 << 20
+REPORT = 10.0
+"""Seconds between two lines of the log about a download."""
 END_OF_TAR = 1024
 """Zero bytes at the end of every whole tar archive."""
 
@@ -42,7 +44,6 @@ def download(
     retries: int = 5,
     timeout: float = 60.0,
     pause: float = 1.0,
-    progress: Progress | None = None,
 ) -> None:
     """Download a file over HTTP and check it; an existing correct target is left unchanged.
 
@@ -63,8 +64,6 @@ def download(
         Seconds without an answer after which an attempt has failed.
     pause
         Seconds before the first retry; doubled each time, at most a minute.
-    progress
-        Called with the number of bytes so far, the total (``None`` if unknown) and the rate in bytes per second.
 
     Raises
     ------
@@ -79,7 +78,7 @@ def download(
     failures, furthest = 0, partial.stat().st_size if partial.is_file() else 0
     while True:
         try:
-            _continue(url, partial, timeout, progress)
+            _continue(url, partial, timeout)
             if (found := _md5(partial)) == md5.lower():
                 partial.replace(target)
                 return
@@ -184,7 +183,7 @@ def _check_member(archive: Path, member: tarfile.TarInfo) -> None:
         )
 
 
-def _continue(url: str, partial: Path, timeout: float, progress: Progress | None) -> None:
+def _continue(url: str, partial: Path, timeout: float) -> None:
     """Download the missing rest of a file; raise `_BrokenError` if the server or the connection fails."""
     start = partial.stat().st_size if partial.is_file() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})  # noqa: S310  (scheme checked)
@@ -196,7 +195,7 @@ def _continue(url: str, partial: Path, timeout: float, progress: Progress | None
                 raise _BrokenError(f"asked for the bytes from {start}, found {response.headers.get('Content-Range')!r}")
             length = response.headers.get("Content-Length")
             total = start + int(length) if length and length.isdigit() else None
-            arrived = _store(response, partial, start, total, progress)
+            arrived = _store(response, partial, start, total)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
@@ -208,11 +207,9 @@ def _continue(url: str, partial: Path, timeout: float, progress: Progress | None
         raise _BrokenError(f"the connection ended after {arrived} of {total} bytes")
 
 
-def _store(
-    response: http.client.HTTPResponse, partial: Path, start: int, total: int | None, progress: Progress | None
-) -> int:
+def _store(response: http.client.HTTPResponse, partial: Path, start: int, total: int | None) -> int:
     """Append a response to the partial file, or start it again; return the size of the file."""
-    began = time.monotonic()
+    began = said = time.monotonic()
     arrived = start
     try:
         partial.parent.mkdir(parents=True, exist_ok=True)
@@ -226,8 +223,10 @@ def _store(
             except OSError as error:
                 raise _unwritable(partial, error) from error
             arrived += len(chunk)
-            if progress is not None:
-                progress(arrived, total, (arrived - start) / max(time.monotonic() - began, 1e-9))
+            if (now := time.monotonic()) - said >= REPORT:
+                said = now
+                share = f" of {total / 1e9:.2f}" if total else ""
+                logger.info("%.2f%s GB, %.1f MB/s", arrived / 1e9, share, (arrived - start) / (now - began) / 1e6)
     return arrived
 
 

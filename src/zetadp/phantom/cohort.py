@@ -14,17 +14,17 @@ import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import nibabel as nib
 import numpy as np
 
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.storage import write_json, write_text, written_whole
+from zetadp.base.storage import write_text, written_whole
 from zetadp.base.validation import in_range, one_of
+from zetadp.mri.decathlon import write_task
 from zetadp.phantom.anatomy import VoxelGrid, check_shape
-from zetadp.phantom.lesions import LABELS, labels
 from zetadp.phantom.physics import draw_tissues
 from zetadp.phantom.populations import DRAWN, POPULATIONS, Population, drawn_population
 from zetadp.phantom.scanners import CHANNELS, Scanner, acquire
@@ -109,28 +109,6 @@ class PhantomSettings:
         return self.train_patients + self.test_patients
 
 
-@dataclass(frozen=True)
-class Patient:
-    """One simulated examination.
-
-    Attributes
-    ----------
-    volume
-        Intensities (x, y, z, sequence) in arbitrary units, int16, zero outside the brain; sequences as in `CHANNELS`.
-    label
-        Segmentation (x, y, z), uint8, with the values of `lesions.LABELS`.
-    affine
-        Matrix (4, 4) from voxel index to world coordinates in mm.
-    scanner
-        Index of the scanner, from 0.
-    """
-
-    volume: np.ndarray
-    label: np.ndarray
-    affine: np.ndarray
-    scanner: int
-
-
 def patient_name(number: int) -> str:
     """Return the identifier of a patient, as the Decathlon brain task writes it.
 
@@ -160,7 +138,7 @@ def population_of(settings: PhantomSettings) -> Population:
     return drawn_population(settings.seed) if settings.population == DRAWN else POPULATIONS[settings.population]
 
 
-def simulate_patient(settings: PhantomSettings, number: int) -> Patient:
+def simulate_patient(settings: PhantomSettings, number: int) -> np.ndarray:
     """Simulate the examination of one patient.
 
     Parameters
@@ -172,10 +150,10 @@ def simulate_patient(settings: PhantomSettings, number: int) -> Patient:
 
     Returns
     -------
-    Volume, segmentation and geometry; the same on every call.
+    Intensities (x, y, z, sequence) in arbitrary units, int16, zero outside the brain; sequences as in `CHANNELS`. They
+    are the same on every call.
     """
-    index = scanner_of(settings, number)
-    machine = scanner(settings, index)
+    machine = scanner(settings, scanner_of(settings, number))
     grid = VoxelGrid(settings.grid)
     population = population_of(settings)
     brain = population.brain(_stream(settings, CohortStream.SHAPE, number), grid)
@@ -188,20 +166,18 @@ def simulate_patient(settings: PhantomSettings, number: int) -> Patient:
         present = tissues.after_contrast() if name == "t1gd" else tissues
         signal = protocol.jittered(rng, 0.05).signal(present).astype(np.float32) @ fractions
         volume[inside, channel] = acquire(signal, inside, grid, machine, channel, settings.noise, rng)
-    label = np.zeros(grid.shape, dtype=np.uint8)
-    label[inside] = labels(fractions)
-    return Patient(volume=volume, label=label, affine=grid.affine, scanner=index)
+    return volume
 
 
 def write_patients(settings: PhantomSettings, folder: Path, numbers: Iterable[int]) -> dict[str, dict[str, Any]]:
-    """Write volumes, and segmentations of training patients, below the task folder.
+    """Write volumes below the task folder.
 
     Parameters
     ----------
     settings
         The cohort.
     folder
-        The task folder, which holds ``imagesTr``, ``imagesTs`` and ``labelsTr``.
+        The task folder, which holds ``imagesTr`` and ``imagesTs``.
     numbers
         Patients to write; any subset, in any order.
 
@@ -212,50 +188,36 @@ def write_patients(settings: PhantomSettings, folder: Path, numbers: Iterable[in
     """
     written: dict[str, dict[str, Any]] = {}
     for number in numbers:
-        patient = simulate_patient(settings, number)
-        training = number <= settings.train_patients
-        content = {_image_path(settings, number): patient.volume}
-        if training:
-            content[f"labelsTr/{patient_name(number)}.nii.gz"] = patient.label
-        for name, values in content.items():
-            data = _nifti(values, patient.affine)
-            with written_whole(folder / name) as temporary:
-                temporary.write_bytes(data)
-            written[name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+        name = str(_image_path(settings, number))
+        data = _nifti(simulate_patient(settings, number), VoxelGrid(settings.grid).affine)
+        with written_whole(folder / name) as temporary:
+            temporary.write_bytes(data)
+        written[name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
     return written
 
 
 def write_dataset_json(settings: PhantomSettings, folder: Path) -> None:
     """Write ``dataset.json`` with the official keys, and ``participants.tsv`` with the scanner of each patient."""
-    training = range(1, settings.train_patients + 1)
-    test = range(settings.train_patients + 1, settings.patients + 1)
+    numbers = range(1, settings.patients + 1)
+    rows = [f"{patient_name(n)}\t{scanner_of(settings, n) + 1}" for n in numbers]
+    write_text(folder / "participants.tsv", "\n".join(["participant_id\tscanner", *rows]) + "\n")
     population = population_of(settings)
-    content = {
+    about = {
         "name": "BRATS",
         "description": population.description,
         "reference": population.reference,
         "licence": population.licence,
         "release": f"simulated, seed {settings.seed}",
-        "tensorImageSize": "4D",
-        "modality": {str(channel): name for channel, name in enumerate(CHANNELS)},
-        "labels": {str(value): name for value, name in LABELS.items()},
-        "numTraining": settings.train_patients,
-        "numTest": settings.test_patients,
-        "training": [
-            {"image": f"./{_image_path(settings, n)}", "label": f"./labelsTr/{patient_name(n)}.nii.gz"}
-            for n in training
-        ],
-        "test": [f"./{_image_path(settings, n)}" for n in test],
     }
-    rows = [f"{patient_name(n)}\t{scanner_of(settings, n) + 1}" for n in (*training, *test)]
-    write_text(folder / "participants.tsv", "\n".join(["participant_id\tscanner", *rows]) + "\n")
+    files = [_image_path(settings, number) for number in numbers]
+    train, test = files[: settings.train_patients], files[settings.train_patients :]
     # Written last, because a cohort with this file counts as complete.
-    write_json(folder / "dataset.json", content)
+    write_task(folder, about, sequences=CHANNELS, training=train, test=test)
 
 
-def _image_path(settings: PhantomSettings, number: int) -> str:
+def _image_path(settings: PhantomSettings, number: int) -> PurePosixPath:
     split = "imagesTr" if number <= settings.train_patients else "imagesTs"
-    return f"{split}/{patient_name(number)}.nii.gz"
+    return PurePosixPath(split, f"{patient_name(number)}.nii.gz")
 
 
 def _nifti(values: np.ndarray, affine: np.ndarray) -> bytes:

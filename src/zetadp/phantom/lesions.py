@@ -9,8 +9,6 @@ import numpy as np
 
 from zetadp.phantom.anatomy import HEALTHY, Tissue
 
-LABELS = {0: "background", 1: "edema", 2: "non-enhancing tumor", 3: "enhancing tumour"}
-"""Label values and names, as in the Decathlon brain task."""
 EDGE = 1.0
 """Softness of the edge of the tumour, in mm; that of the oedema is three times as wide."""
 WAVES = 8
@@ -187,13 +185,6 @@ def with_no_lesion(fractions: np.ndarray) -> np.ndarray:
     """Return fractions (7, n) of all tissues from those (4, n) of a healthy brain."""
     lesions = np.zeros((len(Tissue) - HEALTHY, fractions.shape[1]), dtype=np.float32)
     return np.concatenate([fractions, lesions])
-
-
-def labels(fractions: np.ndarray) -> np.ndarray:
-    """Return the label (n,) of each voxel, uint8: the largest of healthy tissue, oedema, core and rim (`LABELS`)."""
-    healthy = fractions[:HEALTHY].sum(axis=0)
-    shares = np.stack([healthy, fractions[Tissue.OEDEMA], fractions[Tissue.CORE], fractions[Tissue.RIM]])
-    return np.asarray(shares.argmax(axis=0), dtype=np.uint8)
 
 
 def _inside(depth: np.ndarray, edge: float) -> np.ndarray:

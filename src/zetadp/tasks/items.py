@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from zetadp.base.storage import read_arrays, write_arrays
+from zetadp.base.validation import UserError, check_distinct
 from zetadp.core.task import Held, places_of
 
 if TYPE_CHECKING:
@@ -65,6 +66,41 @@ class Items:
         values, texts = read_arrays(path, "items", arrays, names)
         table = pd.DataFrame({name: list(each) for name, each in zip(names, texts, strict=True)}, dtype=str)
         return cls(dict(zip(arrays, values, strict=True)), table, path)
+
+
+def checked(rows: pd.DataFrame, declared: Mapping[str, int], source: str) -> pd.DataFrame:
+    """Return the table of a cohort, one row per record, as it is compared with what the user declared.
+
+    Parameters
+    ----------
+    rows
+        Patient, record and part (``train`` or ``test``) of each record.
+    declared
+        Declared number of patients in each part. The guarantee uses these numbers as public constants.
+    source
+        Where the records come from, for messages.
+
+    Raises
+    ------
+    UserError
+        If a record's name occurs twice, the names of two patients look the same, a patient is in both parts, or a
+        number of patients differs from the declared number.
+    """
+    check_distinct(rows["patient"], source)
+    twice = rows["record"][rows["record"].duplicated()]
+    if len(twice):
+        raise UserError(f"Expected each record of {source} to have its own name, found {twice.iloc[0]} twice.")
+    both = rows.groupby("patient")["part"].nunique() > 1
+    if both.any():
+        raise UserError(f"Expected each patient of {source} in one part, found {both.idxmax()} in both.")
+    for part, wanted in declared.items():
+        found = rows["patient"][rows["part"] == part].nunique()
+        if found != wanted:
+            raise UserError(
+                f"Expected cohort.{part}_patients to be the number of units in {source}, {found}, found {wanted}. "
+                f"Declare {found}: the guarantee uses this number as a public constant."
+            )
+    return rows
 
 
 def held(items: Items, partition: pd.DataFrame, role: str, device: torch.device, take: Take) -> Held:

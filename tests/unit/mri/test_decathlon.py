@@ -85,7 +85,7 @@ def test_absent_and_broken_dataset_json(tmp_path):
 
 def test_what_is_written_reads_back_with_the_official_keys(tmp_path):
     train, test = [PurePosixPath("imagesTr/a.nii.gz")], [PurePosixPath("imagesTs/b.nii.gz")]
-    write_task(tmp_path, name="n", description="d", sequences=SEQUENCES[::-1], training=train, test=test)
+    write_task(tmp_path, {"name": "n", "description": "d"}, sequences=SEQUENCES[::-1], training=train, test=test)
     task = read_task(tmp_path)
     assert (task.sequences, task.training, task.test) == (SEQUENCES[::-1], tuple(train), tuple(test))
     content = json.loads((tmp_path / "dataset.json").read_text())

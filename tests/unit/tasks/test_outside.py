@@ -13,9 +13,10 @@ import pytest
 
 from zetadp.base.validation import UserError
 from zetadp.mri.kspace import to_kspace
-from zetadp.tasks.ecg.collection import Choice, Cohort, Collection, collect
+from zetadp.tasks.ecg.collection import Collection, collect
 from zetadp.tasks.ecg.recordings import LEADS
 from zetadp.tasks.ecg.simulated import simulated_recordings
+from zetadp.tasks.ecg.task import Ecg
 from zetadp.tasks.reconstruction.volumes import header, read_volume
 from zetadp.tasks.speech_commands.clips import WORDS, read_clips
 
@@ -26,8 +27,8 @@ FOLDS = dict(zip(sorted(range(8), key=lambda n: (HEARTS[n].label, n)), [1, 1, 10
 
 def collected(folder: Path, left_out: object = (), train: int = 4) -> Collection:
     """Return the recordings of a folder, of which the patients of fold 10 test."""
-    choice = Choice(10, "", left_out, "standard", {"samples": 64, "rate": 100})  # type: ignore[arg-type]
-    return collect(Cohort(folder, 0, train, 4), choice)
+    task = Ecg(left_out=left_out, spectrum={"samples": 64, "rate": 100})  # type: ignore[arg-type]
+    return collect(task, folder, 0, {"train": train, "test": 4})
 
 
 def recordings(folder: Path, change: Callable[[pd.DataFrame], pd.DataFrame] = lambda table: table, **arrays) -> Path:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -19,65 +18,18 @@ import pandas as pd
 from scipy import signal as processing
 
 from zetadp.base.tables import write_table
-from zetadp.base.validation import UserError, check_distinct, in_range, positive
+from zetadp.base.validation import UserError, in_range, positive
 from zetadp.tasks.ecg.recordings import LEADS, fold_of, read_folder
 from zetadp.tasks.ecg.simulated import simulated_recordings
-from zetadp.tasks.items import Items
+from zetadp.tasks.ecg.task import Ecg
+from zetadp.tasks.items import Items, checked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from zetadp.tasks.ecg.recordings import Recording
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Settings that select recordings and their inputs, as in `zetadp.tasks.ecg.task.Ecg`."""
-
-    fold: int
-    form: str
-    left_out: Sequence[str]
-    population: str
-    spectrum: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Cohort:
-    """Source of the recordings, and the declared numbers of patients.
-
-    Attributes
-    ----------
-    folder
-        Folder of files. None simulates patients.
-    seed
-        Seed of simulated patients.
-    train, test
-        Declared numbers of training and test patients.
-    """
-
-    folder: Path | None
-    seed: int
-    train: int
-    test: int
-
-    def recordings(self, choice: Choice) -> Iterator[tuple[Recording, str]]:
-        """Yield each chosen recording and its part, ``train`` or ``test``. The part is empty if folds decide it."""
-        if self.folder is not None:
-            read = read_folder(self.folder, choice.left_out)
-            yield from ((recording, "") for recording in read if choice.form in ("", recording.form))
-            return
-        if choice.left_out or choice.form:
-            raise UserError(
-                "Expected task.settings.left_out and task.settings.form to be empty for simulated patients, found "
-                f"{choice.left_out!r} and {choice.form!r}."
-            )
-        # Each part is simulated separately, so that both parts have the same shares of labels.
-        for part, count in (("train", self.train), ("test", self.test)):
-            first = self.train if part == "test" else 0
-            made = simulated_recordings(count, seed=self.seed, population=choice.population, first=first)
-            yield from ((recording, part) for recording, _ in made)
 
 
 @dataclass(frozen=True)
@@ -118,7 +70,7 @@ def write_collection(
     sizes: dict[str, int],
 ) -> None:
     """Write spectra, signals and usual beats of a cohort, and its table with one row and one hash per recording."""
-    found = collect(Cohort(Path(folder) if folder else None, seed, sizes["train"], sizes["test"]), Choice(**settings))
+    found = collect(Ecg(**settings), Path(folder) if folder else None, seed, sizes)
     rows = found.signals[:, None, None]
     found.items(spectrum(rows)).write(spectrum_file, AXES, "mV")
     found.items(rows).write(signal_file, AXES, "mV")
@@ -128,15 +80,19 @@ def write_collection(
     logger.info("%d recordings of %d patients", len(found.table), found.table["patient"].nunique())
 
 
-def collect(cohort: Cohort, choice: Choice) -> Collection:
+def collect(task: Ecg, folder: Path | None, seed: int, sizes: Mapping[str, int]) -> Collection:
     """Read or simulate a cohort's recordings, and return the inputs of networks.
 
     Parameters
     ----------
-    cohort
-        The cohort.
-    choice
+    task
         Settings that select recordings and their inputs.
+    folder
+        Folder of files. None simulates patients.
+    seed
+        Seed of simulated patients.
+    sizes
+        Declared numbers of training and test patients.
 
     Raises
     ------
@@ -144,12 +100,40 @@ def collect(cohort: Cohort, choice: Choice) -> Collection:
         If recordings cannot be read or have no beats, if a name occurs twice, if a patient has both labels or is in two
         folds, or if the numbers of patients differ from the declared numbers.
     """
-    table, labels, signals, beats = seen(cohort.recordings(choice), SpectrumSettings(**choice.spectrum))
+    recordings = _simulated(task, seed, sizes) if folder is None else _read(task, folder)
+    table, labels, signals, beats = seen(recordings, SpectrumSettings(**task.spectrum))
     folds = table["fold"].where(table["fold"] > 0, table["patient"].map(fold_of))
-    part = table["part"].where(table["part"] != "", np.where(folds == choice.fold, "test", "train"))
+    part = table["part"].where(table["part"] != "", np.where(folds == task.fold, "test", "train"))
     table = table.assign(fold=folds, part=part)
-    _check(table, labels, {"train": cohort.train, "test": cohort.test}, str(cohort.folder or "the simulation"))
+    source = str(folder or "the simulation")
+    for called, values in {"label": labels, "fold": folds}.items():
+        several = pd.Series(values).groupby(table["patient"].to_numpy()).nunique()
+        if (several > 1).any():
+            raise UserError(f"Expected one {called} per patient in {source}, found several for {several.idxmax()}.")
+    checked(table, sizes, source)
+    for name in sizes:
+        if len(set(labels[part == name])) < 2:
+            raise UserError(f"Expected patients of both labels for cohort.{name}_patients, found only one label.")
     return Collection(table, labels, signals, beats)
+
+
+def _read(task: Ecg, folder: Path) -> Iterator[tuple[Recording, str]]:
+    """Yield each chosen recording of a folder. Its part is empty, because folds decide it."""
+    read = read_folder(folder, task.left_out)
+    yield from ((recording, "") for recording in read if task.form in ("", recording.form))
+
+
+def _simulated(task: Ecg, seed: int, sizes: Mapping[str, int]) -> Iterator[tuple[Recording, str]]:
+    """Yield each simulated recording and its part, ``train`` or ``test``."""
+    if task.left_out or task.form:
+        raise UserError(
+            "Expected task.settings.left_out and task.settings.form to be empty for simulated patients, found "
+            f"{task.left_out!r} and {task.form!r}."
+        )
+    # Each part is simulated separately, so that both parts have the same shares of labels.
+    for part, first in (("train", 0), ("test", sizes["train"])):
+        made = simulated_recordings(sizes[part], seed=seed, population=task.population, first=first)
+        yield from ((recording, part) for recording, _ in made)
 
 
 def seen(
@@ -172,28 +156,6 @@ def seen(
         rows.append((recording.patient, recording.name, part, recording.device, recording.fold, recording.age))
     table = pd.DataFrame(rows, columns=["patient", "record", "part", "scanner", "fold", "age"])
     return table, np.array(labels), np.array(signals), np.array(beats)
-
-
-def _check(table: pd.DataFrame, labels: np.ndarray, declared: Mapping[str, int], source: str) -> None:
-    """Refuse a cohort that differs from the declared cohort, or whose patients cannot be told apart."""
-    twice = [name for name, count in Counter(table["record"]).items() if count > 1]
-    if twice:
-        raise UserError(f"Expected each recording to have its own name, found {twice[0]} twice.")
-    check_distinct(table["patient"], source)
-    for called, values in {"label": labels, "fold": table["fold"]}.items():
-        several = pd.Series(values).groupby(table["patient"].to_numpy()).nunique()
-        if (several > 1).any():
-            raise UserError(f"Expected one {called} per patient in {source}, found several for {several.idxmax()}.")
-    for part, patients in declared.items():
-        own = table["part"] == part
-        found = table["patient"][own].nunique()
-        if found != patients:
-            raise UserError(
-                f"Expected cohort.{part}_patients to be the number of patients in the cohort's files, {found}, found "
-                f"{patients}. Declare {found}: the guarantee uses this number as a public constant."
-            )
-        if len(set(labels[own])) < 2:
-            raise UserError(f"Expected patients of both labels for cohort.{part}_patients, found only one label.")
 
 
 AXES = ("recording", "channel", "row", "value")

@@ -21,13 +21,13 @@ import pandas as pd
 
 from zetadp.base.storage import hdf5_written_whole
 from zetadp.base.tables import visible, write_table
-from zetadp.base.validation import UserError, check_distinct
+from zetadp.base.validation import UserError
 from zetadp.mri.kspace import to_image, to_kspace
-from zetadp.tasks.items import Items
+from zetadp.tasks.items import Items, checked
 from zetadp.tasks.reconstruction.settings import MaskSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 PARTS = {"train": "singlecoil_train", "test": "singlecoil_val"}
@@ -256,49 +256,12 @@ def undersampled(volumes: Iterable[tuple[str, KspaceVolume]], masks: MaskSetting
     return Items(arrays, table.drop(columns="slice"))
 
 
-def check_cohort(names: pd.DataFrame, declared: Mapping[str, int]) -> pd.DataFrame:
-    """Return a table with one row per volume, and check it against the declared cohort.
-
-    Parameters
-    ----------
-    names
-        Patient, record and part of each slice.
-    declared
-        Declared number of patients in each part.
-
-    Raises
-    ------
-    UserError
-        If a volume's name occurs twice, two patients' names look the same, a patient is in both parts, or a number of
-        patients differs from the declared number.
-    """
-    found = names.drop_duplicates(ignore_index=True)
-    check_distinct(found["patient"], "the patient_id of the files")
-    twice = found["record"][found["record"].duplicated()]
-    if len(twice):
-        raise UserError(f"Expected each volume to have its own name, found {twice.iloc[0]} twice.")
-    both = found.groupby("patient")["part"].nunique()
-    if (both > 1).any():
-        raise UserError(
-            f"Expected each patient in one part, found {both.idxmax()} in both. Move that patient's files to one "
-            "folder."
-        )
-    for part, wanted in declared.items():
-        patients = found["patient"][found["part"] == part].nunique()
-        if patients != wanted:
-            raise UserError(
-                f"Expected cohort.{part}_patients to be the number of patients in the files, {patients}, found "
-                f"{wanted}. Declare {patients}: the guarantee uses this number as a public constant."
-            )
-    return found
-
-
 def undersample(
     *, volumes: Path, slices: Path, table: Path, mask: dict[str, Any], size: int, sizes: dict[str, int]
 ) -> None:
     """Write the slices, and one row for each volume: patient, record, part, scanner, sha256."""
     found = undersampled(read_folder(volumes), MaskSettings(**mask), size)
-    index = check_cohort(found.names, sizes)
+    index = checked(found.names.drop_duplicates(ignore_index=True), sizes, str(volumes))
     places = found.names.groupby("record").indices
     hashes = [hashlib.sha256(found.arrays["kspace"][places[name]].tobytes()).hexdigest() for name in index["record"]]
     found.write(slices, ("slice", "ky", "kx"), "largest intensity of the volume")

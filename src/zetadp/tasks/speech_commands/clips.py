@@ -23,7 +23,7 @@ import pandas as pd
 from zetadp.base.tables import is_hidden, visible, write_table
 from zetadp.base.validation import UserError
 from zetadp.mri.download import download
-from zetadp.tasks.items import Items
+from zetadp.tasks.items import Items, checked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -197,14 +197,7 @@ def index(clips: Clips, unit: str, sizes: Mapping[str, int]) -> pd.DataFrame:
         part = "test" if is_tested(str(own.speakers[0])) else "train"
         digest = hashlib.sha256(own.waves.tobytes()).hexdigest()
         rows.append({"patient": owner, "record": owner, "part": part, "scanner": "", "sha256": digest})
-    found = pd.DataFrame(rows)
-    counts = found["part"].value_counts()
-    wrong = [part for part in ("train", "test") if counts.get(part, 0) != sizes[part]]
-    if wrong:
-        wanted = " and ".join(f"cohort.{part}_patients to be {counts.get(part, 0)}" for part in wrong)
-        declared = " and ".join(str(sizes[part]) for part in wrong)
-        raise UserError(f"Expected {wanted}, the number of {unit}s in the clips, found {declared}.")
-    return found
+    return checked(pd.DataFrame(rows), sizes, "the clips")
 
 
 def fetch_archive(*, archive: Path, url: str = OFFICIAL_URL, md5: str = OFFICIAL_MD5) -> None:

@@ -13,12 +13,13 @@ from zetadp.base.validation import UserError
 from zetadp.core.evaluation import predict
 from zetadp.nn.models import build
 from zetadp.nn.settings import NetworkSettings
+from zetadp.tasks.items import checked
 from zetadp.tasks.reconstruction.public import fit
 from zetadp.tasks.reconstruction.quality import nmse, psnr, ssim
 from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings, PublicNetworkSettings
 from zetadp.tasks.reconstruction.simulated import cohort, examination
 from zetadp.tasks.reconstruction.task import Reconstruction
-from zetadp.tasks.reconstruction.volumes import PARTS, check_cohort, undersample, undersampled
+from zetadp.tasks.reconstruction.volumes import PARTS, undersample, undersampled
 
 SIZE = 32
 SIZES = {"train": 2, "test": 3}
@@ -60,7 +61,9 @@ def test_volumes_become_slices_whose_missing_lines_are_zero(folder, tmp_path):
         prepared(folder, tmp_path, train=4)
     names = index[["patient", "record", "part"]].replace("phantom-0004", "phantom-0000")
     with pytest.raises(UserError, match="found phantom-0000 in both"):
-        check_cohort(names.assign(record=index["record"]), {"train": 2, "test": 2})
+        checked(names.assign(record=index["record"]), {"train": 2, "test": 2}, "volumes")
+    with pytest.raises(UserError, match="found twin twice"):
+        checked(index.assign(record="twin"), SIZES, "volumes")
 
 
 def test_metrics_are_of_volumes_and_intervals_over_patients(folder, tmp_path):
