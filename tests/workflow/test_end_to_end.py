@@ -267,3 +267,19 @@ def test_no_picture_of_a_patient_is_drawn_where_noise_protects_them(fresh):
     assert "draw_patient" not in fresh.would_run("--config", "privacy={noise: os}")
     name = "results/smoke/figures/patient.svg"
     assert "draw_patient" in fresh.would_run(name, "--config", "privacy={noise: os}")
+
+
+def test_the_total_is_on_the_screen_before_anything_is_done_with_real_patients(fresh):
+    (fresh.root / "hospital").mkdir()
+    (fresh.root / "hospital/dataset.json").write_text("{}")
+    cohort = (
+        "cohort: {name: mine, source: folder, folder: hospital, train_patients: 12, test_patients: 6, unit: record}"
+    )
+    partition = "partition: {nodes: 1, validation_patients: 0}"
+    runs = "runs: [{networks: [study_gentle], arms: [federated], epsilons: [8], seeds: [0]}]"
+    text = "\n".join(("name: mine", cohort, partition, "privacy: {noise: os}", runs, ""))
+    (fresh.root / "mine.yaml").write_text(text)
+    said = fresh.snakemake("resources/mine/index.csv", configfile="mine.yaml", code=1)
+    before, after = said.split("on real patients (cohort mine): at most epsilon 8 at delta 0.001", maxsplit=1)
+    assert "rule index_cohort" not in before
+    assert "rule index_cohort" in after

@@ -44,6 +44,9 @@ from zetadp.federation.flower.protocol import LIFE_SECONDS
 if TYPE_CHECKING:
     from flwr.proto.node_pb2 import NodeInfo
 
+END_SECONDS = 5.0
+"""A connection that does not end after so long must not keep the server from writing the model."""
+
 
 class SuperLink:
     """A SuperLink at a port, over TLS, for nodes whose keys are known; all that it holds is gone with the block.
@@ -114,7 +117,7 @@ class SuperLink:
 
     def __exit__(self, *error: object) -> None:
         self._server.should_exit = True
-        self._thread.join(5)  # a connection that does not end must not keep the model from being written
+        self._thread.join(END_SECONDS)
 
     def nodes(self) -> Sequence[NodeInfo]:
         """Return what is known of the nodes that are connected."""
