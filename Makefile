@@ -25,6 +25,10 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
 # Snakemake finds the interpreter of its jobs on the path. What they import is compiled once and kept, also where the
 # caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
+# One line for a job that is done, with its rule, in place of Snakemake's five.
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
+LINES := 2>&1 | sed -u -E -e '/^(Select jobs|Execute [0-9]+ jobs|\[[A-Z][a-z]{2} [A-Z].* [0-9]{4}\]$$)/d' -e '/^Finished jobid/{N;s/.*Rule: ([^)]*)\)\n(.*) done$$/\2 \1/;}'
 
 PAPERS := complex_mri complex_dp neuromixgdp directions
 
@@ -41,9 +45,9 @@ $(PAPERS:%=paper-%): export ZETADP_COMMAND = make $@
 # The first block of runs comes first, with a table and a figure of its own, then everything else. An experiment that is
 # named may need any of the packages.
 results: $(VENV)/$(if $(CONFIG),installed,workflow)  ## install, simulate the default cohort, run every stage (CONFIG=FILE: another experiment)
-	$(RUN) snakemake headline --cores $(CORES) --quiet rules $(if $(CONFIG),--configfile $(CONFIG))
+	$(RUN) snakemake headline --cores $(CORES) --quiet rules host $(if $(CONFIG),--configfile $(CONFIG)) $(LINES)
 	@$(RUN) zetadp report --headline $(if $(CONFIG),--configfile $(CONFIG))
-	$(RUN) snakemake --cores $(CORES) --quiet rules $(if $(CONFIG),--configfile $(CONFIG))
+	$(RUN) snakemake --cores $(CORES) --quiet rules host $(if $(CONFIG),--configfile $(CONFIG)) $(LINES)
 	@$(RUN) zetadp report $(if $(CONFIG),--configfile $(CONFIG))
 
 test: install lint unit  ## every check, and every test that needs Python alone and is quick

@@ -33,6 +33,7 @@ from zetadp.base.parameters import Layout
 from zetadp.base.quiet import only_errors
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import positive
+from zetadp.base.workflow import PROGRESS
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records, items_of
 from zetadp.core.server import Server
@@ -44,7 +45,7 @@ from zetadp.privacy.accounting import Exposure
 from zetadp.privacy.kinds import sampled_loss
 from zetadp.privacy.ledger import read_ledger
 
-logger = logging.getLogger(__name__)
+logger, progress = logging.getLogger(__name__), logging.getLogger(PROGRESS)
 
 SIDE = 8
 """Side of the images of the stub network, which is linear."""
@@ -131,7 +132,7 @@ def audit_training(
             events = read_ledger(place / "ledger.jsonl")[-1].releases()
             claim = accounting.compose(event for event in events if event.node == plan.nodes[0].name)
         number += 1
-        logger.info("%s: %d of %d trials a side", name, len(scores[True]), trials.count)
+        progress.info("%s: %d of %d trials a side", name, len(scores[True]), trials.count)
     threshold = threshold_of(audited.probability, noise_multiplier, rounds)
     errors = count_errors(scores[False], scores[True], threshold, confidence=trials.confidence)
     result = result_of_epsilon(name, errors, claim, trials.delta)

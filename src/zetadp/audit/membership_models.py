@@ -18,6 +18,7 @@ from zetadp.audit.settings import MembershipSettings
 from zetadp.base.epsilon import UNCLIPPED
 from zetadp.base.quiet import only_errors
 from zetadp.base.validation import UserError
+from zetadp.base.workflow import PROGRESS
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records, items_of
@@ -29,7 +30,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.exposure import Run, recorded_runs
 
-logger = logging.getLogger(__name__)
+progress = logging.getLogger(PROGRESS)
 
 _IMAGES_AT_ONCE = 1024
 
@@ -129,7 +130,7 @@ def train_models(
             exposures.append(run)
             if time.monotonic() - reported > 10:
                 reported = time.monotonic()
-                logger.info("%s: %d of %d trainings", arm.name, number + 1, len(members))
+                progress.info("%s: %d of %d trainings", arm.name, number + 1, len(members))
     if len({_mechanisms(run) for run in exposures}) != 1:
         raise RuntimeError(f"Expected every training of the arm {arm.name!r} to record the same releases.")
     confidence, accuracy = (np.stack(part) for part in zip(*shown, strict=True))

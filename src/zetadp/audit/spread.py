@@ -10,7 +10,9 @@ from typing import TypeVar
 
 import torch
 
-logger = logging.getLogger(__name__)
+from zetadp.base.workflow import PROGRESS
+
+progress = logging.getLogger(PROGRESS)
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -45,5 +47,5 @@ def spread(
 
 
 def _told(result: Result, number: int, of: int, name: Callable[[Result], str]) -> Result:
-    logger.info("attack %d of %d: %s", number, of, name(result))
+    progress.info("attack %d of %d: %s", number, of, name(result))
     return result

@@ -24,6 +24,8 @@ from zetadp.base.validation import UserError
 PACKAGE = Path(__file__).parents[1]
 ROOT = PACKAGE.parents[1]
 _FILE = re.compile(r"(\w[\w-]*/)*\w[\w.-]*\.\w+", re.ASCII)
+PROGRESS = "zetadp.progress"
+"""Name of the logger of lines that say how far a long stage has come."""
 TRIGGERS = ("code", "brought", "stage")
 """Parameters that no script takes: code and a user's files make a job run again, and a stage names its function."""
 
@@ -33,8 +35,9 @@ def run(main: Callable[..., None], snakemake: Any = None) -> None:  # noqa: ANN4
 
     The names of inputs, outputs and params are the keyword arguments of ``main``. Wildcards, resources and ``threads``
     are passed if ``main`` has arguments of these names. Paths become `pathlib.Path`, several files a list of them.
-    Everything that is logged goes to the rule's log file and to the terminal. A `UserError` ends the job with its
-    message and without a traceback. Snakemake puts its object among the globals of the script that defines ``main``.
+    Everything that is logged goes to the rule's log file. The terminal shows warnings, errors, and how far a long stage
+    has come (the logger `PROGRESS`). A `UserError` ends the job with its message and without a traceback. Snakemake
+    puts its object among the globals of the script that defines ``main``.
 
     Raises
     ------
@@ -80,7 +83,7 @@ def stage_named(name: str) -> Callable[..., None]:
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that ignores a full disk, because the terminal shows the same lines."""
+    """A log file that ignores a full disk: the terminal shows what a user has to know."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's name)
         if not isinstance(sys.exc_info()[1], OSError):
@@ -88,8 +91,10 @@ class _LogFile(logging.FileHandler):
 
 
 def _open_log(path: Path) -> None:
-    """Send log records and warnings to the rule's log file and to the terminal."""
-    handlers: list[logging.Handler] = [logging.StreamHandler()]
+    """Send log records and warnings to the rule's log file, and those that a user waits for to the terminal."""
+    terminal = logging.StreamHandler()
+    terminal.addFilter(lambda record: record.levelno >= logging.WARNING or record.name == PROGRESS)
+    handlers: list[logging.Handler] = [terminal]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handlers.append(_LogFile(path, mode="w", encoding="utf-8"))

@@ -7,19 +7,23 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+from zetadp.base.workflow import PROGRESS
+
 if TYPE_CHECKING:
     from zetadp.core.plan import Plan
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(PROGRESS)
 
 EVERYBODY_SECONDS = 60.0
 """Longest tick at which a run ends where every patient takes part in every round."""
+SECONDS = 30.0
+"""Seconds between two lines of the log."""
 ROUGH_SECONDS = 600.0
 """Seconds between two lines of the log if they must not reveal how long rounds took."""
 
 
 class Progress:
-    """Log the progress of a run, at most one line in ten seconds.
+    """Log the progress of a run, at most one line in `SECONDS`.
 
     Where noise protects real patients, the log must not reveal how long rounds took, because that depends on how many
     patients were drawn. Lines then appear every ten minutes and give the share of finished rounds in steps of 5 %.
@@ -55,7 +59,7 @@ class Progress:
                 self.reported = now
                 logger.info("%s: about %d %%%s", self.run, 5 * (20 * done // self.rounds), watched)
             return
-        if now - self.reported < 10 and done < self.rounds:
+        if now - self.reported < SECONDS and done < self.rounds:
             return
         self.reported = now
         speed = (done - self.start) / max(now - self.begun, 1e-9)

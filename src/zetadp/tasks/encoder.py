@@ -19,6 +19,7 @@ from torch.nn import functional
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.base.validation import UserError, positive, settings_of
+from zetadp.base.workflow import PROGRESS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     Extract = Callable[[Tensor], Tensor]
 
-logger = logging.getLogger(__name__)
+progress = logging.getLogger(PROGRESS)
 
 Settings = TypeVar("Settings", bound="EncoderSettings")
 Network = TypeVar("Network", bound="ItemNetwork")
@@ -202,7 +203,7 @@ def learn(network: nn.Module, rate: float, steps: int, losses: Iterable[Tensor])
         optimiser.step()
         schedule.step()
         if number % max(1, steps // 10) == 0:
-            logger.info("step %d of %d, loss %.3f", number, steps, float(loss.detach()))
+            progress.info("step %d of %d, loss %.3f", number, steps, float(loss.detach()))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from zetadp.base.workflow import ROOT, code_of, run
+from zetadp.base.workflow import PROGRESS, ROOT, code_of, run
 
 FILES = {
     "scripts/train.py": "from zetadp.training import train\n\ntrain()\n",
@@ -243,15 +243,20 @@ def test_too_little_memory_is_said_without_a_traceback(tmp_path):
     assert "Traceback" not in log
 
 
-def test_the_log_holds_what_is_logged_and_warned(tmp_path, capfd):
+def test_the_log_holds_all_and_the_terminal_what_a_user_waits_for(tmp_path, capfd):
     def body() -> None:
-        logging.getLogger("zetadp.training").info("round %d", 5)
+        logging.getLogger("zetadp.training").info("read a file")
+        logging.getLogger(PROGRESS).info("round %d", 5)
         warnings.warn("odd number", UserWarning, stacklevel=1)
 
     log = call(accepting(body), job(tmp_path))
     assert "INFO round 5" in log
+    assert "INFO read a file" in log
     assert "odd number" in log
-    assert "INFO round 5" in capfd.readouterr().err
+    shown = capfd.readouterr().err
+    assert "INFO round 5" in shown
+    assert "odd number" in shown
+    assert "read a file" not in shown
 
 
 SCRIPT = """

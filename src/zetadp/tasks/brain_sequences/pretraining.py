@@ -25,13 +25,14 @@ from zetadp.base.storage import read_stack
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.base.transfer import to_device
 from zetadp.base.validation import UserError
+from zetadp.base.workflow import PROGRESS
 from zetadp.mri.kspace import AugmentationSettings, augment, to_kspace, whiten
 from zetadp.nn.backbone import Backbone
 from zetadp.nn.heads import fit_projection, head_on, head_scores
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build
 from zetadp.nn.settings import BackboneTraining
 
-logger = logging.getLogger(__name__)
+logger, progress = logging.getLogger(__name__), logging.getLogger(PROGRESS)
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ def pretrain(
         if now - reported > 30 or step + 1 == settings.steps:
             reported = now
             left = (now - begun) / (step + 1 - start) * (settings.steps - step - 1)
-            logger.info("step %d of %d, loss %.3f, %.0f s left", step + 1, settings.steps, float(running), left)
+            steps = step + 1, settings.steps
+            progress.info("step %d of %d, loss %.3f, %.0f s left", *steps, float(running), left)
         if now - saved > settings.checkpoint_seconds:
             saved = now
             _keep(checkpoint, step + 1, digest, model, optimiser)
