@@ -145,11 +145,6 @@ def moments(
     return epsilon_of(releases * np.maximum(values, 0), alphas, delta)
 
 
-def sampled_divergence(alpha: int, concentration: float, dimension: int, probability: float) -> float:
-    """Return the bound of Theorem 3 on the Renyi divergence of a sampled release, for an integer order of 2 or more."""
-    return _sampled(alpha, probability, divergence(np.arange(1, alpha + 1), concentration, dimension))
-
-
 def _sampled(alpha: int, probability: float, taus: np.ndarray) -> float:
     drawn = np.arange(2, alpha + 1)
     exponents = (drawn - 1) * taus[1:alpha] + np.where(drawn > 2, math.log(3), 0)

@@ -80,10 +80,6 @@ class PrintedRelease:
         """The number of rows in which a class is active under a fixed schedule, T p."""
         return round(self.class_rate * self.rounds)
 
-    def printed_mechanisms(self, noise_multiplier: float) -> Exposure:
-        """Return the rounds that the paper accounts for: T rounds at the marginal rate m/n (Proposition E.3)."""
-        return {NoisySum(self.marginal_rate, noise_multiplier): self.rounds}
-
     def mechanisms(self, noise_multiplier: float) -> Exposure:
         """Return the rounds that must be accounted for: T p rounds at the rate q.
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-import yaml
-from checkouts import ROOT
 
-from zetadp.base.validation import UserError
-from zetadp.config.load import load_config
 from zetadp.core.plan import Plan
 from zetadp.privacy.ledger import read_ledger
 
@@ -41,11 +37,3 @@ def test_a_federation_takes_the_place_of_the_simulation(federated, network):
     assert plan == Plan.read(run / "plan.json")
     assert ("backbone" in plan.public) == (network == "pretrained")
     assert not [path for path in work.rglob("*") if path.suffix in (".key", ".secret", ".gz")]
-
-
-def test_seeded_noise_between_hospitals_is_refused():
-    content = yaml.safe_load((ROOT / "config.yaml").read_text()) | {"engine": "flower"}
-    with pytest.raises(UserError, match=r"privacy\.noise: expected os with engine flower"):
-        load_config(content)
-    content["privacy"]["noise"] = "os"
-    assert load_config(content).federation.missing == "wait"

@@ -9,7 +9,6 @@ import json
 import logging
 import math
 import runpy
-import shutil
 import tarfile
 import threading
 import time
@@ -35,7 +34,6 @@ from zetadp.mri.index import index_cohort
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy import accounting, gaussian
-from zetadp.privacy.book import claim
 from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
@@ -114,15 +112,6 @@ def write_index(folder: Path, contents: Sequence[str]) -> Path:
     return path
 
 
-def test_account_is_the_accountants_epsilon_of_the_rounds(tmp_path):
-    said = account(tmp_path, write_ledger(tmp_path / "run.jsonl", 5))
-    assert said["epsilon"] == pytest.approx(accounting.epsilon({NoisySum(0.25, 2.0): 5}, 1e-3), rel=1e-12)
-    assert said["target_epsilon"] == 8
-    assert said["name"] == "complex federated eps-8 seed-3"
-    assert set(said["nodes"]) == {"node-01", "node-02"}
-    assert "patient" in plain_text(said)
-
-
 def test_account_charges_the_declared_rounds_and_the_last_attempt_alone(tmp_path):
     said = account(tmp_path, write_ledger(tmp_path / "run.jsonl", 5, 3, declared=7))
     assert said["epsilon"] == pytest.approx(accounting.epsilon({NoisySum(0.25, 2.0): 7}, 1e-3), rel=1e-12)
@@ -132,19 +121,6 @@ def test_account_charges_the_declared_rounds_and_the_last_attempt_alone(tmp_path
     together = pytest.approx(both, rel=1e-12)
     assert said["earlier_attempts"] == {"number": 1, "epsilon_together": together, "seeded": 1}
     assert "trained from its first round 1 time(s) before" in plain_text(said)
-
-
-def test_account_of_a_model_trained_once_names_no_earlier_training(tmp_path):
-    said = account(tmp_path, write_ledger(tmp_path / "run.jsonl", 0, 5))
-    assert said["earlier_attempts"] is None
-    assert "before" not in said["statement"]
-
-
-@pytest.mark.parametrize("epsilon", ["inf", "unclipped"])
-def test_account_of_a_run_without_noise_claims_nothing(tmp_path, epsilon):
-    said = account(tmp_path, write_ledger(tmp_path / "run.jsonl", 5, noise=0.0, epsilon=epsilon), epsilon)
-    assert said["epsilon"] == said["target_epsilon"] == "inf"
-    assert said["guarantee"] == "none"
 
 
 def test_statements_say_where_the_noise_came_from_as_the_ledger_does(tmp_path):
@@ -165,48 +141,6 @@ def test_a_statement_does_not_hold_where_an_earlier_attempt_was_seeded(tmp_path)
     assert "came from a seed, which protects nobody" in plain_text(said)
     exact = account(tmp_path, write_ledger(tmp_path / "other.jsonl", 5, 5, source="os"))
     assert (exact["guarantee"], exact["earlier_attempts"]["seeded"]) == ("holds", 0)
-
-
-def test_the_total_misses_a_deleted_ledger_and_one_that_was_cut(tmp_path):
-    live = tmp_path / "ledgers/cohort"
-    for name in ("first", "second", "third"):
-        write_ledger(live / f"{name}.jsonl", 5)
-    sealed = shutil.copyfile(live / "third.jsonl", tmp_path / "sealed.jsonl")
-    assert account_total(live, [sealed])["private_rows"]["runs"] == 3
-    whole = (live / "second.jsonl").read_text()
-    (live / "second.jsonl").write_text("".join(whole.splitlines(keepends=True)[:-1]))
-    with pytest.raises(UserError, match=r"second\.jsonl has lost lines"):
-        account_total(live, [sealed])
-    (live / "second.jsonl").write_text(whole)
-    (live / "first.jsonl").unlink()
-    with pytest.raises(UserError, match=r"first\.jsonl is missing"):
-        account_total(live, [sealed])
-    for path in live.iterdir():
-        path.unlink()
-    write_ledger(live / "second.jsonl", 5)
-    with pytest.raises(UserError, match=r"lacks records of .*sealed\.jsonl"):
-        account_total(live, [sealed])
-
-
-def test_the_total_counts_the_same_patients_under_another_name(tmp_path):
-    for name, contents in (("a", ["x", "y"]), ("b", ["y", "z"]), ("c", ["v"])):
-        live = tmp_path / "ledgers" / name
-        write_ledger(live / "run.jsonl", 5)
-        claim(live, write_index(live, contents))
-    said = account_total(tmp_path / "ledgers/a", contents=["x", "y"])
-    assert said["private_rows"]["runs"] == 2
-    assert said["shared_with"] == {"b": 1}
-    assert "cohort b" in said["statement"]
-    both = accounting.epsilon_rdp({NoisySum(0.25, 2.0): 10}, 1e-3)
-    assert said["private_rows"]["epsilon"] == pytest.approx(both, rel=1e-12)
-    assert account_total(tmp_path / "ledgers/c", contents=["v"])["private_rows"]["runs"] == 1
-
-
-def test_account_of_an_empty_ledger_is_refused(tmp_path):
-    Ledger(tmp_path / "run.jsonl").close()
-    with pytest.raises(UserError, match=r"run\.jsonl"):
-        account(tmp_path, tmp_path / "run.jsonl")
-    assert not (tmp_path / "privacy.json").exists()
 
 
 def test_account_of_a_ledger_that_lost_its_end_is_refused(tmp_path):
@@ -251,11 +185,6 @@ def test_the_total_adds_node_by_node_only_where_nodes_hold_the_same_patients(tmp
     expected = accounting.epsilon_rdp({NoisySum(0.5, 2.0): 5, NoisySum(0.25, 2.0): 5}, 1e-3)
     assert nodes["node-02"] == pytest.approx(expected, rel=1e-12)
     assert nodes["node-01"] == pytest.approx(accounting.epsilon_rdp({NoisySum(0.5, 2.0): 10}, 1e-3), rel=1e-12)
-
-
-def test_the_total_does_not_count_a_training_that_released_nothing(tmp_path):
-    write_ledger(tmp_path / "run.jsonl", 0, 5)
-    assert account_total(tmp_path)["all_rows"]["runs"] == 1
 
 
 # Volumes that are not those they should be
@@ -306,7 +235,7 @@ def test_simulated_volumes_that_another_experiment_has_overwritten_are_refused(t
     index()
 
 
-# Calibration and partition
+# Calibration
 
 
 def plan_json(
@@ -342,36 +271,6 @@ def test_calibration_meets_every_target_and_hardly_more(tmp_path):
             assert 0.99 * float(target) < spent <= float(target)
     # The small hospital of the federated arm draws its patients most often and needs the most noise.
     assert found["federated", "8"] > found["central", "8"]
-
-
-def partition(folder: Path, table: pd.DataFrame, sizes: list[int], **settings: object) -> pd.DataFrame:
-    table.to_csv(folder / "index.csv", index=False)
-    paths = {"table": folder / "index.csv", "partition": folder / "partition.csv"}
-    stage("partition", **paths, settings=settings, sizes=sizes)
-    return pd.read_csv(folder / "partition.csv", dtype=str)
-
-
-def test_partition_gives_every_record_one_place(tmp_path):
-    root = write_tiny_task(tmp_path / "task", 5, 4, shape=(8, 8, 4))
-    table = index_cohort(root, train_patients=5, test_patients=4, slices=2)
-    found = partition(tmp_path, table, [3, 2], nodes=2, validation_patients=1, seed=0)
-    assert list(found["record"]) == list(table["record"])
-    counts = found.groupby(["role", "node"]).size().to_dict()
-    assert counts == {
-        ("train", "node-01"): 3,
-        ("train", "node-02"): 2,
-        ("validation", "node-01"): 1,
-        ("validation", "node-02"): 1,
-        ("test", "server"): 2,
-    }
-    assert set(found.loc[found["role"] == "train", "record"]) == {f"BRATS_00{number}" for number in range(1, 6)}
-
-
-def test_partition_refuses_another_number_than_declared_and_writes_nothing(tmp_path):
-    table = pd.DataFrame({"patient": ["1", "2", "3"], "record": ["1", "2", "3"], "part": ["train", "train", "test"]})
-    with pytest.raises(UserError, match="Expected 3 training patients, as declared, found 2"):
-        partition(tmp_path, table.assign(scanner=""), [3], nodes=1, validation_patients=0)
-    assert not (tmp_path / "partition.csv").exists()
 
 
 # Download
@@ -422,14 +321,6 @@ def test_fetch_unpacks_the_cohort_and_removes_the_archive(tmp_path, archive, cap
     assert [path.name for path in (tmp_path / "resources").iterdir()] == ["Task01_BrainTumour"]
     assert not list(folder.rglob("._*"))
     assert "unpacking" in caplog.text
-
-
-def test_fetch_refuses_an_archive_with_another_checksum(tmp_path, archive, monkeypatch):
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    dataset = tmp_path / "resources" / "Task01_BrainTumour" / "dataset.json"
-    with served(archive) as url, pytest.raises(UserError, match="MD5"):
-        stage("fetch_cohort", dataset=dataset, url=url, md5="0" * 32)
-    assert not dataset.parent.exists()
 
 
 # Training and evaluation where no patient is watched

@@ -62,10 +62,3 @@ def test_ecg_goes_from_simulated_patients_to_its_table(fresh):
     figure = (results / "figures/accuracy.svg").read_text()
     assert "ROC-AUC against" in figure
     assert "Roc-auc" not in figure
-
-
-def test_a_task_without_simulated_patients_is_refused_them(fresh):
-    scenario = yaml.safe_load((ROOT / "papers/complex_dp/scenarios/phase_mnist.yaml").read_text())
-    scenario["cohort"] |= {"source": "simulated", "folder": None}
-    said = fresh.snakemake("--dry-run", configfile=fresh.overlay(yaml.safe_dump(scenario)), code=1)
-    assert "task phase_mnist, which has no simulation; found simulated" in said

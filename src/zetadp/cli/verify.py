@@ -53,7 +53,7 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not nam
         help="certificate of the authority (authority.pem) that signed the server's certificate",
     )
     verify.add_argument("--server", metavar="HOST", help="name or address by which nodes reach the server")
-    verify.add_argument("--key", type=Path, help="public key of a hospital's node, or a certificate of it")
+    verify.add_argument("--key", type=Path, help="public key (.pub.pem) of a hospital's node, or a certificate of it")
     verify.set_defaults(run=with_federation(_verify))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections import Counter
 from pathlib import Path
 
@@ -95,21 +94,6 @@ def test_the_table_of_ecg_has_every_method_with_its_seeds_and_a_true_epsilon():
         else:
             assert 0.99 * float(epsilon) < float(row["epsilon"]) <= float(epsilon)
             assert float(row["epsilon_nine"]) > 3 * float(epsilon)
-
-
-def test_the_epsilons_of_the_papers_settings_are_true():
-    """Its code makes the noise too small by the root of two."""
-    settings = re.findall(
-        r"^\| [\w, ]+ \| ([\d.⁻·⁵⁴10 ]+) \| ([\d.]+) \| ([\d.]+) \| (\d+) \| [\d.]+ \| ([\d.]+) \| ([\d.]+) \|$",
-        PAGE,
-        re.M,
-    )
-    assert len(settings) == 3
-    for delta, rate, noise, rounds, *shown in settings:
-        own = {"10⁻⁵": 1e-5, "4.95 · 10⁻⁴": 4.95e-4}[delta]
-        for sigma, epsilon in zip((float(noise), float(noise) / 2**0.5), shown, strict=True):
-            true = accounting.epsilon({NoisySum(float(rate), sigma): int(rounds)}, own)
-            assert float(epsilon) == pytest.approx(true, abs=0.006)
 
 
 def test_the_chosen_steps_and_features_of_ecg_are_the_best_of_their_search():

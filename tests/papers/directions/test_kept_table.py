@@ -18,6 +18,8 @@ from direction_figures import (
     SPEARMAN,
 )
 
+from papers.directions import tabulate_capacity
+
 ROOT = Path(__file__).parents[3]
 TABLE = pd.read_csv(ROOT / "papers/directions/results/table.csv", comment="#")
 PAGE = (ROOT / "papers/directions/README.md").read_text()
@@ -25,6 +27,15 @@ PAGE = (ROOT / "papers/directions/README.md").read_text()
 
 def part(name: str) -> pd.DataFrame:
     return TABLE[TABLE["part"] == name].dropna(axis="columns", how="all")
+
+
+def test_the_program_makes_what_is_kept(monkeypatch):
+    for name in ("TABLE_1", "TABLE_4"):
+        monkeypatch.setattr(tabulate_capacity, name, {150: getattr(tabulate_capacity, name)[150]})
+    for name in ("printed_directions", "like_for_like", "capacities"):
+        made = getattr(tabulate_capacity, name)().set_index("kappa")
+        kept = part(name).set_index("kappa").loc[made.index, made.columns]
+        pd.testing.assert_frame_equal(kept, made, rtol=1e-3, check_dtype=False, check_index_type=False)
 
 
 def test_printed_epsilons_of_directions():

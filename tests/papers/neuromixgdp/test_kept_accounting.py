@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from release_figures import BEST_MIXED, CLASS_RATES, HIERARCHICAL, POISSON, ROW_NOISE
+from release_figures import BEST_MIXED, CLASS_RATES, HIERARCHICAL, IMAGENET, POISSON, ROW_NOISE
+
+from papers.neuromixgdp import tabulate_accounting
 
 ROOT = Path(__file__).parents[3]
 TABLE = pd.read_csv(ROOT / "papers/neuromixgdp/results/accounting.csv", comment="#")
@@ -14,6 +16,24 @@ TABLE = pd.read_csv(ROOT / "papers/neuromixgdp/results/accounting.csv", comment=
 
 def part(name: str) -> pd.DataFrame:
     return TABLE[TABLE["part"] == name].dropna(axis="columns", how="all")
+
+
+@pytest.mark.parametrize(
+    ("name", "few", "keys"),
+    [
+        ("poisson", {"EPSILONS": (0.5, 8.0)}, ["printed_epsilon"]),
+        ("hierarchical", {"EPSILONS": (1.0,)}, ["printed_epsilon", "class_rate"]),
+        ("convergence", {"ROUNDS": (10, 1000)}, ["rounds"]),
+        ("row_noise", {"DEGREES": (16,)}, ["mixed"]),
+        ("best_degrees", {"EPSILONS": (1.0,)}, ["records", "printed_epsilon"]),
+    ],
+)
+def test_the_program_makes_what_is_kept(name, few, keys, monkeypatch):
+    for constant, values in few.items():
+        monkeypatch.setattr(tabulate_accounting, constant, values)
+    made = getattr(tabulate_accounting, name)().set_index(keys)
+    kept = part(name).set_index(keys).loc[made.index]
+    pd.testing.assert_frame_equal(kept[made.columns], made, rtol=1e-3, check_dtype=False, check_index_type=False)
 
 
 def test_poisson_sampling():
@@ -66,6 +86,10 @@ def test_best_degrees():
     for records, place in ((50_000, 0), (60_000, 1)):
         degrees = found[found["records"] == records].set_index("printed_epsilon")["best_mixed"]
         assert degrees.to_dict() == pytest.approx({e: values[place] for e, values in BEST_MIXED.items()}, abs=0.06)
+    of_imagenet = found[found["records"] == 1_280_000].set_index("printed_epsilon")
+    for epsilon, (mu, mixed) in IMAGENET.items():
+        assert of_imagenet.loc[epsilon, "printed_mu"] == pytest.approx(mu, abs=6e-6)
+        assert of_imagenet.loc[epsilon, "best_mixed"] == pytest.approx(mixed, abs=0.06)
     costs = found[found["records"] == 50_000].set_index("printed_epsilon")["true_epsilon"]
     expected = {0.5: 0.524, 1.0: 1.045, 2.0: 2.082, 4.0: 4.141, 8.0: 8.208}
     assert costs[list(expected)].to_dict() == pytest.approx(expected, rel=3e-3)

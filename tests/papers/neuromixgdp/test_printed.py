@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from release_figures import BEST_MIXED, CLASS_RATES, DELTA, HIERARCHICAL, IMAGENET, POISSON, ROW_NOISE, N
+from release_figures import DELTA, N
 from scipy.special import ndtr
 
 from papers.neuromixgdp.printed import (
@@ -28,24 +28,6 @@ def true_epsilon(sizes: PrintedRelease, noise: float, tolerance: float = 1e-2) -
     return accounting.epsilon(sizes.mechanisms(noise), DELTA, tolerance)
 
 
-@pytest.mark.parametrize("epsilon", POISSON)
-def test_the_printed_noise_and_its_renyi_figure(epsilon):
-    mu, noise, renyi, *_ = POISSON[epsilon]
-    assert gaussian.mu(epsilon, DELTA) == pytest.approx(mu, abs=6e-6)
-    assert release().nominal_noise(gaussian.mu(epsilon, DELTA)) == pytest.approx(noise, abs=6e-5)
-    assert accounting.epsilon_rdp(release().mechanisms(noise), DELTA) == pytest.approx(renyi, abs=1.2e-3)
-
-
-@pytest.mark.parametrize("epsilon", [0.5, 1.0, 8.0])
-def test_the_printed_noise_falls_short(epsilon):
-    mu, noise, _, true, needed = POISSON[epsilon]
-    found = true_epsilon(release(), release().nominal_noise(mu))
-    assert found == pytest.approx(true, rel=3e-3)
-    assert found > epsilon
-    assert true_epsilon(release(), needed) == pytest.approx(epsilon, rel=3e-3)
-    assert needed > noise
-
-
 def test_the_papers_own_example():
     """It prints mu = 0.5016 and sigma = 0.8441 for epsilon 2, which shows that m is 64 and sigma the combined noise."""
     assert gaussian.epsilon(DELTA, 0.5016) == pytest.approx(2.0002, abs=6e-5)
@@ -54,38 +36,12 @@ def test_the_papers_own_example():
     assert release().nominal_mu(0.84396) == pytest.approx(0.5016, abs=5e-6)
 
 
-@pytest.mark.parametrize(
-    ("rounds", "epsilon", "delta"),
-    [(10, 3.781, 0.01535), (50, 3.289, 0.01316), (200, 2.860, 0.01120), (1000, 2.456, 0.00937)],
-)
-def test_epsilon_converges_slowly_in_the_rounds(rounds, epsilon, delta):
-    mechanisms = {NoisySum(0.28631 / math.sqrt(rounds), 0.8441): rounds}
-    assert accounting.central_limit_mu(0.28631 / math.sqrt(rounds), 0.8441, rounds) == pytest.approx(0.5016, abs=6e-5)
-    assert accounting.epsilon(mechanisms, DELTA, 2e-3) == pytest.approx(epsilon, abs=3e-3)
-    assert accounting.epsilon(mechanisms, delta, 2e-3) == pytest.approx(1, abs=3e-3)
-    assert gaussian.delta(1, 0.5016) == pytest.approx(0.00697, abs=6e-6)
-
-
 def test_theorem_e5_as_corrected_and_as_printed():
     settings = (64 / N, 0.8441, N, DELTA)
     assert renyi_epsilon(*settings) == pytest.approx(2.715, abs=6e-4)
     assert renyi_epsilon(*settings, misprint=True) == pytest.approx(6.419, abs=6e-4)
     # It is valid, and the accountant's own Renyi figure converts the same divergence better.
     assert renyi_epsilon(*settings) > accounting.epsilon_rdp({NoisySum(*settings[:2]): N}, DELTA) > 2.06
-
-
-@pytest.mark.parametrize("mixed", ROW_NOISE)
-def test_the_noise_of_a_row_by_mixup_degree(mixed):
-    printed, uniform, true, renyi = ROW_NOISE[mixed]
-    mu, rate = gaussian.mu(1, DELTA), mixed / N
-    assert split_noise(release(mixed=mixed).nominal_noise(mu))[0] / mixed == pytest.approx(printed, abs=6e-6)
-    # Less noise than the last digit allows misses the target, and more than it allows meets it.
-    less, more = ((figure - 6e-6) * mixed / math.sqrt(2) for figure in (uniform, uniform + 1.2e-5))
-    assert uniform_mu(rate, less, N) > mu > uniform_mu(rate, more, N)
-    less, more = ((figure - 6e-6) * mixed / math.sqrt(2) for figure in (renyi, renyi + 1.2e-5))
-    assert renyi_epsilon(rate, less, N, DELTA) > 1 > renyi_epsilon(rate, more, N, DELTA)
-    if mixed in {16, 128, 4096}:
-        assert true_epsilon(release(mixed=mixed), true * mixed / math.sqrt(2)) == pytest.approx(1, rel=3e-3)
 
 
 def test_the_noise_of_a_row_has_a_floor():
@@ -101,21 +57,8 @@ def test_the_split_of_the_noise_adds_up(balance):
     assert features**-2 + labels**-2 == pytest.approx(0.8440**-2)
 
 
-@pytest.mark.parametrize("epsilon", HIERARCHICAL)
-@pytest.mark.parametrize("place", range(3))
-def test_hierarchical_sampling_costs_more_than_printed(epsilon, place):
-    sizes, mu = release(CLASS_RATES[place]), gaussian.mu(epsilon, DELTA)
-    true, safe = (column[place] for column in HIERARCHICAL[epsilon])
-    assert sizes.nominal_noise(mu) == release().nominal_noise(mu), "by the paper, classes change nothing"
-    assert sizes.safe_noise(mu) == pytest.approx(safe, rel=5e-4)
-    assert sizes.safe_mu(sizes.nominal_noise(mu)) == pytest.approx(mu / math.sqrt(CLASS_RATES[place]))
-    if place > 0:
-        assert true_epsilon(sizes, sizes.nominal_noise(mu)) == pytest.approx(true, rel=3e-3)
-
-
 def test_the_mechanisms_differ_in_what_amplifies():
     sizes = PrintedRelease(1000, 10, 200, class_rate=0.05)
-    assert sizes.printed_mechanisms(2.0) == {NoisySum(0.01, 2.0): 200}
     ((kind, rounds),) = sizes.mechanisms(2.0).items()
     assert (kind.sampling_probability, kind.noise_multiplier, rounds) == (pytest.approx(0.2), 2.0, 10)
     assert sizes.nominal_mu(sizes.nominal_noise(0.7)) == pytest.approx(0.7)
@@ -137,16 +80,6 @@ def test_the_best_ratio_is_a_maximum():
     for mu, records, rounds in ((0.3, N, N), (2.0, 300, 900)):
         best = PrintedRelease(records, best_mixed(mu, records, rounds), rounds)
         assert best.nominal_noise(mu) == pytest.approx(0.7921493, abs=5e-8)
-
-
-def test_the_best_mixup_degrees():
-    for epsilon, expected in BEST_MIXED.items():
-        mu = gaussian.mu(epsilon, DELTA)
-        assert [best_mixed(mu, n, n) for n in (N, 60_000)] == pytest.approx(expected, abs=0.06)
-    for epsilon, (expected_mu, expected_mixed) in IMAGENET.items():
-        mu = gaussian.mu(epsilon, 1e-7)
-        assert mu == pytest.approx(expected_mu, abs=6e-6)
-        assert best_mixed(mu, 1_280_000, 1_280_000) == pytest.approx(expected_mixed, abs=0.06)
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,8 @@ def test_nothing_and_everything_are_figures_too(capsys):
         ("--rounds 9.5", "whole number, found '9.5'"),
         ("--delta 1", "delta of at least 1e-10 and below 1, found '1'"),
         ("--delta 1e-12", "found '1e-12'"),
+        ("--noise-multiplier 1e400", "found '1e400'"),
+        ("--noise-multiplier inf", "found 'inf'"),
     ],
 )
 def test_a_number_that_cannot_be_is_refused_with_what_can(change, words, capsys):

@@ -7,7 +7,6 @@ from zetadp.audit.membership import Attack, Claim, against, roc_band
 from zetadp.audit.membership_models import Arm
 from zetadp.privacy.kinds import NoisySum
 from zetadp.report.auditfigure import LEAST_RATE, _empirical, membership_roc
-from zetadp.report.figurestyle import save_svg
 
 CLAIMS = {"reader": Claim({NoisySum(1.0, 2.0): 1}, 1e-3), "server": Claim({NoisySum(1.0, 1.0): 1}, 1e-3)}
 
@@ -63,9 +62,3 @@ def test_the_measured_curve_has_a_step_at_every_trial_without_the_patient():
     for rate, power, threshold in zip(false[1:50], true[1:50], np.sort(found.scores_out)[::-1][1:], strict=True):
         assert rate == pytest.approx((found.scores_out > threshold).mean())
         assert power == pytest.approx((found.scores_in > threshold).mean())
-
-
-def test_equal_attacks_give_equal_bytes(tmp_path):
-    for name in ("a.svg", "b.svg"):
-        save_svg(drawn(), tmp_path / name)
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()

@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 from run_builder import write_run
 
-from zetadp.base.epsilon import epsilon_label
 from zetadp.base.validation import UserError
 from zetadp.report.notes import notes
 from zetadp.report.tables import (
@@ -72,19 +71,6 @@ def test_epsilons_are_ordered_as_numbers_with_infinity_and_unclipped_last(tmp_pa
     table = table1(runs, LABEL)
     assert list(table["epsilon"]) == ["0.5", "3", "10", "inf", "unclipped"]
     assert list(table["noise"]) == ["seeded", "seeded", "seeded", "none", "none"]
-
-
-def test_epsilon_has_one_spelling():
-    assert [epsilon_label(value) for value in (1.0, "1", "0.50", math.inf, "unclipped")] == [
-        "1",
-        "1",
-        "0.5",
-        "inf",
-        "unclipped",
-    ]
-    for wrong in ("0", "-1", "nan", "eight"):
-        with pytest.raises(UserError, match="epsilon above zero"):
-            epsilon_label(wrong)
 
 
 def test_a_run_that_spent_more_than_its_name_says_is_told_to_the_reader(tmp_path):
