@@ -34,7 +34,7 @@ def metric(line: str) -> float:
 
 
 def test_examples_are_short():
-    assert len(EXAMPLES) == 4
+    assert len(EXAMPLES) == 5
     assert [name for name, path in EXAMPLES.items() if len(path.read_text().splitlines()) > MOST_LINES] == []
 
 
@@ -69,6 +69,23 @@ def test_a_loop_of_ones_own_gets_a_statement_that_names_its_noise(output):
 def test_a_classifier_learns_from_released_rows_alone(output):
     assert output.startswith(f"The release was (8, 1e-05)-{PROMISE}")
     assert accuracy(output) > 85
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("output", ["choose_settings"], indirect=True)
+def test_the_first_drop_in_a_row_shows_what_is_wrong_and_the_page_shows_the_rows(output):
+    page = (ROOT / "docs/choosing.md").read_text()
+    found = {}
+    for line in output.splitlines()[2:]:
+        name, *figures = line.strip("| ").split(" | ")
+        found[name] = [float(figure) for figure in figures]
+        shown = re.search(rf"^\| {name} \| (.*) \|$", page, re.MULTILINE)[1].split(" | ")
+        assert found[name] == pytest.approx([float(figure) for figure in shown], abs=8)
+    assert found["defaults"][2] > 65
+    assert all(found[name][0] < 60 for name in ("rate of 0.0003", "3 rounds", "weaker data"))
+    whole, clipped, private, noise = found["10 patients a round"]
+    assert min(whole, clipped) > private + 20
+    assert noise > 1 > found["defaults"][3]
 
 
 def test_the_page_on_the_library_shows_the_example():

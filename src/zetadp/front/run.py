@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import signal
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,39 @@ from zetadp.front.folder import RunFolder, weights_of
 from zetadp.front.holders import HERE, Holders
 from zetadp.front.promise import RunPromise
 from zetadp.front.records import Records, joined
+
+
+class Interrupt:
+    """Whether the user asked to stop."""
+
+    asked = False
+
+    def ask(self, *_: object) -> None:
+        """Stop after this round, or at once if it is asked again."""
+        self.raise_if_asked()
+        self.asked = True
+
+    def raise_if_asked(self) -> None:
+        """Raise `KeyboardInterrupt` if the user asked to stop."""
+        if self.asked:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def between_rounds() -> Iterator[Interrupt]:
+    """Hold back an interruption by the user until a round is over.
+
+    A round that is recorded but not yet stored would be released again by the next call, and count twice.
+    """
+    interrupt = Interrupt()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupt  # only the main thread is interrupted
+        return
+    before = signal.signal(signal.SIGINT, interrupt.ask)
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @dataclass(repr=False)
@@ -53,6 +89,7 @@ class PrivateRun:
     _most: float | None = None
     _stop: Callable[[pd.DataFrame], bool] | None = None
     history: pd.DataFrame = field(init=False)
+    _interrupt: Interrupt = field(init=False)
 
     def __post_init__(self) -> None:
         """Load what the folder has."""
@@ -103,15 +140,16 @@ class PrivateRun:
         else:
             self._say(f"starts. {self.promise}")
         self.history = self._place.history()
-        result = train(
-            self.plan,
-            self._holders.data,
-            self._place.files(self.plan, self._most),
-            model=copy.deepcopy(self.model),
-            task=self.task,
-            performance=Performance(evaluate_every=self.plan.training.rounds),
-            after_round=self._after,
-        )
+        with between_rounds() as self._interrupt:
+            result = train(
+                self.plan,
+                self._holders.data,
+                self._place.files(self.plan, self._most),
+                model=copy.deepcopy(self.model),
+                task=self.task,
+                performance=Performance(evaluate_every=self.plan.training.rounds),
+                after_round=self._after,
+            )
         self.model = result.model.requires_grad_(requires_grad=False)
         self._place.finish(self.model, self.plan, result.ledger_head)
         return self
@@ -181,6 +219,7 @@ class PrivateRun:
         """Add a round to the history; say how far training is, and return whether it ends here."""
         length = float(messages.mean(dim=0).norm()) / self.plan.training.clip
         self.history = self._place.add(self.history, done, length)
+        self._interrupt.raise_if_asked()
         rounds = self.plan.training.rounds
         ends = done < rounds and self._stop is not None and bool(self._stop(self.history))
         last = ends or done == rounds

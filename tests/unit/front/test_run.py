@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
+import signal
 
 import h5py
 import pytest
@@ -13,6 +15,7 @@ import torch
 from zetadp.base.epsilon import CONSENT, rounded_up
 from zetadp.base.validation import UserError
 from zetadp.cli import main
+from zetadp.core.messages import MessageStore
 from zetadp.front import folder
 from zetadp.front import run as door
 from zetadp.front.figures import ledger
@@ -219,6 +222,27 @@ def test_a_lost_ledger_is_not_forgotten(tmp_path):
     first.ledger.unlink()
     with pytest.raises(UserError, match=r"first\.jsonl"):
         run(tmp_path, "second").train()
+
+
+def test_an_interruption_waits_until_its_round_is_stored_and_so_costs_nothing(tmp_path, monkeypatch):
+    keep, calls = MessageStore.keep, []
+
+    def interrupted(*given):
+        calls.append(given)
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGINT)  # between the record of a release and its storage
+        keep(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MessageStore, "keep", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path).train()
+    again = run(tmp_path)
+    assert again.history["round"].tolist() == [1, 2, 3]
+    again.train()
+    (attempt,) = read_ledger(again.ledger)
+    assert [event.round for event in attempt.events] == list(range(6))
+    assert again.statement.content["epsilon"] == again.promise.epsilon
 
 
 def test_a_lost_checkpoint_is_not_paid_for_without_a_word(tmp_path, monkeypatch):

@@ -1,0 +1,61 @@
+"""Find settings without spending: simulate on public or invented data, and see what costs the accuracy."""
+
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import zetadp
+
+DEFAULTS = {"rate": 0.03, "rounds": 50, "per_round": 100, "spread": 4.0}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "rate of 0.0003": {"rate": 0.0003},
+    "3 rounds": {"rounds": 3},
+    "300 rounds": {"rounds": 300},
+    "10 patients a round": {"per_round": 10},
+    "weaker data": {"spread": 30.0},
+}
+
+
+class Network(torch.nn.Module):
+    """A complex linear layer with real class scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 4, dtype=torch.complex64)
+
+    def forward(self, items: torch.Tensor) -> torch.Tensor:
+        return self.layer(items).abs()
+
+
+def invented(spread: float) -> tuple[zetadp.Records, zetadp.Records]:
+    """Return 800 training and 200 test patients; a larger spread hides the four classes."""
+    random = torch.Generator().manual_seed(1)
+    labels = torch.randint(4, (5000,), generator=random)
+    centres = torch.randn(4, 64, dtype=torch.complex64, generator=random)
+    items = centres[labels] + spread * torch.randn(5000, 64, dtype=torch.complex64, generator=random)
+    return zetadp.Records(items, labels, patients=[place // 5 for place in range(5000)]).split(test=200)
+
+
+def accuracy(epsilon: float, clip: float, rate: float, spread: float, **public: int) -> tuple[float, float]:
+    """Return the accuracy of a simulated run in percent, and the noise of a round that its promise prints."""
+    (train, test), folder = invented(spread), Path(tempfile.mkdtemp(prefix="zetadp-")) / "run"
+    torch.manual_seed(0)
+    model = Network()
+    optimiser = torch.optim.NAdam(model.parameters(), lr=rate)
+    public |= {"population": 800, "items_per_patient": 5, "seed": 0}
+    run = zetadp.private(
+        model, train, folder=folder, epsilon=epsilon, delta=1e-5, clip=clip, optimiser=optimiser, **public
+    )
+    return 100 * run.train().evaluate(test).value, run.promise.noise[0]
+
+
+print("| setting | without clipping | clipped | epsilon 4 | noise of a round |\n|:--|--:|--:|--:|--:|")
+for name, changed in SETTINGS.items():
+    setting = DEFAULTS | changed
+    whole, clipped = (accuracy(math.inf, clip, **setting)[0] for clip in (1000.0, 0.1))
+    private, noise = accuracy(4, 0.1, **setting)
+    print(f"| {name} | {whole:.0f} | {clipped:.0f} | {private:.0f} | {noise:.2g} |", flush=True)
