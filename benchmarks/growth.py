@@ -37,8 +37,9 @@ from benchmarks.step import added_memory, declared
 from zetadp.base.memory import keep_freed_memory
 from zetadp.base.parameters import Layout
 from zetadp.base.storage import write_text
+from zetadp.core.outbox import Outbox
 from zetadp.core.records import Node, Records, items_of
-from zetadp.core.round import Phase, Site, do_round
+from zetadp.core.round import Phase, do_round
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
 from zetadp.nn.models import NetworkSettings, build
@@ -115,7 +116,7 @@ class Federation:
     def __call__(self) -> None:
         """Compute, record and release a round of all nodes, and move the server's weights."""
         phase = Phase.of(self.model, self.images)
-        messages, _ = do_round(phase, Site(self.nodes, self.records, self.ledger), self.number)
+        messages, _ = do_round(phase, self.nodes, self.records, Outbox(self.ledger), self.number)
         self.server.step(messages, self.number)
         self.number += 1
 

@@ -89,8 +89,8 @@ def evaluate(
     finished = load_model(model, place)
     task, table = finished.task, read_partition(partition)
 
-    test, items = task.load(images, table, "test", place)
-    tested = predict(task, finished.network, test, items.drop(columns=["record", "role", "node"]))
+    test = task.load(images, table, "test", place)
+    tested = predict(task, finished.network, test, test.items.drop(columns=["record", "role", "node"]))
     public = {}
     if finished.settings.start == "public":
         found = task.backbone(backbone[0], place)
@@ -99,9 +99,9 @@ def evaluate(
             public = {"public_start": watched(task, start, test)[0]}
     nodes = {}
     if (table["role"] == "validation").any():
-        held = task.load(images, table, "validation", place)
-        scores = task.scores(outputs_of(finished.network, held.records.inputs), held.records.targets)
-        nodes = pd.Series(scores.cpu().double().numpy()).groupby(held.items["node"].to_numpy()).mean().to_dict()
+        records = task.load(images, table, "validation", place)
+        scores = task.scores(outputs_of(finished.network, records.inputs), records.targets)
+        nodes = pd.Series(scores.cpu().double().numpy()).groupby(records.items["node"].to_numpy()).mean().to_dict()
     with written_whole(predictions) as temporary:
         tested.to_csv(temporary, index=False)
     write_json(

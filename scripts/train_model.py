@@ -9,14 +9,15 @@ from typing import Any
 from zetadp.base.memory import keep_freed_memory
 from zetadp.base.storage import content_hash, read_json, written_whole
 from zetadp.base.workflow import run
+from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import Plan
 from zetadp.core.pretrained import save_model
 from zetadp.core.progress import announced_tick, wait_for_tick
-from zetadp.core.records import single_items
+from zetadp.core.records import Records, single_items
 from zetadp.core.settings import Performance
 from zetadp.core.start import starting_weights, with_public
-from zetadp.core.task import Held, pipeline_task_of
-from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.core.task import pipeline_task_of
+from zetadp.core.training import train
 from zetadp.federation.partition import read_partition
 from zetadp.mri.dataset import pick_device
 from zetadp.privacy.book import claim, forget_times
@@ -55,17 +56,19 @@ def main(
     declared = with_public(planned, public)
     if backbone and public is None:
         declared = declared.with_public(encoder=content_hash(backbone[0]))
-    held, watched = (task.load(images, roles, role, place) for role in ("train", "validation"))
+    records, watched = (task.load(images, roles, role, place) for role in ("train", "validation"))
     logger = logging.getLogger(__name__)
-    logger.info("%s: %d items, %d rounds, on %s", declared.run, len(held.items), declared.training.rounds, place)
+    logger.info("%s: %d items, %d rounds, on %s", declared.run, len(records.inputs), declared.training.rounds, place)
     tick = announced_tick(declared, finish_seconds)
     permission = Permission(declared.delta) if declared.exact else None
     limit = Cap.named(cap, declared.delta)
-    files = TrainingFiles(Path(ledger_file), Path(checkpoint), permission, limit, Series.named(series))
+    files = RunFiles(Path(ledger_file), Path(checkpoint), permission, limit, Series.named(series))
     trained = train(
         declared,
-        TrainingData(held.records, holdings(held, declared), watched.records),
+        records,
+        units_of(records, declared),
         files,
+        validation=watched,
         start=starting_weights(declared.network, public),
         performance=Performance(**performance),
     )
@@ -74,7 +77,7 @@ def main(
         forget_times(files.ledger)
     logger.info("%s: all %d rounds done", declared.run, declared.training.rounds)
     declared.write(agreed)
-    save_model(model, trained, declared, inputs=held.records.inputs.shape[-1], backbone=public)
+    save_model(model, trained, declared, inputs=records.inputs.shape[-1], backbone=public)
     with written_whole(history) as temporary:
         trained.history.to_csv(temporary, index=False)
     with written_whole(ledger) as temporary:
@@ -88,12 +91,12 @@ def calibrated(plan: dict[str, Any], noise: list[Path]) -> Plan:
     return declared.with_noise(read_json(noise[0])["noise_multiplier"]) if noise else declared
 
 
-def holdings(held: Held, plan: Plan) -> list[Holding]:
+def units_of(records: Records, plan: Plan) -> list[list[list[int]]]:
     """Return the units of each node; a central holder is one node that holds all of them."""
     result = []
     for node in plan.nodes:
-        units = held.units(None if plan.threat == "central" else held.items["node"] == node.name)
-        result.append(Holding(single_items(units, plan.units_of_a_person) if plan.unit == "image" else units))
+        units = records.units(None if plan.threat == "central" else records.items["node"] == node.name)
+        result.append(single_items(units, plan.units_of_a_person) if plan.unit == "image" else units)
     return result
 
 

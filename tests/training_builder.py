@@ -10,9 +10,10 @@ import torch
 from torch.nn import functional
 
 from zetadp.base.parameters import Layout
+from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan
 from zetadp.core.records import Records, items_of, single_items
-from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.core.training import train
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.backbone import Backbone
 from zetadp.nn.models import NetworkSettings, build
@@ -94,9 +95,9 @@ def train_run(
     """Train as the library does."""
     plan = plan_for(run, network, settings, nodes, **(of_plan or {}))
     each = items_each(data) if data.strata.any() else settings.images_per_patient
-    holdings = [Holding(node.units(each)) for node in nodes]
-    files = TrainingFiles(ledger_path, checkpoint_path, permission, cap)
-    return train(plan, TrainingData(data, holdings, validation), files, **more)
+    units = [node.units(each) for node in nodes]
+    files = RunFiles(ledger_path, checkpoint_path, permission, cap)
+    return train(plan, data, units, files, validation=validation, **more)
 
 
 def network(settings: NetworkSettings, seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Module:

@@ -28,12 +28,13 @@ from papers.experiments import ended
 from papers.keptruns import KeptRuns, places
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import write_text
+from zetadp.core.checkpoint import RunFiles
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan
 from zetadp.core.records import Records
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
-from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.core.training import train
 from zetadp.nn.activations import ACTIVATIONS
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting
@@ -168,8 +169,8 @@ def trained(comparison: Comparison, items: Items, run: Run) -> dict[str, float]:
     units = [part.tolist() for part in np.split(np.arange(len(owners)), np.flatnonzero(owners[1:] != owners[:-1]) + 1)]
     plan = comparison.plan(run, len(units))
     with tempfile.TemporaryDirectory() as folder:
-        files = TrainingFiles(Path(folder) / "run.jsonl", Path(folder) / "run.checkpoint")
-        model = train(plan, TrainingData(records, [Holding(units)]), files).model
+        files = RunFiles(Path(folder) / "run.jsonl", Path(folder) / "run.checkpoint")
+        model = train(plan, records, [units], files).model
         (happened,) = recorded_runs(files.ledger)
     (node,) = happened.nodes.values()
     spent = accounting.epsilon(node.mechanisms, comparison.delta)

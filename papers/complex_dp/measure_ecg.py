@@ -29,13 +29,13 @@ from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.storage import write_text
 from zetadp.base.validation import UserError
 from zetadp.config.experiment import Config
+from zetadp.core.checkpoint import RunFiles
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.metrics import LEVEL, percentile_interval
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan
 from zetadp.core.records import Records
-from zetadp.core.task import Held
-from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.core.training import train
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import compose
 from zetadp.privacy.exposure import recorded_runs
@@ -151,12 +151,13 @@ class Training:
         inputs = self.patients.values[self.config.networks[network].domain]
         targets = torch.from_numpy(self.patients.labels.astype(np.float32))
         own = self.patients.folds != fold
-        held = Held(Records(inputs[own], targets[own]), self.patients.table[own].reset_index(drop=True))
-        units = held.units()
+        table = self.patients.table[own].reset_index(drop=True)
+        records = Records(inputs[own], targets[own], items=table)
+        units = records.units()
         plan = self.plan(network, epsilon, seed, len(units), fold)
         name = f"{network}-{epsilon}-{seed}-{fold}"
-        files = TrainingFiles(self.ledgers / f"{name}.jsonl", self.ledgers / f"{name}.checkpoint")
-        trained = train(plan, TrainingData(held.records, [Holding(units)]), files)
+        files = RunFiles(self.ledgers / f"{name}.jsonl", self.ledgers / f"{name}.checkpoint")
+        trained = train(plan, records, [units], files)
         files.finish()
         with torch.no_grad():
             return np.asarray(outputs_of(trained.model, inputs[~own])[:, 0].double())

@@ -102,9 +102,9 @@ class Tested(NamedTuple):
         task = pipeline_task_of({"name": SCENARIO, **config.task.settings})
         cohort = Path("resources") / config.cohort.name
         partition = read_partition(cohort / f"partitions/{config.name}.csv")
-        held = task.load([cohort / "slices.h5"], partition, "test", torch.device("cpu"))
-        volumes = {str(who): own.index.to_numpy() for who, own in held.items.groupby("patient")}
-        return cls(task, held.records.inputs[:, 0].numpy(), held.records.targets.numpy(), volumes)
+        records = task.load([cohort / "slices.h5"], partition, "test", torch.device("cpu"))
+        volumes = {str(who): own.index.to_numpy() for who, own in records.items.groupby("patient")}
+        return cls(task, records.inputs[:, 0].numpy(), records.targets.numpy(), volumes)
 
     def measured(self, images: np.ndarray) -> dict[str, dict[str, float]]:
         """Return each metric of each patient."""

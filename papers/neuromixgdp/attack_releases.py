@@ -35,8 +35,9 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.storage import write_text
 from zetadp.core.assembly import Assembly
+from zetadp.core.outbox import Outbox
 from zetadp.core.records import Node, Records
-from zetadp.core.round import Site, do_round
+from zetadp.core.round import do_round
 from zetadp.nn.mixture import RowExamples
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
@@ -95,7 +96,7 @@ def released(plan: Plan, x: torch.Tensor, labels: torch.Tensor) -> Released:
         ledger.start(parts.header())
         mechanism = parts.mechanism(HOLDER, plan.entropy(), ledger)
         node = Node(mechanism, np.arange(len(x))[:, None].tolist())
-        messages, _ = do_round(parts.phase, Site([node], records, ledger, chunk=1 << 12), 0)
+        messages, _ = do_round(replace(parts.phase, chunk=1 << 12), [node], records, Outbox(ledger), 0)
         draw = mechanism.draw(0)
     cuts = np.searchsorted(draw.rows, np.arange(1, plan.training.mixing.rows))
     return Released(messages.view(plan.training.mixing.rows, -1), parts, np.split(draw.members, cuts))

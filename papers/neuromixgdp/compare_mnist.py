@@ -38,9 +38,10 @@ from papers.neuromixgdp.printed import PrintedRelease
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.sheet import MISSING, Sheet
 from zetadp.core.assembly import mixture_of
+from zetadp.core.checkpoint import RunFiles
 from zetadp.core.records import Records
 from zetadp.core.task import Classification
-from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.core.training import train
 from zetadp.nn.heads import learnt_head
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.exposure import recorded_runs
@@ -166,8 +167,8 @@ def released_rows(x: Tensor, labels: Tensor, settings: ReleaseSettings) -> tuple
     plan = replace(planned(replace(settings, cohort="")), cohort=settings.cohort)
     data = Records(x.to(torch.complex64)[:, None, None], labels)
     with tempfile.TemporaryDirectory() as folder:
-        files = TrainingFiles(Path(folder) / "rows.jsonl", Path(folder) / "rows.checkpoint")
-        trained = train(plan, TrainingData(data, [Holding([[person] for person in range(len(x))])]), files)
+        files = RunFiles(Path(folder) / "rows.jsonl", Path(folder) / "rows.checkpoint")
+        trained = train(plan, data, [[[person] for person in range(len(x))]], files)
         (happened,) = recorded_runs(files.ledger)
     (node,) = happened.nodes.values()
     rows = mixture_of(plan, Classification(settings.classes), x.shape[1]).examples(trained.released)

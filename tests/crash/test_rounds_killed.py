@@ -21,8 +21,8 @@ ALSO = [
     "zetadp.privacy.ledger:Ledger.note_sent",
     "zetadp.privacy.mechanism:NodeMechanism.draw",
     "zetadp.privacy.mechanism:NodeMechanism.release",
-    "zetadp.core.messages:MessageStore.keep",
-    "zetadp.core.messages:MessageStore.discard",
+    "zetadp.core.outbox:Outbox.keep",
+    "zetadp.core.outbox:Outbox.discard",
     "zetadp.core.server:Server.step",
     "zetadp.core.checkpoint:Checkpoint.save",
 ]
@@ -54,9 +54,9 @@ def _train(here: Path, noise: str, checkpoint_seconds: float) -> None:
     from training_builder import TINY, Held, records, train_run
 
     from zetadp.base.tensors import save_tensors
+    from zetadp.core.checkpoint import RunFiles
     from zetadp.core.plan import RunName
     from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
-    from zetadp.core.training import TrainingFiles
 
     settings = TrainingSettings(
         rounds=ROUNDS,
@@ -78,7 +78,7 @@ def _train(here: Path, noise: str, checkpoint_seconds: float) -> None:
     )
     weights = {name: p.detach() for name, p in trained.model.named_parameters()}
     save_tensors(here / "model.safetensors", weights, {"ledger_head": trained.ledger_head})
-    TrainingFiles(here / "ledgers/run.jsonl", here / "checkpoints/run.safetensors").finish()
+    RunFiles(here / "ledgers/run.jsonl", here / "checkpoints/run.safetensors").finish()
     trained.history.drop(columns="seconds").to_csv(here / "history.csv", index=False)
 
 
@@ -123,7 +123,7 @@ def test_a_training_killed_at_any_point_goes_on(zygote: Zygote, tmp_path, noise,
     assert dry.status == 0, dry.log
     # All that is promised to be a point is one, in every round.
     passed = Counter(point.partition("#")[0] for point in dry.points)
-    per_round = ["Ledger.record", "Ledger.note_sent", "Server.step", *["MessageStore.keep"] * (noise == "os")]
+    per_round = ["Ledger.record", "Ledger.note_sent", "Server.step", "Outbox.keep"]
     for name in per_round:
         assert passed[f"before:{name}"] == passed[f"after:{name}"] == ROUNDS, passed
     assert passed["after:NodeMechanism.release"] == ROUNDS * NODES

@@ -10,9 +10,9 @@ import pytest
 from federation.sites import OFTEN, DirectLine, make_hospital, make_plan, random_records
 
 from zetadp.base.validation import UserError
-from zetadp.core.messages import MessageStore
+from zetadp.core.checkpoint import RunFiles
+from zetadp.core.outbox import Outbox
 from zetadp.core.server import Server
-from zetadp.core.training import TrainingFiles
 from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal
 from zetadp.federation.settings import Patience
@@ -32,7 +32,7 @@ class KilledError(BaseException):
 
 
 def coordinator(plan, line, folder, patience) -> Coordinator:
-    files = TrainingFiles(folder / "server/ledger.jsonl", folder / "server/checkpoint.safetensors")
+    files = RunFiles(folder / "server/ledger.jsonl", folder / "server/checkpoint.safetensors")
     return Coordinator(plan, patience, line, random_records(0, 9), files, performance=OFTEN)
 
 
@@ -65,7 +65,7 @@ class Storm:
 
         line = DirectLine([make_hospital(self.plan, place, self.folder, attempts=99) for place in range(3)], tamper)
         line.away = {name for name in line.hospitals if not calm and self.random.random() < 0.15}
-        step, keep = Server.step, MessageStore.keep
+        step, keep = Server.step, Outbox.keep
 
         def counted(server, messages, number):
             (*_, identity) = self.accounts()
@@ -79,7 +79,7 @@ class Storm:
 
         with monkeypatch.context() as patched:
             patched.setattr(Server, "step", counted)
-            patched.setattr(MessageStore, "keep", lossy)
+            patched.setattr(Outbox, "keep", lossy)
             try:
                 coordinator(self.plan, line, self.folder, self.patience).run()
             except (UserError, KilledError):

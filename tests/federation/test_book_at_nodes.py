@@ -9,9 +9,9 @@ import pytest
 from federation.sites import DirectLine, assembly, make_hospital, make_plan, random_records
 
 from zetadp.base.validation import UserError
+from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import check_promise, noise_of_plan
-from zetadp.core.training import TrainingFiles
 from zetadp.federation.flower.approval import check_terms, invitation
 from zetadp.federation.flower.certificates import make_credentials
 from zetadp.federation.flower.coordinator import Coordinator
@@ -121,7 +121,7 @@ def test_no_node_releases_before_all_nodes_of_the_first_round_are_there(tmp_path
     hospitals = [make_hospital(plan, place, tmp_path) for place in range(3)]
     line = DirectLine(hospitals)
     line.away = {"node-03"}
-    files = TrainingFiles(tmp_path / "ledger.jsonl", tmp_path / "checkpoint")
+    files = RunFiles(tmp_path / "ledger.jsonl", tmp_path / "checkpoint")
     patience = Patience(give_up_seconds=1.0, poll_seconds=0.1)
     with pytest.raises(UserError, match="node-03"):
         Coordinator(plan, patience, line, random_records(0), files).run()

@@ -13,12 +13,13 @@ from training_builder import NETWORKS, backbone
 
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
+from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import Plan
 from zetadp.core.promise import promise_of
 from zetadp.core.records import Records, items_of, single_items
 from zetadp.core.settings import MixingSettings, Performance
 from zetadp.core.start import starting_weights, with_public
-from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.core.training import train
 from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal, encode
 from zetadp.federation.settings import Patience
@@ -42,7 +43,7 @@ def hospitals(plan: Plan, folder, **changes):
 def coordinator(
     plan: Plan, line: DirectLine, folder, patience: Patience = QUICK, how: Performance = OFTEN, **more
 ) -> Coordinator:
-    files = TrainingFiles(folder / "server/ledger.jsonl", folder / "server/checkpoint.safetensors")
+    files = RunFiles(folder / "server/ledger.jsonl", folder / "server/checkpoint.safetensors")
     watched = more.pop("watched", random_records(2, 99))
     return Coordinator(plan, patience, line, watched, files, performance=how, **more)
 
@@ -63,10 +64,10 @@ def simulated(plan: Plan, folder, how: Performance = OFTEN, *, start=None, sides
     ends = np.cumsum(sizes)
     each = len(records.inputs) // sum(sizes)
     own = [items_of([(i,) for i in range(end - size, end)], each) for size, end in zip(sizes, ends, strict=True)]
-    holdings = [Holding(single_items(u, each) if plan.unit == "image" else u) for u in own]
-    files = TrainingFiles(folder / "sim/ledger.jsonl", folder / "sim/checkpoint.safetensors")
-    data = TrainingData(records, holdings, random_records(2, 99, sides))
-    return train(plan, data, files, start=start, performance=how)
+    units = [single_items(u, each) if plan.unit == "image" else u for u in own]
+    files = RunFiles(folder / "sim/ledger.jsonl", folder / "sim/checkpoint.safetensors")
+    watched = random_records(2, 99, sides)
+    return train(plan, records, units, files, validation=watched, start=start, performance=how)
 
 
 @pytest.mark.parametrize("nodes", [3, 11])
@@ -442,7 +443,7 @@ def test_after_a_node_crashed_within_a_round_both_its_releases_count(tmp_path, m
         if request.round == 1 and not failed:
             failed.append(True)
             with monkeypatch.context() as patched:
-                patched.setattr("zetadp.core.messages.MessageStore.keep", lambda *_: 1 / 0)
+                patched.setattr("zetadp.core.outbox.Outbox.keep", lambda *_: 1 / 0)
                 return original(request)
         return original(request)
 
@@ -481,7 +482,7 @@ def test_an_old_copy_of_all_ledgers_is_found_when_the_next_training_starts(tmp_p
     second = replace(first, run=replace(first.run, seed=1))
 
     def run(plan, number: int) -> None:
-        files = TrainingFiles(tmp_path / f"server/{number}.jsonl", tmp_path / f"server/{number}.safetensors")
+        files = RunFiles(tmp_path / f"server/{number}.jsonl", tmp_path / f"server/{number}.safetensors")
         line = DirectLine(hospitals(plan, tmp_path))
         Coordinator(plan, QUICK, line, random_records(2, 99), files, performance=OFTEN).run()
 

@@ -20,12 +20,13 @@ from federation.sites import OFTEN, TINY, make_plan
 from training_builder import backbone
 
 from zetadp.base.tensors import load_tensors
+from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import Plan
 from zetadp.core.pretrained import BACKBONE
 from zetadp.core.records import Records
 from zetadp.core.start import backbone_of, starting_weights, with_public
 from zetadp.core.task import site_task_of
-from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.core.training import train
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.settings import CLASS_MEANS, DESCENT
 from zetadp.privacy.ledger import read_ledger
@@ -35,7 +36,7 @@ HERE = Path(__file__).parent
 
 def simulated(consortium: Consortium, plan: Plan, public: Path | None) -> dict[str, torch.Tensor]:
     """Train on the same folders by the engine of one process."""
-    parts, holdings, first = [], [], 0
+    parts, units, first = [], [], 0
     used = backbone_of(plan, public)
     for node in plan.nodes:
         held = site_task_of(plan.task).site(
@@ -46,12 +47,12 @@ def simulated(consortium: Consortium, plan: Plan, public: Path | None) -> dict[s
             patients=node.population,
             backbone=used,
         )
-        parts.append(held.records)
-        holdings.append(Holding([[first + i for i in positions] for positions in held.units()]))
-        first += len(held.records.inputs)
-    files = TrainingFiles(consortium.folder / "sim/ledger.jsonl", consortium.folder / "sim/checkpoint.safetensors")
-    data = TrainingData(Records.joined(*parts), holdings)
-    trained = train(plan, data, files, start=starting_weights(plan.network, used), performance=OFTEN)
+        parts.append(held)
+        units.append([[first + i for i in positions] for positions in held.units()])
+        first += len(held.inputs)
+    files = RunFiles(consortium.folder / "sim/ledger.jsonl", consortium.folder / "sim/checkpoint.safetensors")
+    start = starting_weights(plan.network, used)
+    trained = train(plan, Records.joined(*parts), units, files, start=start, performance=OFTEN)
     return dict(trained.model.named_parameters())
 
 

@@ -12,7 +12,7 @@ from federation.sites import assembly, make_hospital, make_plan, write_hospital_
 
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
-from zetadp.core.messages import MessageStore
+from zetadp.core.outbox import Outbox
 from zetadp.core.progress import seconds_to_tick
 from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import make_node_key
@@ -163,7 +163,7 @@ def test_a_release_that_was_never_kept_is_drawn_anew_and_both_count(tmp_path, mo
         raise OSError
 
     with monkeypatch.context() as patched:
-        patched.setattr(MessageStore, "keep", fail)
+        patched.setattr(Outbox, "keep", fail)
         assert hospital.reply(request(EXACT)).reason == Reason.FAILED
     found = decode(hospital.reply(request(EXACT)).update, lost[0].shape[1])
     assert not torch.equal(found, lost[0][0])
@@ -300,7 +300,7 @@ def test_a_hospitals_cap_holds_over_plans_restarts_and_rounds_that_are_drawn_ane
         check_cap(lower, EXACT)
     for number in (1, 2):  # each dies after it was recorded; there is room for drawing one of them again
         with monkeypatch.context() as patched:
-            patched.setattr(MessageStore, "keep", lambda *_: 1 / 0)
+            patched.setattr(Outbox, "keep", lambda *_: 1 / 0)
             assert at(EXACT).reply(request(EXACT, number)).reason == Reason.FAILED
         again = at(EXACT).reply(request(EXACT, number))
         assert isinstance(again, Answer) if number == 1 else again.reason == Reason.CAP

@@ -19,7 +19,7 @@ from federation.sites import OFTEN, DirectLine, make_hospital, make_plan, random
 
 from zetadp.base.validation import UserError
 from zetadp.cli import main
-from zetadp.core.training import TrainingFiles
+from zetadp.core.checkpoint import RunFiles
 from zetadp.federation.flower.certificates import Credentials, _host, make_credentials, read_node_key
 from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.receipts import check_receipt, write_receipts
@@ -50,7 +50,7 @@ def train(folder: Path, tamper=None) -> list[Path]:
     hospitals = [make_hospital(PLAN, place, folder, key=key) for place, key in enumerate(keys)]
     line = DirectLine(hospitals, tamper)
     quick = Patience(poll_seconds=0.001, give_up_seconds=0.1)
-    files = TrainingFiles(own.ledger_file, own.checkpoint)
+    files = RunFiles(own.ledger_file, own.checkpoint)
     try:
         Coordinator(PLAN, quick, line, random_records(2, 99), files, performance=OFTEN).run()
     finally:

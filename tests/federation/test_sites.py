@@ -47,7 +47,7 @@ def test_a_hospital_prepares_its_own_patients_as_the_stages_do(tmp_path):
     order = ("FLAIR", "T1w", "T1gd", "T2w")
     for place, file in enumerate(files):
         expected = whiten(to_kspace(read_centre_slices(file, order, SLICES, SIZE)))
-        own = held.records.inputs[each * place : each * (place + 1), 0]
+        own = held.inputs[each * place : each * (place + 1), 0]
         np.testing.assert_array_equal(own.numpy(), expected.reshape(-1, SIZE, SIZE))
 
 
@@ -64,7 +64,7 @@ def test_prepared_images_are_kept_and_made_again_when_files_change(tmp_path):
     for path in (folder / "imagesTr").glob("PAT_00*"):
         path.unlink()
     second = load_site(folder, plan, tmp_path / "cache", **options)
-    assert not np.array_equal(first.records.inputs.numpy(), second.records.inputs.numpy())
+    assert not np.array_equal(first.inputs.numpy(), second.inputs.numpy())
 
 
 def test_a_bad_volume_keeps_a_hospital_out(tmp_path):

@@ -13,11 +13,11 @@ import pytest
 import torch
 from training_builder import TINY, Held, patients, plan_for, records
 
-from zetadp.core.checkpoint import Checkpoint
+from zetadp.core.checkpoint import Checkpoint, RunFiles
 from zetadp.core.plan import RunName
 from zetadp.core.records import items_of
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
-from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.core.training import train
 from zetadp.privacy.mechanism import ExactSampledGaussian, SampledGaussian
 
 ROUNDS, ITEMS = 6, 4
@@ -64,7 +64,7 @@ def leftovers(folder, noise, change, frozen, monkeypatch, caplog):
         change(data.inputs[own], data.targets[own])
     settings = TrainingSettings(ROUNDS, ITEMS, OptimiserSettings(0.02), noise=noise)
     plan = plan_for(RunName("complex", "federated", "8", 3), TINY, settings, NODES)
-    holdings = [Holding(items_of(node.patients, ITEMS)) for node in NODES]
+    units = [items_of(node.patients, ITEMS) for node in NODES]
     released = {}
 
     def freezing(release):
@@ -77,7 +77,7 @@ def leftovers(folder, noise, change, frozen, monkeypatch, caplog):
 
         return frozen_release
 
-    files = TrainingFiles(folder / "ledgers/run.jsonl", folder / "run.partial")
+    files = RunFiles(folder / "ledgers/run.jsonl", folder / "run.partial")
     checkpoints = []
 
     def look(_, __):
@@ -90,8 +90,8 @@ def leftovers(folder, noise, change, frozen, monkeypatch, caplog):
         for kind in (SampledGaussian, ExactSampledGaussian):
             patch.setattr(kind, "release", freezing(kind.release))
         how = Performance(evaluate_every=2, checkpoint_seconds=0)
-        data = TrainingData(data, holdings, records(2, seed=99))
-        result = train(plan, data, files, performance=how, after_round=look)
+        watched = records(2, seed=99)
+        result = train(plan, data, units, files, validation=watched, performance=how, after_round=look)
     weights = {name: value.tolist() for name, value in result.model.named_parameters()}
     shown = {
         "weights": weights,

@@ -8,11 +8,12 @@ import torch
 from torch.nn import functional
 from training_builder import NETWORKS, TINY, Held, items_each, network, patients, plan_for, records
 
+from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import RunName
 from zetadp.core.records import Records, items_of
 from zetadp.core.round import Phase
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
-from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.core.training import train
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.contributions import Drawn, patient_gradients
@@ -25,12 +26,13 @@ DESCENT = TrainingSettings(4, 4, OptimiserSettings(0.5, drop_after=1, name="sgd"
 def trained(folder, nodes, data, net=TINY, settings=DESCENT, start=None):
     """Train without noise on everybody and return the weights, and the mean message of every round."""
     plan = plan_for(WITHOUT_NOISE, net, settings, nodes)
-    holdings = [Holding(items_of(node.patients, items_each(data))) for node in nodes]
+    units = [items_of(node.patients, items_each(data)) for node in nodes]
     means = []
     result = train(
         plan,
-        TrainingData(data, holdings),
-        TrainingFiles(folder / "run.jsonl", folder / "run.partial"),
+        data,
+        units,
+        RunFiles(folder / "run.jsonl", folder / "run.partial"),
         start=start,
         after_round=lambda _, messages: means.append(messages.mean(dim=0)),
     )

@@ -15,9 +15,9 @@ from training_builder import Held, train_run
 
 from mutants.installing import certain
 from mutants.stub import federation, random_records
+from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import RunName
 from zetadp.core.settings import Performance, TrainingSettings
-from zetadp.core.training import TrainingFiles
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.exposure import Run, recorded_runs
 from zetadp.privacy.ledger import read_ledger
@@ -80,7 +80,7 @@ def _train(folder: Path, server: Server, *, noise: str = "seeded", killed_after:
         )
     except KilledError:
         return
-    TrainingFiles(folder / "ledger.jsonl", folder / "run.partial").finish()
+    RunFiles(folder / "ledger.jsonl", folder / "run.partial").finish()
 
 
 def _counted(folder: Path) -> dict[str, int]:

@@ -12,9 +12,10 @@ from mutants.installing import certain, statistical
 from mutants.margins import FALSE_ALARM, count_is_plausible, variance_limits
 from mutants.stub import CLIP
 from zetadp.core.assembly import Assembly
+from zetadp.core.outbox import Outbox
 from zetadp.core.plan import RunName
 from zetadp.core.records import Node, Records
-from zetadp.core.round import Site, do_round
+from zetadp.core.round import do_round
 from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.contributions import Statistic
@@ -77,7 +78,7 @@ def released(
     with Ledger(folder / "ledger.jsonl") as ledger:
         ledger.start(parts.header())
         node = Node(parts.mechanism("a", 20, ledger), [[unit] for unit in units])
-        messages, _ = do_round(phase, Site([node], records, ledger), 0)
+        messages, _ = do_round(phase, [node], records, Outbox(ledger), 0)
     (event,) = read_ledger(folder / "ledger.jsonl")[-1].events
     return Released(messages.view(mixing.rows, -1).double(), event, phase.schedule)
 

@@ -96,9 +96,9 @@ def hospitals_ledger_not_synced(original: Any) -> Any:
     return Unsynced
 
 
-@mutant(f"{HOSPITAL}:Hospital._refuse_repetition", check_a_hospital_answers_a_round_once)
+@mutant(f"{HOSPITAL}:_refuse_repetition", check_a_hospital_answers_a_round_once)
 def hospital_answers_a_round_again(original: Any) -> Any:
-    return lambda self, ledger, store, request: None
+    return lambda outbox, number, weights: None
 
 
 @mutant(f"{HOSPITAL}:Hospital._begin", check_a_hospital_answers_a_round_once)

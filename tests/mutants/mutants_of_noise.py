@@ -206,6 +206,11 @@ def exact_noise_in_units_of_the_step(original: Any) -> Any:
     return lambda self, noise_multiplier: original(self, noise_multiplier) / 2**self.bits
 
 
-@mutant("zetadp.core.messages:MessageStore.keep", check_exact_messages_are_kept_before_they_are_sent)
+@mutant("zetadp.core.outbox:Outbox.keep", check_exact_messages_are_kept_before_they_are_sent)
 def message_sent_before_it_is_kept(original: Any) -> Any:
-    return lambda self, round_number, weights, messages, ledger_head: None
+    def keep(self: Any, number: int, weights: Tensor, messages: Tensor) -> None:
+        folder, self.folder = self.folder, None
+        original(self, number, weights, messages)
+        self.folder = folder
+
+    return keep

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from zetadp.core.round import Phase, Site
+    from zetadp.core.records import Node, Records
+    from zetadp.core.round import Phase
     from zetadp.privacy.clipping import ClippedSums
     from zetadp.privacy.mechanism import Draw, SampledGaussian
 
@@ -47,8 +48,8 @@ def rows_open_to_every_class(original: Any) -> Any:
 
 @mutant(SUMS, check_rows_hold_units_as_often_as_stated)
 def rows_divided_by_the_number_drawn(original: Any) -> Any:
-    def sums(phase: Phase, site: Site, draws: Sequence[Draw], chunk: int) -> ClippedSums:
-        found: ClippedSums = original(phase, site, draws, chunk)
+    def sums(phase: Phase, nodes: Sequence[Node], data: Records, draws: Sequence[Draw], chunk: int) -> ClippedSums:
+        found: ClippedSums = original(phase, nodes, data, draws, chunk)
         rows = found.sums.view(len(draws) * phase.rows, -1)
         sizes = rows.new_tensor(
             [[max(1, int((draw.rows == row).sum()))] for draw in draws for row in range(phase.rows)]

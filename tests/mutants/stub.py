@@ -13,7 +13,7 @@ from training_builder import items_each
 
 from zetadp.base.parameters import Layout
 from zetadp.core import round as rounds
-from zetadp.core.messages import MessageStore
+from zetadp.core.outbox import Outbox
 from zetadp.core.records import Node, Records, items_of
 from zetadp.core.round import Phase
 from zetadp.nn.layers import Linear
@@ -112,7 +112,7 @@ class Federation(Messages):
     layout: Layout
     records: Records
     ledger: Ledger
-    store: MessageStore | None
+    outbox: Outbox
     images_per_patient: int
 
     def __post_init__(self) -> None:
@@ -120,9 +120,8 @@ class Federation(Messages):
 
     def round(self, number: int) -> Tensor:
         """Return the messages of all nodes in a round, shape (node, dimension)."""
-        phase = Phase.of(self.model, self.images_per_patient)
-        site = rounds.Site(self.nodes, self.records, self.ledger, self.store, chunk=64)
-        messages, _ = rounds.do_round(phase, site, number)
+        phase = replace(Phase.of(self.model, self.images_per_patient), chunk=64)
+        messages, _ = rounds.do_round(phase, self.nodes, self.records, self.outbox, number)
         return messages
 
     def attempt(self) -> Attempt:
@@ -196,5 +195,5 @@ def federation(
                 mechanism = kind(event, place, seed=SEED, ledger=ledger)
             each = items_each(data)
             nodes.append(Node(mechanism, items_of([[record] for record in own], each)))
-        store = MessageStore(folder / "messages", ledger.identity) if exact else None
-        yield Federation(nodes, network, layout, data, ledger, store, images_per_patient)
+        outbox = Outbox(ledger, folder / "messages" if exact else None)
+        yield Federation(nodes, network, layout, data, ledger, outbox, images_per_patient)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from decathlon_builder import write_tiny_task
 
 from zetadp.base.storage import ImageStack, read_stack, write_json, write_stack
@@ -27,8 +28,8 @@ from zetadp.base.tensors import save_tensors
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.progress import announced_tick
+from zetadp.core.records import Records
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
-from zetadp.core.task import Held
 from zetadp.mri.decathlon import read_task
 from zetadp.mri.index import index_cohort
 from zetadp.mri.kspace import to_kspace, whiten
@@ -422,15 +423,15 @@ def test_an_arm_is_held_and_told_as_its_threat_model_says(tmp_path, cohort, thre
 
 
 def test_images_are_units_of_their_own_where_the_plan_says_so():
-    holdings = runpy.run_path(str(SCRIPTS / "train_model.py"))["holdings"]
+    units_of = runpy.run_path(str(SCRIPTS / "train_model.py"))["units_of"]
     nodes = ["node-01"] * 2 + ["node-02"] * 2 + ["node-01"] * 2
     items = pd.DataFrame({"patient": list("aabbcc"), "node": nodes})
     plan = Plan.from_json(plan_json([4, 2], [2.0, 1.0], 3, unit="image", units_of_a_person=2))
-    first, second = holdings(Held(None, items), plan)
-    assert (first.units, second.units) == ([[0], [1], [4], [5]], [[2], [3]])
+    inputs = torch.zeros(len(items), 1)
+    assert units_of(Records(inputs, inputs, items=items), plan) == [[[0], [1], [4], [5]], [[2], [3]]]
     items["patient"] = list("aabbaa")
     with pytest.raises(UserError, match="one record of 2 images a patient"):
-        holdings(Held(None, items), plan)
+        units_of(Records(inputs, inputs, items=items), plan)
 
 
 @pytest.mark.parametrize(("expected", "longest"), [(2, 600), (4, 60)])

@@ -34,10 +34,11 @@ from torch import Tensor
 from zetadp.audit.inversion import whitened_kspace
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.sheet import Sheet
+from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records
 from zetadp.core.start import record_features, starting_weights
-from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.core.training import train
 from zetadp.nn.backbone import Backbone
 from zetadp.phantom.public import PublicSettings, simulate_public_patient
 from zetadp.phantom.scanners import CHANNELS
@@ -90,13 +91,13 @@ def gradients(plan: Plan, backbone: Backbone | None, size: int) -> Tensor:
     if backbone is not None and plan.network.domain == "features":
         inputs = torch.from_numpy(record_features(backbone, inputs[:, :, 0].numpy()))
     labels = torch.arange(len(CHANNELS)).repeat_interleave(slices).repeat(count)
-    holdings = [Holding([range(each * number, each * (number + 1))]) for number in range(count)]
+    nodes = [[range(each * number, each * (number + 1))] for number in range(count)]
     found: list[Tensor] = []
     with tempfile.TemporaryDirectory(prefix="zetadp-audit-") as folder:
-        files = TrainingFiles(Path(folder) / "ledger.jsonl", Path(folder) / "checkpoint")
-        data = TrainingData(Records(inputs.flatten(0, 1), labels), holdings)
+        files = RunFiles(Path(folder) / "ledger.jsonl", Path(folder) / "checkpoint")
+        records = Records(inputs.flatten(0, 1), labels)
         start = starting_weights(plan.network, backbone)
-        train(plan, data, files, start=start, after_round=lambda _, messages: found.append(messages.clone() / clip))
+        train(plan, records, nodes, files, start=start, after_round=lambda _, sent: found.append(sent.clone() / clip))
     return torch.stack(found)
 
 

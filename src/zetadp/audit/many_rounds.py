@@ -34,11 +34,12 @@ from zetadp.base.quiet import only_errors
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import positive
 from zetadp.base.workflow import PROGRESS
+from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.records import Records, items_of
+from zetadp.core.records import Records, copies, items_of
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
-from zetadp.core.training import TrainingData, TrainingFiles, train
+from zetadp.core.training import train
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure
@@ -120,8 +121,8 @@ def audit_training(
         with only_errors("zetadp.core"):
             train(
                 plan,
-                TrainingData.of_copies(records, holdings),
-                TrainingFiles(place / "ledger.jsonl", place / "checkpoint.safetensors"),
+                *copies(records, holdings),
+                RunFiles(place / "ledger.jsonl", place / "checkpoint.safetensors"),
                 performance=Performance(evaluate_every=rounds, checkpoint_seconds=1e9, chunk=512),
                 after_round=attacker.see,
             )

@@ -19,11 +19,12 @@ from zetadp.base.epsilon import UNCLIPPED
 from zetadp.base.quiet import only_errors
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import PROGRESS
+from zetadp.core.checkpoint import RunFiles
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.records import Records, items_of
+from zetadp.core.records import Records, copies, items_of
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
-from zetadp.core.training import TrainingData, TrainingFiles, train
+from zetadp.core.training import train
 from zetadp.federation.partition import node_name
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy import accounting
@@ -170,8 +171,8 @@ def _train_one(
         ledger = Path(folder) / "ledger.jsonl"
         trained = train(
             plan,
-            TrainingData.of_copies(records, holdings),
-            TrainingFiles(ledger, Path(folder) / "checkpoint.safetensors"),
+            *copies(records, holdings),
+            RunFiles(ledger, Path(folder) / "checkpoint.safetensors"),
             performance=Performance(evaluate_every=arm.rounds, checkpoint_seconds=1e9, chunk=_IMAGES_AT_ONCE),
         )
         (run,) = recorded_runs(ledger)

@@ -26,9 +26,9 @@ from torch import Tensor
 from zetadp.audit.canary import Audited, Stub, canary_node, canary_stub
 from zetadp.audit.detection import AuditResult, Trials, count_errors, result_of_epsilon, result_of_mu
 from zetadp.base.validation import in_range, one_of
-from zetadp.core.messages import MessageStore
+from zetadp.core.outbox import Outbox
 from zetadp.core.records import Node
-from zetadp.core.round import Phase, Site, do_round
+from zetadp.core.round import Phase, do_round
 from zetadp.privacy import accounting
 from zetadp.privacy.ledger import Ledger, read_ledger
 
@@ -77,7 +77,7 @@ def audit_one_round(
     for present in (False, True):
         with Ledger(folder / f"one-round-{'in' if present else 'out'}.jsonl") as ledger:
             ledger.start({"audit": "one round"})
-            store = MessageStore(folder / f"messages-{present:d}", ledger.identity) if audited.noise == "os" else None
+            outbox = Outbox(ledger, folder / f"messages-{present:d}" if audited.noise == "os" else None)
             together = max(1, SIDE_BY_SIDE // nodes) * nodes
             holders = [
                 # Trials with and without the canary are independent.
@@ -86,9 +86,7 @@ def audit_one_round(
                 )
                 for place in range(together)
             ]
-            scores[present] = _Side(stub, Site(holders, stub.records, ledger, store, chunk=512), nodes, view).scores(
-                trials.count
-            )
+            scores[present] = _Side(stub, holders, outbox, nodes, view).scores(trials.count)
     # Half way between the expected scores with the canary drawn and without it.
     errors = count_errors(scores[False], scores[True], 0.5, confidence=trials.confidence)
     name = _description(view, direction, nodes, audited)
@@ -113,9 +111,9 @@ def one_round_rates(probability: float, noise_multiplier: float) -> tuple[float,
 class _Side:
     """Trials with the canary, or without."""
 
-    def __init__(self, stub: Stub, site: Site, nodes: int, view: str) -> None:
-        self.stub, self.site, self.nodes, self.view = stub, site, nodes, view
-        mechanism = site.nodes[0].mechanism
+    def __init__(self, stub: Stub, holders: Sequence[Node], outbox: Outbox, nodes: int, view: str) -> None:
+        self.stub, self.holders, self.outbox, self.nodes, self.view = stub, holders, outbox, nodes, view
+        mechanism = holders[0].mechanism
         self.scale = mechanism.event.expected / mechanism.event.clip
         self.rounds = 0
 
@@ -123,7 +121,7 @@ class _Side:
         """Return one score per trial, shape (trial,)."""
         parts: list[np.ndarray] = []
         while sum(map(len, parts)) < trials:
-            holders = self.site.nodes[: (trials - sum(map(len, parts))) * self.nodes]
+            holders = self.holders[: (trials - sum(map(len, parts))) * self.nodes]
             seen = self._seen(self._round(holders))
             if self.view == "nodes":
                 seen = seen[:, :1] - seen[:, 1:].mean(axis=1, keepdims=True)
@@ -135,8 +133,8 @@ class _Side:
         return np.concatenate(parts)
 
     def _round(self, holders: Sequence[Node]) -> Tensor:
-        phase = Phase.of(self.stub.model, self.stub.images_per_patient)
-        messages, _ = do_round(phase, replace(self.site, nodes=holders), self.rounds)
+        phase = replace(Phase.of(self.stub.model, self.stub.images_per_patient), chunk=512)
+        messages, _ = do_round(phase, holders, self.stub.records, self.outbox, self.rounds)
         self.rounds += 1
         return messages
 

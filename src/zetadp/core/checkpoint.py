@@ -1,7 +1,8 @@
-"""Checkpoints of interrupted runs, as safetensors files."""
+"""The files of a run that survive an interruption: its ledger, and its checkpoint, a safetensors file."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,15 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from zetadp.base.storage import remove_leftovers
 from zetadp.base.tensors import load_tensors, save_tensors
+from zetadp.base.validation import UserError
+from zetadp.privacy.budget import Cap, Permission
+from zetadp.privacy.exposure import Series
+from zetadp.privacy.ledger import Ledger
 
 
-@dataclass(frozen=True)
+@dataclass
 class Checkpoint:
     """The state of a run between two rounds.
 
@@ -70,3 +76,63 @@ class Checkpoint:
             not_finite=content["not_finite"],
             secret=content["secret"],
         )
+
+    def check(self, path: Path, ledger: Ledger, secret: str) -> None:
+        """Raise `UserError` if the ledger's lines or the secret are lost.
+
+        Without this check the run would start over and release everything again.
+        """
+        if not (ledger.knows(self.ledger_head) or ledger.knew(self.ledger_head)):
+            raise UserError(
+                f"The ledger {ledger.path} has lost lines: some are missing that it held when the checkpoint {path} "
+                f"was written, after round {self.round}. Restore the ledger: without it no true epsilon can be stated. "
+                "To start over, delete the checkpoint."
+            )
+        if self.secret != secret:
+            raise UserError(
+                f"The checkpoint {path} was written with another secret than the one in {ledger.path.parent}, so it "
+                "cannot be checked whether it belongs to this run. Restore the secret from a backup. To start over, "
+                "delete the checkpoint; all releases so far still count."
+            )
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """Files that survive when a run is interrupted or repeated.
+
+    Attributes
+    ----------
+    ledger
+        The run's ledger, which outlives failed and repeated jobs.
+    checkpoint
+        Checkpoint of an interrupted run, with its messages in a folder next to it; `finish` removes both.
+    permission
+        Rule on whether the run may start again from its first round; None sets no limit.
+    cap
+        Largest total privacy cost of all runs on the same patients; None sets no limit.
+    series
+        The series of runs that this one was declared with, before the first of them; None if it stands alone.
+    """
+
+    ledger: Path
+    checkpoint: Path
+    permission: Permission | None = None
+    cap: Cap | None = None
+    series: Series | None = None
+
+    @property
+    def messages(self) -> Path:
+        """Folder of the messages that are stored until the next checkpoint."""
+        return self.checkpoint.with_name(f"{self.checkpoint.stem}.messages")
+
+    def finish(self) -> None:
+        """Remove the checkpoint and the stored messages of a run whose outputs are all written."""
+        # The checkpoint goes first: messages without a checkpoint are never read, but a checkpoint without its messages
+        # would be continued.
+        self.checkpoint.unlink(missing_ok=True)
+        remove_leftovers(self.checkpoint)  # of a job that died while it wrote one
+        self.remove_messages()
+
+    def remove_messages(self) -> None:
+        """Remove the stored messages."""
+        shutil.rmtree(self.messages, ignore_errors=True)

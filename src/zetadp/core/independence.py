@@ -19,7 +19,7 @@ import zetadp.nn.ordinary_layers  # noqa: F401  (declares the rules)
 from zetadp.base.parameters import Layout
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
-from zetadp.core.records import Records
+from zetadp.core.records import Positions, Records
 from zetadp.core.round import Phase, images_in_a_pass
 from zetadp.nn.settings import OWN
 from zetadp.privacy.contributions import Gradient, Losses, knows_units, one_an_item
@@ -38,7 +38,7 @@ Compute = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """A computation on a batch, from tensors to tensors. The first axis of all of them is lanes, such as units."""
 
 
-def check_run(phase: Phase, records: Records, units: Sequence[Sequence[int]], chunk: int | None) -> Phase:
+def check_run(phase: Phase, records: Records, units: Sequence[Positions]) -> Phase:
     """Check that units are independent (`check_independence`) in a batch of as many units as fit into a pass.
 
     Networks and losses of the library need no check at run time: tests show that they keep units apart.
@@ -51,8 +51,6 @@ def check_run(phase: Phase, records: Records, units: Sequence[Sequence[int]], ch
         All items.
     units
         Positions of each unit's items.
-    chunk
-        Largest number of items in a pass; None takes that of `images_in_a_pass`.
 
     Returns
     -------
@@ -67,7 +65,7 @@ def check_run(phase: Phase, records: Records, units: Sequence[Sequence[int]], ch
         check_independence(phase.model, contribution.losses, records.inputs[items], records.targets[items], rules=rules)
 
     check(FEW)  # a network that stores statistics is refused before its pass is measured, which would change them
-    most = max(FEW, (chunk or images_in_a_pass(phase, records.inputs)) // phase.items)
+    most = max(FEW, (phase.chunk or images_in_a_pass(phase, records.inputs)) // phase.items)
     if follows_rules(phase, records.inputs):
         with suppress(UserError):  # unit by unit, without rules, it may be independent
             check(most, rules=True)

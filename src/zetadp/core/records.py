@@ -1,11 +1,11 @@
-"""The items of a site, its nodes, and the choice of the items that make a contribution."""
+"""Items and whose they are, nodes, and the choice of the items that make a contribution."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Self
+from typing import Self, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -16,10 +16,13 @@ from zetadp.base.transfer import to_device
 from zetadp.base.validation import UserError, check_distinct, shown
 from zetadp.privacy.mechanism import Draw, NodeMechanism
 
+Positions: TypeAlias = Sequence[int] | np.ndarray
+"""Positions of the items of one unit in the records."""
+
 
 @dataclass(frozen=True)
 class Records:
-    """Items, such as images, and their targets, in one flat list on one device. `Node` knows whose they are.
+    """Items, such as images, with their targets and owners, in one flat list on one device.
 
     Attributes
     ----------
@@ -30,19 +33,27 @@ class Records:
     strata
         Stratum of each item, shape (item,), in the processor's memory. A unit's items are chosen equally from every
         stratum. By default all items are in one.
+    items
+        One row an item, with columns ``patient`` (or the unit), ``node`` if there is a partition, and those that
+        distinguish the items of a patient. By default it has no columns: only positions are known.
     """
 
     inputs: Tensor
     targets: Tensor
     strata: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    items: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def __post_init__(self) -> None:
-        """Fill in default strata, and refuse parts of different lengths."""
+        """Fill in default strata and table, and refuse parts of different lengths."""
         if not len(self.strata):
             object.__setattr__(self, "strata", np.zeros(len(self.inputs), dtype=np.int64))
-        lengths = [len(self.inputs), len(self.targets), len(self.strata)]
+        if not len(self.items.columns):
+            object.__setattr__(self, "items", pd.DataFrame(index=range(len(self.inputs))))
+        lengths = [len(self.inputs), len(self.targets), len(self.strata), len(self.items)]
         if len(set(lengths)) > 1:
-            raise UserError(f"Expected as many inputs as targets and strata, found {', '.join(map(str, lengths))}.")
+            raise UserError(
+                f"Expected as many inputs as targets, strata and rows, found {', '.join(map(str, lengths))}."
+            )
 
     @classmethod
     def stacked(cls, inputs: Tensor, targets: Tensor) -> Self:
@@ -65,15 +76,30 @@ class Records:
     def joined(cls, *parts: Records) -> Self:
         """Return the items of several records one after the other."""
         inputs, targets = (torch.cat([getattr(p, name) for p in parts]) for name in ("inputs", "targets"))
-        return cls(inputs, targets, np.concatenate([p.strata for p in parts]))
+        items = pd.concat([p.items for p in parts], ignore_index=True)
+        return cls(inputs, targets, np.concatenate([p.strata for p in parts]), items)
 
     def part(self, own: slice) -> Self:
         """Return some of the items."""
-        return type(self)(self.inputs[own], self.targets[own], self.strata[own])
+        return type(self)(self.inputs[own], self.targets[own], self.strata[own], self.items.iloc[own])
 
     def to(self, device: torch.device) -> Self:
         """Return the same records on a device."""
-        return type(self)(self.inputs.to(device), self.targets.to(device), self.strata)
+        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
+
+    def units(self, of: pd.Series[bool] | None = None) -> list[list[int]]:
+        """Return the positions of each patient's items, in the order of the patients' names.
+
+        Parameters
+        ----------
+        of
+            For each item, whether to include it. None includes all.
+        """
+        places = np.arange(len(self.items)) if of is None else np.flatnonzero(of)
+        owners = self.items["patient"].to_numpy()[places]
+        order = owners.argsort(kind="stable")
+        _, starts = np.unique(owners[order], return_index=True)
+        return [own.tolist() for own in np.split(places[order], starts[1:])]
 
 
 @dataclass(frozen=True)
@@ -126,7 +152,7 @@ class Node:
     """
 
     mechanism: NodeMechanism
-    units: Sequence[Sequence[int]]
+    units: Sequence[Positions]
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -221,6 +247,26 @@ def items_of(units: Iterable[Sequence[int]], each: int) -> list[list[int]]:
     return [[each * record + place for record in own for place in range(each)] for own in units]
 
 
+def copies(records: Records, nodes: Sequence[Sequence[Sequence[int]]]) -> tuple[Records, list[list[list[int]]]]:
+    """Return records in which each unit has its own copies of its items, for simulations with several equal units.
+
+    Parameters
+    ----------
+    records
+        The items to copy.
+    nodes
+        For each node and each of its units, the positions of the unit's items; units may have the same ones.
+
+    Returns
+    -------
+    The copies, and the positions of each unit's items in them.
+    """
+    items = torch.tensor([item for units in nodes for own in units for item in own], dtype=torch.long)
+    places = iter(range(len(items)))
+    copied = Records(records.inputs[items], records.targets[items], records.strata[items.numpy()])
+    return copied, [[[next(places) for _ in own] for own in units] for units in nodes]
+
+
 def single_items(units: Sequence[Sequence[int]], declared: int) -> list[list[int]]:
     """Return every item of some units as a unit of its own.
 
@@ -279,14 +325,48 @@ def checked_owners(owners: Iterable[Hashable], where: str) -> list[Hashable]:
     return found
 
 
-def whole_positions(units: Sequence[Sequence[int]]) -> list[np.ndarray]:
-    """Return the positions of each unit's items as integers.
+def checked_units(nodes: Sequence[Sequence[Positions]], items: int) -> list[list[np.ndarray]]:
+    """Return the positions of the items of every unit of every node as integers.
+
+    Parameters
+    ----------
+    nodes
+        For each node and each of its units, the positions of the unit's items.
+    items
+        Number of items.
 
     Raises
     ------
     UserError
-        If a unit has no items, or if its positions are no list of whole numbers from 0.
+        If a unit has no items, if its positions are no list of whole numbers from 0, or if an item belongs to two
+        units, at one node or at two, or does not exist.
     """
+    checked = [_whole_positions(units) for units in nodes]
+    units = [(node, place, own) for node, units in enumerate(checked) for place, own in enumerate(units)]
+    if not units:
+        return checked
+    owner = np.repeat(np.arange(len(units)), [len(own) for *_, own in units])
+    position = np.concatenate([own for *_, own in units])
+    if position.max() >= items:
+        node, place, _ = units[owner[position.argmax()]]
+        raise UserError(
+            f"Expected positions below {items}, the number of items, found {position.max()} for unit {place} of node "
+            f"{node}."
+        )
+    order = position.argsort(kind="stable")
+    twice = np.flatnonzero(np.diff(position[order]) == 0)
+    if len(twice):
+        (node, place, _), (other_node, other, _) = (units[owner[order[twice[0] + step]]] for step in range(2))
+        raise UserError(
+            f"Expected every item in one unit, once, found item {position[order[twice[0]]]} in unit {place} of node "
+            f"{node} and in unit {other} of node {other_node}. Persons who share an item are one unit: join their "
+            "lists, or leave the item out."
+        )
+    return checked
+
+
+def _whole_positions(units: Sequence[Positions]) -> list[np.ndarray]:
+    """Return the positions of each unit's items as integers; refuse what is no list of whole numbers from 0."""
     found = []
     for place, given in enumerate(units):
         own = np.asarray(given)
@@ -315,39 +395,7 @@ def whole_positions(units: Sequence[Sequence[int]]) -> list[np.ndarray]:
     return found
 
 
-def check_owners(holdings: Sequence[Sequence[np.ndarray]], items: int) -> None:
-    """Raise `UserError` if an item belongs to two units, at one node or at two, or does not exist.
-
-    Parameters
-    ----------
-    holdings
-        For each node and each of its units, the positions of the unit's items.
-    items
-        Number of items.
-    """
-    units = [(node, place, own) for node, units in enumerate(holdings) for place, own in enumerate(units)]
-    if not units:
-        return
-    owner = np.repeat(np.arange(len(units)), [len(own) for *_, own in units])
-    position = np.concatenate([own for *_, own in units])
-    if position.max() >= items:
-        node, place, _ = units[owner[position.argmax()]]
-        raise UserError(
-            f"Expected positions below {items}, the number of items, found {position.max()} for unit {place} of node "
-            f"{node}."
-        )
-    order = position.argsort(kind="stable")
-    twice = np.flatnonzero(np.diff(position[order]) == 0)
-    if len(twice):
-        (node, place, _), (other_node, other, _) = (units[owner[order[twice[0] + step]]] for step in range(2))
-        raise UserError(
-            f"Expected every item in one unit, once, found item {position[order[twice[0]]]} in unit {place} of node "
-            f"{node} and in unit {other} of node {other_node}. Persons who share an item are one unit: join their "
-            "lists, or leave the item out."
-        )
-
-
-def check_units(units: Sequence[Sequence[int]], strata: np.ndarray, count: int) -> None:
+def check_units(units: Sequence[Positions], strata: np.ndarray, count: int) -> None:
     """Raise `UserError` if ``count`` items are not equal parts of all strata, or if a unit lacks a stratum."""
     if all(len(own) == count for own in units):
         return

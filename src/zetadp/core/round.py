@@ -1,12 +1,11 @@
 """One round: draw, sum clipped contributions, record, add noise, store, release.
 
-The nodes of a site share weights, so common passes compute the clipped sums of all nodes. Draws, ledger entries and
+The nodes of a process share weights, so common passes compute the clipped sums of all nodes. Draws, ledger entries and
 noise are those of separate nodes.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +22,7 @@ from torch.func import functional_call
 from zetadp.base.parameters import Layout
 from zetadp.base.randomness import Purpose
 from zetadp.base.transfer import to_device
-from zetadp.base.validation import UserError
-from zetadp.core.messages import Kept, MessageStore
+from zetadp.core.outbox import Outbox
 from zetadp.core.records import ChosenItems, Node, Records, choose_items, gather, item_weights
 from zetadp.privacy.clipping import ClippedSums, clipped_sums
 from zetadp.privacy.contributions import (
@@ -38,7 +36,6 @@ from zetadp.privacy.contributions import (
     knows_units,
 )
 from zetadp.privacy.dropout import drops
-from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import Draw
 
 
@@ -61,6 +58,11 @@ class Phase:
     schedule
         Which rows are open to which class of unit, boolean of shape (row, class); public. None if every row is open to
         all classes.
+    chunk
+        Largest number of items in one pass; None takes that of `images_in_a_pass`. With exact noise, a contribution
+        must not depend even in its last bits on which other units were drawn. A pass is then one unit. Where at least
+        `CHEAP` items fit, all units of the nodes are computed instead, and those that were not drawn are left out of
+        the sums.
     """
 
     model: nn.Module
@@ -69,6 +71,7 @@ class Phase:
     contribution: Contribution
     rows: int = 1
     schedule: np.ndarray | None = None
+    chunk: int | None = None
 
     @classmethod
     def of(
@@ -113,45 +116,7 @@ class Phase:
         return self.layout.flatten(dict(self.model.named_parameters())).detach()
 
 
-@dataclass(frozen=True)
-class Site:
-    """The nodes of one process with their data: all nodes in a simulation, one node at a hospital.
-
-    Attributes
-    ----------
-    nodes
-        The holders of units.
-    records
-        Items of all their units.
-    ledger
-        Ledger that records a round before its release.
-    store
-        Store of messages before they are sent. Nodes that cannot repeat their noise need one.
-    chunk
-        Largest number of items in one pass; None takes that of `images_in_a_pass`. With exact noise, a contribution
-        must not depend even in its last bits on which other units were drawn. A pass is then one unit. Where at least
-        `CHEAP` items fit, all units of the nodes are computed instead, and those that were not drawn are left out of
-        the sums.
-    """
-
-    nodes: Sequence[Node]
-    records: Records
-    ledger: Ledger
-    store: MessageStore | None = None
-    chunk: int | None = None
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether a round, computed again, releases the same bytes."""
-        return all(node.mechanism.repeatable for node in self.nodes)
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` for noise that can be neither stored nor drawn again."""
-        if self.store is None and not self.repeatable:
-            raise ValueError("Expected a store of messages for noise that cannot be drawn again, found none.")
-
-
-def do_round(phase: Phase, site: Site, number: int) -> tuple[Tensor, int]:
+def do_round(phase: Phase, nodes: Sequence[Node], records: Records, outbox: Outbox, number: int) -> tuple[Tensor, int]:
     """Compute, record, store and release one round of all nodes, or repeat the messages of an interrupted run.
 
     A round that is already in the ledger is not released a second time if possible: stored messages are sent unchanged,
@@ -162,8 +127,12 @@ def do_round(phase: Phase, site: Site, number: int) -> tuple[Tensor, int]:
     ----------
     phase
         Contribution of a unit. Its network has this round's weights.
-    site
-        Nodes, their units, ledger and store.
+    nodes
+        The nodes of this process with their units: all nodes in a simulation, one node at a hospital.
+    records
+        Items of all their units.
+    outbox
+        Ledger and stored messages. Nodes that cannot repeat their noise need one that stores.
     number
         The round, counted from zero.
 
@@ -176,15 +145,20 @@ def do_round(phase: Phase, site: Site, number: int) -> tuple[Tensor, int]:
 
     Raises
     ------
+    ValueError
+        If noise can be neither stored nor drawn again.
     UserError
         If the round was answered already for other weights, if the ledger has lost the record of a stored message, or
         if a stored message is not the one that was sent.
     """
-    nodes, ledger, store = site.nodes, site.ledger, site.store
+    repeatable = _repeatable(nodes)
+    if outbox.folder is None and not repeatable:
+        raise ValueError("Expected a store of messages for noise that cannot be drawn again, found none.")
+    weights = phase.weights()
 
     def computed(again: int) -> tuple[list[Draw], ClippedSums]:
         draws = [node.mechanism.draw(number, again=again) for node in nodes]
-        return draws, _clipped_sums(phase, site, draws)
+        return draws, _clipped_sums(phase, nodes, records, draws)
 
     def released(draws: list[Draw], sums: Tensor, again: int) -> Tensor:
         def message(node: Node, draw: Draw, total: Tensor) -> Tensor:
@@ -193,63 +167,63 @@ def do_round(phase: Phase, site: Site, number: int) -> tuple[Tensor, int]:
         # Each node has its own stream of noise, so the bytes do not depend on the order of the nodes.
         return torch.stack(side_by_side(message, nodes, draws, sums))
 
-    times = ledger.releases(number)
-    weights = _digest(phase.weights()) if store is not None else ""
-    if store is not None and (kept := store.find(number, weights, site.records.inputs.device)) is not None:
-        _check_recorded(ledger, number, times, kept)
-        return kept.messages, 0
-    if times and site.repeatable:
+    if (stored := outbox.replay(number, weights, records.inputs.device)) is not None:
+        return stored, 0
+    times = outbox.ledger.releases(number)
+    if times and repeatable:
         # A recorded round that is not noted as sent was never sent. A noted one may be sent again with the same bytes.
         draws, result = computed(times - 1)
         messages = released(draws, result.sums, times - 1)
-        digest, sent = _digest(messages), ledger.sent(number, times - 1)
-        if sent in (None, digest):
-            if store is not None:  # the process died before it stored the message, which may be requested again
-                store.keep(number, weights, messages, ledger.head)
-            if sent is None:
-                ledger.note_sent(number, times - 1, digest)
+        if outbox.may_send(number, messages):
+            outbox.keep(number, weights, messages)
             return messages, int(result.not_finite)
     # The accountant assumes independent releases; two releases of one draw would reveal more.
     draws, result = computed(times)
-    ledger.record([draw.event for draw in draws])
+    outbox.record([draw.event for draw in draws])
     messages = released(draws, result.sums, times)
-    if store is not None:
-        store.keep(number, weights, messages, ledger.head)
-    ledger.note_sent(number, times, _digest(messages))
+    outbox.keep(number, weights, messages)
     return messages, int(result.not_finite)
 
 
-def _clipped_sums(phase: Phase, site: Site, draws: Sequence[Draw]) -> ClippedSums:
+def _repeatable(nodes: Sequence[Node]) -> bool:
+    """Return whether a round, computed again, releases the same bytes."""
+    return all(node.mechanism.repeatable for node in nodes)
+
+
+def _clipped_sums(phase: Phase, nodes: Sequence[Node], records: Records, draws: Sequence[Draw]) -> ClippedSums:
     """Sum the clipped contributions of the drawn units, node by node."""
-    nodes, records = site.nodes, site.records
-    chunk = site.chunk or images_in_a_pass(phase, records.inputs)
+    chunk = phase.chunk or images_in_a_pass(phase, records.inputs)
     if any(draw.rows is not None for draw in draws):
-        return _mixed_sums(phase, site, draws, chunk)
+        return _mixed_sums(phase, nodes, records, draws, chunk)
+    nobody = len(nodes)  # the sum of units that were not drawn, which no node releases
     groups = [np.full(len(draw.members), place) for place, draw in enumerate(draws)]
-    if not (site.repeatable or all(node.mechanism.event.expected == node.mechanism.event.population for node in nodes)):
+    if not (
+        _repeatable(nodes) or all(node.mechanism.event.expected == node.mechanism.event.population for node in nodes)
+    ):
         # The last bits of a contribution depend on the shape of its pass, so the shape must not depend on the draw.
         if chunk >= CHEAP:
-            groups = [np.full(node.mechanism.event.population, len(nodes)) for node in nodes]
+            groups = [np.full(node.mechanism.event.population, nobody) for node in nodes]
             for place, (own, draw) in enumerate(zip(groups, draws, strict=True)):
                 own[draw.members] = place
             draws = [replace(draw, members=np.arange(len(own))) for draw, own in zip(draws, groups, strict=True)]
         else:
             chunk = phase.items
-    inputs, of_units = _chosen(phase, site, draws)
-    drawn = Drawn(inputs, groups=torch.from_numpy(np.concatenate(groups)), count=len(nodes) + 1, **of_units)
-    found = _summed(phase, site, drawn, chunk)
-    return replace(found, sums=found.sums[: len(nodes)])
+    inputs, of_units = _chosen(phase, nodes, records, draws)
+    drawn = Drawn(inputs, groups=torch.from_numpy(np.concatenate(groups)), count=nobody + 1, **of_units)
+    result = _summed(phase, nodes, drawn, chunk)
+    return replace(result, sums=result.sums[:nobody])
 
 
-def _mixed_sums(phase: Phase, site: Site, draws: Sequence[Draw], chunk: int) -> ClippedSums:
+def _mixed_sums(
+    phase: Phase, nodes: Sequence[Node], records: Records, draws: Sequence[Draw], chunk: int
+) -> ClippedSums:
     """Sum the clipped contributions row by row; each node's message is its rows, one after the other.
 
     All units are computed, drawn or not, and each is clipped once.
     """
-    nodes = site.nodes
     sizes = [node.mechanism.event.population for node in nodes]
     everybody = [replace(draw, members=np.arange(size)) for draw, size in zip(draws, sizes, strict=True)]
-    inputs, of_units = _chosen(phase, site, everybody)
+    inputs, of_units = _chosen(phase, nodes, records, everybody)
     rows = phase.rows
     starts = np.cumsum([0, *sizes])[:-1]
     groups = np.concatenate([place * rows + np.asarray(draw.rows) for place, draw in enumerate(draws)])
@@ -262,15 +236,17 @@ def _mixed_sums(phase: Phase, site: Site, draws: Sequence[Draw], chunk: int) -> 
     order = members.argsort(kind="stable")
     sums_of, who = torch.from_numpy(groups[order]), torch.from_numpy(members[order])
     drawn = Drawn(inputs, groups=sums_of, count=rows * len(nodes), members=who, **of_units)
-    found = _summed(phase, site, drawn, chunk)
-    return replace(found, sums=found.sums.view(len(nodes), -1))
+    result = _summed(phase, nodes, drawn, chunk)
+    return replace(result, sums=result.sums.view(len(nodes), -1))
 
 
-def _chosen(phase: Phase, site: Site, draws: Sequence[Draw]) -> tuple[ChosenItems, dict[str, Tensor]]:
+def _chosen(
+    phase: Phase, nodes: Sequence[Node], records: Records, draws: Sequence[Draw]
+) -> tuple[ChosenItems, dict[str, Tensor]]:
     """Return the inputs that make the drawn units' contributions, and all else of `Drawn` that belongs to units."""
-    records, device = site.records, site.records.inputs.device
+    device = records.inputs.device
     chosen, weights, keys = [], [], []
-    for node, draw in zip(site.nodes, draws, strict=True):
+    for node, draw in zip(nodes, draws, strict=True):
         chosen.append(choose_items(node, draw, records.strata, phase.items))
         weights.append(item_weights(node, draw, records.strata, phase.items))
         if phase.drops:
@@ -288,30 +264,10 @@ def _chosen(phase: Phase, site: Site, draws: Sequence[Draw]) -> tuple[ChosenItem
     return inputs, found
 
 
-def _summed(phase: Phase, site: Site, drawn: Drawn, chunk: int) -> ClippedSums:
-    mechanism = site.nodes[0].mechanism
+def _summed(phase: Phase, nodes: Sequence[Node], drawn: Drawn, chunk: int) -> ClippedSums:
+    mechanism = nodes[0].mechanism
     bound = mechanism.event.clip if np.isfinite(mechanism.event.clip) else None
     return clipped_sums(phase.contribution, drawn, bound=bound, chunk=chunk, grid=mechanism.grid)
-
-
-def _check_recorded(ledger: Ledger, round_number: int, times: int, kept: Kept) -> None:
-    """Raise `UserError` if the ledger does not hold the record of a stored message, or holds another hash of it."""
-    if not ledger.knows(kept.ledger_head):
-        raise UserError(
-            f"The ledger {ledger.path} has lost lines: it has no record of a stored message of round {round_number}, "
-            "which may have been sent. Restore the ledger: without it no true epsilon can be stated. To start over, "
-            "delete the checkpoint."
-        )
-    noted = ledger.sent(round_number, times - 1)
-    if noted is not None and noted != _digest(kept.messages):
-        raise UserError(
-            f"The stored message of round {round_number} is not the one that was sent. Restore it from a backup. To "
-            "start over, delete the checkpoint."
-        )
-
-
-def _digest(messages: Tensor) -> str:
-    return hashlib.sha256(messages.cpu().numpy().tobytes()).hexdigest()
 
 
 Result = TypeVar("Result")

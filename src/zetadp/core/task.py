@@ -35,36 +35,6 @@ GROUP = "zetadp.tasks"
 """Group of entry points in which installed packages name their tasks."""
 
 
-class Held(NamedTuple):
-    """Items with the table that says which patient and node each belongs to.
-
-    Attributes
-    ----------
-    records
-        The items.
-    items
-        One row an item, with columns ``patient`` (or the unit), ``node`` if there is a partition, and those that
-        distinguish the items of a patient.
-    """
-
-    records: Records
-    items: pd.DataFrame
-
-    def units(self, of: pd.Series[bool] | None = None) -> list[list[int]]:
-        """Return the positions of each patient's items, in the order of the patients' names.
-
-        Parameters
-        ----------
-        of
-            For each item, whether to include it. None includes all.
-        """
-        places = np.arange(len(self.items)) if of is None else np.flatnonzero(of)
-        owners = self.items["patient"].to_numpy()[places]
-        order = owners.argsort(kind="stable")
-        _, starts = np.unique(owners[order], return_index=True)
-        return [own.tolist() for own in np.split(places[order], starts[1:])]
-
-
 class Words(NamedTuple):
     """Description of a finished model, for its card.
 
@@ -136,7 +106,7 @@ class Task(Protocol):
 class PipelineTask(Task, Protocol):
     """A task that also loads its data in a workflow."""
 
-    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Held:
+    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Records:
         """Return the items of all records with one role, in the order of the partition's rows.
 
         Parameters
@@ -163,7 +133,7 @@ class SiteTask(PipelineTask, Protocol):
 
     def site(
         self, folder: Path, plan: Plan, cache: Path, *, part: str, patients: int, backbone: Backbone | None
-    ) -> Held:
+    ) -> Records:
         """Return the items of the patients of one site of a federation, each prepared by itself.
 
         Parameters

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from zetadp.base.storage import make_folder, read_json, write_json, write_text, writing, written_whole
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_digest
 from zetadp.base.validation import UserError, checked_name
+from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import Plan
-from zetadp.core.training import TrainingFiles
 from zetadp.front.figures import Statement
 from zetadp.privacy.book import note_people, read_ledgers
 from zetadp.privacy.budget import Cap, Permission
@@ -100,12 +100,12 @@ class RunFolder:
             raise UserError(f"statement: Expected a run that has begun, found no ledger {self.ledger}. Call train().")
         return Statement(last_statement(attempts, self.name))
 
-    def files(self, plan: Plan, most_epsilon: float | None) -> TrainingFiles:
+    def files(self, plan: Plan, most_epsilon: float | None) -> RunFiles:
         """Return the files that training keeps, with the limit on everything together."""
         # Whoever loses the checkpoint of a run on real patients must not pay for it twice without a word.
         permission = Permission(plan.delta) if plan.training.noise == "os" else None
         cap = None if most_epsilon is None else Cap(most_epsilon, plan.delta)
-        return TrainingFiles(self.ledger, self.checkpoint, permission, cap)
+        return RunFiles(self.ledger, self.checkpoint, permission, cap)
 
     def enter(self, plan: Plan, model: nn.Module, records: str, patients: Iterable[str]) -> None:
         """Take over the folder. Starting weights of the first call win over the network's.
@@ -178,7 +178,7 @@ class RunFolder:
             write_json(self.path / "privacy.json", statement.content)
             write_text(self.path / "privacy.txt", statement.text)
             seal(self.path / SEAL, [self.path / name for name in sorted(SEALED)])
-        TrainingFiles(self.ledger, self.checkpoint).finish()
+        RunFiles(self.ledger, self.checkpoint).finish()
 
     def history(self) -> pd.DataFrame:
         """Return the stored history of the rounds that were done."""

@@ -10,7 +10,6 @@ from typing import Any
 
 from zetadp.base.validation import UserError, checked_name
 from zetadp.core.records import Records as Items
-from zetadp.core.training import Holding, TrainingData
 from zetadp.front.records import Records, id_text, joined
 
 HERE = "here"
@@ -92,10 +91,10 @@ class Holders:
         return joined([*self.records.values()])
 
     @cached_property
-    def data(self) -> TrainingData:
-        """All items, and for each holder the positions of its patients' items."""
-        holdings, first = [], 0
+    def units(self) -> list[list[list[int]]]:
+        """For each holder and each of its patients, the positions of the patient's items."""
+        units, first = [], 0
         for own in self.records.values():
-            holdings.append(Holding([[first + place for place in places] for places in own.places]))
+            units.append([[first + place for place in places] for places in own.places])
             first += len(own)
-        return TrainingData(self.items, holdings)
+        return units

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,8 @@ from zetadp.core.assembly import Assembly
 from zetadp.core.independence import check_own, check_run
 from zetadp.core.metrics import accuracy_interval, bootstrapped
 from zetadp.core.plan import Plan
+from zetadp.core.records import Records
 from zetadp.core.task import Classification, Task
-from zetadp.core.training import TrainingData
 from zetadp.privacy.contributions import one_an_item
 
 if TYPE_CHECKING:
@@ -141,13 +141,15 @@ def described(task: Task) -> dict[str, Any]:
     return {"name": "own", "loss": getattr(loss, "__qualname__", type(loss).__qualname__)}
 
 
-def check_units_apart(plan: Plan, model: nn.Module, task: Task, data: TrainingData) -> None:
+def check_units_apart(
+    plan: Plan, model: nn.Module, task: Task, records: Records, units: Sequence[Sequence[int]]
+) -> None:
     """Raise `UserError` if a network or a loss mixes patients, before a folder is made (`check_run`)."""
     check_own(model, plan)
     twin = copy.deepcopy(model)
-    phase = Assembly.of(plan, data.records, None, twin, task).phase
+    phase = Assembly.of(plan, records, None, twin, task).phase
     try:
-        check_run(phase, data.records, [own for held in data.holdings for own in held.units], None)
+        check_run(phase, records, units)
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
         raise UserError(
             "model: Expected a network whose gradients torch.func.vmap computes for single patients, and that takes "

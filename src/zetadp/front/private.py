@@ -175,7 +175,7 @@ def private(
     )
     plan = plan.with_noise(noise_of_plan(plan))
     if not place.known:
-        check_units_apart(plan, own, chosen, holders.data)
+        check_units_apart(plan, own, chosen, holders.items, [unit for units in holders.units for unit in units])
     place.enter(plan, own, holders.digest, holders.id_texts)
     return PrivateRun(plan, own, chosen, place, holders, where, most_epsilon, stop)
 

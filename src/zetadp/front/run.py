@@ -143,7 +143,8 @@ class PrivateRun:
         with between_rounds() as self._interrupt:
             result = train(
                 self.plan,
-                self._holders.data,
+                self._holders.items,
+                self._holders.units,
                 self._place.files(self.plan, self._most),
                 model=copy.deepcopy(self.model),
                 task=self.task,

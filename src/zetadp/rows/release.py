@@ -10,12 +10,13 @@ import torch
 
 from zetadp.base.validation import UserError
 from zetadp.core.assembly import mixture_of
+from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan
 from zetadp.core.records import Records
 from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.core.task import Classification
-from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.core.training import train
 from zetadp.nn.settings import MIXED_ROWS, NetworkSettings
 from zetadp.privacy.budget import Cap, Permission
 from zetadp.privacy.ledger import read_ledger
@@ -167,9 +168,9 @@ def release_features(
     data = Records(inputs, torch.from_numpy(labels))
     permission = Permission(settings.delta) if noise == "os" else None
     cap = None if settings.cap is None else Cap(settings.cap, settings.delta)
-    files = TrainingFiles(ledger, ledger.with_suffix(".checkpoint.safetensors"), permission, cap)
+    files = RunFiles(ledger, ledger.with_suffix(".checkpoint.safetensors"), permission, cap)
     units = [[person] for person in range(settings.people)]
-    trained = train(plan, TrainingData(data, [Holding(units)]), files)
+    trained = train(plan, data, [units], files)
     statement = last_statement(read_ledger(ledger), plan.label)
     mixture = mixture_of(plan, Classification(settings.classes), features.shape[1])
     if trained.released is None:

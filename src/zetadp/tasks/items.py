@@ -10,13 +10,15 @@ import pandas as pd
 
 from zetadp.base.storage import read_arrays, write_arrays
 from zetadp.base.validation import UserError, check_distinct
-from zetadp.core.task import Held, places_of
+from zetadp.core.task import places_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
     import torch
+
+    from zetadp.core.records import Records
 
     Take = Callable[[Mapping[str, np.ndarray], np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -103,7 +105,7 @@ def checked(rows: pd.DataFrame, declared: Mapping[str, int], source: str) -> pd.
     return rows
 
 
-def held(items: Items, partition: pd.DataFrame, role: str, device: torch.device, take: Take) -> Held:
+def records_of(items: Items, partition: pd.DataFrame, role: str, device: torch.device, take: Take) -> Records:
     """Return the items of all records with one role, in the order of the partition's rows.
 
     Parameters
@@ -128,7 +130,7 @@ def held(items: Items, partition: pd.DataFrame, role: str, device: torch.device,
     places = places_of(rows["record"], items.names["record"], "records", items.source)
     table = items.names.loc[places].merge(rows, on="record", how="left", validate="many_to_one")
     inputs, targets = (torch.from_numpy(values) for values in take(items.arrays, places))
-    return Held(Records(inputs, targets).to(device), table)
+    return Records(inputs, targets, items=table).to(device)
 
 
 def values_and_labels(arrays: Mapping[str, np.ndarray], places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -11,9 +11,10 @@ import torch
 from papers.neuromixgdp.membership import RowAttack
 from zetadp.audit.detection import count_errors, epsilon_of_errors
 from zetadp.core.assembly import mixture_of
+from zetadp.core.checkpoint import RunFiles
 from zetadp.core.records import Records
 from zetadp.core.task import Classification
-from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.core.training import train
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 from zetadp.rows.release import ReleaseSettings
@@ -37,8 +38,8 @@ def plan_of(active: float, degree: float, sigma: float, name: str):
 def released(plan, x: torch.Tensor, labels: torch.Tensor, folder) -> torch.Tensor:
     """Return rows as they leave the node."""
     records = Records(x.to(torch.complex64)[:, None, None], labels)
-    files = TrainingFiles(folder / f"{plan.cohort}.jsonl", folder / f"{plan.cohort}.checkpoint")
-    return train(plan, TrainingData(records, [Holding([[person] for person in range(len(x))])]), files).released
+    files = RunFiles(folder / f"{plan.cohort}.jsonl", folder / f"{plan.cohort}.checkpoint")
+    return train(plan, records, [[[person] for person in range(len(x))]], files).released
 
 
 def attacked(active: float, sigma: float, alone: bool, folder, monkeypatch) -> tuple[np.ndarray, np.ndarray, dict]:

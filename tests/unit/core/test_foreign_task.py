@@ -14,13 +14,14 @@ from torch import nn
 
 from zetadp.base.storage import write_json
 from zetadp.base.validation import UserError
+from zetadp.core.checkpoint import RunFiles
 from zetadp.core.evaluation import predict
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan, promise_of
 from zetadp.core.records import Records
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
-from zetadp.core.task import Held, pipeline_task_of, task_of
-from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.core.task import pipeline_task_of, task_of
+from zetadp.core.training import train
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.privacy.statement import run_statement
@@ -49,7 +50,7 @@ class Affine(nn.Module):
         return self.map(items)
 
 
-def held(seed: int, patients: int = PATIENTS) -> Held:
+def held(seed: int, patients: int = PATIENTS) -> Records:
     """Return patients with one to five items each."""
     random = np.random.default_rng(seed)
     owner = np.repeat(np.arange(patients), random.integers(1, 6, patients))
@@ -57,7 +58,7 @@ def held(seed: int, patients: int = PATIENTS) -> Held:
     inputs = torch.complex(*inputs)
     factors = torch.polar(torch.ones(FEATURES), torch.arange(FEATURES) / 2)
     items = pd.DataFrame({"patient": [f"P{n:02d}" for n in owner], "item": np.arange(len(owner))})
-    return Held(Records(inputs, inputs @ factors), items)
+    return Records(inputs, inputs @ factors, items=items)
 
 
 def plan(**changes: object) -> Plan:
@@ -69,10 +70,10 @@ def plan(**changes: object) -> Plan:
     return Plan(RunName("own", "central", "inf", 0), NetworkSettings("own"), settings, (here,), **given)
 
 
-def trained(folder: Path, of: Plan, watched: Held | None = None, model: nn.Module | None = None):
+def trained(folder: Path, of: Plan, watched: Records | None = None, model: nn.Module | None = None):
     own = held(0)
-    data = TrainingData(own.records, [Holding(own.units())], None if watched is None else watched.records)
-    return train(of, data, TrainingFiles(folder / "ledger.jsonl", folder / "checkpoint"), model=model or Affine())
+    files = RunFiles(folder / "ledger.jsonl", folder / "checkpoint")
+    return train(of, own, [own.units()], files, validation=watched, model=model or Affine())
 
 
 def test_it_trains_to_the_factors_and_watches_its_own_metric(tmp_path):
@@ -90,10 +91,9 @@ def test_its_loss_is_what_is_differentiated_unit_by_unit(tmp_path):
     settings = replace(plan().training, rounds=1)
     here = NodeConstants("here", len(units), len(units))
     short = Plan(plan().run, plan().network, settings, (here,), task=TASK, cohort="toy")
-    files = TrainingFiles(tmp_path / "ledger.jsonl", tmp_path / "checkpoint")
-    data = TrainingData(own.records, [Holding(units)])
-    train(short, data, files, model=Affine(), after_round=lambda _, messages: sent.append(messages[0]))
-    x, y = own.records.inputs, own.records.targets
+    files = RunFiles(tmp_path / "ledger.jsonl", tmp_path / "checkpoint")
+    train(short, own, [units], files, model=Affine(), after_round=lambda _, messages: sent.append(messages[0]))
+    x, y = own.inputs, own.targets
     expected = torch.zeros(FEATURES, dtype=torch.complex64)
     for unit in units:
         gradient = (-2 * y[unit, None] * x[unit].conj()).mean(dim=0)
@@ -112,7 +112,7 @@ def test_it_accounts_evaluates_and_tabulates(tmp_path):
     statement = run_statement(run, weights={"here": 1.0}, target_epsilon=8.0)
     write_json(folder / "privacy.json", statement)
     test, task = held(2), task_of(TASK)
-    predictions = predict(task, result.model, test.records, test.items)
+    predictions = predict(task, result.model, test, test.items)
     assert list(predictions.columns) == ["patient", "item", "square", "error"]
     name = {"network": "own", "arm": "central", "epsilon": "8", "seed": 0}
     metrics = task.summarise(predictions) | {"run": name, "task": "rotation", "node_metric": {}}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,9 +14,9 @@ import zetadp.core.round
 from zetadp.base.parameters import Layout
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
-from zetadp.core.messages import MessageStore
+from zetadp.core.outbox import Outbox
 from zetadp.core.records import Node, Records, items_of
-from zetadp.core.round import Phase, Site, do_round
+from zetadp.core.round import Phase, do_round
 from zetadp.nn.layers import Linear
 from zetadp.nn.stacked import stack
 from zetadp.privacy.events import Event
@@ -48,7 +49,7 @@ def node(
 def one_round(
     nodes: list[Node], ledger: Ledger, data: Records, model: nn.Module, number: int = 0, images: int = CLASSES
 ) -> tuple[Tensor, int]:
-    return do_round(Phase.of(model, images), Site(nodes, data, ledger, chunk=8), number)
+    return do_round(replace(Phase.of(model, images), chunk=8), nodes, data, Outbox(ledger), number)
 
 
 def clipped(gradient: Tensor) -> Tensor:
@@ -226,34 +227,34 @@ def exact(ledger: Ledger, sigma: float = 1.0) -> list[Node]:
     ]
 
 
-def exact_round(ledger: Ledger, store: MessageStore | None, model: nn.Module, data: Records | None = None) -> Tensor:
+def exact_round(outbox: Outbox, model: nn.Module, data: Records | None = None) -> Tensor:
     data = records(4) if data is None else data
-    site = Site(exact(ledger), data, ledger, store, chunk=8)
-    return do_round(Phase.of(model, CLASSES), site, 0)[0]
+    phase = replace(Phase.of(model, CLASSES), chunk=8)
+    return do_round(phase, exact(outbox.ledger), data, outbox, 0)[0]
 
 
 @pytest.fixture
 def store(tmp_path, ledger):
-    return MessageStore(tmp_path / "messages", ledger.identity)
+    return Outbox(ledger, tmp_path / "messages")
 
 
 def test_noise_that_cannot_be_drawn_again_needs_a_store(ledger):
     with pytest.raises(ValueError, match="store of messages"):
-        exact_round(ledger, None, network(TINY))
+        exact_round(Outbox(ledger), network(TINY))
 
 
 def test_what_was_kept_is_sent_again_bit_for_bit_whatever_the_data_are_now(ledger, path, store):
     model = network(TINY)
-    first = exact_round(ledger, store, model)
-    again = exact_round(ledger, MessageStore(store.folder, ledger.identity), model, records(4, seed=1))
+    first = exact_round(store, model)
+    again = exact_round(Outbox(ledger, store.folder), model, records(4, seed=1))
     assert torch.equal(first, again)
     assert len(read_ledger(path)[0].releases()) == 2
 
 
 def test_a_second_request_with_other_weights_is_refused_and_releases_nothing(ledger, path, store):
-    exact_round(ledger, store, network(TINY))
+    exact_round(store, network(TINY))
     with pytest.raises(UserError, match="answered already, for other weights"):
-        exact_round(ledger, store, network(TINY, seed=1))
+        exact_round(store, network(TINY, seed=1))
     assert len(read_ledger(path)[0].releases()) == 2
 
 
@@ -261,24 +262,24 @@ def test_a_message_that_was_never_kept_is_drawn_anew_and_counted(ledger, path, s
     model = network(TINY)
     lost = []
 
-    def lose(_store: MessageStore, _round: int, _weights: str, messages: Tensor, _head: str) -> None:
+    def lose(_outbox: Outbox, _round: int, _weights: Tensor, messages: Tensor) -> None:
         lost.append(messages)
         raise KilledError
 
     with monkeypatch.context() as patched:
-        patched.setattr(MessageStore, "keep", lose)
+        patched.setattr(Outbox, "keep", lose)
         with pytest.raises(KilledError):
-            exact_round(ledger, store, model)
-    found = exact_round(ledger, store, model)
+            exact_round(store, model)
+    found = exact_round(store, model)
     assert not torch.equal(found, lost[0])
     assert len(read_ledger(path)[0].releases()) == 4
 
 
 def test_what_an_earlier_attempt_kept_is_not_sent(ledger, path, store):
     model = network(TINY)
-    first = exact_round(ledger, store, model)
+    first = exact_round(store, model)
     ledger.start({})
-    second = exact_round(ledger, MessageStore(store.folder, ledger.identity), model)
+    second = exact_round(Outbox(ledger, store.folder), model)
     assert not torch.equal(first, second)
     assert [len(attempt.releases()) for attempt in read_ledger(path)] == [2, 2]
 
@@ -288,16 +289,15 @@ def test_messages_are_kept_before_they_are_noted_or_returned(ledger, store, monk
     with monkeypatch.context() as patched:
         patched.setattr(Ledger, "note_sent", kill)
         with pytest.raises(KilledError):
-            exact_round(ledger, store, model)
-    digest = zetadp.core.round._digest(Layout.of(model).flatten(dict(model.named_parameters())).detach())
-    kept = store.find(0, digest)
-    assert torch.equal(exact_round(ledger, store, model), kept.messages)
+            exact_round(store, model)
+    kept = store.replay(0, Layout.of(model).flatten(dict(model.named_parameters())))
+    assert torch.equal(exact_round(store, model), kept)
 
 
 def test_a_ledger_that_lost_the_record_of_a_kept_message_is_refused(ledger, path, store):
     """As when it is restored from a backup: answering anew would release more than it would then say."""
     backup = path.read_bytes()
-    exact_round(ledger, store, network(TINY))
+    exact_round(store, network(TINY))
     ledger.close()
     path.write_bytes(backup)
     with pytest.raises(UserError, match="has lost lines"):
@@ -305,16 +305,15 @@ def test_a_ledger_that_lost_the_record_of_a_kept_message_is_refused(ledger, path
     register = path.with_name("register")  # of the same day: now only the kept message knows
     register.write_text("".join(register.read_text().splitlines(keepends=True)[:2]))
     with Ledger(path) as restored, pytest.raises(UserError, match="has lost lines"):
-        exact_round(restored, MessageStore(store.folder, restored.identity), network(TINY))
+        exact_round(Outbox(restored, store.folder), network(TINY))
 
 
 def test_a_kept_message_that_was_changed_is_refused(ledger, store):
     model = network(TINY)
-    messages = exact_round(ledger, store, model)
-    digest = zetadp.core.round._digest(Layout.of(model).flatten(dict(model.named_parameters())).detach())
-    store.keep(0, digest, messages + 1, ledger.head)
+    messages = exact_round(store, model)
+    store.keep(0, Layout.of(model).flatten(dict(model.named_parameters())), messages + 1)
     with pytest.raises(UserError, match="not the one that was sent"):
-        exact_round(ledger, store, model)
+        exact_round(store, model)
 
 
 @pytest.mark.parametrize("cheap", [1, 10**9], ids=["all in passes", "one a pass"])
@@ -341,8 +340,8 @@ def test_with_exact_noise_a_patients_contribution_is_its_own(tmp_path, monkeypat
             mechanism = ExactSampledGaussian(Event.poisson("node", **constants), grid=grid, ledger=ledger)
             monkeypatch.setattr(mechanism, "_drawn", lambda *_: np.array(members, dtype=np.int64))
             holder = Node(mechanism, items_of([[i] for i in range(population)], CLASSES))
-            site = Site([holder], data, ledger, MessageStore(tmp_path / name, "x"), chunk=64)
-            do_round(Phase.of(model, CLASSES), site, 0)
+            phase = replace(Phase.of(model, CLASSES), chunk=64)
+            do_round(phase, [holder], data, Outbox(ledger, tmp_path / name), 0)
         return sums.pop()[0]
 
     everybody = summed(list(range(population)))

@@ -19,13 +19,13 @@ from zetadp.base.parameters import Layout
 from zetadp.base.precision import set_tf32, tf32_in_convolutions
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
-from zetadp.core.checkpoint import Checkpoint
+from zetadp.core.checkpoint import Checkpoint, RunFiles
 from zetadp.core.plan import Plan, RunName
 from zetadp.core.promise import promise_of
 from zetadp.core.records import Records
 from zetadp.core.round import Phase, do_round, images_in_a_pass
 from zetadp.core.settings import DIRECTION, OptimiserSettings, Performance, TrainingSettings
-from zetadp.core.training import Trained, TrainingFiles
+from zetadp.core.training import Trained
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.privacy.budget import Permission
 from zetadp.privacy.directions import Direction, gaussian_bound
@@ -65,7 +65,7 @@ def trained(
 
 
 def finish(paths) -> None:
-    TrainingFiles(paths["ledger_path"], paths["checkpoint_path"]).finish()
+    RunFiles(paths["ledger_path"], paths["checkpoint_path"]).finish()
 
 
 def fresh(tmp_path, name: str) -> dict:
@@ -300,9 +300,9 @@ def test_the_checkpoint_of_other_settings_is_not_continued(tmp_path, paths, what
 def test_a_training_takes_passes_of_the_stated_size(tmp_path, monkeypatch):
     taken = []
 
-    def noted(phase, site, number):
-        taken.append(site.chunk)
-        return do_round(phase, site, number)
+    def noted(phase, *more):
+        taken.append(phase.chunk)
+        return do_round(phase, *more)
 
     monkeypatch.setattr(zetadp.core.training, "do_round", noted)
     for chunk in (None, 5):
@@ -702,7 +702,7 @@ def fresh_ledger(tmp_path):
 
 def test_nothing_of_a_checkpoint_is_left_at_the_end(tmp_path):
     path = tmp_path / "run.safetensors"
-    files = TrainingFiles(tmp_path / "ledger.jsonl", path)
+    files = RunFiles(tmp_path / "ledger.jsonl", path)
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     own = tmp_path / f".run.{os.getpid()}.partial.safetensors"
@@ -711,7 +711,7 @@ def test_nothing_of_a_checkpoint_is_left_at_the_end(tmp_path):
     files.finish()
     # What a living process writes is its own business.
     assert {file.name for file in tmp_path.iterdir()} == {own.name, "other.safetensors"}
-    TrainingFiles(tmp_path / "ledger.jsonl", tmp_path / "absent/run.safetensors").finish()
+    RunFiles(tmp_path / "ledger.jsonl", tmp_path / "absent/run.safetensors").finish()
 
 
 DIRECTED = replace(SETTINGS, release=DIRECTION)

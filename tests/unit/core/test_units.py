@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from training_builder import records
 
 from zetadp.base.validation import UserError
-from zetadp.core.records import Records
-from zetadp.core.training import Holding, TrainingData
+from zetadp.core.records import checked_units
 
 ITEMS = 12
-DATA = Records(torch.randn(ITEMS, 3), torch.zeros(ITEMS, dtype=torch.long))
 MASK = np.arange(ITEMS) < 4
 
 REFUSED = {
@@ -39,7 +36,7 @@ REFUSED = {
 def test_units_that_are_no_units_are_refused(name):
     units, words = REFUSED[name]
     with pytest.raises(UserError, match=words):
-        TrainingData(DATA, [Holding(own) for own in units])
+        checked_units(units, ITEMS)
 
 
 @pytest.mark.parametrize(
@@ -53,9 +50,9 @@ def test_units_that_are_no_units_are_refused(name):
     ],
 )
 def test_positions_of_any_whole_kind_are_taken(units):
-    held = TrainingData(DATA, [Holding(units)]).holdings[0].units
+    (held,) = checked_units([units], ITEMS)
     assert [list(map(int, own)) for own in held] == [list(map(int, own)) for own in units]
 
 
 def test_items_of_nobody_are_left_out():
-    assert len(TrainingData(records(3), [Holding([[0, 1, 2, 3]])]).holdings) == 1
+    assert len(checked_units([[[0, 1, 2, 3]]], ITEMS)) == 1

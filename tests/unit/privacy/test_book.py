@@ -18,11 +18,12 @@ import torch
 import zetadp
 from zetadp.base.validation import UserError
 from zetadp.cli.commands import main
+from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan
 from zetadp.core.records import Records
 from zetadp.core.settings import TrainingSettings
-from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.core.training import train
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting
 from zetadp.privacy.book import claim
@@ -119,9 +120,9 @@ def trained(ledger: Path, noise: str = "os", claimed: str = "8", people: int = 2
         threat="central",
     )
     plan = plan.with_noise(noise_of_plan(plan))
-    files = TrainingFiles(ledger, ledger.with_suffix(".checkpoint"), **limits)
-    holding = Holding([range(4 * each, 4 * each + 4) for each in range(people)])
-    train(plan, TrainingData(Records(items, labels), [holding]), files, model=Small())
+    files = RunFiles(ledger, ledger.with_suffix(".checkpoint"), **limits)
+    units = [range(4 * each, 4 * each + 4) for each in range(people)]
+    train(plan, Records(items, labels), [units], files, model=Small())
     files.finish()
 
 

@@ -17,12 +17,13 @@ import torch
 from zetadp.base.storage import read_json, write_json, write_text
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.cli.commands import main
+from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.pretrained import save_model
 from zetadp.core.promise import noise_of_plan
 from zetadp.core.records import Records, single_items
 from zetadp.core.settings import DIRECTION, GAUSSIAN, TrainingSettings
-from zetadp.core.training import Holding, TrainingData, TrainingFiles, train
+from zetadp.core.training import train
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting
 from zetadp.privacy.chain import START, Link, follow
@@ -55,9 +56,9 @@ def make_run(folder: Path, epsilon: str = "8", images: int = 1, release: str = G
         plan = plan.with_noise(noise_of_plan(plan))
     units = [range(4 * n, 4 * n + 4) for n in range(PEOPLE)]
     parts = [units[n : n + PEOPLE // 3] for n in range(0, PEOPLE, PEOPLE // 3)]
-    held = [Holding(part if images == 1 else single_items(part, images)) for part in parts]
-    live = TrainingFiles(folder / "ledgers/run.jsonl", folder / "run.checkpoint")
-    trained = train(plan, TrainingData(Records(inputs, torch.arange(4).repeat(PEOPLE)), held), live)
+    units = [part if images == 1 else single_items(part, images) for part in parts]
+    live = RunFiles(folder / "ledgers/run.jsonl", folder / "run.checkpoint")
+    trained = train(plan, Records(inputs, torch.arange(4).repeat(PEOPLE)), units, live)
     run = folder / "run"
     run.mkdir()
     shutil.copy(live.ledger, run / "ledger.jsonl")

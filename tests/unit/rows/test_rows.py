@@ -11,11 +11,11 @@ from training_builder import Held, plan_for, train_run
 
 from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
-from zetadp.core.messages import MessageStore
+from zetadp.core.outbox import Outbox
 from zetadp.core.plan import Plan, RunName
 from zetadp.core.promise import noise_of_plan
 from zetadp.core.records import Node, Records
-from zetadp.core.round import Site, do_round
+from zetadp.core.round import do_round
 from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting
@@ -71,9 +71,9 @@ def released(of: Plan, kind: str, folder, *, store: bool = False) -> tuple[torch
         if not ledger.attempts:
             ledger.start(parts.header())
         nodes = [Node(parts.mechanism(node.name, 7, ledger), own) for node, own in zip(of.nodes, units, strict=True)]
-        kept = MessageStore(folder / "messages", ledger.identity) if store else None
+        outbox = Outbox(ledger, folder / "messages" if store else None)
         draws = [node.mechanism.draw(0) for node in nodes]
-        messages, bad = do_round(parts.phase, Site(nodes, records, ledger, kept), 0)
+        messages, bad = do_round(parts.phase, nodes, records, outbox, 0)
     assert bad == 0
     return messages.view(len(nodes), of.training.mixing.rows, -1), parts, draws
 

@@ -162,12 +162,12 @@ def test_every_role_gets_the_items_of_its_records_in_the_order_of_the_partition(
         expected = table[table["role"] == role]
         assert held.items["record"].tolist() == expected["record"].repeat(case.each).tolist()
         assert held.items["patient"].tolist() == expected["patient"].repeat(case.each).tolist()
-        assert held.records.inputs.shape == (len(held.items), *case.inputs)
+        assert held.inputs.shape == (len(held.items), *case.inputs)
         assert len(held.units()) == expected["patient"].nunique()
         # An item is the same whoever else is loaded.
         alone = task.load([file], expected[:1], role, CPU)
-        assert torch.equal(alone.records.inputs, held.records.inputs[: case.each])
-        assert torch.equal(alone.records.targets, held.records.targets[: case.each])
+        assert torch.equal(alone.inputs, held.inputs[: case.each])
+        assert torch.equal(alone.targets, held.targets[: case.each])
 
 
 def test_a_missing_record_and_a_damaged_file_are_errors_that_name_the_file(name, cohorts, tmp_path):
@@ -183,7 +183,7 @@ def test_a_missing_record_and_a_damaged_file_are_errors_that_name_the_file(name,
 def test_losses_scores_and_measures_are_of_single_items_and_have_a_summary(name, cohorts):
     task, (file, index) = task_named(name), cohorts[name]
     held = task.load([file], partition_of(index), "test", CPU)
-    targets, count = held.records.targets, len(held.items)
+    targets, count = held.targets, len(held.items)
     shape = tuple(targets.shape[1:]) or (task.outputs,)
     outputs = torch.rand(count, *shape, generator=torch.Generator().manual_seed(0))
     assert task.losses(outputs, targets).shape == task.scores(outputs, targets).shape == (count,)

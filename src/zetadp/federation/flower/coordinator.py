@@ -22,12 +22,12 @@ from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import make_folder
 from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
-from zetadp.core.checkpoint import Checkpoint
+from zetadp.core.checkpoint import Checkpoint, RunFiles
 from zetadp.core.evaluation import watched
 from zetadp.core.plan import Plan
 from zetadp.core.records import Records
 from zetadp.core.settings import Performance
-from zetadp.core.training import TrainingFiles, check_checkpoint, no_history
+from zetadp.core.training import no_history
 from zetadp.federation.flower.mirror import Mirror, copies_of, heads_elsewhere, note_identities
 from zetadp.federation.flower.protocol import Answer, Line, Refusal, Request, WrongUpdateError, decode, encode
 from zetadp.federation.settings import Patience
@@ -78,7 +78,7 @@ class Coordinator:
         patience: Patience,
         line: Line,
         watched: Records,
-        files: TrainingFiles,
+        files: RunFiles,
         *,
         start: Mapping[str, Tensor] | None = None,
         performance: Performance | None = None,
@@ -136,7 +136,7 @@ class Coordinator:
         """Go on from the checkpoint, or start an attempt; return the rounds done."""
         if self.files.checkpoint.exists():
             checkpoint = Checkpoint.load(self.files.checkpoint, torch.device("cpu"))
-            check_checkpoint(self.files.checkpoint, checkpoint, ledger, checkpoint.secret)
+            checkpoint.check(self.files.checkpoint, ledger, checkpoint.secret)
             if ledger.knows(checkpoint.ledger_head) and checkpoint.fingerprint == self.plan.digest:
                 if self.files.cap is not None:
                     self.files.cap.continuing(ledger.path)

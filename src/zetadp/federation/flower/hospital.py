@@ -7,10 +7,10 @@ of its ledger, which hold public constants. It never sends a count, a loss, a ti
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,10 @@ from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
 from zetadp.core.independence import check_run
-from zetadp.core.messages import MessageStore
+from zetadp.core.outbox import Outbox
 from zetadp.core.plan import Plan
-from zetadp.core.records import Node, Records, check_owners, check_units, single_items, whole_positions
-from zetadp.core.round import Site, do_round
+from zetadp.core.records import Node, Records, check_units, checked_units, single_items
+from zetadp.core.round import do_round
 from zetadp.core.start import backbone_of, starting_weights
 from zetadp.core.task import is_packaged, site_task_of, task_of
 from zetadp.federation.flower.approval import check_approval, check_terms
@@ -98,12 +98,13 @@ class Hospital:
             )
         self.promise = check_terms(settings, plan)
         one_each = plan.unit == "image"
-        self.units = single_items(patients, plan.units_of_a_person) if one_each else patients
-        check_owners([whole_positions(self.units)], len(records.inputs))
+        units = single_items(patients, plan.units_of_a_person) if one_each else patients
+        (self.units,) = checked_units([units], len(records.inputs))
         check_units(self.units, records.strata, plan.together)
         self.rules = False
         if not is_packaged(task_of(plan.task)):
-            phase = check_run(Assembly.of(plan, records, start).phase, records, self.units, settings.chunk)
+            phase = replace(Assembly.of(plan, records, start).phase, chunk=settings.chunk)
+            phase = check_run(phase, records, self.units)
             self.rules = phase.has_rules
 
     def reply(self, request: Request) -> Answer | Refusal:
@@ -166,7 +167,7 @@ class Hospital:
         device = pick_device(self.settings.device)
         records = self.records.to(device)
         parts = Assembly.of(plan, records, self.start)
-        phase = parts.phase.with_rules() if self.rules else parts.phase
+        phase = replace(parts.phase.with_rules() if self.rules else parts.phase, chunk=self.settings.chunk)
         try:
             weights = decode(request.weights, phase.layout.dimension)
         except WrongUpdateError as error:
@@ -178,17 +179,16 @@ class Hospital:
         with Ledger(self.ledger_path) as ledger:
             ledger.before_record = partial(self._check_again, ledger)
             self._begin(ledger, request, parts)
-            store = MessageStore(self.message_folder, ledger.identity)
-            self._refuse_repetition(ledger, store, request)
+            outbox = Outbox(ledger, self.message_folder)
+            _refuse_repetition(outbox, request.round, phase.weights())
             # Every attempt has draws of its own: what is the same twice would be one release under common noise.
             mechanism = parts.mechanism(self.settings.name, plan.entropy(ledger.attempts - 1), ledger)
             before = ledger.releases(request.round)
             node = Node(mechanism, self.units)
-            site = Site([node], records, ledger, store, self.settings.chunk)
-            messages, _ = do_round(phase, site, request.round)
+            messages, _ = do_round(phase, [node], records, outbox, request.round)
             if ledger.releases(request.round) > before:
                 # Only now: what was just recorded is synced, and with it the note that the older ones were sent.
-                store.discard(request.checkpointed)
+                outbox.discard(request.checkpointed)
             if self.key is not None:
                 ledger.sign(partial(signed_head, self.settings.name, self.key))
             lines = _lines_after(self.ledger_path, request.head)
@@ -228,18 +228,19 @@ class Hospital:
         for limit in limits_of(self.settings, self.plan):
             limit.check_again(ledger, events)
 
-    def _refuse_repetition(self, ledger: Ledger, store: MessageStore, request: Request) -> None:
-        """Refuse a round that was answered for other weights, or whose message is gone."""
-        times = ledger.releases(request.round)
-        if not times:
-            return
-        try:
-            kept = store.find(request.round, hashlib.sha256(request.weights).hexdigest())
-        except UserError as error:
-            logger.warning("%s", error)
-            raise _RefusedError(Reason.ANSWERED) from error
-        if kept is None and ledger.sent(request.round, times - 1) is not None:
-            raise _RefusedError(Reason.ANSWERED)
+
+def _refuse_repetition(outbox: Outbox, number: int, weights: Tensor) -> None:
+    """Refuse a round that was answered for other weights, or whose message is gone."""
+    times = outbox.ledger.releases(number)
+    if not times:
+        return
+    try:
+        stored = outbox.answered(number, weights)
+    except UserError as error:
+        logger.warning("%s", error)
+        raise _RefusedError(Reason.ANSWERED) from error
+    if not stored and outbox.ledger.sent(number, times - 1) is not None:
+        raise _RefusedError(Reason.ANSWERED)
 
 
 class _RefusedError(Exception):
@@ -286,7 +287,7 @@ def load_hospital(path: Path, key: Path) -> Hospital:
     plan = Plan.read(settings.plan)
     logger.info("the plan %s was %s", plan.digest[:16], check_approval(settings, plan, key))
     backbone = backbone_of(plan, settings.backbone, pick_device(settings.device))
-    held = site_task_of(plan.task).site(
+    records = site_task_of(plan.task).site(
         settings.images,
         plan,
         settings.state / "images",
@@ -295,4 +296,4 @@ def load_hospital(path: Path, key: Path) -> Hospital:
         backbone=backbone,
     )
     start = starting_weights(plan.network, backbone)
-    return Hospital(settings, plan, held.records, held.units(), start, read_node_key(key))
+    return Hospital(settings, plan, records, records.units(), start, read_node_key(key))

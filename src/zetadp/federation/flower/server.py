@@ -15,12 +15,13 @@ import torch
 
 from zetadp.base.storage import written_whole
 from zetadp.base.validation import shown
+from zetadp.core.checkpoint import RunFiles
 from zetadp.core.pretrained import save_model
 from zetadp.core.records import Records
 from zetadp.core.settings import Performance
 from zetadp.core.start import backbone_of, starting_weights
 from zetadp.core.task import site_task_of
-from zetadp.core.training import Trained, TrainingFiles
+from zetadp.core.training import Trained
 from zetadp.federation.flower.certificates import Credentials
 from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.processes import require_free_port
@@ -87,7 +88,7 @@ def serve(settings: Path | str, credentials: Path | str, host: str, port: int) -
             patience,
             NodeLine(superlink, keys, lifetime),
             watched,
-            TrainingFiles(own.ledger_file, own.checkpoint, own.permission, own.cap, Series.named(own.series)),
+            RunFiles(own.ledger_file, own.checkpoint, own.permission, own.cap, Series.named(own.series)),
             start=starting_weights(plan.network, backbone),
             performance=Performance(own.evaluate_every, own.checkpoint_seconds),
         )
@@ -108,7 +109,7 @@ def _watched(settings: ServerSettings, plan: Plan, backbone: Backbone | None) ->
         shape = task.input_shape(plan.network.domain, backbone)
         return Records(torch.empty(0, *shape), torch.empty(0, dtype=torch.int64), np.empty(0, dtype=np.int64))
     cache, patients = settings.cache or settings.checkpoint.parent / "watched", settings.watched_patients
-    return task.site(settings.watched, plan, cache, part="test", patients=patients, backbone=backbone).records
+    return task.site(settings.watched, plan, cache, part="test", patients=patients, backbone=backbone)
 
 
 @dataclass(frozen=True)

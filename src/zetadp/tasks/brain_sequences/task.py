@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,9 @@ from zetadp.base.storage import ImageStack, read_stack, write_stack
 from zetadp.base.validation import UserError, positive
 from zetadp.core.metrics import volume_accuracy
 from zetadp.core.plan import Plan
+from zetadp.core.records import Records
 from zetadp.core.start import record_features
-from zetadp.core.task import Classification, Held, Words
+from zetadp.core.task import Classification, Words
 from zetadp.mri.dataset import as_given, load_role, to_records
 from zetadp.mri.decathlon import SEQUENCES, read_task
 from zetadp.mri.kspace import to_kspace, whiten
@@ -76,16 +77,17 @@ class BrainSequences(Classification):
             return (1, self.size, self.size)
         return (1, 1, _given(backbone).components)
 
-    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Held:
+    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Records:
         """Return the slices of all records with one role, and whose they are (`zetadp.core.task.PipelineTask.load`)."""
         stack, rows = load_role(files, partition, role)
         count, slices = len(stack.sequences), stack.values.shape[2]
         items = rows.loc[rows.index.repeat(count * slices)].reset_index(drop=True)
-        return Held(to_records(stack, device), items.assign(slice=np.tile(np.arange(slices), len(rows) * count)))
+        table = items.assign(slice=np.tile(np.arange(slices), len(rows) * count))
+        return replace(to_records(stack, device), items=table)
 
     def site(
         self, folder: Path, plan: Plan, cache: Path, *, part: str, patients: int, backbone: Backbone | None
-    ) -> Held:
+    ) -> Records:
         """Check and prepare the volumes of one site, once (`zetadp.core.task.SiteTask.site`)."""
         import torch
 
@@ -102,7 +104,7 @@ class BrainSequences(Classification):
             logger.info("prepared %d records of %d patients", len(table), table["patient"].nunique())
         each = len(SEQUENCES) * self.slices
         items = table.loc[table.index.repeat(each), ["patient", "record"]].reset_index(drop=True)
-        return Held(to_records(read_stack(path), torch.device("cpu")), items)
+        return replace(to_records(read_stack(path), torch.device("cpu")), items=items)
 
     def _volumes(self, folder: Path, table: pd.DataFrame, domain: str, backbone: Backbone | None) -> ImageStack:
         """Read and prepare every volume of a folder."""

@@ -12,10 +12,10 @@ import pandas as pd
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError, in_range, one_of
 from zetadp.core.metrics import REPLICATES, bootstrapped, of_confusion, percentile_interval, resamples
-from zetadp.core.task import Held, Words
+from zetadp.core.task import Words
 from zetadp.tasks.ecg.recordings import FOLDS, LABELS
 from zetadp.tasks.ecg.simulated import POPULATIONS
-from zetadp.tasks.items import Items, held
+from zetadp.tasks.items import Items, records_of
 from zetadp.tasks.roc import area, areas, placements
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     import torch
     from torch import Tensor
+
+    from zetadp.core.records import Records
 
 THRESHOLD = 0.5
 
@@ -143,14 +145,14 @@ class Ecg:
             **of_confusion(confusion, LABELS),
         }
 
-    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Held:
+    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Records:
         """Return the recordings with one role (`zetadp.core.task.PipelineTask.load`)."""
         (file,) = files
 
         def take(arrays: Mapping[str, np.ndarray], places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return arrays["values"][places], arrays["labels"][places].astype(np.float32)
 
-        return held(Items.read(file), partition, role, device, take)
+        return records_of(Items.read(file), partition, role, device, take)
 
     def backbone(self, file: Path, device: torch.device) -> None:
         """Return None. The encoder only computes features, and no training starts from it."""

@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from zetadp.base.validation import in_range, one_of
-from zetadp.core.task import Classification, Held, Words
-from zetadp.tasks.items import Items, held, values_and_labels
+from zetadp.core.task import Classification, Words
+from zetadp.tasks.items import Items, records_of, values_and_labels
 from zetadp.tasks.phase_mnist.digits import SIDE, inputs
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
     import torch
+
+    from zetadp.core.records import Records
 
 COMPOSITES = ("drawn", "once", "none")
 FEATURES = "features.h5"
@@ -60,14 +62,14 @@ class PhaseMnist(Classification):
         one_of(COMPOSITES, composite=self.composite)
         in_range(0, 2**31, seed=self.seed)
 
-    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Held:
+    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Records:
         """Return the examples with one role (`zetadp.core.task.PipelineTask.load`)."""
         (file,) = files
         # The task's workflow rules name the file of features, so the name shows what the file contains.
         if file.name == FEATURES:
-            return held(Items.read(file), partition, role, device, values_and_labels)
+            return records_of(Items.read(file), partition, role, device, values_and_labels)
         examples = Items.read(file, ("images", "real", "imaginary", "labels"))
-        return held(examples, partition, role, device, partial(inputs, plain=self.composite == "none"))
+        return records_of(examples, partition, role, device, partial(inputs, plain=self.composite == "none"))
 
     def backbone(self, file: Path, device: torch.device) -> None:
         """Return None. The encoder only computes features, and no training starts from it."""

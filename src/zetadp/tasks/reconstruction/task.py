@@ -16,8 +16,8 @@ import pandas as pd
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError, in_range, settings_of
 from zetadp.core.metrics import accuracy_interval, bootstrapped
-from zetadp.core.task import Held, Words
-from zetadp.tasks.items import Items, held
+from zetadp.core.task import Words
+from zetadp.tasks.items import Items, records_of
 from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from zetadp.core.records import Records
     from zetadp.tasks.reconstruction.public import PublicNetworks
 
 
@@ -144,7 +145,7 @@ class Reconstruction:
             "per_patient_psnr": patients["PSNR"].to_dict(),
         }
 
-    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Held:
+    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Records:
         """Return the slices of the volumes with one role (`zetadp.core.task.PipelineTask.load`)."""
         (file,) = files
         items = Items.read(file, ("kspace", "targets", "slice"))
@@ -153,7 +154,7 @@ class Reconstruction:
             return arrays["kspace"][places][:, None], arrays["targets"][places]
 
         numbered = items.names.assign(slice=items.arrays["slice"], volume=items.names["record"])
-        return held(replace(items, names=numbered), partition, role, device, take)
+        return records_of(replace(items, names=numbered), partition, role, device, take)
 
     def backbone(self, file: Path, device: torch.device) -> PublicNetworks:
         """Return the public networks."""

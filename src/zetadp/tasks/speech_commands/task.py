@@ -16,8 +16,8 @@ import pandas as pd
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import one_of, positive
 from zetadp.core.metrics import bootstrapped, percentile_interval, resamples
-from zetadp.core.task import Classification, Held, Words
-from zetadp.tasks.items import Items, held
+from zetadp.core.task import Classification, Words
+from zetadp.tasks.items import Items, records_of
 from zetadp.tasks.roc import area_shares, macro_area
 from zetadp.tasks.speech_commands.clips import WORDS
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from zetadp.core.records import Records
     from zetadp.tasks.speech_commands.encoder import WordEncoder
 
 REPLICATES = 1000
@@ -101,7 +102,7 @@ class SpeechCommands(Classification):
             "per_patient": {str(speaker): float(share) for speaker, share in shares.items()},
         }
 
-    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Held:
+    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Records:
         """Return the clips of the units with one role (`zetadp.core.task.PipelineTask.load`)."""
         (file,) = files
         items = Items.read(file, names=NAMES)
@@ -110,7 +111,7 @@ class SpeechCommands(Classification):
             return arrays["values"][places][:, None], arrays["labels"][places]
 
         named = replace(items, names=items.names.assign(record=items.names[self.unit]))
-        return held(named, partition, role, device, take)
+        return records_of(named, partition, role, device, take)
 
     def backbone(self, file: Path, device: torch.device) -> WordEncoder:
         """Return the public encoder. Its head can be the start of private heads."""

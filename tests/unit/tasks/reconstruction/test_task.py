@@ -54,9 +54,9 @@ def test_volumes_become_slices_whose_missing_lines_are_zero(folder, tmp_path):
     held = TASK.load([slices], role, "test", torch.device("cpu"))
     assert [len(own) for own in held.units()] == [6, 3, 3]  # both examinations of a patient are one unit
     for name, own in held.items.groupby("volume"):
-        line = (held.records.inputs[own.index, 0] != 0).any(dim=1)
+        line = (held.inputs[own.index, 0] != 0).any(dim=1)
         assert (line == torch.from_numpy(MaskSettings().of_volume(str(name), SIZE))).all()
-        assert held.records.targets[own.index].max() == 1
+        assert held.targets[own.index].max() == 1
     with pytest.raises(UserError, match=r"cohort\.train_patients .* 2, found 4"):
         prepared(folder, tmp_path, train=4)
     names = index[["patient", "record", "part"]].replace("phantom-0004", "phantom-0000")
@@ -71,9 +71,9 @@ def test_metrics_are_of_volumes_and_intervals_over_patients(folder, tmp_path):
     role = pd.read_csv(table).rename(columns={"part": "role"}).assign(node="a")
     held = TASK.load([slices], role, "test", torch.device("cpu"))
     network = build(NetworkSettings("unet", widths=(4, 8)), 1, SIZE, np.random.default_rng(0)).eval()
-    found = predict(TASK, network, held.records, held.items)
+    found = predict(TASK, network, held, held.items)
     said = TASK.summarise(found)
-    images, wanted = network(held.records.inputs).detach().numpy(), held.records.targets.numpy()
+    images, wanted = network(held.inputs).detach().numpy(), held.targets.numpy()
     each = {name: [] for name in ("SSIM", "NMSE", "PSNR")}
     for _, own in held.items.groupby("volume"):
         target, image = wanted[own.index], images[own.index]

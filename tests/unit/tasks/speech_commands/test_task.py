@@ -43,8 +43,8 @@ def test_a_network_is_given_the_clips_of_the_units_that_the_partition_names(writ
     assert sorted(held.items["clip"]) == sorted(wanted["clip"])
     assert (held.items["patient"] == held.items[unit]).all()
     places = held.items["clip"].str[1:].astype(int).to_numpy()
-    np.testing.assert_array_equal(held.records.inputs[:, 0], values[places])
-    np.testing.assert_array_equal(held.records.targets, labels[places])
+    np.testing.assert_array_equal(held.inputs[:, 0], values[places])
+    np.testing.assert_array_equal(held.targets, labels[places])
     units = held.units()
     assert len(units) == wanted[unit].nunique()
     for own in units:

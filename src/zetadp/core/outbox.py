@@ -1,0 +1,142 @@
+"""Messages of a site: recorded in the ledger, stored on disk before they are sent, and sent again unchanged.
+
+After an interruption, the server may request a round again that a node has already answered. The node then sends the
+same bytes: one release, however often it is transmitted. A newly computed answer would be a second release, and for
+other weights it would reveal more about the same patients, so the node refuses such a request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from zetadp.base.tensors import load_tensors, save_tensors
+from zetadp.base.validation import UserError
+from zetadp.privacy.events import Event
+from zetadp.privacy.ledger import Ledger
+
+
+class Outbox:
+    """The ledger of a site's nodes, and the messages of the rounds of its last attempt.
+
+    Parameters
+    ----------
+    ledger
+        Ledger that records a round before its release.
+    folder
+        Folder with one file a round, for nodes that cannot draw their noise again; it is created with the first file.
+        None stores nothing. Messages are privatised, but the time when they were computed is not, because a round takes
+        longer if it draws more patients. So all files get the same time.
+
+    Attributes
+    ----------
+    size
+        Bytes stored since the outbox was opened or `discard` was last called.
+    """
+
+    def __init__(self, ledger: Ledger, folder: Path | None = None) -> None:
+        self.ledger, self.folder = ledger, folder
+        self.size = 0
+
+    def record(self, events: Sequence[Event]) -> None:
+        """Write the releases of a round to the ledger and sync them; only then may noise be added."""
+        self.ledger.record(events)
+
+    def keep(self, number: int, weights: Tensor, messages: Tensor) -> None:
+        """Write the messages of a recorded round to disk and sync them, then note them as sent; only then send them.
+
+        Parameters
+        ----------
+        number
+            The round, counted from zero.
+        weights
+            The weights that the messages answer.
+        messages
+            Messages to send, of any shape.
+
+        Raises
+        ------
+        UserError
+            If the disk is full or the folder read-only. Then nothing was sent.
+        """
+        if self.folder is not None:
+            content = {"attempt": self.ledger.identity, "round": number, "weights": digest_of(weights)}
+            path = self._path(self.folder, number)
+            save_tensors(
+                path, {"messages": messages.detach().cpu().contiguous()}, {**content, "ledger_head": self.ledger.head}
+            )
+            for place in (path, self.folder):
+                os.utime(place, (0, 0))
+            self.size += path.stat().st_size
+        again = self.ledger.releases(number) - 1
+        if self.ledger.sent(number, again) is None:
+            self.ledger.note_sent(number, again, digest_of(messages))
+
+    def may_send(self, number: int, messages: Tensor) -> bool:
+        """Return whether the last release of a round was never sent, or with these bytes."""
+        return self.ledger.sent(number, self.ledger.releases(number) - 1) in (None, digest_of(messages))
+
+    def replay(self, number: int, weights: Tensor, device: torch.device | str = "cpu") -> Tensor | None:
+        """Return the messages of a round if it was answered, bit for bit; None if none are stored.
+
+        Raises
+        ------
+        UserError
+            If the round was answered for other weights, if the ledger has lost the record of a stored message, or if a
+            stored message cannot be read or is not the one that was sent.
+        """
+        if (found := self._stored(number, weights, device)) is None:
+            return None
+        messages, head = found
+        if not self.ledger.knows(head):
+            raise UserError(
+                f"The ledger {self.ledger.path} has lost lines: it has no record of a stored message of round "
+                f"{number}, which may have been sent. Restore the ledger: without it no true epsilon can be stated. To "
+                "start over, delete the checkpoint."
+            )
+        if not self.may_send(number, messages):
+            raise UserError(
+                f"The stored message of round {number} is not the one that was sent. Restore it from a backup. To "
+                "start over, delete the checkpoint."
+            )
+        return messages
+
+    def answered(self, number: int, weights: Tensor) -> bool:
+        """Return whether messages of a round are stored; raise `UserError` if they answer other weights."""
+        return self._stored(number, weights, "cpu") is not None
+
+    def discard(self, before: int) -> None:
+        """Remove the messages of rounds that can no longer be requested."""
+        for path in self.folder.glob("round-*.safetensors") if self.folder is not None else ():
+            if int(path.stem.removeprefix("round-")) < before:
+                path.unlink(missing_ok=True)
+        self.size = 0
+
+    def _stored(self, number: int, weights: Tensor, device: torch.device | str) -> tuple[Tensor, str] | None:
+        """Return stored messages of the attempt, and the head of the ledger at that time."""
+        if self.folder is None or not (path := self._path(self.folder, number)).exists():
+            return None
+        tensors, content = load_tensors(path, device)
+        if content["attempt"] != self.ledger.identity:
+            return None
+        if content["weights"] != digest_of(weights):
+            raise UserError(
+                f"Round {number} was answered already, for other weights ({path}). A second answer is refused: it "
+                "would release more about the same patients than the ledger records. To start over, delete the "
+                "checkpoint of the run; all releases so far still count."
+            )
+        return tensors["messages"], content["ledger_head"]
+
+    @staticmethod
+    def _path(folder: Path, number: int) -> Path:
+        return folder / f"round-{number:06d}.safetensors"
+
+
+def digest_of(numbers: Tensor) -> str:
+    """Return the hash of a tensor's bytes."""
+    return hashlib.sha256(numbers.detach().cpu().numpy().tobytes()).hexdigest()

@@ -1,0 +1,88 @@
+"""Messages on disk; tests/unit/core/test_round.py has what a round does with them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+import zetadp.base.storage
+from zetadp.base.validation import UserError
+from zetadp.core.outbox import Outbox
+from zetadp.privacy.ledger import Ledger
+
+WEIGHTS = torch.arange(5.0)
+
+
+@pytest.fixture
+def outbox(tmp_path):
+    with Ledger(tmp_path / "ledger.jsonl") as ledger:
+        ledger.start({})
+        yield Outbox(ledger, tmp_path / "messages")
+
+
+def message(seed: int = 0) -> torch.Tensor:
+    return torch.randn(3, 50, generator=torch.Generator().manual_seed(seed))
+
+
+def test_what_is_kept_is_found_bit_for_bit_by_whoever_opens_the_folder_next(outbox):
+    odd = message()
+    odd[0, :4] = torch.tensor([-0.0, torch.inf, torch.nan, 1e-45])
+    outbox.keep(7, WEIGHTS, odd)
+    found = Outbox(outbox.ledger, outbox.folder).replay(7, WEIGHTS)
+    assert torch.equal(found.view(torch.int32), odd.view(torch.int32))
+    assert outbox.replay(6, WEIGHTS) is None
+
+
+def test_a_message_is_on_disk_before_keep_returns(outbox, monkeypatch):
+    synced = []
+    original = os.fsync
+
+    def sync(file: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{file}").is_dir())
+        original(file)
+
+    monkeypatch.setattr(zetadp.base.storage.os, "fsync", sync)
+    outbox.keep(0, WEIGHTS, message())
+    assert synced[-3:] == [True, False, True]  # the name of the new folder, the file, and the name of the file
+
+
+def test_a_full_disk_is_a_users_error_and_keeps_nothing(outbox, monkeypatch):
+    outbox.keep(1, WEIGHTS, message())
+    assert outbox.ledger.head  # what the ledger has to sync is synced
+
+    def fail(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(zetadp.base.storage.os, "fsync", fail)
+        with pytest.raises(UserError, match="No space left on device"):
+            outbox.keep(0, WEIGHTS, message())
+    assert outbox.replay(0, WEIGHTS) is None
+    assert [path.name for path in outbox.folder.iterdir()] == ["round-000001.safetensors"]
+
+
+def test_messages_before_a_checkpoint_go_and_later_ones_stay(outbox):
+    outbox.discard(3)  # nothing there yet
+    for number in range(5):
+        outbox.keep(number, WEIGHTS, message(number))
+    assert outbox.size > 5 * message().nbytes
+    outbox.discard(3)
+    assert outbox.size == 0
+    assert [outbox.answered(number, WEIGHTS) for number in range(5)] == [False, False, False, True, True]
+
+
+def test_files_do_not_tell_when_a_round_was_computed(outbox):
+    """A round takes longer the more patients it drew."""
+    outbox.keep(0, WEIGHTS, message())
+    assert {path.stat().st_mtime for path in (outbox.folder, *outbox.folder.iterdir())} == {0.0}
+
+
+def test_a_damaged_message_is_refused_rather_than_drawn_again(outbox):
+    outbox.keep(0, WEIGHTS, message())
+    (path,) = outbox.folder.iterdir()
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(UserError, match="Cannot read"):
+        outbox.replay(0, WEIGHTS)
