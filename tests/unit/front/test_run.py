@@ -15,7 +15,7 @@ import torch
 from zetadp.base.epsilon import CONSENT, rounded_up
 from zetadp.base.validation import UserError
 from zetadp.cli import main
-from zetadp.core.messages import MessageStore
+from zetadp.core.outbox import Outbox
 from zetadp.front import folder
 from zetadp.front import run as door
 from zetadp.front.figures import ledger
@@ -225,7 +225,7 @@ def test_a_lost_ledger_is_not_forgotten(tmp_path):
 
 
 def test_an_interruption_waits_until_its_round_is_stored_and_so_costs_nothing(tmp_path, monkeypatch):
-    keep, calls = MessageStore.keep, []
+    keep, calls = Outbox.keep, []
 
     def interrupted(*given):
         calls.append(given)
@@ -234,7 +234,7 @@ def test_an_interruption_waits_until_its_round_is_stored_and_so_costs_nothing(tm
         keep(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(MessageStore, "keep", interrupted)
+        patch.setattr(Outbox, "keep", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path).train()
     again = run(tmp_path)
