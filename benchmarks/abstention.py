@@ -24,8 +24,8 @@ import torch
 from matplotlib.figure import Figure
 
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.sheet import Sheet
 from zetadp.base.storage import read_stack, write_text
+from zetadp.base.tables import Sheet
 from zetadp.base.tensors import tensors_digest
 from zetadp.core.start import shipped_backbone
 from zetadp.mri.decathlon import SEQUENCES, read_task

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from papers.experiments import Experiment, declared_by, ended, write_joined
-from zetadp.base.sheet import MISSING, Sheet
+from zetadp.base.tables import MISSING, Sheet
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.pretrained import load_model
 from zetadp.core.start import shipped_backbone

@@ -42,11 +42,10 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional
 
-from zetadp.base.memory import keep_freed_memory
-from zetadp.base.parameters import Layout
-from zetadp.base.precision import set_tf32
+from zetadp.base.device import keep_freed_memory, set_tf32
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text
+from zetadp.base.tensors import Layout
 from zetadp.core.round import Phase, images_in_a_pass, side_by_side
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings

@@ -18,7 +18,7 @@ from zetadp.report.rendering import to_csv, to_markdown
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zetadp.base.sheet import Sheet
+    from zetadp.base.tables import Sheet
     from zetadp.config.experiment import Config
     from zetadp.core.plan import RunName
 

@@ -36,7 +36,7 @@ import yaml
 
 from papers.experiments import ROOT, Experiment, ended, write_joined
 from zetadp.base.epsilon import epsilon_order, epsilon_shown
-from zetadp.base.sheet import MISSING, Sheet
+from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.validation import UserError
 from zetadp.report.rendering import interval_cell, spread_cell
 

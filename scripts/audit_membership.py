@@ -10,10 +10,11 @@ import pandas as pd
 
 from zetadp.audit.membership import audit_membership, refutation
 from zetadp.audit.settings import MembershipSettings
+from zetadp.base.device import pick_device
 from zetadp.base.storage import ImageStack, written_whole
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
-from zetadp.mri.dataset import pick_device, to_records
+from zetadp.mri.dataset import to_records
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.slicing import centre_slices, resize_area
 from zetadp.nn.models import NetworkSettings

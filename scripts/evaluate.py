@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from zetadp.base.device import pick_device
 from zetadp.base.storage import read_json, write_json, write_text, written_whole
 from zetadp.base.workflow import run
 from zetadp.core.evaluation import outputs_of, predict, watched
@@ -12,7 +13,6 @@ from zetadp.core.pretrained import load_model
 from zetadp.core.start import public_start
 from zetadp.core.task import PipelineTask
 from zetadp.federation.partition import read_partition
-from zetadp.mri.dataset import pick_device
 from zetadp.privacy.statement import account_run
 from zetadp.privacy.verification import seal
 from zetadp.privacy.wording import plain_text

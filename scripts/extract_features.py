@@ -3,12 +3,11 @@
 import logging
 from pathlib import Path
 
-from zetadp.base.memory import keep_freed_memory
+from zetadp.base.device import keep_freed_memory, pick_device
 from zetadp.base.storage import ImageStack, read_stack, write_stack
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
 from zetadp.core.start import record_features
-from zetadp.mri.dataset import pick_device
 from zetadp.nn.backbone import load_backbone
 
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from zetadp.base.device import pick_device
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
-from zetadp.mri.dataset import pick_device
 from zetadp.nn.backbone import load_backbone
 from zetadp.tasks.brain_sequences.pretraining import read_all_layers, read_public
 

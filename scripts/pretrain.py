@@ -4,9 +4,9 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from zetadp.base.device import pick_device
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
-from zetadp.mri.dataset import pick_device
 from zetadp.mri.kspace import AugmentationSettings
 from zetadp.nn.models import NetworkSettings
 from zetadp.tasks.brain_sequences.pretraining import PretrainingSettings, PublicImages, pretrain, read_public

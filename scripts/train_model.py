@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from zetadp.base.memory import keep_freed_memory
+from zetadp.base.device import keep_freed_memory, pick_device
 from zetadp.base.storage import content_hash, read_json, written_whole
 from zetadp.base.workflow import run
 from zetadp.core.checkpoint import RunFiles
@@ -19,7 +19,6 @@ from zetadp.core.start import starting_weights, with_public
 from zetadp.core.task import pipeline_task_of
 from zetadp.core.training import train
 from zetadp.federation.partition import read_partition
-from zetadp.mri.dataset import pick_device
 from zetadp.privacy.book import claim, forget_times
 from zetadp.privacy.budget import Cap, Permission
 from zetadp.privacy.exposure import Series

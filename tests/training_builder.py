@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from zetadp.base.parameters import Layout
+from zetadp.base.tensors import Layout
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan
 from zetadp.core.records import Records, items_of, single_items

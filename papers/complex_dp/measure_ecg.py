@@ -25,8 +25,8 @@ import torch
 from papers.experiments import configuration, ended
 from zetadp.base.epsilon import epsilon_shown
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.storage import write_text
+from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.validation import UserError
 from zetadp.config.experiment import Config
 from zetadp.core.checkpoint import RunFiles

@@ -9,7 +9,7 @@ import pandas as pd
 from scipy.stats import kendalltau, t, wilcoxon
 
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.sheet import MISSING, Sheet
+from zetadp.base.tables import MISSING, Sheet
 from zetadp.report.figurestyle import GREY, SMALL, WIDTH, figure_style, panel_grid, set_legend, set_title, wrapped
 from zetadp.report.rendering import interval_cell, spread_cell
 

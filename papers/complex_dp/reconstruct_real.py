@@ -32,8 +32,8 @@ from papers.complex_dp.tabulate_reconstruction import (
 )
 from papers.experiments import Experiment, ended
 from zetadp.base.epsilon import epsilon_shown
-from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.storage import read_json, write_text
+from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.validation import UserError
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.pretrained import load_model

@@ -27,8 +27,8 @@ from papers.complex_dp.printed import ZILLER
 from papers.experiments import Experiment, declared_by, ended
 from zetadp.base.epsilon import epsilon_shown, rounded_up
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.storage import read_json, write_text
+from zetadp.base.tables import MISSING, Sheet
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.metrics import LEVEL, REPLICATES
 from zetadp.core.pretrained import load_model

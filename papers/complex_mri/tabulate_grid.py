@@ -20,8 +20,8 @@ import pandas as pd
 
 from papers.experiments import ROOT, Experiment, declared_by, ended
 from zetadp.base.epsilon import epsilon_order
-from zetadp.base.sheet import MISSING
 from zetadp.base.storage import read_json, write_text
+from zetadp.base.tables import MISSING
 from zetadp.base.validation import UserError
 from zetadp.report import rendering, tables
 from zetadp.report.accuracyfigure import accuracy_against_epsilon

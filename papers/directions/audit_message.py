@@ -25,7 +25,7 @@ from papers.experiments import write_table
 from zetadp.audit.candidates import gradients, of_candidates
 from zetadp.audit.detection import count_errors, result_of_epsilon
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.sheet import Sheet
+from zetadp.base.tables import Sheet
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
 from zetadp.nn.settings import NetworkSettings

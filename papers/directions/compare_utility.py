@@ -42,8 +42,8 @@ from papers.directions.tabulate_capacity import (
 )
 from papers.keptruns import KeptRuns, places
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.storage import write_text
+from zetadp.base.tables import MISSING, Sheet
 from zetadp.privacy.directions import gaussian_bound
 from zetadp.privacy.seeded_noise import draw_direction, noisy_mean
 from zetadp.report.provenance import origin

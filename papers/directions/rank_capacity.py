@@ -38,8 +38,8 @@ from papers.digits import images
 from papers.directions.accounting import concentration_for_epsilon
 from zetadp.audit.inversion import Search, invert
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.sheet import Sheet
 from zetadp.base.storage import write_text
+from zetadp.base.tables import Sheet
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.directions import Direction
 from zetadp.privacy.directions import capacity as direction_capacity

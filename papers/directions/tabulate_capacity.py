@@ -30,9 +30,9 @@ from scipy.stats import spearmanr
 
 from papers.directions import renyi
 from papers.directions.accounting import concentration_for_epsilon, epsilon, noise_multiplier
-from zetadp.base.quiet import only_errors
-from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.storage import write_text
+from zetadp.base.tables import MISSING, Sheet
+from zetadp.base.workflow import only_errors
 from zetadp.privacy import accounting
 from zetadp.privacy.bessel import mean_cosine, order_of
 from zetadp.privacy.directions import capacity as direction_capacity

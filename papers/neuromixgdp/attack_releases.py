@@ -32,8 +32,8 @@ from papers.experiments import ended
 from papers.neuromixgdp.membership import RowAttack
 from zetadp.audit.detection import FALSE_ALARM, count_errors, epsilon_of_errors
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.storage import write_text
+from zetadp.base.tables import MISSING, Sheet
 from zetadp.core.assembly import Assembly
 from zetadp.core.outbox import Outbox
 from zetadp.core.records import Node, Records

@@ -36,7 +36,7 @@ from papers.neuromixgdp.embedding import MeanEmbedding
 from papers.neuromixgdp.moments import ClassMoments, nearest_mean
 from papers.neuromixgdp.printed import PrintedRelease
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.sheet import MISSING, Sheet
+from zetadp.base.tables import MISSING, Sheet
 from zetadp.core.assembly import mixture_of
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.records import Records

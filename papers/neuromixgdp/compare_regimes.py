@@ -29,7 +29,7 @@ from papers.keptruns import KeptRuns, places
 from papers.neuromixgdp.compare_mnist import DELTA, accuracy, descent, real_parts, released_rows
 from papers.neuromixgdp.moments import ClassMoments, nearest_mean
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.sheet import MISSING, Sheet
+from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.validation import UserError
 from zetadp.nn.heads import learnt_head
 from zetadp.nn.mixture import RowExamples

@@ -20,8 +20,8 @@ from papers.experiments import ended
 from papers.neuromixgdp.compare_mnist import KINDS
 from papers.neuromixgdp.measures import distance_of_mixed, neural_collapse
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.sheet import Sheet
 from zetadp.base.storage import write_text
+from zetadp.base.tables import Sheet
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown
 

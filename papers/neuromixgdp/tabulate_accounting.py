@@ -34,8 +34,8 @@ from papers.neuromixgdp.printed import (
 )
 from zetadp.audit.detection import FALSE_ALARM, count_errors
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.storage import write_text
+from zetadp.base.tables import MISSING, Sheet
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.kinds import NoisySum
 from zetadp.report.figurestyle import SMALL, WIDTH, figure_style, save_svg, set_title, wrapped

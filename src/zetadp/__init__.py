@@ -5,7 +5,7 @@ The names below are the library's public interface; docs/library.md shows them a
 
 from __future__ import annotations
 
-from zetadp.base.lazy import lazily
+from zetadp.base import lazily
 
 _PUBLIC = {
     "Records": "zetadp.front.records",

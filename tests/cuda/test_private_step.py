@@ -7,10 +7,8 @@ import torch
 from contributing import clipped_sums
 from training_builder import NETWORKS, network, patients
 
-from zetadp.base.parameters import Layout
-from zetadp.base.precision import set_tf32
-from zetadp.base.transfer import to_device
-from zetadp.mri.dataset import pick_device
+from zetadp.base.device import pick_device, set_tf32, to_device
+from zetadp.base.tensors import Layout
 from zetadp.privacy.grid import Grid
 
 pytestmark = pytest.mark.cuda

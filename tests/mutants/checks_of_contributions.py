@@ -27,7 +27,7 @@ from zetadp.privacy.grid import Grid, to_grid
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from zetadp.base.parameters import Layout
+    from zetadp.base.tensors import Layout
 
 SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
 AXES = ("patient", "sequence", "slice", "row", "column")

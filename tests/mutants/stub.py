@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from training_builder import items_each
 
-from zetadp.base.parameters import Layout
+from zetadp.base.tensors import Layout
 from zetadp.core import round as rounds
 from zetadp.core.outbox import Outbox
 from zetadp.core.records import Node, Records, items_of

@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from training_builder import NETWORKS, network, patients
 
-from zetadp.base.parameters import Layout
+from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.nn.models import NetworkSettings

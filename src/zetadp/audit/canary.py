@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from zetadp.base.parameters import Layout
+from zetadp.base.tensors import Layout
 from zetadp.base.validation import one_of, positive
 from zetadp.core.records import Node, Records, items_of
 from zetadp.nn.layers import Linear

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from zetadp.audit.inversion import whitened_kspace
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.sheet import Sheet
+from zetadp.base.tables import Sheet
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records

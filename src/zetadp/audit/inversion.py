@@ -32,7 +32,7 @@ from torch.nn import functional
 
 from zetadp.base.epsilon import epsilon_label, epsilon_shown
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.sheet import MISSING, Sheet
+from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.validation import one_of, positive
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.stacked import ordinary_operations

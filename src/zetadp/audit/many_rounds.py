@@ -29,11 +29,10 @@ from torch import Tensor, nn
 
 from zetadp.audit.canary import CANARY, CLASSES, SILENT, Audited, patient_gradient, record_of
 from zetadp.audit.detection import AuditResult, Trials, count_errors, result_of_epsilon
-from zetadp.base.parameters import Layout
-from zetadp.base.quiet import only_errors
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.tensors import Layout
 from zetadp.base.validation import positive
-from zetadp.base.workflow import PROGRESS
+from zetadp.base.workflow import PROGRESS, only_errors
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import Records, copies, items_of

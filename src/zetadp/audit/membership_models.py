@@ -16,9 +16,8 @@ from torch import nn
 
 from zetadp.audit.settings import MembershipSettings
 from zetadp.base.epsilon import UNCLIPPED
-from zetadp.base.quiet import only_errors
 from zetadp.base.validation import UserError
-from zetadp.base.workflow import PROGRESS
+from zetadp.base.workflow import PROGRESS, only_errors
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import NodeConstants, Plan, RunName

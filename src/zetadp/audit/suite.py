@@ -19,7 +19,7 @@ from zetadp.audit.one_round import audit_one_round, one_round_rates
 from zetadp.audit.settings import LEAST_TRIALS, AuditSettings
 from zetadp.audit.spread import spread
 from zetadp.base.epsilon import rounded_up
-from zetadp.base.sheet import MISSING, Sheet
+from zetadp.base.tables import MISSING, Sheet
 from zetadp.privacy.accounting import Exposure
 from zetadp.privacy.kinds import NoisySum
 

@@ -1,1 +1,27 @@
 """What everything else stands on: files, tensors, random streams, checks, devices."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazily(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return a package's ``__getattr__`` and ``__dir__``: PyTorch takes seconds to import, and few commands need it.
+
+    Parameters
+    ----------
+    package
+        The package's name.
+    modules
+        Module of each public name.
+    """
+
+    def find(name: str) -> Any:  # noqa: ANN401  (whatever the name stands for)
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(modules[name]), name)
+
+    return find, lambda: [*vars(sys.modules[package]), *modules]

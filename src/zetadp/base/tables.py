@@ -1,4 +1,4 @@
-"""Tables and folders from outside: tables are read as text, and hidden files do not exist.
+"""Tables of text, from outside and for readers; and folders from outside, whose hidden files do not exist.
 
 A patient may be called ``NA``, ``007`` or ``1e5``. A reader that guesses types changes such names or loses them, so
 every value stays the text that the file holds.
@@ -9,14 +9,17 @@ from __future__ import annotations
 import csv
 import hashlib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path, PurePath
 
 import pandas as pd
 
 from zetadp.base.storage import written_whole
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, shown
 
+MISSING = "–"
+"""A missing value in a `Sheet`."""
 SEPARATORS = "\t;,"
 """Characters that may separate columns. The first of them that the header contains does."""
 HIDDEN_FOLDERS = ("__MACOSX", "@eaDir")
@@ -88,3 +91,39 @@ def fingerprint(files: Iterable[Path]) -> str:
 def is_hidden(path: PurePath) -> bool:
     """Return whether a path, relative to the user's folder, leads to or through a hidden file or folder."""
     return any(part.startswith(".") or part in HIDDEN_FOLDERS for part in path.parts)
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table for readers, whose cells are text; `zetadp.report.rendering` prints it.
+
+    Attributes
+    ----------
+    title
+        One line above the table.
+    columns
+        Heading of each column.
+    rows
+        Cells; a missing value is an en dash.
+    notes
+        Sentences below the table.
+    names
+        Number of leading columns that name the row. They are aligned left, the others right.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    names: int = 1
+
+    def __post_init__(self) -> None:
+        """Show what a page would not print, such as a line break in a name, so that no name looks like two rows."""
+        texts = {
+            "title": shown(self.title),
+            "columns": tuple(map(shown, self.columns)),
+            "rows": tuple(tuple(map(shown, row)) for row in self.rows),
+            "notes": tuple(map(shown, self.notes)),
+        }
+        for key, value in texts.items():
+            object.__setattr__(self, key, value)

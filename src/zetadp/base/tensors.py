@@ -1,4 +1,6 @@
-"""Named tensors in safetensors files, which hold tensors and text. Reading them executes no code, unlike pickle.
+"""Named tensors: in safetensors files, which hold tensors and text, and a network's as one flat vector.
+
+Reading such a file executes no code, unlike pickle.
 
 Every file holds a digest of its content. A network in which one bit has flipped still answers, and confidently, so no
 file is used whose digest does not fit.
@@ -9,13 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from zetadp.base.storage import written_whole
 from zetadp.base.validation import UserError
@@ -72,3 +75,65 @@ def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[s
 def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
     """Return the digest of everything that a file holds."""
     return hashlib.sha256(f"{tensors_digest(tensors)} {text}".encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The position of each parameter of a network in one flat real vector.
+
+    Clipping, noise and the optimiser see this vector: every real and every imaginary part exactly once.
+
+    Attributes
+    ----------
+    names
+        Names of the parameters, in the order of the vector.
+    shapes
+        Shape of each parameter.
+    complex
+        Whether each parameter is complex. A complex number takes two neighbouring positions, real part first.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    complex: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Layout:
+        """Return the layout of a network's trainable parameters, complex ones first.
+
+        A complex view must begin at an even position of the vector, and the number of real parameters can be odd.
+        """
+        trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        named = sorted(trained, key=lambda entry: not entry[1].is_complex())
+        return cls(
+            names=tuple(name for name, _ in named),
+            shapes=tuple(p.shape for _, p in named),
+            complex=tuple(p.is_complex() for _, p in named),
+        )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of real components of each parameter."""
+        return tuple(s.numel() * (2 if c else 1) for s, c in zip(self.shapes, self.complex, strict=True))
+
+    @property
+    def dimension(self) -> int:
+        """Number of real components of the whole vector."""
+        return sum(self.sizes)
+
+    def flatten(self, parameters: Mapping[str, Tensor]) -> Tensor:
+        """Return the flat vector of shape (dimension,) that holds the parameters."""
+        return torch.cat([self._real(parameters[name]).reshape(-1) for name in self.names])
+
+    def unflatten(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return parameters that are views of a flat vector of shape (dimension,)."""
+        parts = torch.split(vector, list(self.sizes))
+        entries = zip(self.names, self.shapes, self.complex, parts, strict=True)
+        return {
+            name: torch.view_as_complex(part.view(*shape, 2)) if is_complex else part.view(shape)
+            for name, shape, is_complex, part in entries
+        }
+
+    @staticmethod
+    def _real(tensor: Tensor) -> Tensor:
+        return torch.view_as_real(tensor) if tensor.is_complex() else tensor

@@ -12,7 +12,8 @@ import logging
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from operator import attrgetter
@@ -208,3 +209,15 @@ def _files(name: str, packages: tuple[Path, ...]) -> Iterable[Path]:
             yield path.with_suffix(".py")
         elif first == package.name and (path / "__init__.py").is_file():
             yield path / "__init__.py"
+
+
+@contextmanager
+def only_errors(name: str) -> Iterator[None]:
+    """Let only errors into the log called ``name`` while the block runs."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -132,12 +132,12 @@ def _node(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_node(given: argparse.Namespace) -> None:
+    from zetadp.base.device import pick_device
     from zetadp.core.plan import Plan
     from zetadp.federation.flower.approval import check_approval, check_terms
     from zetadp.federation.flower.certificates import checked_server, read_certificate, read_node_key
     from zetadp.federation.flower.processes import SILENT, check_flower, folder_in_use
     from zetadp.federation.flower.settings import HospitalSettings, check_cap
-    from zetadp.mri.dataset import pick_device
 
     check_flower()
     settings = HospitalSettings.read(given.settings)

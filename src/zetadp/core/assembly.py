@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zetadp.base.precision import set_tf32
+from zetadp.base.device import set_tf32
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan

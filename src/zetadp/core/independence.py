@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 import zetadp.nn.ordinary_layers  # noqa: F401  (declares the rules)
-from zetadp.base.parameters import Layout
+from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.core.records import Positions, Records

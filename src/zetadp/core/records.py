@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from zetadp.base.transfer import to_device
+from zetadp.base.device import to_device
 from zetadp.base.validation import UserError, check_distinct, shown
 from zetadp.privacy.mechanism import Draw, NodeMechanism
 

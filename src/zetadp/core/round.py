@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
-from zetadp.base.parameters import Layout
+from zetadp.base.device import to_device
 from zetadp.base.randomness import Purpose
-from zetadp.base.transfer import to_device
+from zetadp.base.tensors import Layout
 from zetadp.core.outbox import Outbox
 from zetadp.core.records import ChosenItems, Node, Records, choose_items, gather, item_weights
 from zetadp.privacy.clipping import ClippedSums, clipped_sums

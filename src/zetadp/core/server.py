@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from zetadp.base.parameters import Layout
+from zetadp.base.tensors import Layout
 from zetadp.core.optimisers import Recipe
 from zetadp.core.settings import OptimiserSettings
 from zetadp.nn.closed_form import ClassMeans

@@ -140,7 +140,7 @@ class TrainingSettings:
         concentrated as the same noise multiplier allows; seeded noise only. Without noise, both send the mean.
     tf32
         Whether a GPU may round the factors of products in convolutions to 10 bits, which is faster
-        (`zetadp.base.precision`).
+        (`zetadp.base.device`).
     """
 
     rounds: int

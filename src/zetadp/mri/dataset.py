@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from zetadp.base.precision import set_tf32
 from zetadp.base.storage import ImageStack, read_stack
 from zetadp.base.validation import UserError
 from zetadp.core.records import Records
@@ -67,18 +66,3 @@ def standardise(images: np.ndarray) -> np.ndarray:
     # NaN makes the patient contribute zero. A warning in a log would reveal that there is such a patient.
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(centred / centred.std(axis=(-2, -1), keepdims=True), dtype=np.float32)
-
-
-def pick_device(name: str) -> torch.device:
-    """Return the device called ``auto`` (CUDA if there is one), ``cpu`` or ``cuda``, and turn TF32 off.
-
-    Raises
-    ------
-    UserError
-        If ``cuda`` is named and there is none.
-    """
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("device: cuda was asked for, but PyTorch finds no CUDA device. Use device: auto or cpu.")
-    set_tf32(convolutions=False)  # PyTorch allows it in convolutions by default
-    use_cuda = name == "cuda" or (name == "auto" and torch.cuda.is_available())
-    return torch.device("cuda" if use_cuda else "cpu")

@@ -6,7 +6,7 @@ conversions between layers.
 
 from __future__ import annotations
 
-from zetadp.base.lazy import lazily
+from zetadp.base import lazily
 
 _PUBLIC = {
     "Cardioid": "activations",

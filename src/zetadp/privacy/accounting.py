@@ -26,8 +26,8 @@ from dp_accounting import dp_event, rdp
 from dp_accounting.pld import privacy_loss_distribution
 
 from zetadp.base.epsilon import SMALLEST_DELTA
-from zetadp.base.quiet import only_errors
 from zetadp.base.validation import UserError, positive
+from zetadp.base.workflow import only_errors
 from zetadp.privacy import gaussian
 from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import FEW_UNITS, Kind

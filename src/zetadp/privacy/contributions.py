@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from zetadp.base.parameters import Layout
+from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
 from zetadp.privacy.dropout import UnitDropout
 from zetadp.privacy.factored import Factored, are_smaller, calls_of, factored, watched

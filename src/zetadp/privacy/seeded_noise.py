@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zetadp.base.transfer import to_device
+from zetadp.base.device import to_device
 
 
 class Draws(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zetadp.base.epsilon import UNCLIPPED, epsilon_label, epsilon_shown, epsilon_value, judged, rounded_up
-from zetadp.base.sheet import MISSING, Sheet
+from zetadp.base.tables import MISSING, Sheet
 from zetadp.core.task import Words
 from zetadp.privacy.threat import PERSONS, SECURE_AGGREGATION, arm_shown
 from zetadp.report import notes

@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from zetadp.base.sheet import Sheet
+from zetadp.base.tables import Sheet
 from zetadp.base.validation import shown
 from zetadp.report.rendering import markdown_text, to_markdown
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from zetadp.base.epsilon import UNCLIPPED, epsilon_order, epsilon_shown
-from zetadp.base.sheet import MISSING, Sheet
+from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.validation import shown
 from zetadp.core.metrics import LEVEL
 from zetadp.privacy.threat import arm_shown

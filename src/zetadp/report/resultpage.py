@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 
 from zetadp.base.epsilon import epsilon_shown, epsilon_value, rounded_up
-from zetadp.base.sheet import Sheet
 from zetadp.base.storage import read_json, write_text
+from zetadp.base.tables import Sheet
 from zetadp.base.validation import UserError
 from zetadp.privacy.threat import arm_shown
 from zetadp.report.page import Section, page_html

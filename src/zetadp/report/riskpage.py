@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from zetadp.base.epsilon import epsilon_shown, rounded_up
-from zetadp.base.sheet import MISSING, Sheet
 from zetadp.base.storage import write_text
+from zetadp.base.tables import MISSING, Sheet
 from zetadp.privacy.risk import CANDIDATES, DELTAS, DRAWN, FALSE_ALARMS, Risk, percent_up
 from zetadp.privacy.threat import Unit
 from zetadp.privacy.wording import does_not_cover

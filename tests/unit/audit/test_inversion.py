@@ -23,7 +23,7 @@ from zetadp.audit.inversion import (
     with_what_whitening_loses,
 )
 from zetadp.audit.spread import spread
-from zetadp.base.parameters import Layout
+from zetadp.base.tensors import Layout
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.stacked import ordinary_operations

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from zetadp.base.parameters import Layout
+from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
 from zetadp.core.optimisers import Recipe
 from zetadp.core.server import Server

@@ -6,7 +6,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from training_builder import network, patients
 
 import zetadp.core.round
-from zetadp.base.parameters import Layout
+from zetadp.base.tensors import Layout
 from zetadp.core.round import Phase, images_in_a_pass
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.contributions import patient_gradients

@@ -11,8 +11,8 @@ from torch.nn import functional
 from training_builder import CLASSES, NETWORKS, SIZE, TINY, by_record, network, of_record, plain_gradient, records
 
 import zetadp.core.round
-from zetadp.base.parameters import Layout
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
 from zetadp.core.outbox import Outbox
 from zetadp.core.records import Node, Records, items_of

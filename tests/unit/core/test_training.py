@@ -15,9 +15,9 @@ from training_builder import CLASSES, SIZE, TINY, Held, by_record, of_record, pl
 
 import zetadp.core.progress
 import zetadp.core.training
-from zetadp.base.parameters import Layout
-from zetadp.base.precision import set_tf32, tf32_in_convolutions
+from zetadp.base.device import set_tf32, tf32_in_convolutions
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
 from zetadp.core.checkpoint import Checkpoint, RunFiles
 from zetadp.core.plan import Plan, RunName

@@ -7,9 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zetadp.base.device import pick_device
 from zetadp.base.storage import ImageStack, write_stack
 from zetadp.base.validation import UserError
-from zetadp.mri.dataset import load_role, pick_device, standardise, to_records
+from zetadp.mri.dataset import load_role, standardise, to_records
 
 AXES = ("patient", "sequence", "slice", "row", "column")
 

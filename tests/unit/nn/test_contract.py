@@ -8,7 +8,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 import zetadp.nn
-from zetadp.base.parameters import Layout
+from zetadp.base.tensors import Layout
 from zetadp.core.independence import first_mixture
 from zetadp.nn import stacked as stacking
 from zetadp.nn.activations import ACTIVATIONS, activation

@@ -5,7 +5,7 @@ import torch
 from torch.func import functional_call
 from training_builder import NETWORKS, network, patients, plain_gradient
 
-from zetadp.base.parameters import Layout
+from zetadp.base.tensors import Layout
 from zetadp.nn.layers import Conv2d, Linear
 from zetadp.privacy.contributions import patient_gradients
 

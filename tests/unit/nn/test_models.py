@@ -8,7 +8,7 @@ import pytest
 import torch
 from training_builder import CLASSES, NETWORKS, SIZE, network, patients
 
-from zetadp.base.parameters import Layout
+from zetadp.base.tensors import Layout
 from zetadp.mri.kspace import to_kspace
 from zetadp.nn.models import NetworkSettings, build
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from zetadp.base.parameters import Layout
+from zetadp.base.tensors import Layout
 from zetadp.nn.activations import activation as activation_of
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.spectral import MagnitudeMaxPool2d

@@ -23,9 +23,9 @@ import numpy as np
 import scipy
 
 from zetadp.base.epsilon import epsilon_value
-from zetadp.base.parameters import Layout
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text
+from zetadp.base.tensors import Layout
 from zetadp.config.load import load_config, read_overlaid
 from zetadp.core.plan import FORMAT, Plan
 from zetadp.core.promise import noise_of_plan

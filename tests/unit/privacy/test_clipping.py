@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 from training_builder import NETWORKS, TINY, network, patients, plain_gradient
 
-from zetadp.base.parameters import Layout
+from zetadp.base.tensors import Layout
 from zetadp.nn.activations import ACTIVATIONS
 from zetadp.nn.mixture import Labelled
 from zetadp.nn.models import NetworkSettings

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import ndtr
 
-from zetadp.base.parameters import Layout
+from zetadp.base.tensors import Layout
 from zetadp.nn.layers import Linear
 from zetadp.nn.normalisation import GroupNorm
 from zetadp.privacy.events import Event

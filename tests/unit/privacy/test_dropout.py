@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from zetadp.base.parameters import Layout
+from zetadp.base.tensors import Layout
 from zetadp.privacy.contributions import Gradient
 from zetadp.privacy.dropout import UnitDropout, drops
 

@@ -8,7 +8,7 @@ import torch
 from contributing import clipped_sums
 from training_builder import NETWORKS, TINY, network, patients
 
-from zetadp.base.parameters import Layout
+from zetadp.base.tensors import Layout
 from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.mechanism import ExactSampledGaussian

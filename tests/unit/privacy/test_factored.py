@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_builder import TINY, network, patients, plain_gradient
 
-from zetadp.base.parameters import Layout
+from zetadp.base.tensors import Layout
 from zetadp.nn.layers import Linear
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.contributions import Gradient, layers_to_factor, patient_gradients

@@ -11,8 +11,8 @@ from scipy import stats
 
 import zetadp.core.records
 import zetadp.privacy.mechanism
-from zetadp.base.parameters import Layout
 from zetadp.base.randomness import Purpose
+from zetadp.base.tensors import Layout
 from zetadp.core.records import Node, choose_items, items_of
 from zetadp.nn.layers import Linear
 from zetadp.nn.normalisation import GroupNorm

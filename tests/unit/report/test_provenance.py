@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from origins import read_origin
 
-from zetadp.base.sheet import Sheet
+from zetadp.base.tables import Sheet
 from zetadp.report.provenance import (
     COMMAND,
     KEYS,

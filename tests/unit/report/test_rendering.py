@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from run_builder import write_run
 
-from zetadp.base.sheet import Sheet
+from zetadp.base.tables import Sheet
 from zetadp.base.validation import UserError
 from zetadp.report.notes import notes
 from zetadp.report.page import Section, page_html, page_markdown, to_html

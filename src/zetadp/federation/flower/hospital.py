@@ -19,6 +19,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from torch import Tensor
 
+from zetadp.base.device import pick_device
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
@@ -42,7 +43,6 @@ from zetadp.federation.flower.protocol import (
 )
 from zetadp.federation.flower.receipts import signed_head
 from zetadp.federation.flower.settings import HospitalSettings, header_at, ledger_of, limits_of
-from zetadp.mri.dataset import pick_device
 from zetadp.privacy import accounting
 from zetadp.privacy.book import held, ledger_files
 from zetadp.privacy.budget import CapError

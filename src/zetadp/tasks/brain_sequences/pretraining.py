@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zetadp.base.device import to_device
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import read_stack
 from zetadp.base.tensors import load_tensors, save_tensors
-from zetadp.base.transfer import to_device
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import PROGRESS
 from zetadp.mri.kspace import AugmentationSettings, augment, to_kspace, whiten

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch import nn
 from training_builder import NETWORKS, network
 
-from zetadp.base.parameters import Layout
+from zetadp.base.tensors import Layout
 from zetadp.nn.models import NetworkSettings
 
 MIXED = NetworkSettings(widths=(2, 4), convolutions=1, hidden=3, groups=2, activation="cardioid_per_channel")

@@ -5,15 +5,16 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
-import zetadp.base.memory
-from zetadp.base.memory import keep_freed_memory
+import zetadp.base.device
+from zetadp.base.device import keep_freed_memory, pick_device, set_tf32, tf32_in_convolutions
 
 # Blocks of 8 MB, freed and taken again: how often did the system have to map a page?
 CHURN = """
 import resource, sys
 import numpy as np
-from zetadp.base.memory import keep_freed_memory
+from zetadp.base.device import keep_freed_memory
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
 def churn():
@@ -38,11 +39,36 @@ def test_freed_memory_is_used_again_without_the_system():
 
 @pytest.mark.parametrize("system", ["darwin", "win32"])
 def test_elsewhere_nothing_happens(system, monkeypatch):
-    monkeypatch.setattr(zetadp.base.memory.sys, "platform", system)
+    monkeypatch.setattr(zetadp.base.device.sys, "platform", system)
     assert not keep_freed_memory()
 
 
 def test_a_c_library_without_the_call_is_left_alone(monkeypatch):
-    monkeypatch.setattr(zetadp.base.memory.sys, "platform", "linux")
-    monkeypatch.setattr(zetadp.base.memory.ctypes, "CDLL", lambda _: object())
+    monkeypatch.setattr(zetadp.base.device.sys, "platform", "linux")
+    monkeypatch.setattr(zetadp.base.device.ctypes, "CDLL", lambda _: object())
     assert not keep_freed_memory()
+
+
+@pytest.fixture(autouse=True)
+def _restored():
+    yield
+    set_tf32(convolutions=False)
+
+
+def products_may_round() -> bool:
+    if hasattr(torch.backends.cudnn, "conv"):
+        return torch.backends.cuda.matmul.fp32_precision == "tf32"
+    return torch.backends.cuda.matmul.allow_tf32
+
+
+@pytest.mark.parametrize("convolutions", [True, False])
+def test_convolutions_round_where_that_was_asked_for_and_products_never(convolutions):
+    set_tf32(convolutions=convolutions)
+    assert tf32_in_convolutions() == convolutions
+    assert not products_may_round()
+
+
+def test_a_chosen_device_computes_in_float32():
+    set_tf32(convolutions=True)
+    pick_device("cpu")
+    assert not tf32_in_convolutions()
