@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -31,7 +30,6 @@ from zetadp.privacy.budget import Permission
 from zetadp.privacy.directions import Direction, gaussian_bound
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.privacy.grid import Grid
-from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.statement import last_statement
 from zetadp.privacy.wording import plain_text
@@ -127,41 +125,6 @@ def test_the_same_name_gives_the_same_bits(tmp_path):
     assert first.history[columns].equals(second.history[columns])
 
 
-@pytest.mark.parametrize("part", ["network", "arm", "epsilon"])
-def test_another_name_has_other_noise_from_the_same_starting_weights(tmp_path, part):
-    """Noise that two runs share would not compose as independent."""
-    settings = replace(SETTINGS, rounds=1)
-    plans = [replace(EVERYBODY[0], noise_multiplier=1e4)]
-    other = replace(RUN, **{part: "10"})
-    moved = []
-    for name, run in (("a", RUN), ("b", other)):
-        result = trained(fresh(tmp_path, name), run, settings=settings, plans=plans, data=records(6))
-        model = build(TINY, 4, SIZE, stream(run.seed, Purpose.WEIGHTS))
-        moved.append(weights(result) - Layout.of(model).flatten(dict(model.named_parameters())).detach())
-    # A first step of NAdam is the sign of the noise.
-    correlation = np.corrcoef(torch.stack(moved))[0, 1]
-    assert abs(correlation) < 5 / len(moved[0]) ** 0.5
-
-
-def test_other_settings_under_the_same_name_have_other_noise(tmp_path):
-    """A training made anew counts as a further release, which is true for independent noise only."""
-    plans = [replace(EVERYBODY[0], noise_multiplier=1e4)]
-    settings = replace(SETTINGS, rounds=1)
-    model = build(TINY, 4, SIZE, stream(RUN.seed, Purpose.WEIGHTS))
-    before = Layout.of(model).flatten(dict(model.named_parameters())).detach()
-    moved = []
-    for name, clip in (("a", 1.0), ("b", 0.5)):
-        other = trained(fresh(tmp_path, name), settings=replace(settings, clip=clip), plans=plans, data=records(6))
-        moved.append(weights(other) - before)
-    # A first step of NAdam is the sign of the noise, whatever its scale.
-    assert abs(np.corrcoef(torch.stack(moved))[0, 1]) < 5 / len(before) ** 0.5
-
-
-def test_the_seed_gives_other_weights_and_other_noise(tmp_path):
-    other = replace(RUN, seed=4)
-    assert not torch.equal(weights(trained(fresh(tmp_path, "a"))), weights(trained(fresh(tmp_path, "b"), other)))
-
-
 @pytest.mark.parametrize("last", [[1], [3], [4], [1, 2, 3, 4]])
 def test_an_interrupted_training_ends_at_the_same_bits_and_counts_every_round_once(tmp_path, paths, last):
     expected = trained(fresh(tmp_path, "straight"))
@@ -188,14 +151,6 @@ def test_rounds_after_the_last_checkpoint_are_repeated_with_the_same_bytes_and_n
     assert torch.equal(weights(trained(paths)), weights(expected))
     (attempt,) = read_ledger(paths["ledger_path"])
     assert len(attempt.releases()) == SETTINGS.rounds * len(PLANS)
-
-
-def test_training_anew_is_another_attempt_and_the_first_stays_counted(paths):
-    trained(paths)
-    finish(paths)
-    trained(paths)
-    attempts = read_ledger(paths["ledger_path"])
-    assert [len(attempt.releases()) for attempt in attempts] == [10, 10]
 
 
 def test_a_ledger_that_lacks_rounds_of_the_checkpoint_is_refused(paths):
@@ -432,12 +387,6 @@ def test_what_changes_speed_is_checked(wrong):
         replace(OFTEN, **wrong)
 
 
-def test_a_copy_of_the_ledger_is_as_good_as_the_ledger(tmp_path, paths):
-    trained(paths)
-    shutil.copyfile(paths["ledger_path"], tmp_path / "copy.jsonl")
-    assert read_ledger(tmp_path / "copy.jsonl") == read_ledger(paths["ledger_path"])
-
-
 EXACT = replace(SETTINGS, noise="os")
 
 
@@ -451,15 +400,6 @@ def test_the_grid_of_exact_noise_fits_every_node(paths):
     loud = [replace(plan, noise_multiplier=3e10) for plan in PLANS]
     with pytest.raises(ValueError, match="fit in"):
         trained(paths, settings=EXACT, plans=loud)
-
-
-def test_noise_of_the_operating_system_differs_every_time_and_keeps_the_epsilon(tmp_path):
-    first, second = (trained(fresh(tmp_path, name), settings=EXACT) for name in "ab")
-    assert not torch.equal(weights(first), weights(second))
-    (attempt,) = read_ledger(tmp_path / "a/ledger.jsonl")
-    assert attempt.header["noise"] == "os"
-    assert 1 <= attempt.header["grid_bits"] <= 31
-    assert {event.kind for event in attempt.events} == {NoisySum(0.5, 0.7)}
 
 
 @pytest.mark.parametrize("seconds", [0, 1e6])
