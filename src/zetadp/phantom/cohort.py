@@ -15,14 +15,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 
 import nibabel as nib
 import numpy as np
 
+from zetadp.base.constraints import Count, OneOf, Seed, Share, Within, check_fields
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text, written_whole
-from zetadp.base.validation import in_range, one_of
 from zetadp.mri.decathlon import write_task
 from zetadp.phantom.anatomy import VoxelGrid, check_shape
 from zetadp.phantom.physics import draw_tissues
@@ -72,32 +72,26 @@ class PhantomSettings:
         the atlas; or ``drawn``, whose anatomy, lesions and scanners are drawn from the seed.
     """
 
-    train_patients: int = 176
-    test_patients: int = 96
-    seed: int = 0
+    train_patients: Count = 176
+    test_patients: Annotated[int, Within(ge=0)] = 96
+    seed: Seed = 0
     grid: tuple[int, int, int] = (64, 64, 24)
-    scanners: int = 11
-    scanner_patients: tuple[int, ...] | None = None
-    tumour_probability: float = 0.9
-    noise: float = 0.03
-    population: str = "standard"
+    scanners: Count = 11
+    scanner_patients: tuple[Annotated[int, Within(ge=0)], ...] | None = None
+    tumour_probability: Share = 0.9
+    noise: Share = 0.03
+    population: Annotated[str, OneOf((*POPULATIONS, DRAWN))] = "standard"
 
     def __post_init__(self) -> None:
         """Refuse impossible settings; turn the lists of configuration files into tuples."""
         object.__setattr__(self, "grid", tuple(self.grid))
         if self.scanner_patients is not None:
             object.__setattr__(self, "scanner_patients", tuple(self.scanner_patients))
-        counts = {"train_patients": 1, "test_patients": 0, "seed": 0, "scanners": 1}
-        for name, low in counts.items():
-            value = getattr(self, name)
-            if value < low:
-                raise ValueError(f"Expected {name} >= {low}, found {value}.")
+        check_fields(self)
         check_shape(self.grid)
-        one_of((*POPULATIONS, DRAWN), population=self.population)
-        in_range(0, 1, tumour_probability=self.tumour_probability, noise=self.noise)
         if self.scanner_patients is not None:
             found, total = len(self.scanner_patients), sum(self.scanner_patients)
-            if found != self.scanners or total != self.train_patients or min(self.scanner_patients) < 0:
+            if found != self.scanners or total != self.train_patients:
                 raise ValueError(
                     f"Expected scanner_patients as {self.scanners} counts that add up to {self.train_patients} "
                     f"(train_patients), found {found} counts that add up to {total}: {self.scanner_patients}."

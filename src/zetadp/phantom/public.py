@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from scipy import ndimage
 
+from zetadp.base.constraints import Count, Seed, Within, check_fields
 from zetadp.mri.slicing import centre_slices, resize_area
 from zetadp.phantom.anatomy import (
     Tissue,
@@ -89,18 +91,15 @@ class PublicSettings:
         share scanner and protocol, as in a cohort: on such public patients, settings of private training are chosen.
     """
 
-    seed: int = 1
-    patients: int = 3000
+    seed: Seed = 1
+    patients: Count = 3000
     grid: tuple[int, int, int] = (64, 64, 24)
-    hospitals: int = 0
+    hospitals: Annotated[int, Within(ge=0)] = 0
 
     def __post_init__(self) -> None:
         """Refuse impossible settings; turn the lists of configuration files into tuples."""
         object.__setattr__(self, "grid", tuple(self.grid))
-        for name, low in (("seed", 0), ("patients", 1), ("hospitals", 0)):
-            value = getattr(self, name)
-            if value < low:
-                raise ValueError(f"Expected {name} >= {low}, found {value}.")
+        check_fields(self)
         check_shape(self.grid)
 
 

@@ -80,22 +80,6 @@ def test_integers_come_back_as_they_were(tmp_path):
             np.testing.assert_array_equal(values[..., index], array)
 
 
-@pytest.mark.parametrize(
-    "suffixes",
-    [
-        BRATS,
-        {"FLAIR": "FLAIR", "T1w": "T1", "T1gd": "T1GD", "T2w": "T2"},
-        {"FLAIR": "t2f", "T1w": "t1n", "T1gd": "t1c", "T2w": "t2w"},
-        {"FLAIR": "T2_FLAIR", "T1w": "T1w", "T1gd": "T1_Gd", "T2w": "T2w"},
-        {"FLAIR": "flair-bias", "T1w": "t1.corrected", "T1gd": "t1wce", "T2w": "t2_brain"},
-    ],
-)
-def test_files_are_recognised_by_a_word_in_their_names(tmp_path, suffixes):
-    task = convert_folder(write_brats(tmp_path / "in", ("a",), suffixes), tmp_path / "out")
-    values, _ = stored(task, "a")
-    np.testing.assert_array_equal(values, np.stack(list(arrays(0).values()), axis=-1))
-
-
 @pytest.mark.parametrize("scale", [1e-3, 0.37, 2000.0])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_floats_come_back_to_half_a_step_and_zero_stays_zero(tmp_path, scale, sign):
@@ -177,15 +161,6 @@ def test_part_is_a_function_of_the_name_with_the_right_share():
     assert all(after == "test" for before, after in zip(parts, grown, strict=True) if before == "test")
 
 
-def test_nobody_moves_when_another_patient_joins(tmp_path):
-    source = write_brats(tmp_path / "in", tuple(f"p{n}" for n in range(6)))
-    before = convert_folder(source, tmp_path / "before", test_fraction=0.5)
-    write_brats(source, ("a_new_one", *(f"p{n}" for n in range(6))))
-    after = convert_folder(source, tmp_path / "after", test_fraction=0.5)
-    assert set(before.training) <= set(after.training)
-    assert set(before.test) <= set(after.test)
-
-
 def test_parts_can_be_given(tmp_path):
     source = write_brats(tmp_path / "in", ("a", "b", "c"))
     table = tmp_path / "parts.tsv"
@@ -264,15 +239,6 @@ def test_a_single_frame_in_four_dimensions_is_a_volume(tmp_path):
     np.testing.assert_array_equal(values[..., 3], arrays(0)["T2w"])
 
 
-def test_two_runs_are_not_chosen_between(tmp_path):
-    source = write_bids(tmp_path / "in", (("01", None),))
-    anat = source / "sub-01/anat"
-    shutil.copy(anat / "sub-01_T1w.nii.gz", anat / "sub-01_run-2_T1w.nii.gz")
-    (found,) = problems(source, tmp_path / "out", test_fraction=0)
-    assert "sub-01_T1w.nii.gz" in found
-    assert "sub-01_run-2_T1w.nii.gz" in found
-
-
 def test_names_that_can_be_read_in_two_ways_are_asked_for(tmp_path):
     names = BRATS | {"T1gd": "T1_post"}
     source = write_brats(tmp_path / "in", suffixes=names)
@@ -315,10 +281,7 @@ def test_folders_that_are_absent_empty_or_taken(tmp_path):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
 
 
-def test_official_keys(tmp_path):
+def test_the_new_task_has_its_name_and_the_rights_of_its_folder(tmp_path):
     task = convert_folder(write_brats(tmp_path / "in"), tmp_path / "out", name="MyTask", test_fraction=0.0)
-    content = json.loads((task.root / "dataset.json").read_text())
-    assert content["name"] == "MyTask"
-    assert content["modality"] == dict(zip("0123", SEQUENCES, strict=True))
-    assert content["numTraining"] == len(content["training"]) == 3
+    assert json.loads((task.root / "dataset.json").read_text())["name"] == "MyTask"
     assert (task.root / "imagesTr").stat().st_mode & 0o777 == (task.root / "imagesTr").parent.stat().st_mode & 0o777

@@ -74,17 +74,6 @@ def test_correlation_is_that_of_the_definition():
         np.testing.assert_allclose(row.correlation, own[a] @ own[b], atol=1e-5)
 
 
-def test_three_copies_make_three_pairs():
-    stack = cohort(12)
-    stack[[3, 7]] = stack[1]
-    found = near_duplicates(stack, names(12))
-    assert sorted(zip(found["patient_a"], found["patient_b"], strict=True)) == [
-        ("p01", "p03"),
-        ("p01", "p07"),
-        ("p03", "p07"),
-    ]
-
-
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_too_few_patients_to_tell(number):
     stack = np.repeat(cohort(1), number, axis=0)

@@ -9,8 +9,6 @@ from decathlon_builder import real_sample, volume, write_volume
 
 from zetadp.base.validation import UserError
 from zetadp.mri.decathlon import SEQUENCES, read_task
-from zetadp.mri.kspace import to_kspace, whiten
-from zetadp.mri.slicing import resize_area
 from zetadp.mri.volumes import check_complete, read_centre_slices, read_volume
 
 SHAPE = (12, 8, 9)
@@ -44,24 +42,6 @@ def test_all_orientations_give_the_same_images(tmp_path, array):
         np.testing.assert_allclose(images, expected(array, 4, 4), rtol=1e-6, err_msg=orientation)
 
 
-@pytest.mark.parametrize("size", [1, 3, 5, 7, 8])
-def test_any_ratio_of_sizes_is_an_area_resize(tmp_path, array, size):
-    path = write_volume(tmp_path / "a.nii.gz", array, "SLP")
-    pictures = array[:, ::-1, 3:6].transpose(3, 2, 1, 0)
-    images = read_centre_slices(path, SEQUENCES, count=3, size=size)
-    np.testing.assert_allclose(images, resize_area(pictures, size), rtol=1e-5)
-
-
-def test_rows_run_to_posterior_columns_to_the_right_and_slices_upwards(tmp_path, array):
-    array = array.copy()
-    array[-3:, -2:, 4, :] = 5000  # right, anterior
-    array[:, :, 5, :] += 1000  # superior
-    images = read_centre_slices(write_volume(tmp_path / "a.nii.gz", array, "LPI"), SEQUENCES, count=3, size=4)
-    brightest = [np.unravel_index(image.argmax(), image.shape) for image in images[:, 1]]
-    assert brightest == [(0, 3)] * 4
-    assert (images[:, 2].mean(axis=(1, 2)) > images[:, 0].mean(axis=(1, 2)) + 900).all()
-
-
 def test_sequences_are_in_canonical_order_whatever_the_file_holds(tmp_path, array):
     canonical = read_centre_slices(write_volume(tmp_path / "a.nii.gz", array), SEQUENCES, count=3, size=4)
     for order in itertools.permutations(range(4)):
@@ -81,17 +61,6 @@ def test_slope_and_intercept_are_applied(tmp_path, array):
     plain = read_centre_slices(write_volume(tmp_path / "a.nii.gz", array), SEQUENCES, count=5, size=4)
     path = write_volume(tmp_path / "b.nii.gz", array, "PIR", slope=0.25, inter=70.0)
     np.testing.assert_allclose(read_centre_slices(path, SEQUENCES, count=5, size=4), 0.25 * plain + 70.0, rtol=1e-5)
-
-
-def test_a_sequence_stored_as_scores_is_read_as_magnitudes_and_the_others_as_they_are(tmp_path, array):
-    array = (100 + array % 251).astype(np.float32)
-    array[:4], array[5, 5, 4, 1] = 0, 1
-    plain = read_centre_slices(write_volume(tmp_path / "a.nii.gz", array), SEQUENCES, count=5, size=4)
-    brain = array[..., 1] > 0
-    array[..., 1] = np.where(brain, (array[..., 1] - 200) / 50, -9)
-    stored = read_centre_slices(write_volume(tmp_path / "b.nii.gz", array), SEQUENCES, count=5, size=4)
-    np.testing.assert_array_equal(stored[[0, 2, 3]], plain[[0, 2, 3]])
-    np.testing.assert_allclose(50 * stored[1], plain[1], atol=1.01)
 
 
 def test_uncompressed_volumes_are_read_too(tmp_path, array):
@@ -199,7 +168,7 @@ def test_completeness_accepts_several_gzip_members_and_plain_files(tmp_path, arr
         check_complete(read_volume(plain))
 
 
-def test_three_real_patients_through_to_whitened_kspace():
+def test_heads_of_three_real_patients_lie_as_they_should():
     task = read_task(real_sample())
     for file in task.training + task.test:
         images = read_centre_slices(task.root / file, task.sequences)
@@ -215,12 +184,3 @@ def test_three_real_patients_through_to_whitened_kspace():
         assert widths[:third].sum() < widths[-third:].sum()  # and narrower at the forehead, which is up
         folded = np.corrcoef(head.ravel(), head[:, ::-1].ravel())[0, 1]
         assert folded > 0.8  # left and right are alike, so they lie along the columns
-
-        kspace = to_kspace(images)
-        assert np.abs(kspace).reshape(4, 20, -1).argmax(axis=2).tolist() == [[16 * 32 + 16] * 20] * 4
-        whitened = whiten(kspace)
-        assert (whitened.shape, whitened.dtype) == ((4, 20, 32, 32), np.dtype("complex64"))
-        assert np.isfinite(whitened).all()
-        for image, exact in zip(whitened.reshape(80, -1), whiten(kspace, epsilon=0).reshape(80, -1), strict=True):
-            np.testing.assert_allclose(np.cov(exact.real, exact.imag), np.eye(2), atol=1e-5)
-            np.testing.assert_allclose(np.cov(image.real, image.imag), np.eye(2), atol=1e-3)  # the ridge

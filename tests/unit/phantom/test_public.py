@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -9,22 +8,18 @@ import pytest
 import zetadp.phantom.public
 from zetadp.base.randomness import Purpose, stream
 from zetadp.mri.slicing import centre_slices, resize_area
-from zetadp.phantom.anatomy import HEALTHY, Tissue, VoxelGrid, load_atlas, sample
+from zetadp.phantom.anatomy import Tissue, VoxelGrid
 from zetadp.phantom.cohort import CohortStream, PhantomSettings, simulate_patient
-from zetadp.phantom.lesions import draw_lesions
-from zetadp.phantom.physics import T1, T2, GradientEcho
 from zetadp.phantom.public import (
-    FIELD_STRENGTHS,
     PublicSettings,
     draw_anatomy,
-    draw_field_strength,
     draw_public_tissues,
     draw_signals,
-    draw_t1_weighted,
     public_stream,
     simulate_public_patient,
 )
 from zetadp.phantom.scanners import CHANNELS
+from zetadp.phantom.shapes import draw_shapes
 
 SETTINGS = PublicSettings(seed=3, patients=16)
 GRID = VoxelGrid(SETTINGS.grid)
@@ -60,15 +55,24 @@ def test_brains_of_another_kind_are_shown_where_they_lie():
     assert all((image[lit] > 0).all() for patient in images for image in patient)
 
 
-def test_patient_is_a_function_of_seed_and_number_alone(images):
-    # In another order, and among another number of patients.
-    for number in (9, 2):
-        again = simulate_public_patient(replace(SETTINGS, patients=1000), number)
-        assert np.array_equal(again, images[number])
-    assert not np.array_equal(images[2], images[9])
-    assert not np.array_equal(simulate_public_patient(replace(SETTINGS, seed=4), 2), images[2])
-    # Seed and number are not added up.
-    assert not np.array_equal(simulate_public_patient(replace(SETTINGS, seed=4), 1), images[2])
+FROZEN = {
+    draw_anatomy: {0: (24.13, 31.84, 73.71, -19.53), 5: (25.18, 57.56, 18.74, -13.01)},
+    draw_shapes: {0: (32.95, -29.1, 58.19, -27.06), 11: (-18.35, 5.42, 84.47, -76.67)},
+}
+"""Of patients of each anatomy: projections of the sequences on fixed noise."""
+
+
+@pytest.mark.parametrize("anatomy", FROZEN)
+def test_public_patients_are_frozen(anatomy):
+    """The shipped networks learnt from them, and their distributions were fixed before any cohort.
+
+    Last bits depend on the processor, and move a projection by far less than a changed draw does.
+    """
+    for number, projections in FROZEN[anatomy].items():
+        # Whichever other patients there are.
+        shown = simulate_public_patient(replace(SETTINGS, patients=number + 1), number, 8, 32, anatomy)
+        noise = np.random.default_rng(0).standard_normal(shown.shape)
+        np.testing.assert_allclose((shown * noise).sum(axis=(1, 2, 3)), projections, rtol=0, atol=1)
 
 
 def test_images_are_magnitudes_of_a_brain_in_the_middle(images):
@@ -118,71 +122,6 @@ def test_contrast_agent_brightens_the_rim_of_tumours():
         gains.append(signals[T1GD, Tissue.RIM] / signals[T1GD, Tissue.WHITE])
         gains[-1] /= signals[T1W, Tissue.RIM] / signals[T1W, Tissue.WHITE]
     assert np.median(gains) > 1.3
-
-
-def test_lesions_of_several_kinds_and_none_occur():
-    atlas = load_atlas()
-    white = partial(sample, atlas.white, atlas)
-    patients = [draw_lesions(np.random.default_rng(seed), white) for seed in range(300)]
-    counts = np.array([len(lesions) for lesions in patients])
-    small = np.array([all(lesion.radius <= 6 for lesion in lesions) and len(lesions) >= 2 for lesions in patients])
-    # Shares of 25 %, 55 % (a fifth of them with two) and 20 %; five standard deviations are 12.5 to 14.4 points.
-    assert 0.12 < (counts == 0).mean() < 0.38
-    assert 0.08 < small.mean() < 0.32
-    assert 0.40 < (~small & (counts > 0)).mean() < 0.70
-    assert counts.max() > 8
-    radii = [lesion.radius for lesions, few in zip(patients, small, strict=True) if not few for lesion in lesions]
-    assert 5 <= min(radii) < 8
-    assert 28 < max(radii) <= 32
-
-
-def test_fractions_sum_to_one_and_cavities_hold_fluid():
-    hollow = solid = 0
-    for number in range(60):
-        inside, fractions = draw_anatomy(public_stream(replace(SETTINGS, patients=60), number), VoxelGrid((32, 32, 8)))
-        assert fractions.shape == (len(Tissue), inside.sum())
-        assert fractions.min() >= 0
-        np.testing.assert_allclose(fractions.sum(axis=0), 1, atol=1e-4)
-        if fractions[Tissue.RIM].max() > 0.5:
-            hollow += not fractions[Tissue.CORE].any()
-            solid += bool(fractions[Tissue.CORE].any())
-    assert solid > hollow > 0
-
-
-def test_field_strengths_fill_their_range():
-    drawn = np.array([draw_field_strength(np.random.default_rng(seed)) for seed in range(400)])
-    assert (drawn >= FIELD_STRENGTHS[0]).all()
-    assert (drawn <= FIELD_STRENGTHS[1]).all()
-    # Evenly over the logarithm: the median is the geometric mean, 1.41 T.
-    assert 1.2 < np.median(drawn) < 1.7
-    assert drawn.min() < 0.53
-    assert drawn.max() > 3.8
-
-
-@pytest.mark.parametrize("field_strength", [1.5, 3.0])
-def test_tissues_scatter_around_published_times_at_published_fields(field_strength):
-    drawn = [draw_public_tissues(np.random.default_rng(seed), field_strength) for seed in range(600)]
-    for times, published in (("t1", T1), ("t2", T2)):
-        logs = np.log([getattr(tissues, times) for tissues in drawn])
-        np.testing.assert_allclose(np.exp(logs.mean(axis=0)), published[field_strength], rtol=0.06)
-        assert 0.11 < logs[:, Tissue.GREY].std() < 0.145
-        assert logs[:, HEALTHY:].std(axis=0).min() > 0.22
-    later = draw_public_tissues(np.random.default_rng(0), 3.0)
-    earlier = draw_public_tissues(np.random.default_rng(0), 0.7)
-    assert (later.t1[1:] > earlier.t1[1:]).all()
-
-
-def test_t1_weighted_protocols_are_of_three_kinds():
-    tissues = draw_public_tissues(np.random.default_rng(0), 1.5)
-    drawn = [draw_t1_weighted(np.random.default_rng(seed), tissues) for seed in range(300)]
-    gradient = [protocol for protocol in drawn if isinstance(protocol, GradientEcho)]
-    inverted = [protocol for protocol in drawn if not isinstance(protocol, GradientEcho) and protocol.ti is not None]
-    assert 0.12 < len(gradient) / 300 < 0.38
-    assert 0.21 < len(inverted) / 300 < 0.49
-    for protocol in drawn:
-        signal = np.abs(protocol.signal(tissues))
-        assert signal[Tissue.CSF] < signal[Tissue.WHITE]
-        assert signal[Tissue.GREY] < 1.05 * signal[Tissue.WHITE]
 
 
 def test_streams_are_not_those_of_the_private_cohort():

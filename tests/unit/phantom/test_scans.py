@@ -20,8 +20,8 @@ from zetadp.phantom.physics import (
     PreparedFlair,
     Protocol,
     Tissues,
-    draw_tissues,
 )
+from zetadp.phantom.procedural import capsule, covered, ellipsoid, inside, superellipsoid, tube, zeros_of_waves
 from zetadp.phantom.scanners import CHANNELS, Scanner, acquire, draw_scanner, draw_vendor_scanner
 
 
@@ -32,24 +32,10 @@ def published(field_strength: float) -> Tissues:
 TISSUES = published(3.0)
 
 
-def test_spin_echo_at_one_time_constant():
-    # TR = T1 leaves 1 - 1/e of the longitudinal part, TE = T2 leaves 1/e of the transverse part.
-    signal = physics.spin_echo(np.array([2.0]), np.array([900.0]), np.array([80.0]), tr=900.0, te=80.0)
-    assert signal == pytest.approx(2 * (1 - 0.36787944) * 0.36787944)
-
-
 def test_inversion_recovery_against_a_hand_computed_value():
     # T1 = 1000 ms, TR = 3000 ms, TI = 500 ms: 1 - 2 e^-0.5 + e^-3 = 1 - 1.2130613 + 0.0497871; TE = T2 / 2.
     signal = physics.inversion_recovery(np.array([1.0]), np.array([1000.0]), np.array([100.0]), 3000.0, 50.0, 500.0)
     assert signal == pytest.approx(-0.1632742 * 0.60653066, rel=1e-6)
-
-
-def test_flair_nulls_the_tissue_whose_t1_is_ti_over_ln2():
-    ti = 2500.0
-    t1 = np.array([ti / np.log(2), 1000.0])
-    signal = physics.inversion_recovery(np.ones(2), t1, np.full(2, 100.0), tr=1e6, te=0.0, ti=ti)
-    assert signal[0] == pytest.approx(0, abs=1e-12)
-    assert signal[1] > 0.8
 
 
 @pytest.mark.parametrize("tr", [2000.0, 9000.0, 1e6])
@@ -81,20 +67,6 @@ def test_rician_noise_in_air_is_rayleigh():
     values = physics.rician(np.zeros(200_000, dtype=np.float32), 3.0, np.random.default_rng(1))
     assert values.mean() == pytest.approx(3 * np.sqrt(np.pi / 2), rel=0.01)
     assert values.std() == pytest.approx(3 * np.sqrt(2 - np.pi / 2), rel=0.01)
-
-
-def test_rician_noise_in_strong_signal_is_gaussian_and_keeps_no_sign():
-    signal = np.full(200_000, -100.0, dtype=np.float32)
-    values = physics.rician(signal, 2.0, np.random.default_rng(2))
-    assert values.mean() == pytest.approx(np.sqrt(100**2 + 2**2), rel=1e-3)
-    assert values.std() == pytest.approx(2, rel=0.02)
-
-
-def test_tissues_scatter_around_the_published_means():
-    draws = np.array([draw_tissues(stream(0, Purpose.COHORT, 9, i), 1.5).t1 for i in range(400)])
-    np.testing.assert_allclose(np.exp(np.log(draws).mean(axis=0)), T1[1.5], rtol=0.04)
-    assert 0.04 < np.log(draws[:, Tissue.GREY]).std() < 0.06
-    assert 0.12 < np.log(draws[:, Tissue.RIM]).std() < 0.18
 
 
 @pytest.mark.parametrize("draw", [draw_scanner, draw_vendor_scanner])
@@ -130,14 +102,6 @@ def test_jitter_stays_within_its_spread(nominal):
     assert Protocol(500, 10).jittered(rng, 0.05).ti is None
 
 
-def test_spoiled_gradient_echo_at_right_angle_is_saturation_recovery():
-    # cos 90 = 0: 2 (1 - 1/e) e^(-1/2) for TR = T1 and TE = T2* / 2.
-    signal = physics.spoiled_gradient_echo(
-        np.array([2.0]), np.array([30.0]), np.array([10.0]), tr=30.0, te=5.0, flip=np.pi / 2
-    )
-    assert signal == pytest.approx(2 * (1 - 0.36787944) * 0.60653066)
-
-
 def test_spoiled_gradient_echo_is_the_steady_state_of_its_pulses():
     """Magnetisation that is tipped and recovers again and again settles at the formula."""
     t1, tr, flip, along = 900.0, 12.0, np.deg2rad(20), 1.0
@@ -148,25 +112,11 @@ def test_spoiled_gradient_echo_is_the_steady_state_of_its_pulses():
     assert signal == pytest.approx(across, rel=1e-9)
 
 
-def test_ernst_angle_gives_the_most_signal():
-    tr, t1 = 10.0, np.array([1000.0])
-    best = np.arccos(np.exp(-tr / t1[0]))
-    at = [physics.spoiled_gradient_echo(np.ones(1), t1, t1, tr, 2.0, best + d)[0] for d in (-0.02, 0.0, 0.02)]
-    assert at[1] > max(at[0], at[2])
-
-
 def test_preparation_of_no_length_is_plain_inversion_recovery():
     arguments = (TISSUES.density, TISSUES.t1, TISSUES.t2, 5000.0, 120.0, 1700.0)
     np.testing.assert_allclose(
         physics.prepared_inversion_recovery(*arguments, preparation=0.0), physics.inversion_recovery(*arguments)
     )
-
-
-def test_endless_preparation_leaves_nothing_to_invert():
-    signal = physics.prepared_inversion_recovery(
-        np.ones(1), np.array([1000.0]), np.array([80.0]), 5000.0, 0.0, 1000.0, preparation=1e5
-    )
-    assert signal == pytest.approx(1 - np.exp(-1))
 
 
 @pytest.mark.parametrize("tr", [3000.0, 5000.0, 1e6])
@@ -241,3 +191,50 @@ def test_parallel_imaging_makes_the_middle_noisy_and_leaves_the_signal():
     # At 56 mm from the middle and farther: one plus a half or less.
     assert 1.0 < uneven[rim].std() / even[rim].std() < 1.5
     assert uneven[middle].mean() == pytest.approx(even[middle].mean(), rel=0.02)
+
+
+def test_shares_of_a_voxel_are_averages_over_it():
+    fine = np.linspace(-2, 2, 4001)
+    for depth in (-3.0, -1.3, 0.0, 0.4, 5.0):
+        assert inside(np.array(depth), 4.0) == pytest.approx((fine + depth > 0).mean(), abs=1e-3)
+        for half in (0.3, 1.5, 4.0):
+            share = covered(np.array(depth), half, 4.0)
+            assert share == pytest.approx((np.abs(fine + depth) < half).mean(), abs=1e-3)
+
+
+def test_sphere_has_its_exact_depth():
+    rng = np.random.default_rng(0)
+    place = rng.uniform(-20, 20, (3, 200))
+    depth = ellipsoid(place, (1.0, 2.0, 3.0), (12.0, 12.0, 12.0))
+    distance = np.linalg.norm(place - np.array([[1.0], [2.0], [3.0]]), axis=0)
+    np.testing.assert_allclose(depth, 12 - distance, atol=1e-9)
+
+
+def test_superellipsoid_passes_through_its_half_axes():
+    for axis in range(3):
+        reduced = tuple(np.array([1.0 if axis == other else 0.0]) for other in range(3))
+        assert superellipsoid(reduced, (5.0, 6.0, 7.0), 2.4) == pytest.approx(0, abs=1e-12)
+    # Larger powers fill the corners.
+    corner = (np.array([0.6]),) * 3
+    depths = [superellipsoid(corner, (5.0, 6.0, 7.0), power)[0] for power in (2.0, 4.0)]
+    assert depths[0] < 0 < depths[1]
+
+
+def test_capsule_tapers_between_its_ends():
+    start, end = np.array([0.0, 0.0, 0.0]), np.array([10.0, 0.0, 0.0])
+    place = np.array([[-5.0, 0, 0], [0, 4, 0], [5, 4, 0], [10, 4, 0], [16, 0, 0]]).T
+    np.testing.assert_allclose(capsule(place, start, end, 1.0, 3.0), [4, 3, 2, 1, 3])
+
+
+def test_tube_is_the_union_of_its_rods():
+    points = ((0.0, 0.0, 0.0, 1.0), (10.0, 0.0, 0.0, 1.0), (10.0, 10.0, 0.0, 1.0))
+    place = np.array([[5.0, 3.0, 0.0], [13.0, 7.0, 0.0]]).T
+    np.testing.assert_allclose(tube(place, points, 1.0), [2, 2])
+    np.testing.assert_allclose(tube(place, points, np.array([1.0, 2.0])), [2, 1])
+
+
+def test_zeros_of_one_wave_lie_where_the_cosine_vanishes():
+    frequencies, phases = np.array([[0.5], [0.0], [0.0]]), np.array([0.0])
+    near = np.pi + np.linspace(-0.3, 0.3, 7)  # cos(0.5 x) vanishes at x = pi
+    place = np.stack([near, np.zeros(7), np.ones(7)])
+    np.testing.assert_allclose(np.abs(zeros_of_waves(place, frequencies, phases)), np.abs(near - np.pi), atol=3e-3)

@@ -252,16 +252,23 @@ KSPACE = to_kspace(IMAGE).astype(np.complex64)
 TARGET = np.abs(IMAGE)[:, 16:48].astype(np.float32)
 
 
-def examination(path: Path, kspace: object = KSPACE, target: object = TARGET, patient: object = "p") -> Path:
+def examination(
+    path: Path,
+    kspace: object = KSPACE,
+    target: object = TARGET,
+    patient: object = "p",
+    shown: tuple[int, int] = (32, 32),
+) -> Path:
     """Write an examination in the layout of fastMRI; what is None is left out."""
     with h5py.File(path, "w") as file:
         if kspace is None:
             file.create_group("kspace")
         else:
             file["kspace"] = kspace
-        file["reconstruction_esc"] = target
-        file["ismrmrd_header"] = header((64, 32), (32, 32))
-        file.attrs.update(patient_id=patient, acquisition="CORPD_FBK")
+        if target is not None:
+            file["reconstruction_esc"] = target
+        file["ismrmrd_header"] = header((64, 32), shown)
+        file.attrs.update({"acquisition": "CORPD_FBK"} | ({} if patient is None else {"patient_id": patient}))
     return path
 
 
@@ -286,6 +293,10 @@ EMPTY = KSPACE * (np.arange(3) > 0)[:, None, None]
         {"kspace": 0 * KSPACE},
         {"kspace": compound()},
         {"kspace": None},
+        {"kspace": np.full_like(KSPACE, np.nan)},
+        {"target": None},
+        {"patient": None},
+        {"shown": (16, 16)},
         {"kspace": KSPACE[:0], "target": TARGET[:0]},
         {"target": TARGET[:, ::-1]},
         {"kspace": 2 * KSPACE},

@@ -10,7 +10,6 @@ from zetadp.tasks.scattering import (
     CHANNELS,
     HIGHEST,
     MODULATIONS,
-    PASS,
     PER_OCTAVE,
     RATE,
     WINDOWS,
@@ -46,33 +45,6 @@ def test_coefficients_are_those_of_kymatio():
     for place, expected in KYMATIO.items():
         # Kymatio takes 3.1415 for pi, and float32 for its filters.
         assert found[place].item() == pytest.approx(expected, rel=1e-4)
-
-
-def test_a_constant_image_has_a_mean_and_nothing_else():
-    found = scattering_of_images(torch.full((1, 28, 28), 0.7))[0]
-    assert torch.allclose(found[0], torch.tensor(0.7), atol=1e-4)
-    assert found[1:].abs().max() < 1e-4
-
-
-@pytest.mark.parametrize("number", range(8))
-def test_the_wavelet_along_a_plane_wave_answers_most(number):
-    angle = (3 - number) * np.pi / 8
-    y, x = np.mgrid[:28, :28]
-    wave = torch.from_numpy(np.cos(3 * np.pi / 4 * (y * np.cos(angle) + x * np.sin(angle)))[None]).float()
-    energy = scattering_of_images(wave)[0, 1:17, 2:5, 2:5].square().sum(dim=(1, 2))
-    assert energy.argmax() == number
-
-
-@pytest.mark.parametrize("features", [scattering_of_images, lambda images: normalised(scattering_of_images(images))])
-def test_features_of_an_image_do_not_depend_on_others(features):
-    images = torch.rand(2 * PASS + 3, 28, 28, generator=torch.Generator().manual_seed(0))
-    together = features(images)
-    others = torch.rand_like(images) * 100
-    for place in (0, PASS, 2 * PASS + 2):
-        among = others.clone()
-        among[place] = images[place]
-        assert torch.equal(features(among)[place], together[place])
-        assert torch.allclose(features(images[place : place + 1])[0], together[place], rtol=1e-4, atol=1e-5)
 
 
 def test_each_group_of_channels_has_mean_zero_and_variance_at_most_one():

@@ -57,8 +57,8 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
     - ``votes``: share of the slices that vote for it
     - ``probability``: its mean probability over the slices
     - ``alternative``: the sequence with the next most votes
-    - ``doubt``: why not to trust the answer, `abstention.UNSURE` or `abstention.UNLIKE`. Empty for a trusted answer,
-      None if `abstention.abstention_for` has no thresholds for the model.
+    - ``doubt``: why not to trust the answer, `UNSURE` or `UNLIKE`. Empty for a trusted answer,
+      None if `abstention_for` has no thresholds for the model.
 
     Raises
     ------

@@ -200,22 +200,12 @@ def index(clips: Clips, unit: str, sizes: Mapping[str, int]) -> pd.DataFrame:
     return checked(pd.DataFrame(rows), sizes, "the clips")
 
 
-def fetch_archive(*, archive: Path, url: str = OFFICIAL_URL, md5: str = OFFICIAL_MD5) -> None:
+def fetch_archive(*, archive: Path) -> None:
     """Download the official archive (2.4 GB) and verify it. An interrupted download is resumed.
 
-    Parameters
-    ----------
-    archive
-        Where the archive goes.
-    url, md5
-        Address and checksum of the archive. The default checksum is the one that torchaudio publishes.
-
-    Raises
-    ------
-    UserError
-        If the archive cannot be downloaded or has another checksum.
+    The checksum is the one that torchaudio publishes.
     """
-    download(url, archive, md5)
+    download(OFFICIAL_URL, archive, OFFICIAL_MD5)
 
 
 def _files(source: Path) -> Iterator[tuple[str, str, bytes]]:

@@ -6,8 +6,11 @@ Hillenbrand et al. 1995). Durations, loci of consonants and all variation are gu
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,71 +24,43 @@ FRAMES = LENGTH // STEP + 1
 UPPER = ((3500.0, 220.0), (4500.0, 300.0))
 """Frequency and bandwidth of the fourth and the fifth formant, which do not move."""
 
-# A segment: milliseconds; three formants at its start and at its end; amplitudes of pulses, of noise that passes the
-# formants, and of noise at a place of its own; centre and width of that place in Hz.
-Segment = tuple[float, tuple[float, float, float], tuple[float, float, float], float, float, float, float, float]
-_N = (250.0, 1500.0, 2500.0)
-_AW, _OW, _EH = (750.0, 1300.0, 2500.0), (540.0, 980.0, 2400.0), (580.0, 1800.0, 2550.0)
-_W, _AY, _IH = (430.0, 850.0, 2300.0), (750.0, 1250.0, 2500.0), (400.0, 2050.0, 2650.0)
-_AA, _AH, _Y, _L, _R = (
-    (760.0, 1150.0, 2450.0),
-    (650.0, 1220.0, 2450.0),
-    (280.0, 2250.0, 2950.0),
-    (360.0, 1100.0, 2700.0),
-    (340.0, 1150.0, 1600.0),
-)
-_D, _G, _P, _T = (250.0, 1700.0, 2650.0), (260.0, 1400.0, 2200.0), (250.0, 900.0, 2200.0), (300.0, 1750.0, 2650.0)
-NASAL = 0.35
-SCRIPTS: dict[str, tuple[Segment, ...]] = {
-    "down": (
-        (40, _D, _D, 0.08, 0, 0, 4000, 1500),
-        (15, _D, _D, 0.2, 0.1, 0.35, 4000, 1800),
-        (230, _AW, _W, 1, 0.03, 0, 4000, 1500),
-        (130, _N, _N, NASAL, 0, 0, 4000, 1500),
-    ),
-    "go": (
-        (45, _G, _G, 0.08, 0, 0, 1500, 600),
-        (22, _G, _G, 0.15, 0.15, 0.4, 1500, 700),
-        (320, _OW, _W, 1, 0.03, 0, 1500, 600),
-    ),
-    "left": (
-        (90, _L, _L, 0.5, 0, 0, 4000, 2500),
-        (150, _EH, _EH, 1, 0.03, 0, 4000, 2500),
-        (100, _EH, _EH, 0, 0.05, 0.12, 4500, 3500),
-        (60, _T, _T, 0, 0, 0, 5000, 2000),
-        (40, _T, _T, 0, 0.1, 0.4, 5000, 2000),
-    ),
-    "no": (
-        (100, _N, _N, NASAL, 0, 0, 1500, 600),
-        (330, _OW, _W, 1, 0.03, 0, 1500, 600),
-    ),
-    "right": (
-        (90, _R, _R, 0.5, 0, 0, 5000, 2000),
-        (240, _AY, _IH, 1, 0.03, 0, 5000, 2000),
-        (70, _T, _T, 0, 0, 0, 5000, 2000),
-        (45, _T, _T, 0, 0.1, 0.4, 5000, 2000),
-    ),
-    "stop": (
-        (140, _T, _T, 0, 0, 0.5, 6200, 1300),
-        (60, _T, _T, 0, 0, 0, 5000, 2000),
-        (18, _T, _T, 0, 0.1, 0.4, 5000, 2000),
-        (200, _AA, _AA, 1, 0.03, 0, 1500, 2000),
-        (75, _P, _P, 0, 0, 0, 900, 900),
-        (25, _P, _P, 0, 0.15, 0.2, 900, 1200),
-    ),
-    "up": (
-        (170, _AH, _AH, 1, 0.03, 0, 900, 1200),
-        (90, _P, _P, 0, 0, 0, 900, 900),
-        (30, _P, _P, 0, 0.15, 0.25, 900, 1200),
-    ),
-    "yes": (
-        (80, _Y, _Y, 0.5, 0, 0, 6200, 1300),
-        (170, _EH, _EH, 1, 0.03, 0, 6200, 1300),
-        (190, _T, _T, 0, 0, 0.5, 6200, 1300),
-    ),
-}
 RELEASED = 0.7
 """Share of final stop consonants with an audible burst."""
+
+
+class Segment(NamedTuple):
+    """A part of a word.
+
+    Attributes
+    ----------
+    milliseconds
+        Its length.
+    first, last
+        Three formants at its start and at its end, in Hz.
+    loud
+        Amplitudes of pulses, of noise that passes the formants, and of noise at a place of its own.
+    noise
+        Centre and width of that place in Hz.
+    """
+
+    milliseconds: float
+    first: tuple[float, ...]
+    last: tuple[float, ...]
+    loud: tuple[float, ...]
+    noise: tuple[float, ...]
+
+
+@lru_cache
+def scripts() -> dict[str, list[Segment]]:
+    """Return the segments of each word (``phones.csv``)."""
+    found: dict[str, list[Segment]] = {}
+    with Path(__file__).with_name("phones.csv").open(encoding="utf-8", newline="") as file:
+        _, *rows = csv.reader(file)
+    for word, *row in rows:
+        time, *rest = map(float, row)
+        segment = Segment(time, tuple(rest[:3]), tuple(rest[3:6]), tuple(rest[6:9]), tuple(rest[9:]))
+        found.setdefault(word, []).append(segment)
+    return found
 
 
 @dataclass(frozen=True)
@@ -139,21 +114,21 @@ def simulated_words(
 def _tracks(word: str, how: Variation, random: np.random.Generator) -> np.ndarray:
     """Return formants, amplitudes and the place of noise at each frame of a clip, and the pitch, shape (9, frame)."""
     size = random.uniform(0.92, 1.38)
-    segments = list(SCRIPTS[word])
-    if segments[-1][6] in (900, 5000) and random.random() > RELEASED:
+    segments = list(scripts()[word])
+    if segments[-1].noise[0] in (900, 5000) and random.random() > RELEASED:
         segments.pop()
     rate = np.exp(random.normal(0, 0.22)) * 1.15
-    lengths = np.array([each[0] for each in segments]) * rate
+    lengths = np.array([each.milliseconds for each in segments]) * rate
     lengths *= np.exp(random.normal(0, how.durations, len(segments)))
     lengths *= min(1, 920 / lengths.sum())
     ends = lengths.cumsum()
     begin = np.clip(random.normal(500, 110) - ends[-1] / 2, 10, 990 - ends[-1])
     times, values = [0.0], [np.zeros(8)]
     accent = np.exp(random.normal(0, 0.05, 3))
-    for number, (_, first, last, *rest) in enumerate(segments):
+    for number, (_, first, last, amplitudes, place) in enumerate(segments):
         own = accent * np.exp(random.normal(0, how.formants, 3)) * size
-        loud = np.array(rest[:3]) * np.exp(random.normal(0, 0.3, 3))
-        noise = np.array(rest[3:]) * np.exp(random.normal(0, 0.12, 2))
+        loud = np.array(amplitudes) * np.exp(random.normal(0, 0.3, 3))
+        noise = np.array(place) * np.exp(random.normal(0, 0.12, 2))
         start, length = ends[number] - lengths[number], lengths[number]
         # Amplitudes change within 12 ms, formants glide between neighbouring segments.
         edge = min(12.0, 0.3 * length)

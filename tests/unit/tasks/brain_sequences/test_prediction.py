@@ -2,12 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import nibabel as nib
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from decathlon_builder import oriented_affine, volume, write_volume
+from decathlon_builder import volume, write_volume
 from public_head import write_public_head
 from torch import nn
 from training_builder import NETWORKS, TINY, network
@@ -75,13 +74,6 @@ def test_input_is_prepared_as_in_training(tmp_path, brain):
     np.testing.assert_allclose(images, standardise(slices), rtol=0, atol=rounding / slices.std(axis=(-2, -1)).min())
 
 
-def test_scores_of_standard_deviations_are_prepared_as_in_training(tmp_path, brain):
-    stored = np.where(np.arange(SHAPE[0])[:, None, None, None] > 3, (brain - 500.0) / 200, 0)
-    path = write_volume(tmp_path / "brain.nii.gz", stored.astype(np.float32))
-    whitened = whiten(to_kspace(read_centre_slices(path, SEQUENCES, SLICES, SIZE)))
-    np.testing.assert_allclose(recorded(finished(tmp_path), path), whitened, atol=1e-4)
-
-
 @pytest.mark.parametrize("name", ["complex pooled", "complex fourier", "real image", "linear"])
 def test_orientation_and_axes_do_not_matter(tmp_path, brain, name):
     model = finished(tmp_path, NETWORKS[name])
@@ -134,52 +126,10 @@ def with_slice(brain, value):
     return changed
 
 
-def without_affine(brain) -> bytes:
-    """Return a file whose affine is all zero, which the library does not write itself."""
-    content = bytearray(nib.Nifti1Image(brain, np.eye(4)).to_bytes())
-    content[252:256] = b"\0\0\1\0"  # qform_code 0, sform_code 1
-    content[280:328] = bytes(48)
-    return bytes(content)
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda brain: with_slice(brain, np.nan), "channel 2 slice 5"),
-        (lambda brain: with_slice(brain, 7), "channel 2 slice 5"),
-        (lambda brain: brain[:, :, :, None], "found 5-D"),
-        (lambda brain: brain.astype(np.complex64), "real voxels .* found complex64"),
-    ],
-)
-def test_a_volume_without_usable_images_is_refused(tmp_path, brain, make, words):
-    values = make(brain)
-    path = tmp_path / "odd.nii"
-    nib.save(nib.Nifti1Image(values, oriented_affine("RAS", SHAPE)), path)
-    with pytest.raises(UserError, match=words) as error:
+def test_a_volume_without_usable_images_is_refused(tmp_path, brain):
+    path = write_volume(tmp_path / "odd.nii", with_slice(brain, np.nan))
+    with pytest.raises(UserError, match=r"channel 2 slice 5 .*odd\.nii|odd\.nii.* channel 2 slice 5"):
         predict_volume(finished(tmp_path), path)
-    assert str(path) in str(error.value)
-
-
-@pytest.mark.parametrize("damage", ["absent", "truncated", "altered", "text", "no affine"])
-def test_a_damaged_file_is_named(tmp_path, brain, damage):
-    path = write_volume(tmp_path / "brain.nii.gz", brain)
-    content = path.read_bytes()
-    middle = len(content) // 2
-    if damage == "absent":
-        path.unlink()
-    elif damage == "no affine":
-        path = path.with_suffix("")
-        path.write_bytes(without_affine(brain))
-    else:
-        changed = {
-            "truncated": content[:middle],
-            "altered": content[:middle] + bytes(200) + content[middle + 200 :],
-            "text": b"no volume",
-        }
-        path.write_bytes(changed[damage])
-    with pytest.raises(UserError) as error:
-        predict_volume(finished(tmp_path), path)
-    assert str(path) in str(error.value)
 
 
 def test_a_head_on_a_study_answers_only_for_all_sequences_together(tmp_path, brain):

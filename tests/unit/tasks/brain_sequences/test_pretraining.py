@@ -8,9 +8,21 @@ import torch
 from public_discs import NETWORK, SEQUENCES, SETTINGS, public
 
 from zetadp.base.validation import UserError
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.settings import TrainingSettings
+from zetadp.core.start import backbone_of, record_features, shipped_backbone, with_public
+from zetadp.mri.kspace import to_kspace, whiten
+from zetadp.nn.activations import ConjMish
 from zetadp.nn.backbone import load_backbone
-from zetadp.nn.models import NetworkSettings, build
-from zetadp.tasks.brain_sequences.pretraining import PublicImages, draw_batch, pretrain
+from zetadp.nn.models import NetworkSettings
+from zetadp.tasks.brain_sequences.pretraining import (
+    EVERY,
+    PublicImages,
+    draw_batch,
+    pretrain,
+    public_accuracy,
+    read_all_layers,
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,38 +41,6 @@ def test_it_learns_and_says_how_well_on_patients_it_never_saw(made):
     assert set(accuracy) == {"2", "8", "16"}
     assert accuracy["16"] > 0.8
     assert made.provenance["held_out_patients"] == 10
-
-
-def test_public_heads_are_the_best_of_their_kind(made, images):
-    """A head that starts elsewhere and is trained to the end has no lower loss on the images it was fitted on."""
-    features, labels = features_of(made, images[::2])
-    for components in (2, 16):
-        settings = NetworkSettings(family="head", domain="features", components=components, start="public")
-        head = build(settings, 4, 16, np.random.default_rng(0))
-        head.load_state_dict(made.start(settings))
-
-        def loss(head=head):
-            return torch.nn.functional.cross_entropy(head(features), labels)
-
-        before = float(loss().detach())
-        optimiser = torch.optim.LBFGS(head.parameters(), max_iter=100, line_search_fn="strong_wolfe")
-
-        def closure(head=head, optimiser=optimiser):
-            optimiser.zero_grad()
-            value = torch.nn.functional.cross_entropy(head(features), labels)
-            value.backward()
-            return value
-
-        optimiser.step(closure)
-        assert float(loss().detach()) > before - 0.02
-
-
-def features_of(backbone, images):
-    from zetadp.mri.kspace import to_kspace, whiten
-
-    found = torch.from_numpy(backbone.features(whiten(to_kspace(images))))
-    labels = torch.arange(4).repeat_interleave(3).repeat(len(images))
-    return found.flatten(0, 2).unsqueeze(1), labels
 
 
 def test_an_interrupted_training_ends_with_the_same_bits(images, made, tmp_path, monkeypatch):
@@ -150,24 +130,16 @@ def test_features_are_those_before_the_head(made):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("network", "settings", "words"),
     [
-        ({"family": "real", "transform": "none"}, "family complex with head pooled"),
-        ({"head": "hidden"}, "family complex with head pooled"),
+        (replace(NETWORK, family="real", transform="none"), SETTINGS, "family complex with head pooled"),
+        (replace(NETWORK, head="hidden"), SETTINGS, "family complex with head pooled"),
+        (NETWORK, replace(SETTINGS, batch=30), "multiple of 4"),
     ],
 )
-def test_other_networks_make_no_backbone(images, tmp_path, change, words):
+def test_other_networks_and_batches_make_no_backbone(images, tmp_path, network, settings, words):
     with pytest.raises(UserError, match=words):
-        pretrain(
-            replace(NETWORK, **change), SETTINGS, PublicImages(images, images, SEQUENCES), checkpoint=tmp_path / "c"
-        )
-
-
-def test_a_batch_that_cannot_be_shared_by_the_sequences_is_refused(images, tmp_path):
-    with pytest.raises(UserError, match="multiple of 4"):
-        pretrain(
-            NETWORK, replace(SETTINGS, batch=30), PublicImages(images, images, SEQUENCES), checkpoint=tmp_path / "c"
-        )
+        pretrain(network, settings, PublicImages(images, images, SEQUENCES), checkpoint=tmp_path / "c")
 
 
 def test_starts_of_another_shape_and_slices_of_another_size_are_refused(made):
@@ -178,3 +150,104 @@ def test_starts_of_another_shape_and_slices_of_another_size_are_refused(made):
     assert made.start(replace(NETWORK, start="public")).keys() == made.network.state_dict().keys()
     with pytest.raises(UserError, match="slices of 16 x 16"):
         made.features(np.zeros((2, 8, 8), dtype=np.complex64))
+
+
+HELD_OUT = 8
+
+
+@pytest.fixture(scope="module")
+def kinds():
+    """Two kinds of public patients; of the second, images are upside down."""
+    return {"atlas": public(40), "shapes": public(40, 5)[..., ::-1, :]}
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory):
+    watched = PublicImages(public(40), public(10, 1), SEQUENCES)
+    return pretrain(NETWORK, SETTINGS, watched, checkpoint=tmp_path_factory.mktemp("readout") / "checkpoint")
+
+
+@pytest.fixture(scope="module")
+def layers(backbone, kinds):
+    return read_all_layers(backbone, kinds, (2, 16), HELD_OUT)
+
+
+def test_statistics_are_means_and_deviations_of_every_activation(backbone):
+    images = torch.from_numpy(whiten(to_kspace(public(2)))).reshape(-1, 1, 16, 16)
+    seen = []
+
+    def keep(_module, _inputs, output):
+        seen.append(output)
+
+    hooks = [m.register_forward_hook(keep) for m in backbone.network.blocks if isinstance(m, ConjMish)]
+    backbone.network.features(images.requires_grad_())  # with gradients no activation is passed by
+    for hook in hooks:
+        hook.remove()
+    expected = []
+    for stacked in seen:
+        real, imaginary = (part.detach().numpy() for part in stacked.chunk(2, 1))
+        size = np.abs(real + 1j * imaginary).astype(np.float64)
+        deviation = size.std((2, 3), ddof=1)
+        expected += [real.mean((2, 3)), imaginary.mean((2, 3)), size.mean((2, 3)), deviation]
+    with torch.no_grad():
+        found = backbone.network.layer_statistics(images)
+    assert found.shape == (len(images), 4 * (8 + 16))
+    assert np.allclose(found, np.concatenate(expected, 1), rtol=1e-4, atol=1e-4)
+
+
+def test_heads_on_all_layers_classify_both_kinds_of_patients(layers, kinds):
+    for images in kinds.values():
+        assert public_accuracy(layers, images[:HELD_OUT])["16"] > 0.85
+    assert layers.provenance["held_out_accuracy"].keys() == kinds.keys()
+    assert layers.provenance["layers"]["patients"] == {"atlas": 32, "shapes": 32}
+
+
+def test_components_are_uncorrelated_with_unit_variance_on_public_images(layers, kinds):
+    learnt = np.concatenate([images[HELD_OUT:, :, ::EVERY] for images in kinds.values()])
+    found = np.stack([layers.features(whiten(to_kspace(each))) for each in learnt]).reshape(-1, layers.components)
+    real = found.view(np.float32)
+    assert layers.components == 16
+    assert np.allclose(real.mean(0), 0, atol=1e-3)
+    # Directions in which public images hardly vary are shrunk; the first ones are not.
+    assert np.allclose(np.cov(real[:, :6].T), np.eye(6), atol=0.05)
+
+
+def test_nothing_is_learnt_from_patients_that_are_held_out(layers, backbone, kinds):
+    others = {name: np.concatenate([images[:HELD_OUT] * 0 + 1, images[HELD_OUT:]]) for name, images in kinds.items()}
+    again = read_all_layers(backbone, others, (2, 16), HELD_OUT)
+    assert all(torch.equal(value, again.tensors()[name]) for name, value in layers.tensors().items())
+    assert again.provenance["held_out_accuracy"] != layers.provenance["held_out_accuracy"]
+
+
+def test_features_of_a_study_are_less_the_mean_of_its_own_record_alone(layers, backbone, kinds, tmp_path):
+    study = read_all_layers(backbone, kinds, (2, 16), HELD_OUT, centred=True)
+    for images in kinds.values():
+        assert public_accuracy(study, images[:HELD_OUT])["16"] > 0.85
+    kspace = whiten(to_kspace(public(3)))
+    found = record_features(study, kspace)
+    np.testing.assert_allclose(found.mean(axis=(1, 2)), 0, atol=1e-3)
+    assert np.array_equal(record_features(study, kspace[[1]])[0], found[1])
+    raw = record_features(replace(study, centred=False), kspace)
+    assert abs(raw.mean(axis=(1, 2))).max() > 0.1
+    np.testing.assert_allclose(found, raw - raw.mean(axis=(1, 2), keepdims=True), atol=1e-3)
+    study.save(tmp_path / "study.safetensors")
+    assert np.array_equal(record_features(load_backbone(tmp_path / "study.safetensors"), kspace), found)
+
+
+@pytest.mark.parametrize("domain", ["features", "layers", "study"])
+def test_a_plan_finds_the_shipped_backbone_of_its_network(domain):
+    network = NetworkSettings("head", domain, components=8, start="public")
+    plan = Plan(RunName("a", "federated", "8", 0), network, TrainingSettings(1), (NodeConstants("a", 2, 1),), delta=0.1)
+    plan = with_public(plan, load_backbone(shipped_backbone(network)))
+    found = backbone_of(plan, None)
+    assert (found.layers, found.centred) == (domain != "features", domain == "study")
+    assert found.components == 64
+    other = replace(network, domain="layers" if domain == "features" else "features")
+    assert shipped_backbone(other) != shipped_backbone(network)
+
+
+def test_images_are_no_unit_where_they_change_each_other():
+    network = NetworkSettings("head", "study", components=8)
+    nodes = (NodeConstants("a", 2, 1),)
+    with pytest.raises(UserError, match="unit patient for domain study"):
+        Plan(RunName("a", "federated", "8", 0), network, TrainingSettings(1), nodes, delta=0.1, unit="image")

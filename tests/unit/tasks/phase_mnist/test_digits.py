@@ -99,12 +99,6 @@ def test_a_damaged_file_is_refused(tiny, damage):
         read_digits(folder, "train", source)
 
 
-def test_the_files_of_another_data_set_are_refused(tiny):
-    _, folder, _ = tiny
-    with pytest.raises(UserError, match="train images of MNIST"):
-        read_digits(folder, "train", MNIST)
-
-
 def test_what_is_missing_is_fetched_and_checked(tiny, tmp_path, monkeypatch):
     source, folder, values = tiny
     quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})

@@ -74,16 +74,6 @@ def test_disjoint_pairs_of_the_training_images_are_29071():
     assert len(disjoint_pairs(labels, "train", seed=0).labels) == 29_071
 
 
-@KINDS
-def test_no_example_has_an_image_of_the_other_part(make):
-    # Each part is paired from its own labels alone: positions are within it.
-    train, test = make(LABELS[:4000], "train", seed=0), make(LABELS[4000:], "test", seed=0)
-    assert max(train.real.max(), train.imaginary.max()) < 4000
-    assert max(test.real.max(), test.imaginary.max()) < 1000
-    images = np.zeros((4000, 28, 28), dtype=np.uint8)  # of the training part; those of the other are 255
-    assert not values_of(train, images).any()
-
-
 def test_examples_hold_both_images_between_zero_and_one():
     images = np.random.default_rng(0).integers(0, 256, (5000, 28, 28), dtype=np.uint8)
     pairs = drawn_pairs(LABELS, "train", seed=0)

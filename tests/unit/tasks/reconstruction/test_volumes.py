@@ -5,10 +5,12 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
+from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from zetadp.base.validation import UserError
 from zetadp.mri.kspace import to_image
-from zetadp.tasks.reconstruction.settings import Examinations
+from zetadp.tasks.reconstruction.quality import nmse, psnr, ssim
+from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings
 from zetadp.tasks.reconstruction.simulated import examination
 from zetadp.tasks.reconstruction.volumes import KspaceVolume, cut, read_folder, read_volume, sizes
 
@@ -70,23 +72,6 @@ def test_patients_differ_and_have_phase_and_noise(volume):
     assert 0.005 < noise.real.std() < 0.1
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda file: file.pop("reconstruction_esc"), "reconstruction_esc"),
-        (lambda file: file.attrs.pop("patient_id"), "patient_id"),
-        (lambda file: file["kspace"].write_direct(np.full((2, 64, 32), np.nan, np.complex64)), "finite"),
-        (lambda file: file["ismrmrd_header"].__setitem__((), OFFICIAL), r"\(320, 320\) pixels"),
-    ],
-)
-def test_a_file_that_is_not_one_is_refused_by_name(volume, tmp_path, change, message):
-    volume.write(tmp_path)
-    with h5py.File(tmp_path / "phantom-0003.h5", "r+") as file:
-        change(file)
-    with pytest.raises(UserError, match=rf"phantom-0003\.h5.*{message}"):
-        read_volume(tmp_path / "phantom-0003.h5")
-
-
 def test_multi_coil_files_and_empty_folders_are_refused(volume, tmp_path):
     with pytest.raises(UserError, match="singlecoil_train, found none"):
         list(read_folder(tmp_path))
@@ -106,3 +91,40 @@ def test_multi_coil_files_and_empty_folders_are_refused(volume, tmp_path):
 def test_names_that_the_simulation_does_not_know_are_refused(change):
     with pytest.raises(UserError, match=r"martian|T3w"):
         examination(replace(EXAMINATIONS, **change), seed=0, number=0)
+
+
+RANDOM = np.random.default_rng(0)
+TARGET = RANDOM.random((3, 32, 40)).cumsum(axis=1).astype(np.float32)
+FOUND = TARGET + RANDOM.normal(0, 0.5, TARGET.shape).astype(np.float32)
+
+
+def test_metrics_are_those_of_scikit_image_scaled_by_the_volume():
+    peak = float(TARGET.max())
+    assert psnr(TARGET, FOUND) == pytest.approx(peak_signal_noise_ratio(TARGET, FOUND, data_range=peak), rel=1e-6)
+    wanted = [structural_similarity(a, b, data_range=peak) for a, b in zip(TARGET, FOUND, strict=True)]
+    np.testing.assert_allclose(ssim(TARGET, FOUND), wanted, rtol=1e-5)
+    assert nmse(TARGET, FOUND) == pytest.approx(np.linalg.norm(TARGET - FOUND) ** 2 / np.linalg.norm(TARGET) ** 2)
+    assert nmse(TARGET, TARGET) == 0
+    np.testing.assert_allclose(ssim(TARGET, TARGET), 1)
+
+
+@pytest.mark.parametrize("kind", ["random", "equispaced"])
+def test_masks_have_their_centre_and_their_acceleration(kind):
+    masks = MaskSettings(kind)
+    drawn = np.array([masks.draw(368, np.random.default_rng(n)) for n in range(200)])
+    middle = slice(184 - 14, 184 + 15)  # 8 % of 368 lines, as many on either side of the zero frequency
+    assert drawn[:, middle].all()
+    assert not drawn[:, 184 + 15].all()
+    assert drawn.mean() == pytest.approx(1 / 4, rel=0.02)
+    rest = drawn.mean(axis=0)[np.r_[:170, 199:368]]
+    if kind == "random":
+        assert rest.std() < 0.05  # no line is preferred
+    else:
+        outside = np.flatnonzero(drawn[0, :170])
+        assert np.ptp(np.diff(outside)) <= 1
+
+
+def test_the_mask_of_a_volume_follows_from_its_name():
+    masks = MaskSettings()
+    np.testing.assert_array_equal(masks.of_volume("file1", 96), masks.of_volume("file1", 96))
+    assert (masks.of_volume("file1", 96) != masks.of_volume("file2", 96)).any()

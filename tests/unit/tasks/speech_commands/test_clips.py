@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import tarfile
-import threading
 import wave
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +13,8 @@ from zetadp.base.validation import UserError
 from zetadp.tasks.items import Items
 from zetadp.tasks.speech_commands.clips import (
     LENGTH,
+    OFFICIAL_MD5,
+    OFFICIAL_URL,
     RATE,
     WORDS,
     capped,
@@ -162,18 +159,8 @@ def test_a_spectrogram_is_a_direct_transform_of_windowed_frames():
     assert (spectrogram(waves[1:])[0] == found[1]).all()
 
 
-def test_the_archive_is_fetched_and_checked(tmp_path):
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz") as file:
-        file.addfile(tarfile.TarInfo("./README.md"))
-    published = tmp_path / "published"
-    published.mkdir()
-    (published / "clips.tar.gz").write_bytes(content.getvalue())
-    quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(quiet, directory=published)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/clips.tar.gz"
-        md5 = hashlib.md5(content.getvalue()).hexdigest()
-        fetch_archive(archive=tmp_path / "here.tar.gz", url=url, md5=md5)
-        server.shutdown()
-    assert (tmp_path / "here.tar.gz").read_bytes() == content.getvalue()
+def test_the_archive_is_fetched_from_its_official_address(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr("zetadp.tasks.speech_commands.clips.download", lambda *given: asked.append(given))
+    fetch_archive(archive=tmp_path / "clips.tar.gz")
+    assert asked == [(OFFICIAL_URL, tmp_path / "clips.tar.gz", OFFICIAL_MD5)]

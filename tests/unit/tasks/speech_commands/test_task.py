@@ -9,46 +9,12 @@ import torch
 
 from zetadp.core.evaluation import predict
 from zetadp.core.records import Records
-from zetadp.tasks.items import Items
 from zetadp.tasks.roc import macro_area
 from zetadp.tasks.speech_commands import SpeechCommands
 from zetadp.tasks.speech_commands.clips import WORDS
 
 CPU = torch.device("cpu")
 COUNT = 24
-
-
-@pytest.fixture
-def written(tmp_path):
-    """Return a file of clips by four speakers, and its table; the order of the file is not that of units."""
-    random = np.random.default_rng(0)
-    clips = pd.DataFrame({"clip": [f"c{n:02d}" for n in range(COUNT)], "speaker": [f"s{n % 4}" for n in range(COUNT)]})
-    values = random.normal(size=(COUNT, 3, 5)).astype(np.float32)
-    labels = np.arange(COUNT) % 8
-    Items({"values": values, "labels": labels}, clips).write(tmp_path / "magnitudes.h5", ("clip", "row", "value"), "1")
-    return tmp_path / "magnitudes.h5", values, labels, clips
-
-
-def partition(units: list[str]) -> pd.DataFrame:
-    roles = ["train" if number % 2 else "test" for number in range(len(units))]
-    return pd.DataFrame({"patient": units, "record": units, "role": roles, "node": "node-01"})[::-1]
-
-
-@pytest.mark.parametrize("unit", ["clip", "speaker"])
-def test_a_network_is_given_the_clips_of_the_units_that_the_partition_names(written, unit):
-    file, values, labels, clips = written
-    table = partition(sorted(clips[unit].unique()))
-    held = SpeechCommands(unit=unit).load([file], table, "train", CPU)
-    wanted = clips[clips[unit].isin(table[table["role"] == "train"]["record"])]
-    assert sorted(held.items["clip"]) == sorted(wanted["clip"])
-    assert (held.items["patient"] == held.items[unit]).all()
-    places = held.items["clip"].str[1:].astype(int).to_numpy()
-    np.testing.assert_array_equal(held.inputs[:, 0], values[places])
-    np.testing.assert_array_equal(held.targets, labels[places])
-    units = held.units()
-    assert len(units) == wanted[unit].nunique()
-    for own in units:
-        assert held.items.iloc[own][unit].nunique() == 1
 
 
 def predictions(unit: str, speakers: int = 12, each: int = 10) -> tuple[pd.DataFrame, torch.Tensor, torch.Tensor]:
