@@ -25,7 +25,7 @@ from zetadp.core.independence import follows_rules
 from zetadp.core.round import Phase
 from zetadp.nn import ComplexGroupNorm
 from zetadp.privacy.clipping import clipped_sums
-from zetadp.privacy.contributions import Drawn
+from zetadp.privacy.contributions import Contributors
 from zetadp.privacy.exact import rounded_normal
 from zetadp.privacy.grid import Grid, from_grid
 from zetadp.privacy.seeded_noise import noisy_mean
@@ -94,7 +94,7 @@ def ratios(name: str, turns: int) -> dict[str, float]:
     if not follows_rules(phase, inputs.flatten(0, 1)):
         raise RuntimeError(f"Expected rules for {name}, found none.")
     grid = Grid.choose(1.0, noise_multiplier=SIGMA, population=PEOPLE, dimension=phase.dimension)
-    drawn, random = Drawn(inputs, targets, groups, 1), np.random.default_rng(0)
+    drawn, random = Contributors(inputs, targets, groups, 1), np.random.default_rng(0)
 
     def sums(of: Phase, grid: Grid | None = None) -> Tensor:
         return clipped_sums(of.contribution, drawn, bound=1.0, chunk=len(groups) * ITEMS, grid=grid).sums[0]

@@ -46,14 +46,14 @@ from zetadp.base.device import keep_freed_memory, set_tf32
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text
 from zetadp.base.tensors import Layout
-from zetadp.core.round import Phase, images_in_a_pass, side_by_side
+from zetadp.core.round import Phase, items_in_a_pass, side_by_side
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.normalisation import ComplexGroupNorm, plain_norm, scale_and_shift
 from zetadp.nn.stacked import ordinary_operations
 from zetadp.privacy.clipping import clipped_sums
-from zetadp.privacy.contributions import Drawn, Gradient
+from zetadp.privacy.contributions import Contributors, Gradient
 from zetadp.privacy.seeded_noise import noisy_mean
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
@@ -131,7 +131,7 @@ class Bench:
     def pass_size(self) -> int:
         """Return how many images training takes in a pass of this network."""
         images = self.images.flatten(0, 1)
-        return min(len(images), images_in_a_pass(Phase.of(self.model, self.images.shape[1]), images))
+        return min(len(images), items_in_a_pass(Phase.of(self.model, self.images.shape[1]), images))
 
     def non_private(self, forward: Callable[[Tensor], Tensor], chunk: int) -> None:
         """Take one step along the ordinary gradient of the mean loss, in passes of ``chunk`` images."""
@@ -162,7 +162,7 @@ class Bench:
         """Take one step along what all nodes would send: clipped sums with noise, divided by the expected number."""
         patients = len(self.images)
         groups = torch.arange(patients) * self.nodes // patients
-        drawn = Drawn(self.images, self.labels, groups, self.nodes)
+        drawn = Contributors(self.images, self.labels, groups, self.nodes)
         found = clipped_sums(Gradient(self.model, self.layout), drawn, bound=CLIP, chunk=chunk)
         streams = [stream(0, Purpose.NOISE, node, self.rounds) for node in range(self.nodes)]
         self.rounds += 1

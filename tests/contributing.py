@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zetadp.privacy import clipping
-from zetadp.privacy.contributions import Drawn, Gradient, Statistic, cross_entropies
+from zetadp.privacy.contributions import Contributors, Gradient, Statistic, cross_entropies
 
 
 def clipped_sums(
@@ -22,4 +22,4 @@ def clipped_sums(
 ) -> clipping.ClippedSums:
     """Return the clipped sum of each group."""
     contribution = Gradient(model, layout, losses) if statistic is None else Statistic(statistic)
-    return clipping.clipped_sums(contribution, Drawn(images, labels, groups, count), **how)
+    return clipping.clipped_sums(contribution, Contributors(images, labels, groups, count), **how)

@@ -19,7 +19,7 @@ from mutants.installing import mutant
 from zetadp.core.records import Node
 from zetadp.privacy import clipping
 from zetadp.privacy.clipping import ClippedSums
-from zetadp.privacy.contributions import Contribution, Drawn
+from zetadp.privacy.contributions import Contribution, Contributors
 from zetadp.privacy.mechanism import Draw
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ FACTORS = "zetadp.privacy.clipping:clip_factors"
 def _by_image(original: Any, divide: bool) -> Any:
     """Return `clipped_sums` with every image treated as a patient."""
 
-    def clipped_sums(contribution: Contribution, drawn: Drawn, **more: Any) -> Any:
+    def clipped_sums(contribution: Contribution, drawn: Contributors, **more: Any) -> Any:
         each = drawn.targets.shape[1]
         images, labels = drawn.inputs[:].flatten(0, 1).unsqueeze(1), drawn.targets.flatten().unsqueeze(1)
         groups = drawn.groups.repeat_interleave(each)
-        found = original(contribution, Drawn(images, labels, groups, drawn.count), **more)
+        found = original(contribution, Contributors(images, labels, groups, drawn.count), **more)
         return ClippedSums(found.sums / each if divide else found.sums, found.not_finite)
 
     return clipped_sums
@@ -54,7 +54,7 @@ def clipping_by_image_and_averaging(original: Any) -> Any:
 
 @mutant(SUMS, check_no_patient_adds_more_than_the_clip)
 def clipping_by_layer_without_the_root(original: Any) -> Any:
-    def clipped_sums(contribution: Contribution, drawn: Drawn, *, bound: Any, **more: Any) -> Any:
+    def clipped_sums(contribution: Contribution, drawn: Contributors, *, bound: Any, **more: Any) -> Any:
         if bound is None or more["grid"] is not None or not len(drawn.inputs):
             return original(contribution, drawn, bound=bound, **more)
         gradients = contribution.rows(drawn.inputs[:], drawn.targets, factors=False)
@@ -79,8 +79,8 @@ def clipping_of_the_sum(original: Any) -> Any:
 @mutant(SUMS, check_a_contribution_does_not_depend_on_others)
 def only_the_first_pass_is_summed(original: Any) -> Any:
     # A batch of fixed shape: who does not fit is left out.
-    def clipped_sums(contribution: Contribution, drawn: Drawn, **more: Any) -> Any:
-        first = Drawn(drawn.inputs[:2], drawn.targets[:2], drawn.groups[:2], drawn.count)
+    def clipped_sums(contribution: Contribution, drawn: Contributors, **more: Any) -> Any:
+        first = Contributors(drawn.inputs[:2], drawn.targets[:2], drawn.groups[:2], drawn.count)
         return original(contribution, first, **more)
 
     return clipped_sums

@@ -20,7 +20,7 @@ from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.core.records import Positions, Records
-from zetadp.core.round import Phase, images_in_a_pass
+from zetadp.core.round import Phase, items_in_a_pass
 from zetadp.nn.settings import OWN
 from zetadp.privacy.contributions import Gradient, Losses, knows_units, one_an_item
 from zetadp.privacy.dropout import LAYERS, UnitDropout, drops
@@ -65,7 +65,7 @@ def check_run(phase: Phase, records: Records, units: Sequence[Positions]) -> Pha
         check_independence(phase.model, contribution.losses, records.inputs[items], records.targets[items], rules=rules)
 
     check(FEW)  # a network that stores statistics is refused before its pass is measured, which would change them
-    most = max(FEW, (phase.chunk or images_in_a_pass(phase, records.inputs)) // phase.items)
+    most = max(FEW, (phase.chunk or items_in_a_pass(phase, records.inputs)) // phase.items)
     if follows_rules(phase, records.inputs):
         with suppress(UserError):  # unit by unit, without rules, it may be independent
             check(most, rules=True)

@@ -116,7 +116,7 @@ class Plan:
     cohort
         Name of the cohort.
     simulated
-        Whether the patients are simulated; None if unknown, as in plans of earlier versions.
+        Whether the patients are simulated.
     task
         Name and settings of the task, and how inputs are prepared.
     partition
@@ -151,7 +151,7 @@ class Plan:
     colluding: int | None = None
     public: Mapping[str, str] = field(default_factory=dict)
     update: str = "float32"
-    simulated: bool | None = None
+    simulated: bool = False
     cohort_unit: Literal["patient", "speaker", "record"] = "patient"
 
     def __post_init__(self) -> None:
@@ -309,7 +309,7 @@ class Plan:
             partition={},
             public={},
             update="float32",
-            simulated=None,
+            simulated=False,
         )
 
     @property
@@ -381,8 +381,6 @@ class Plan:
         """Return the plan as a JSON object."""
         content = {**asdict(self), "network": self.network.to_json(), "training": self.training.described()}
         content["nodes"] = list(content["nodes"])
-        if self.simulated is None:
-            del content["simulated"]  # so that a plan of an earlier version keeps its hash
         return {"format": FORMAT, **content}
 
     @classmethod

@@ -190,7 +190,7 @@ def choose_items(node: Node, draw: Draw, strata: np.ndarray, count: int) -> np.n
     if (node.lengths == count).all():
         found: np.ndarray = node.table[draw.members]
         return found
-    random = node.mechanism.image_choices(draw.event.round)
+    random = node.mechanism.item_choices(draw.event.round)
     # Choose for all units of the node, then look up those drawn. A unit's items must not depend on which other units
     # were drawn: the accountant assumes that a unit changes its own contribution only.
     kinds = np.unique(strata)

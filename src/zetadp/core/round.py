@@ -27,11 +27,11 @@ from zetadp.core.records import ChosenItems, Node, Records, choose_items, gather
 from zetadp.privacy.clipping import ClippedSums, clipped_sums
 from zetadp.privacy.contributions import (
     Contribution,
-    Drawn,
+    Contributors,
     Gradient,
     Losses,
-    PatientStatistic,
     Statistic,
+    UnitStatistic,
     cross_entropies,
     knows_units,
 )
@@ -59,7 +59,7 @@ class Phase:
         Which rows are open to which class of unit, boolean of shape (row, class); public. None if every row is open to
         all classes.
     chunk
-        Largest number of items in one pass; None takes that of `images_in_a_pass`. With exact noise, a contribution
+        Largest number of items in one pass; None takes that of `items_in_a_pass`. With exact noise, a contribution
         must not depend even in its last bits on which other units were drawn. A pass is then one unit. Where at least
         `CHEAP` items fit, all units of the nodes are computed instead, and those that were not drawn are left out of
         the sums.
@@ -75,7 +75,7 @@ class Phase:
 
     @classmethod
     def of(
-        cls, model: nn.Module, items: int, losses: Losses = cross_entropies, statistic: PatientStatistic | None = None
+        cls, model: nn.Module, items: int, losses: Losses = cross_entropies, statistic: UnitStatistic | None = None
     ) -> Phase:
         """Return the phase whose contributions are a network's gradients or, if given, a statistic."""
         layout = Layout.of(model)
@@ -192,7 +192,7 @@ def _repeatable(nodes: Sequence[Node]) -> bool:
 
 def _clipped_sums(phase: Phase, nodes: Sequence[Node], records: Records, draws: Sequence[Draw]) -> ClippedSums:
     """Sum the clipped contributions of the drawn units, node by node."""
-    chunk = phase.chunk or images_in_a_pass(phase, records.inputs)
+    chunk = phase.chunk or items_in_a_pass(phase, records.inputs)
     if any(draw.rows is not None for draw in draws):
         return _mixed_sums(phase, nodes, records, draws, chunk)
     nobody = len(nodes)  # the sum of units that were not drawn, which no node releases
@@ -209,7 +209,7 @@ def _clipped_sums(phase: Phase, nodes: Sequence[Node], records: Records, draws: 
         else:
             chunk = phase.items
     inputs, of_units = _chosen(phase, nodes, records, draws)
-    drawn = Drawn(inputs, groups=torch.from_numpy(np.concatenate(groups)), count=nobody + 1, **of_units)
+    drawn = Contributors(inputs, groups=torch.from_numpy(np.concatenate(groups)), count=nobody + 1, **of_units)
     result = _summed(phase, nodes, drawn, chunk)
     return replace(result, sums=result.sums[:nobody])
 
@@ -235,7 +235,7 @@ def _mixed_sums(
         groups, members = groups[within], members[within]
     order = members.argsort(kind="stable")
     sums_of, who = torch.from_numpy(groups[order]), torch.from_numpy(members[order])
-    drawn = Drawn(inputs, groups=sums_of, count=rows * len(nodes), members=who, **of_units)
+    drawn = Contributors(inputs, groups=sums_of, count=rows * len(nodes), members=who, **of_units)
     result = _summed(phase, nodes, drawn, chunk)
     return replace(result, sums=result.sums.view(len(nodes), -1))
 
@@ -243,14 +243,14 @@ def _mixed_sums(
 def _chosen(
     phase: Phase, nodes: Sequence[Node], records: Records, draws: Sequence[Draw]
 ) -> tuple[ChosenItems, dict[str, Tensor]]:
-    """Return the inputs that make the drawn units' contributions, and all else of `Drawn` that belongs to units."""
+    """Return the inputs that make the drawn units' contributions, and what else `Contributors` know of units."""
     device = records.inputs.device
     chosen, weights, keys = [], [], []
     for node, draw in zip(nodes, draws, strict=True):
         chosen.append(choose_items(node, draw, records.strata, phase.items))
         weights.append(item_weights(node, draw, records.strata, phase.items))
         if phase.drops:
-            random = node.mechanism.image_choices(draw.event.round, Purpose.DROPOUT)
+            random = node.mechanism.item_choices(draw.event.round, Purpose.DROPOUT)
             # For all units of the node: a unit's key must not depend on which other units were drawn.
             keys.append(random.integers(2**63, size=len(node.units))[draw.members])
     inputs, targets = gather(records, np.concatenate(chosen))
@@ -264,7 +264,7 @@ def _chosen(
     return inputs, found
 
 
-def _summed(phase: Phase, nodes: Sequence[Node], drawn: Drawn, chunk: int) -> ClippedSums:
+def _summed(phase: Phase, nodes: Sequence[Node], drawn: Contributors, chunk: int) -> ClippedSums:
     mechanism = nodes[0].mechanism
     bound = mechanism.event.clip if np.isfinite(mechanism.event.clip) else None
     return clipped_sums(phase.contribution, drawn, bound=bound, chunk=chunk, grid=mechanism.grid)
@@ -297,31 +297,31 @@ def side_by_side(function: Callable[..., Result], *sequences: Iterable[object]) 
 CHEAP = 1 << 14
 """If a pass holds at least this many items, to compute all units is cheaper than one pass for each drawn unit."""
 PASS_BYTES = 1 << 29
-"""Bytes that a pass may hold between forward and backward, including the patients' gradients."""
+"""Bytes that a pass may hold between forward and backward, including the units' gradients."""
 
 
-def images_in_a_pass(phase: Phase, images: Tensor) -> int:
-    """Return how many images a pass may have so that it takes about `PASS_BYTES` at most; at least one.
+def items_in_a_pass(phase: Phase, items: Tensor) -> int:
+    """Return how many items a pass may have so that it takes about `PASS_BYTES` at most; at least one.
 
-    The bytes of an image are measured by evaluating the network on zeros. They depend only on the network and the size
-    of images, so every machine finds the same number.
+    The bytes of an item are measured by evaluating the network on zeros. They depend only on the network and the size
+    of items, so every machine finds the same number.
 
     Parameters
     ----------
     phase
-        The network, the order of its trained parameters, and the number of images of one unit.
-    images
-        Any images, shape (image, ...). Only their type, their device and the shape of one image are used.
+        The network, the order of its trained parameters, and the number of items of one unit.
+    items
+        Any items, shape (item, ...). Only their type, their device and the shape of one item are used.
     """
-    one, two = (torch.zeros(count, *images.shape[1:], dtype=images.dtype, device=images.device) for count in (1, 2))
-    # The first image is counted together with the weights; every further one adds as much as the second.
-    of_an_image = _held(phase, two) - _held(phase, one)
+    one, two = (torch.zeros(count, *items.shape[1:], dtype=items.dtype, device=items.device) for count in (1, 2))
+    # The first item is counted together with the weights; every further one adds as much as the second.
+    of_an_item = _saved_bytes(phase, two) - _saved_bytes(phase, one)
     of_a_gradient = phase.layout.dimension * torch.float32.itemsize
-    return max(1, PASS_BYTES // (of_an_image + math.ceil(of_a_gradient / phase.items)))
+    return max(1, PASS_BYTES // (of_an_item + math.ceil(of_a_gradient / phase.items)))
 
 
-def _held(phase: Phase, images: Tensor) -> int:
-    """Return the bytes that a network saves for its backward pass, with each image as a patient."""
+def _saved_bytes(phase: Phase, items: Tensor) -> int:
+    """Return the bytes that a network saves for its backward pass, with each item as a unit."""
     model = phase.model
     storages: dict[int, torch.UntypedStorage] = {}
 
@@ -332,7 +332,7 @@ def _held(phase: Phase, images: Tensor) -> int:
 
     parameters = {name: model.get_parameter(name).detach() for name in phase.layout.names}
     if knows_units(model):
-        parameters = {name: p.unsqueeze(0).expand(len(images), *p.shape) for name, p in parameters.items()}
+        parameters = {name: p.unsqueeze(0).expand(len(items), *p.shape) for name, p in parameters.items()}
     with torch.enable_grad(), saved_tensors_hooks(keep, lambda tensor: tensor):
-        functional_call(model, {name: p.requires_grad_() for name, p in parameters.items()}, (images,))
+        functional_call(model, {name: p.requires_grad_() for name, p in parameters.items()}, (items,))
     return sum(storage.nbytes() for storage in storages.values())

@@ -29,7 +29,7 @@ from zetadp.core.independence import check_own, check_run
 from zetadp.core.outbox import Outbox
 from zetadp.core.progress import Progress
 from zetadp.core.records import Node, Positions, Records, check_units, checked_units
-from zetadp.core.round import do_round, images_in_a_pass
+from zetadp.core.round import do_round, items_in_a_pass
 from zetadp.core.settings import Performance
 from zetadp.core.task import is_packaged
 from zetadp.privacy.ledger import Ledger, read_ledger
@@ -146,7 +146,7 @@ def train(
     receiver, phase = parts.receiver(), replace(parts.phase, chunk=how.chunk)
     if model is not None or not is_packaged(parts.task):
         phase = check_run(phase, records, [positions for own in held for positions in own])
-    phase = replace(phase, chunk=how.chunk or images_in_a_pass(phase, records.inputs))
+    phase = replace(phase, chunk=how.chunk or items_in_a_pass(phase, records.inputs))
     protected = plan.training.noise == "os"
     with Ledger(files.ledger) as ledger:
         if files.cap is not None:

@@ -49,7 +49,7 @@ def per_image(parameter: Tensor, images: int, ndim: int) -> Tensor:
     return parameter.unsqueeze(1).expand(-1, images // len(parameter), *parameter.shape[1:]).flatten(0, 1)
 
 
-class _PatientConv2d(torch.autograd.Function):
+class _UnitConv2d(torch.autograd.Function):
     """A convolution with a shared weight whose backward pass returns one weight gradient a patient."""
 
     @staticmethod
@@ -79,7 +79,7 @@ class _PatientConv2d(torch.autograd.Function):
         return of_x, of_weights, None, None
 
 
-class _PatientLinear(torch.autograd.Function):
+class _UnitLinear(torch.autograd.Function):
     """A matrix product with a shared weight whose backward pass returns one weight gradient a patient."""
 
     @staticmethod
@@ -169,7 +169,7 @@ class Conv2d(nn.Module):
         elif ordinary():
             found = _of_patients(self._convolved, x, self.weight)
         else:
-            found = _PatientConv2d.apply(x, self.weight, self.stride, self.padding)  # type: ignore[no-untyped-call]
+            found = _UnitConv2d.apply(x, self.weight, self.stride, self.padding)  # type: ignore[no-untyped-call]
         return found if self.bias is None else found + _stacked_bias(self.bias, len(x))[..., None, None]
 
     def _convolved(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -207,7 +207,7 @@ class Linear(nn.Module):
         elif ordinary():
             found = _of_patients(self._mapped, x, self.weight)
         else:
-            found = _PatientLinear.apply(x, self.weight)  # type: ignore[no-untyped-call]
+            found = _UnitLinear.apply(x, self.weight)  # type: ignore[no-untyped-call]
         return found if self.bias is None else found + _stacked_bias(self.bias, len(x))
 
     @staticmethod

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from zetadp.base.device import to_device
-from zetadp.privacy.contributions import Contribution, Drawn
+from zetadp.privacy.contributions import Contribution, Contributors
 from zetadp.privacy.factored import Factored
 from zetadp.privacy.grid import Grid, sum_groups, to_grid
 
@@ -126,7 +126,7 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 
 
 def clipped_sums(
-    contribution: Contribution, drawn: Drawn, *, bound: float | None, chunk: int, grid: Grid | None = None
+    contribution: Contribution, drawn: Contributors, *, bound: float | None, chunk: int, grid: Grid | None = None
 ) -> ClippedSums:
     """Return, for each group of patients, the sum of their clipped contributions.
 
@@ -222,7 +222,7 @@ def _add_members(sums: Tensor, values: Tensor, groups: Tensor, members: Tensor, 
     values
         Contributions of the patients from position ``start`` on.
     groups, members
-        As in `Drawn`.
+        As in `Contributors`.
     start
         Position of the pass's first patient.
     """

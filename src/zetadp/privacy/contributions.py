@@ -54,7 +54,7 @@ def cross_entropies(outputs: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(outputs, targets, reduction="none")
 
 
-class PatientStatistic(Protocol):
+class UnitStatistic(Protocol):
     """A contribution other than a gradient: one real vector, a function of this patient alone."""
 
     @property
@@ -74,7 +74,7 @@ class PatientStatistic(Protocol):
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Contributors:
     """Items of units, and the sums to which each unit is added.
 
     Attributes
@@ -135,7 +135,7 @@ class Contribution(Protocol):
         factors
             Whether parts may be returned as factors if that is cheaper.
         weights, keys
-            As in `Drawn`.
+            As in `Contributors`.
         """
 
 
@@ -199,7 +199,7 @@ class Statistic:
         Computes the vector.
     """
 
-    function: PatientStatistic
+    function: UnitStatistic
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -130,7 +130,7 @@ class NodeMechanism(ABC):
         return Draw(event, members, rows)
 
     @abstractmethod
-    def image_choices(self, round_number: int, purpose: Purpose = Purpose.IMAGES) -> np.random.Generator:
+    def item_choices(self, round_number: int, purpose: Purpose = Purpose.IMAGES) -> np.random.Generator:
         """Return the generator that chooses the items of the node's units in a round, or one of another purpose."""
 
     def release(self, draw: Draw, clipped_sum: Tensor, *, again: int = 0) -> Tensor:
@@ -199,7 +199,7 @@ class SampledGaussian(NodeMechanism):
         super().__init__(event, ledger=ledger, rows=rows)
         self.place, self.seed = place, seed
 
-    def image_choices(self, round_number: int, purpose: Purpose = Purpose.IMAGES) -> np.random.Generator:
+    def item_choices(self, round_number: int, purpose: Purpose = Purpose.IMAGES) -> np.random.Generator:
         """Return a generator with the node's own stream."""
         return stream(self.seed, purpose, self.place, round_number)
 
@@ -242,7 +242,7 @@ class ExactSampledGaussian(NodeMechanism):
             )
         self.grid: Grid = grid
 
-    def image_choices(self, round_number: int, purpose: Purpose = Purpose.IMAGES) -> np.random.Generator:
+    def item_choices(self, round_number: int, purpose: Purpose = Purpose.IMAGES) -> np.random.Generator:
         """Return a generator seeded by the operating system."""
         return np.random.default_rng()
 

@@ -7,7 +7,7 @@ from training_builder import network, patients
 
 import zetadp.core.round
 from zetadp.base.tensors import Layout
-from zetadp.core.round import Phase, images_in_a_pass
+from zetadp.core.round import Phase, items_in_a_pass
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.contributions import patient_gradients
 
@@ -31,7 +31,7 @@ def test_a_pass_holds_about_what_it_may(settings, images_per_patient):
     model = network(settings)
     layout = Layout.of(model)
     images, labels = patients(1, images_per_patient, domain=settings.domain)
-    found = images_in_a_pass(Phase.of(model, images_per_patient), images[0]) // images_per_patient
+    found = items_in_a_pass(Phase.of(model, images_per_patient), images[0]) // images_per_patient
     held: dict[int, torch.UntypedStorage] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -48,7 +48,7 @@ def test_a_pass_holds_about_what_it_may(settings, images_per_patient):
 def test_images_four_times_as_large_come_in_a_quarter_of_the_number():
     model = network(NETWORKS["complex, pooled"])
     small, large = (
-        images_in_a_pass(Phase.of(model, 4), torch.zeros(1, 1, side, side, dtype=torch.complex64)) for side in (32, 64)
+        items_in_a_pass(Phase.of(model, 4), torch.zeros(1, 1, side, side, dtype=torch.complex64)) for side in (32, 64)
     )
     assert small == pytest.approx(4 * large, rel=0.05)
 
@@ -56,20 +56,20 @@ def test_images_four_times_as_large_come_in_a_quarter_of_the_number():
 def test_a_pass_takes_an_image_however_large():
     model = network(NETWORKS["complex, pooled"])
     images = torch.zeros(1, 1, 1024, 1024, dtype=torch.complex64)
-    assert images_in_a_pass(Phase.of(model, 4), images) == 1
+    assert items_in_a_pass(Phase.of(model, 4), images) == 1
 
 
 def test_nothing_is_left_behind():
     model = network(NETWORKS["complex"])
     images = patients(1, 4)[0][0]
     with torch.no_grad():
-        images_in_a_pass(Phase.of(model, 4), images)
+        items_in_a_pass(Phase.of(model, 4), images)
         assert not torch.is_grad_enabled()
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_networks_of_other_layers_have_passes_too():
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
-    found = images_in_a_pass(Phase.of(model, 4), torch.zeros(1, 8, 8))
+    found = items_in_a_pass(Phase.of(model, 4), torch.zeros(1, 8, 8))
     # An image is kept for the gradient of the weight, whose 260 numbers four images share.
     assert found == BYTES // (64 * 4 + 260 * 4 // 4)

@@ -22,7 +22,7 @@ from zetadp.core.checkpoint import Checkpoint, RunFiles
 from zetadp.core.plan import Plan, RunName
 from zetadp.core.promise import promise_of
 from zetadp.core.records import Records
-from zetadp.core.round import Phase, do_round, images_in_a_pass
+from zetadp.core.round import Phase, do_round, items_in_a_pass
 from zetadp.core.settings import DIRECTION, OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import Trained
 from zetadp.nn.models import NetworkSettings, build
@@ -264,7 +264,7 @@ def test_a_training_takes_passes_of_the_stated_size(tmp_path, monkeypatch):
         how, settings = replace(OFTEN, chunk=chunk), replace(SETTINGS, rounds=1)
         found = trained(fresh(tmp_path, str(chunk)), settings=settings, how=how)
     images = records(1).inputs
-    assert taken == [images_in_a_pass(Phase.of(found.model, SETTINGS.images_per_patient), images), 5]
+    assert taken == [items_in_a_pass(Phase.of(found.model, SETTINGS.images_per_patient), images), 5]
 
 
 @pytest.mark.parametrize("change", [{"evaluate_every": 1}, {"checkpoint_seconds": 1e6}, {"chunk": 4}])

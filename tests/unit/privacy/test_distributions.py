@@ -277,7 +277,7 @@ def test_noise_depends_neither_on_the_sampling_nor_on_what_was_drawn(constants, 
     plain, other = mechanism("seeded", expected=1), mechanism("seeded", **constants)
     for number in draws:
         other.draw(number)
-        other.image_choices(number).random(3)
+        other.item_choices(number).random(3)
     noise = released_noise(other, 8, 2)
     assert torch.equal(noise * constants["expected"], released_noise(plain, 8, 2))
 
@@ -288,7 +288,7 @@ def test_draws_depend_neither_on_the_noise_nor_on_what_was_released(noise_multip
     plain, other = mechanism("seeded"), mechanism("seeded", noise_multiplier=noise_multiplier)
     for number in releases:
         released_noise(other, 8, number)
-        other.image_choices(number).random(3)
+        other.item_choices(number).random(3)
     assert plain.draw(2).members.tolist() == other.draw(2).members.tolist()
 
 
