@@ -31,13 +31,13 @@ from zetadp.core.evaluation import outputs_of
 from zetadp.core.pretrained import load_model
 from zetadp.core.start import shipped_backbone
 from zetadp.federation.partition import read_partition
-from zetadp.mri.dataset import load_role, to_records
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.heads import head_scores
 from zetadp.nn.models import ConvolutionalClassifier
 from zetadp.nn.settings import FEATURES, IMAGE, SLICE, VOLUME
 from zetadp.phantom.scanners import CHANNELS
 from zetadp.tasks.brain_sequences import BrainSequences
+from zetadp.tasks.brain_sequences.task import load_role, to_records
 
 SCENARIOS = {
     "no atlas (the default)": None,

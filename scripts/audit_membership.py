@@ -14,7 +14,6 @@ from zetadp.base.device import pick_device
 from zetadp.base.storage import ImageStack, written_whole
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
-from zetadp.mri.dataset import to_records
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.slicing import centre_slices, resize_area
 from zetadp.nn.models import NetworkSettings
@@ -22,6 +21,7 @@ from zetadp.phantom.cohort import PhantomSettings, simulate_patient
 from zetadp.phantom.scanners import CHANNELS
 from zetadp.report.auditfigure import membership_roc
 from zetadp.report.figurestyle import save_svg
+from zetadp.tasks.brain_sequences.task import to_records
 
 GRID = (64, 64, 24)
 

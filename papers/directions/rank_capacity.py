@@ -58,7 +58,7 @@ from zetadp.report.figurestyle import (
 )
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown
-from zetadp.tasks.reconstruction.quality import nmse, ssim
+from zetadp.tasks.reconstruction.volumes import nmse, ssim
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,10 +19,10 @@ from mutants.installing import certain
 from mutants.stub import CLASSES, CLIP, Chosen, Stub, federation, random_records
 from zetadp.base.storage import ImageStack
 from zetadp.core.records import Records
-from zetadp.mri.dataset import to_records
 from zetadp.mri.kspace import whiten
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.privacy.grid import Grid, to_grid
+from zetadp.tasks.brain_sequences.task import to_records
 
 if TYPE_CHECKING:
     from pathlib import Path

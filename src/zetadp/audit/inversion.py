@@ -39,7 +39,7 @@ from zetadp.nn.stacked import ordinary_operations
 from zetadp.phantom.public import PublicSettings, simulate_public_patient
 from zetadp.phantom.scanners import CHANNELS
 from zetadp.privacy import gaussian
-from zetadp.tasks.reconstruction.quality import nmse, ssim
+from zetadp.tasks.reconstruction.volumes import nmse, ssim
 
 Objective: TypeAlias = Literal["cosine", "euclidean"]
 

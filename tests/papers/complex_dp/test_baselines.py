@@ -6,9 +6,9 @@ import numpy as np
 
 from papers.complex_dp.baselines import compressed_sensing, zero_filled
 from zetadp.mri.kspace import to_kspace
-from zetadp.tasks.reconstruction.quality import nmse
 from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings
 from zetadp.tasks.reconstruction.simulated import examination
+from zetadp.tasks.reconstruction.volumes import nmse
 
 RANDOM = np.random.default_rng(0)
 

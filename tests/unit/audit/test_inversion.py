@@ -30,7 +30,7 @@ from zetadp.nn.stacked import ordinary_operations
 from zetadp.privacy import gaussian
 from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.contributions import Contributors, Gradient
-from zetadp.tasks.reconstruction.quality import nmse, ssim
+from zetadp.tasks.reconstruction.volumes import nmse, ssim
 
 SIDE, CLASSES = 16, 4
 WHOLE = NetworkSettings(widths=(8, 16), convolutions=1, head="hidden", hidden=32, groups=4)

@@ -13,10 +13,10 @@ from zetadp.base.validation import UserError
 from zetadp.core.checkpoint import Checkpoint
 from zetadp.core.pretrained import BACKBONE, load_model, model_content
 from zetadp.core.task import task_of
-from zetadp.mri.dataset import standardise
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.tasks.brain_sequences import prepared_inputs
+from zetadp.tasks.brain_sequences.task import standardise
 
 TASK = {"name": "brain_sequences", "slices": 20, "size": SIZE}
 

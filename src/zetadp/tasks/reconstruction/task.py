@@ -82,7 +82,7 @@ class Reconstruction:
         """Return the structural similarity of each slice."""
         import torch  # takes seconds, and every start of the workflow makes a task
 
-        from zetadp.tasks.reconstruction.quality import ssim
+        from zetadp.tasks.reconstruction.volumes import ssim
 
         found = ssim(targets.cpu().numpy(), outputs.detach().cpu().numpy(), peak=1.0)
         return torch.from_numpy(found).float().to(outputs.device)

@@ -14,11 +14,11 @@ from training_builder import NETWORKS, TINY, network
 from zetadp.base.tensors import save_tensors
 from zetadp.base.validation import UserError
 from zetadp.core.pretrained import load_model, model_content
-from zetadp.mri.dataset import standardise
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.volumes import read_centre_slices
 from zetadp.tasks.brain_sequences.prediction import predict_volume
+from zetadp.tasks.brain_sequences.task import standardise
 
 SLICES, SIZE = 5, 8
 SHAPE = (21, 26, 11)

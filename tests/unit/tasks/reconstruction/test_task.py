@@ -15,11 +15,10 @@ from zetadp.nn.models import build
 from zetadp.nn.settings import NetworkSettings
 from zetadp.tasks.items import checked
 from zetadp.tasks.reconstruction.public import fit
-from zetadp.tasks.reconstruction.quality import nmse, psnr, ssim
 from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings, PublicNetworkSettings
 from zetadp.tasks.reconstruction.simulated import cohort, examination
 from zetadp.tasks.reconstruction.task import Reconstruction
-from zetadp.tasks.reconstruction.volumes import PARTS, undersample, undersampled
+from zetadp.tasks.reconstruction.volumes import PARTS, nmse, psnr, ssim, undersample, undersampled
 
 SIZE = 32
 SIZES = {"train": 2, "test": 3}

@@ -9,10 +9,9 @@ from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from zetadp.base.validation import UserError
 from zetadp.mri.kspace import to_image
-from zetadp.tasks.reconstruction.quality import nmse, psnr, ssim
 from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings
 from zetadp.tasks.reconstruction.simulated import examination
-from zetadp.tasks.reconstruction.volumes import KspaceVolume, cut, read_folder, read_volume, sizes
+from zetadp.tasks.reconstruction.volumes import KspaceVolume, cut, nmse, psnr, read_folder, read_volume, sizes, ssim
 
 EXAMINATIONS = Examinations(population="procedural", size=32, slices=2, scalp=1.0)
 OFFICIAL = """<?xml version="1.0"?><ismrmrdHeader xmlns="http://www.ismrm.org/ISMRMRD"><encoding>
