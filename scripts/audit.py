@@ -14,7 +14,7 @@ from zetadp.base.storage import read_json, write_text
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
 from zetadp.core.plan import Plan
-from zetadp.report.auditfigure import audit_figure
+from zetadp.report.attackfigure import audit_figure
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown, to_text

@@ -19,7 +19,7 @@ from zetadp.mri.slicing import centre_slices, resize_area
 from zetadp.nn.models import NetworkSettings
 from zetadp.phantom.cohort import PhantomSettings, simulate_patient
 from zetadp.phantom.scanners import CHANNELS
-from zetadp.report.auditfigure import membership_roc
+from zetadp.report.attackfigure import membership_roc
 from zetadp.report.figurestyle import save_svg
 from zetadp.tasks.brain_sequences.task import to_records
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from zetadp.base.workflow import run
 from zetadp.report import figures, tables
-from zetadp.report.accuracyfigure import accuracy_against_epsilon
+from zetadp.report.figures import accuracy_against_epsilon
 from zetadp.report.figurestyle import save_svg
 
 

@@ -1,22 +1,31 @@
-"""Figures of attacks on messages: images rebuilt from one message, and candidates identified from all."""
+"""Figures of attacks: audits of the code against its claims, membership inference, and attacks on messages."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from zetadp.audit.candidates import TRIALS
+from zetadp.audit.detection import FALSE_ALARM, AuditResult, Errors
 from zetadp.audit.inversion import Rebuilt, similarity
+from zetadp.audit.membership import Attack, Claim
+from zetadp.base.epsilon import rounded_up
+from zetadp.privacy import accounting
+from zetadp.privacy.accounting import Exposure, ordered
+from zetadp.privacy.kinds import Kind
 from zetadp.report.figurestyle import (
+    GREY,
     MAX_HEIGHT,
     SMALL,
     WIDTH,
     figure_style,
+    label_outer,
     line_look,
     panel_grid,
     set_legend,
@@ -24,9 +33,260 @@ from zetadp.report.figurestyle import (
     wrapped,
 )
 
+WIDEST = 1.6
+"""End of the axis of bars, in units of the claim; longer bars are cut."""
+
+MOST_CURVES = 4
+
+_STANDS, _REFUTED, _FORBIDDEN, _GREY = "#0072B2", "#D55E00", "#F7DCCB", "#777777"
+_CURVES = ("#000000", "#0072B2", "#CC79A7", "#009E73")
+_LINES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 1, 1.5)))
+
+LEAST_RATE = 0.004
+"""Lower end of both axes of the ROC."""
+
+_TICKS = (0.01, 0.1, 1.0)
+# Audiences of the claims, with colour and line style of their regions. The reader's lies inside the server's.
+_REGIONS = {"reader": ("a reader of the models", "#C4D9EA", "-"), "server": ("the server", "#E6E6E6", "--")}
+_ROC, _BAND, _CURVE = "#D55E00", "#000000", "#0072B2"
+
 RANKS = ("best", "median", "worst")
 ROW = 1.15
 """Height of a row of images in inches."""
+
+
+def audit_figure(results: Sequence[AuditResult], powers: Sequence[float | None], experiment: str) -> Figure:
+    """Draw each audit's measurement against its claim, and its errors against the claimed trade-off curves.
+
+    Parameters
+    ----------
+    results
+        Results of audits, whole trainings last.
+    powers
+        For each audit the probability that it finds the fault that it looks for, or None if that is nearly 1.
+    experiment
+        Name of the experiment for the title.
+
+    Returns
+    -------
+    Figure. Above: one bar for each audit, in units of the claim. The bar ends at the lower confidence bound of what
+    the attack showed; a point marks the estimate, and a line the confidence interval. Below: rates of false alarms and
+    of misses of each attack, with confidence limits, for one round and for whole runs. If the claims hold, no attack
+    gets into the shaded region.
+    """
+    numbered = list(enumerate(results, start=1))
+    once = [(n, r) for n, r in numbered if sum(r.mechanisms.values()) == 1]
+    often = [(n, r) for n, r in numbered if sum(r.mechanisms.values()) > 1]
+    groups = [group for group in (("one round", once), ("whole trainings", often)) if group[1]]
+    with figure_style():
+        figure = Figure(figsize=(WIDTH, 6.5 + 0.36 * len(results)))
+        FigureCanvasAgg(figure)
+        figure.set_layout_engine("constrained", h_pad=0.1, w_pad=0.08)
+        rows = figure.subfigures(2, 1, squeeze=False, height_ratios=[0.9 + 0.36 * len(results), 4.5])
+        above, below = rows[:, 0]
+        _bars(above.subplots(), numbered, powers)
+        panels = np.atleast_1d(below.subplots(1, len(groups)))
+        for panel, (name, group) in zip(panels, groups, strict=True):
+            _errors(panel, name, group)
+        set_title(figure, f"Claimed against measured privacy, {experiment}")
+        figure.supxlabel(_key(results), x=0.01, ha="left", fontsize=8.5, linespacing=1.4)
+    return figure
+
+
+def _bars(panel: Axes, numbered: Sequence[tuple[int, AuditResult]], powers: Sequence[float | None]) -> None:
+    """Draw one bar an audit, in units of its claim."""
+    for row, ((_, result), power) in enumerate(zip(numbered, powers, strict=True)):
+        claim = result.claimed or math.inf
+        low, middle, high = (min(v / claim, WIDEST) for v in (result.measured, result.estimate, result.highest))
+        # An interval without an upper end is drawn up to the estimate.
+        high = high if math.isfinite(result.highest) else max(low, middle)
+        colour = _STANDS if result.passed else _REFUTED
+        panel.barh(row, low, height=0.5, color=colour)
+        panel.plot([low, high], [row, row], color=_GREY, linewidth=1.2)
+        panel.plot(middle, row, "o", color="white", markeredgecolor=_GREY, markeredgewidth=1.3, markersize=5.5)
+        sign = "μ" if result.quantity == "mu" else "ε"
+        text = f"{sign} ≥ {result.measured:.2f} of {rounded_up(result.claimed, 3)}"
+        text += ("" if power is None else f", power {power:.2f}") if result.passed else ", refuted"
+        panel.text(1.02, row, text, transform=panel.get_yaxis_transform(), va="center", fontsize=8.5)
+    panel.axvspan(1, WIDEST, color=_FORBIDDEN, linewidth=0, zorder=0)
+    panel.axvline(1, color="black", linewidth=1.2)
+    panel.text(0.985, -0.95, "claimed", ha="right", va="center", fontsize=9)
+    panel.text(1.015, -0.95, "refuted, if a bar ends here", ha="left", va="center", fontsize=9)
+    panel.set_yticks(
+        range(len(numbered)), [f"{wrapped(result.name, SMALL, 3.2)}  {number}" for number, result in numbered]
+    )
+    panel.set_ylim(len(numbered) - 0.4, -1.4)
+    panel.set_xlim(0, WIDEST)
+    panel.set_xticks(np.arange(0, WIDEST + 0.01, 0.2))
+    panel.tick_params(axis="y", length=0, labelsize=8.5)
+    panel.set_xlabel("share of the claim; bar: shown beyond chance, ○: estimate, line: confidence interval")
+    panel.grid(axis="x", color="#DDDDDD", linewidth=0.6)
+    panel.set_axisbelow(True)
+
+
+def _errors(panel: Axes, name: str, group: Sequence[tuple[int, AuditResult]]) -> None:
+    """Draw the errors of attacks and the trade-off curves of what was claimed."""
+    claims: dict[tuple[tuple[Kind, int], ...], Exposure] = {}
+    for _, result in group:
+        claims.setdefault(ordered(result.mechanisms), result.mechanisms)
+    rates = np.linspace(0.0, 1.0, 201)
+    curves = [np.array(accounting.trade_off(one, rates.tolist())) for one in list(claims.values())[:MOST_CURVES]]
+    # What every claim forbids, not only the strictest one.
+    reach = "out of reach, if the claims hold"
+    panel.fill_between(rates, np.min(curves, axis=0), 0, color=_FORBIDDEN, linewidth=0, zorder=0, label=reach)
+    (guessing,) = panel.plot(rates, 1 - rates, color=_GREY, linewidth=0.8, label="guessing")
+    for curve, key, colour, style in zip(curves, claims, _CURVES, _LINES, strict=False):
+        numbers = ", ".join(str(n) for n, r in group if ordered(r.mechanisms) == key)
+        panel.plot(rates, curve, color=colour, linestyle=style, linewidth=1.4, label=f"claimed for {numbers}")
+    for _, result in group:
+        errors = result.errors
+        colour = _STANDS if result.passed else _REFUTED
+        panel.errorbar(
+            errors.alpha,
+            errors.beta,
+            xerr=[[errors.alpha - errors.alpha_lower], [errors.alpha_upper - errors.alpha]],
+            yerr=[[errors.beta - errors.beta_lower], [errors.beta_upper - errors.beta]],
+            fmt="o",
+            color=colour,
+            markersize=3.5,
+            linewidth=1,
+            zorder=3,
+        )
+    limits = [max(r.errors.alpha_upper, r.errors.beta_upper) for _, r in group]
+    limit = min(1.0, math.ceil(10 * max(limits) + 1.5) / 10)
+    if limit <= 0.5:
+        guessing.set_label("_outside")
+    drawn = [np.column_stack([rates, curve]) for curve in (*curves, 1 - rates)]
+    _number_points(panel, group, np.concatenate(drawn), limit)
+    panel.set_xlim(0, limit)
+    panel.set_ylim(0, limit)
+    panel.set_aspect("equal")
+    panel.set_title(f"errors, {name}", loc="left")
+    panel.set_xlabel("false alarms (said “in”, was out)")
+    panel.set_ylabel("misses (said “out”, was in)")
+    panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, frameon=False, fontsize=8.5)
+
+
+def _number_points(panel: Axes, group: Sequence[tuple[int, AuditResult]], drawn: np.ndarray, limit: float) -> None:
+    """Write the number of each audit at the end of its error bars that has most room around it."""
+    crosses = {number: _cross(result.errors) for number, result in group}
+    written = np.empty((0, 2))
+    for number, result in group:
+        errors, gap = result.errors, 0.035 * limit
+        ends = np.array(
+            [
+                (errors.alpha, errors.beta_upper + gap),
+                (errors.alpha_upper + gap, errors.beta),
+                (errors.alpha, errors.beta_lower - gap),
+                (errors.alpha_lower - gap, errors.beta),
+            ]
+        )
+        others = [cross for other, cross in crosses.items() if other != number]
+        # A number near a curve is still legible. Near another audit's bars, it would seem to belong to that audit.
+        room = np.minimum(2 * _distances(ends, drawn), _distances(ends, np.concatenate([written, *others])))
+        room[((ends < gap) | (ends > limit - gap)).any(axis=1)] = -1
+        x, y = ends[np.argmax(room)]
+        written = np.vstack([written, (x, y)])
+        colour = _STANDS if result.passed else _REFUTED
+        panel.text(x, y, str(number), ha="center", va="center", fontsize=9, color=colour, zorder=4)
+
+
+def _distances(places: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """Return how far each place is from the nearest of the points."""
+    return np.asarray(np.linalg.norm(places[:, None] - points, axis=-1).min(axis=1, initial=np.inf))
+
+
+def _cross(errors: Errors) -> np.ndarray:
+    """Return points along both error bars."""
+    along = np.linspace(0, 1, 25)
+    across = errors.alpha_lower + along * (errors.alpha_upper - errors.alpha_lower)
+    upwards = errors.beta_lower + along * (errors.beta_upper - errors.beta_lower)
+    return np.concatenate(
+        [
+            np.column_stack([across, np.full_like(along, errors.beta)]),
+            np.column_stack([np.full_like(along, errors.alpha), upwards]),
+        ]
+    )
+
+
+def _key(results: Sequence[AuditResult]) -> str:
+    """Explain the symbols and words of the picture."""
+    deltas = ", ".join(f"{delta:g}" for delta in sorted({r.delta for r in results if r.delta is not None}))
+    return "\n".join(
+        [
+            f"μ, ε{f' (at δ = {deltas})' if deltas else ''}: privacy figures, claimed and (≥) shown by the attack. "
+            "Canary: a patient made to be found. B: clipping norm.",
+            "p: chance of a patient to be drawn. Noise: seeded, or of the operating system (os). "
+            "Power: chance to refute the claim if the noise were too small by √2.",
+        ]
+    )
+
+
+def membership_roc(attacks: Sequence[Attack], claims: Mapping[str, Claim], cohort_label: str) -> Figure:
+    """Draw the ROC of membership inference, one panel for each attacked arm, with logarithmic axes.
+
+    Parameters
+    ----------
+    attacks
+        Attacked arms. All are drawn against the claims of the private arm.
+    claims
+        Claims of the private arm, by audience: ``reader`` and ``server``.
+    cohort_label
+        Name of the patients for the title.
+
+    Returns
+    -------
+    Figure with the trade-off curve of each claim as the edge of a shaded region, the bound from epsilon and delta
+    alone as a dotted line, the measured ROC, and the lower edge of its confidence band.
+    """
+    rates = np.geomspace(LEAST_RATE, 1, 150)
+    allowed = {audience: (claim.power(rates), claim.power_by_epsilon(rates)) for audience, claim in claims.items()}
+    with figure_style():
+        figure, panels = panel_grid(len(attacks), len(attacks), 3.8)
+        for panel, attack in zip(panels, attacks, strict=True):
+            # Drawn in the order of the legend; zorder decides what is on top.
+            panel.step(*_empirical(attack), where="post", color=_ROC, linewidth=1.6, zorder=3, label="measured")
+            band = attack.band.sort_values("fpr_upper")  # the true ROC passes above its points
+            lower = np.maximum(band["lower"], LEAST_RATE / 10)
+            panel.plot(
+                band["fpr_upper"], lower, "^-", color=_BAND, linewidth=1.2, zorder=4, label="lower confidence band"
+            )
+            panel.plot([LEAST_RATE, 1], [LEAST_RATE, 1], color=_GREY, linewidth=0.8, zorder=1, label="guessing")
+            for depth, (audience, (who, colour, style)) in enumerate(_REGIONS.items()):
+                claim, (curve, _) = claims[audience], allowed[audience]
+                panel.fill_between(rates, curve, LEAST_RATE, color=colour, linewidth=0, zorder=-depth)
+                label = f"allowed to {who} (ε = {rounded_up(claim.epsilon, 3)} at δ = {claim.delta:g})"
+                panel.plot(rates, curve, color=_CURVE, linestyle=style, linewidth=1.3, label=label, zorder=2)
+            for _, lines in allowed.values():
+                panel.plot(rates, lines, ":", color=_CURVE, linewidth=1.0, zorder=2, label="the same by ε and δ alone")
+            panel.set_title(f"{attack.arm.name}:\n{_verdict(attack)}", loc="left")
+            trials = f"{len(attack.scores_in)} models\nwith the patient,\n{len(attack.scores_out)} without"
+            panel.text(0.94, 0.03, trials, transform=panel.transAxes, ha="right", va="bottom", fontsize=8)
+            panel.set(xscale="log", yscale="log", xlim=(LEAST_RATE, 1.2), ylim=(LEAST_RATE, 1.2), box_aspect=1)
+            panel.set_xticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
+            panel.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
+            panel.minorticks_off()
+        label_outer(panels, len(panels), "false-positive rate", "true-positive rate")
+        meaning = f"the band holds at all points and in all panels together, but for a chance of {FALSE_ALARM:g}"
+        set_legend(figure, panels, meaning)
+        set_title(figure, f"Membership inference against finished models, {cohort_label}")
+    return figure
+
+
+def _empirical(attack: Attack) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rates of false and of true alarms for every threshold, as steps."""
+    outs = np.sort(attack.scores_out)[::-1]
+    ins = np.sort(attack.scores_in)
+    false = np.arange(len(outs)) / len(outs)
+    true = 1 - np.searchsorted(ins, outs, side="right") / len(ins)
+    # Logarithmic axes have no zero.
+    return np.append(np.maximum(false, LEAST_RATE / 10), 1), np.append(np.maximum(true, LEAST_RATE / 10), 1)
+
+
+def _verdict(attack: Attack) -> str:
+    if attack.leaves("server"):
+        return "leaves both regions"
+    return "leaves the reader's region" if attack.leaves("reader") else "stays inside"
 
 
 def rebuilt_figure(kinds: Sequence[tuple[str, Sequence[Rebuilt]]], title: str) -> Figure:
@@ -89,7 +349,7 @@ def candidates_figure(found: pd.DataFrame, delta: float) -> Figure:
             for number, name in enumerate(networks):
                 line = own[own["network"] == name]
                 panel.plot(line["epsilon"], line["named"], **line_look(2 + number), label=f"measured: {name}")
-            panel.axhline(100 / candidates, color="#999999", linestyle=":", label="guessing")
+            panel.axhline(100 / candidates, color=GREY, linestyle=":", label="guessing")
             panel.set_xscale("log")
             epsilons = first["epsilon"].tolist()
             panel.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])

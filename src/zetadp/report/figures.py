@@ -1,4 +1,4 @@
-"""Figures of results: recall of each class against epsilon, training curves, and confusion.
+"""Figures of results: the metric and the recall of each class against epsilon, training curves, and confusion.
 
 Every function returns a matplotlib figure; `figurestyle.save_svg` writes it as the same bytes each time. All results
 are on held-out patients.
@@ -7,7 +7,9 @@ are on held-out patients.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -19,7 +21,9 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from zetadp.base.epsilon import epsilon_order, epsilon_value
+from zetadp.core.metrics import LEVEL
 from zetadp.report.figurestyle import (
+    LOOKS,
     SMALL,
     WIDTH,
     arms_shown,
@@ -46,6 +50,147 @@ Cell = tuple[str, str, str]
 MAX_MATRICES = 12
 MANY_CLASSES = 6
 """Largest number of classes for which the fields of a matrix have room for two numbers."""
+PUBLIC = "public\nweights"
+"""Tick label, left of every epsilon, for the metric of public weights before any private training."""
+FROM_PUBLIC, FROM_RANDOM = "networks from public weights", "networks from random weights"
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """One panel: its title and its lines, each with the number of its look, its label and its rows of the table."""
+
+    title: str
+    lines: list[tuple[int, str, pd.DataFrame]]
+
+    @property
+    def public(self) -> bool:
+        """Whether a line starts from public weights."""
+        return any(_start(rows) is not None for _, _, rows in self.lines)
+
+    @property
+    def lowest(self) -> int:
+        """Lower end of an axis that begins near the lowest value: a multiple of ten if it is at least 50, else 0."""
+        values = [value for _, _, rows in self.lines for value in (*rows["mean"], _start(rows) or math.nan)]
+        below = 10 * math.floor(np.nanmin(values) / 10 - 0.2)
+        return below if below >= 50 else 0
+
+
+def accuracy_against_epsilon(table: pd.DataFrame, cohort_label: str, *, chance: float | None = None) -> Figure:
+    """Draw the task's metric against epsilon.
+
+    With one arm, there are up to two panels: one for the networks that start from public weights, one for the others.
+    The axis of the first begins higher if all its values are high, and its title says so. With several arms, each
+    network has a panel with one line for each arm.
+
+    Parameters
+    ----------
+    table
+        Result of `tables.table1`.
+    cohort_label
+        Name of the cohort for the title.
+    chance
+        Score of guessing, in %; no line by default.
+
+    Returns
+    -------
+    Figure whose bars span one standard deviation over seeds to either side; with one seed, the interval over patients.
+    The hollow point at the left end of a line, and the dotted line at its height, show the metric of public weights
+    before any private training. If there are runs without noise, every panel has a line at their best mean, so that
+    the cost of privacy can be seen.
+    """
+    not_empty(table)
+    metric, called = metric_shown(table["metric"].iloc[0]), networks_shown(table)
+    laid = _panels(table, called)
+    epsilons = sorted(set(table["epsilon"]), key=epsilon_order)
+    with figure_style():
+        columns = columns_for(len(laid))
+        wide = columns < 3  # narrow panels have no room for one more place on the axis
+        figure, panels = panel_grid(len(laid), columns, 4.2 if len(laid) <= columns else 3.3)
+        for panel, content in zip(panels, laid, strict=True):
+            for place, (look, label, rows) in enumerate(content.lines):
+                # A small shift keeps the bars apart.
+                shift = min(0.12, 0.6 / len(content.lines)) * (place - (len(content.lines) - 1) / 2)
+                _draw_line(panel, rows, epsilons, shift, label, line_look(look), marked=wide)
+            _draw_best(panel, table, called)
+            lowest = content.lowest if len(laid) == 2 and content.title == FROM_PUBLIC else 0
+            draw_chance(panel, None if lowest else chance)
+            name_panel(panel, content.title + (f", axis from {lowest} %" if lowest else ""), columns)
+            epsilon_axis(panel, epsilons, columns, first=PUBLIC if content.public and wide else "")
+            percent_axis(panel, lowest)
+        label_outer(panels, columns, guarantee_shown(table) or "ε", f"test {metric} in %")
+        set_title(figure, f"{metric[:1].upper()}{metric[1:]} against ε, {cohort_label}")
+        spread = spread_shown(table["seeds"], "bars", f"{100 * LEVEL:g} % interval over {holders(table)}")
+        public = "Dotted: public weights, before any private training" if any(panel.public for panel in laid) else ""
+        set_legend(
+            figure,
+            panels,
+            f"Held-out test {holders(table)}; {spread}",
+            "; ".join(filter(None, (public, without_noise_shown(epsilons)))),
+        )
+    return figure
+
+
+def _panels(table: pd.DataFrame, called: dict[str, str]) -> list[_Panel]:
+    """Divide the rows into panels: networks share one if there is one arm and there are at most `LOOKS` of them."""
+    networks = {str(name): rows for name, rows in table.groupby("network", sort=False)}
+    if table["arm"].nunique() == 1 < len(networks) <= LOOKS:
+        groups: dict[str, list[tuple[int, str, pd.DataFrame]]] = {FROM_PUBLIC: [], FROM_RANDOM: []}
+        for look, (name, rows) in enumerate(networks.items()):
+            groups[FROM_RANDOM if _start(rows) is None else FROM_PUBLIC].append((look, f"network {called[name]}", rows))
+        return [_Panel(title, lines) for title, lines in groups.items() if lines]
+    shown = list(arms_shown(table).items())
+    lines = {
+        name: [(look, label, rows[rows["arm"] == arm]) for look, (arm, label) in enumerate(shown)]
+        for name, rows in networks.items()
+    }
+    return [
+        _Panel(f"network {called[name]}", [line for line in own if not line[2].empty]) for name, own in lines.items()
+    ]
+
+
+def _start(rows: pd.DataFrame) -> float | None:
+    """Return the metric of the public weights that these runs started from, in %; None if there are none."""
+    found = rows["public_start"].dropna() if "public_start" in rows else rows["mean"].head(0)
+    return None if found.empty else float(found.iloc[0])
+
+
+def _draw_line(
+    panel: Axes,
+    rows: pd.DataFrame,
+    epsilons: Sequence[str],
+    shift: float,
+    label: str,
+    look: dict[str, Any],
+    *,
+    marked: bool,
+) -> None:
+    """Draw one line with its bars, and the public weights that it starts from."""
+    rows = rows.sort_values("epsilon", key=lambda column: column.map(epsilons.index))
+    places = [epsilons.index(epsilon) + shift for epsilon in rows["epsilon"]]
+    bars = np.array([_bar(row) for row in rows.to_dict("records")]).T
+    panel.errorbar(places, rows["mean"], bars, label=label, capsize=3, **look)
+    if (start := _start(rows)) is not None:
+        if marked:
+            panel.plot([shift - 1], [start], **{**look, "markerfacecolor": "white", "linestyle": "none"})
+        panel.axhline(start, color=look["color"], linewidth=0.8, linestyle=":", zorder=1)
+
+
+def _draw_best(panel: Axes, table: pd.DataFrame, called: dict[str, str]) -> None:
+    """Draw a line at the best mean of a network without noise, if there is any."""
+    free = table[[math.isinf(epsilon_value(epsilon)) for epsilon in table["epsilon"]]]
+    if not free.empty:
+        best = free.sort_values("mean").iloc[-1]
+        label = f"best without noise: network {called[best['network']]}, {best['mean']:.1f} %"
+        panel.axhline(best["mean"], label=label, color="black", linewidth=1.2, linestyle=(0, (5, 2)), zorder=3)
+
+
+def _bar(row: Mapping[Hashable, Any]) -> tuple[float, float]:
+    """Return the lengths of an error bar below and above: the spread over seeds, or the interval with one seed."""
+    if not math.isnan(row["std"]):
+        return row["std"], row["std"]
+    if not math.isnan(row["ci_low"]):
+        return max(row["mean"] - row["ci_low"], 0.0), max(row["ci_high"] - row["mean"], 0.0)
+    return 0.0, 0.0
 
 
 def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float | None = None) -> Figure:
@@ -65,25 +210,22 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
     Figure with means over seeds and, if there are several seeds, bands of one standard deviation to either side.
     """
     not_empty(histories)
-    cells = list(histories.groupby(["network", "arm"], sort=True))
-    shown, called = arms_shown(histories), networks_shown(histories)
     watched = histories.dropna(subset=["value"])
     epsilons = sorted(histories["epsilon"].unique(), key=epsilon_order)
     with figure_style():
         # Epsilon has an order, so its lines take their colours from a map: lighter is less private.
         shades = mpl.colormaps["viridis"](np.linspace(0.0, 0.8, len(epsilons)))
-        columns = columns_for(len(cells))
-        figure, panels = panel_grid(len(cells), columns, 3.1)
-        for panel, ((network, arm), cell) in zip(panels, cells, strict=True):
+        figure, columns, cells = _by_arm(histories, histories)
+        for panel, cell in cells:
             for index, epsilon in enumerate(epsilons):
                 run = cell[cell["epsilon"] == epsilon].dropna(subset=["value"])
                 if not run.empty:
                     _draw_curve(panel, run, epsilon_name(epsilon), index, shades[index])
             draw_chance(panel, chance)
-            name_panel(panel, f"network {called[str(network)]}, {shown[str(arm)]}", columns)
             percent_axis(panel)
             panel.set_xlim(left=0)
             panel.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        panels = [panel for panel, _ in cells]
         label_outer(panels, columns, "round", f"validation {metric_shown(histories['metric'].iloc[0])} in %")
         set_title(figure, f"Training, {cohort_label}")
         meaning = f"No {holders(histories)} were watched"
@@ -108,14 +250,11 @@ def accuracy_per_class(runs: pd.DataFrame, cohort_label: str) -> Figure:
         Name of the cohort for the title.
     """
     table = per_class(runs)
-    cells = list(table.groupby(["network", "arm"], sort=True))
-    shown, called = arms_shown(runs), networks_shown(runs)
     epsilons = sorted(table["epsilon"].unique(), key=epsilon_order)
     names, word = list(table["class"].unique()), str(runs["called"].iloc[0])
     with figure_style():
-        columns = columns_for(len(cells))
-        figure, panels = panel_grid(len(cells), columns, 3.1)
-        for panel, ((network, arm), cell) in zip(panels, cells, strict=True):
+        figure, columns, cells = _by_arm(table, runs)
+        for panel, cell in cells:
             for index, name in enumerate(names):
                 rows = cell[cell["class"] == name].set_index("epsilon")
                 shift = 0.1 * (index - (len(names) - 1) / 2)
@@ -124,14 +263,25 @@ def accuracy_per_class(runs: pd.DataFrame, cohort_label: str) -> Figure:
                 recall = [row["recall"] for _, row in present]
                 bars = None if np.isnan(spread).all() else spread
                 panel.errorbar([p for p, _ in present], recall, bars, label=name, capsize=2, **line_look(index))
-            name_panel(panel, f"network {called[str(network)]}, {shown[str(arm)]}", columns)
             epsilon_axis(panel, epsilons, columns)
             percent_axis(panel)
+        panels = [panel for panel, _ in cells]
         label_outer(panels, columns, guarantee_shown(runs) or "ε", "recall in %")
         set_title(figure, f"Accuracy by {word}, {cohort_label}")
         meaning = f"Held-out test {holders(runs)}; {spread_shown(table['seeds'], 'bars')}"
         set_legend(figure, panels, meaning, without_noise_shown(epsilons), order=names)
     return figure
+
+
+def _by_arm(rows: pd.DataFrame, runs: pd.DataFrame) -> tuple[Figure, int, list[tuple[Axes, pd.DataFrame]]]:
+    """Return a figure with a panel for each network and arm, its number of columns, and the rows of each panel."""
+    shown, called = arms_shown(runs), networks_shown(runs)
+    cells = list(rows.groupby(["network", "arm"], sort=True))
+    columns = columns_for(len(cells))
+    figure, panels = panel_grid(len(cells), columns, 3.1)
+    for panel, ((network, arm), _) in zip(panels, cells, strict=True):
+        name_panel(panel, f"network {called[str(network)]}, {shown[str(arm)]}", columns)
+    return figure, columns, [(panel, own) for panel, (_, own) in zip(panels, cells, strict=True)]
 
 
 def draw_chance(panel: Axes, chance: float | None) -> None:

@@ -10,8 +10,7 @@ from run_builder import write_run
 from zetadp.base.storage import read_json
 from zetadp.nn.models import NetworkSettings
 from zetadp.report import figures, rendering, tables
-from zetadp.report.accuracyfigure import accuracy_against_epsilon
-from zetadp.report.figures import confusion_matrices
+from zetadp.report.figures import accuracy_against_epsilon, confusion_matrices
 from zetadp.report.modelcard import model_card
 from zetadp.report.notes import notes
 from zetadp.tasks.brain_sequences import BrainSequences

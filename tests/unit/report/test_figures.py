@@ -10,9 +10,8 @@ from run_builder import SEQUENCES, write_run
 
 from zetadp.base.validation import UserError
 from zetadp.mri.kspace import to_kspace, whiten
-from zetadp.report import accuracyfigure, figures, figurestyle
-from zetadp.report.accuracyfigure import accuracy_against_epsilon
-from zetadp.report.figures import confusion_matrices
+from zetadp.report import figures, figurestyle
+from zetadp.report.figures import accuracy_against_epsilon, confusion_matrices
 from zetadp.report.patientfigure import patient_figure
 from zetadp.report.tables import collect, collect_histories, table1
 
@@ -211,14 +210,14 @@ def test_lines_begin_at_what_public_weights_reach_before_any_private_training(tm
     started, other = accuracy(folders).axes
     # All that is in the first panel lies above 50 %, so it shows that half alone, and says so.
     titles = [panel.get_title(loc="left") for panel in (started, other)]
-    assert titles == [f"{accuracyfigure.FROM_PUBLIC}, axis from 50 %", accuracyfigure.FROM_RANDOM]
+    assert titles == [f"{figures.FROM_PUBLIC}, axis from 50 %", figures.FROM_RANDOM]
     assert [min(panel.get_yticks()) for panel in (started, other)] == [50, 0]
     assert min(min(values) for values in lines(started).values()) > 50
     assert ("network pretrained" in lines(started), "network complex" in lines(other)) == (True, True)
     at = [line for line in started.get_lines() if set(line.get_ydata()) == {81.25}]
     point, level = sorted(at, key=lambda line: len(line.get_ydata()))
     assert (list(point.get_xdata()), point.get_markerfacecolor(), level.get_linestyle()) == ([-1], "white", ":")
-    assert started.get_xticklabels()[0].get_text() == accuracyfigure.PUBLIC
+    assert started.get_xticklabels()[0].get_text() == figures.PUBLIC
     assert not [values for values in lines(other).values() if 81.25 in values]
     low = write_run(tmp_path, {"a": 8, "b": 4}, network="pretrained", seed=2, public=0.8125)
     assert min(accuracy([low, folders[-1]]).axes[0].get_yticks()) == 0

@@ -6,7 +6,7 @@ import pytest
 from zetadp.audit.membership import Attack, Claim, against, roc_band
 from zetadp.audit.membership_models import Arm
 from zetadp.privacy.kinds import NoisySum
-from zetadp.report.auditfigure import LEAST_RATE, _empirical, membership_roc
+from zetadp.report.attackfigure import LEAST_RATE, _empirical, membership_roc
 
 CLAIMS = {"reader": Claim({NoisySum(1.0, 2.0): 1}, 1e-3), "server": Claim({NoisySum(1.0, 1.0): 1}, 1e-3)}
 
