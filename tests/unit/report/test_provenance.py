@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 from origins import read_origin
 
 from zetadp.base.tables import Sheet
@@ -17,8 +18,10 @@ from zetadp.report.provenance import (
     COMMAND,
     KEYS,
     called,
+    code_version,
     cohort_shown,
     commit,
+    environment,
     machine,
     origin,
     seeds_shown,
@@ -64,6 +67,13 @@ def test_the_commit_is_the_one_checked_out_and_a_change_of_code_shows(repository
 
 
 @needs_git
+def test_a_second_work_tree_is_a_checkout_of_its_own(repository, tmp_path):
+    git(repository, "worktree", "add", "--quiet", str(tmp_path / "second"))
+    (repository / "src/code.py").write_text("2\n")
+    assert commit(tmp_path / "second") == commit(repository).removesuffix("-dirty")
+
+
+@needs_git
 def test_no_commit_is_named_where_the_code_has_no_history(repository, tmp_path):
     assert commit(tmp_path) is None
     installed = repository / "site-packages"
@@ -75,6 +85,13 @@ def test_no_commit_is_named_without_git(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert commit() is None
     assert f"commit: zetadp {metadata.version('zetadp')}" in origin("none", "0")
+
+
+def test_the_environment_holds_code_machine_and_software():
+    found = environment(torch.device("cpu"))
+    assert found["commit"] == code_version()
+    assert found["torch"] == torch.__version__
+    assert found["cores"] >= 1
 
 
 @pytest.mark.parametrize("kind", ["csv", "md"])
