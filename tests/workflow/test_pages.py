@@ -116,7 +116,9 @@ def test_zetadp_takes_these_arguments(command):
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.page == "library.md" and b.language == "sh"])
 def test_the_accountant_prints_what_the_page_says(block):
     for line in block.text.splitlines():
-        command, _, promised = line.partition("  #")
+        command, _, promised = line.partition("  # ")
+        if not re.match(r"zetadp (epsilon|noise|rounds) ", command):
+            continue  # the other commands are of the run that the page trains
         with contextlib.redirect_stdout(io.StringIO()) as said:
             assert main(shlex.split(command)[1:]) == 0
         assert promised.strip() in said.getvalue()

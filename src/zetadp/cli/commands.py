@@ -11,14 +11,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from zetadp.base.validation import UserError
-from zetadp.cli.budget import add_commands as add_budget
-from zetadp.cli.federation import add_commands as add_federation
-from zetadp.cli.helping import explain
-from zetadp.cli.numbers import share
-from zetadp.cli.privacy import add_commands as add_privacy
-from zetadp.cli.release import add_commands as add_release
-from zetadp.cli.risk import add_commands as add_risk
-from zetadp.cli.verify import add_commands as add_verify
+from zetadp.cli import federation, hospital, privacy
+from zetadp.cli.helping import command, option, share
+from zetadp.cli.release import release, statement
+from zetadp.cli.runs import budget, risk, verify
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,6 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.run(given)
     except UserError as error:
         print(f"zetadp: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in {"flwr", "cryptography"}:
+            raise
+        needed = f"A federation needs Flower, and {error.name} is missing. Run: pip install zetadp[federation]"
+        print(f"zetadp: {needed}", file=sys.stderr)
         return 1
     return 0
 
@@ -44,15 +46,17 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=_version())
     parser.set_defaults(run=lambda _: parser.print_help())
     commands = parser.add_subparsers(metavar="COMMAND")
-    _add_predict(commands.add_parser("predict", help="classify the pulse sequences of a volume"))
-    _add_convert(commands.add_parser("convert", help="convert NIfTI files or a BIDS folder to the Decathlon layout"))
-    _add_report(commands.add_parser("report", help="print the table of an experiment, and the paths of its files"))
-    add_privacy(commands)
-    add_budget(commands)
-    add_release(commands)
-    add_risk(commands)
-    add_verify(commands)
-    add_federation(commands)
+    for each in COMMANDS:
+        each.add_to(commands)
+    between = commands.add_parser(
+        "federation",
+        help="train between hospitals: plan, keys, server, nodes",
+        description="Train between hospitals on Flower, over TLS and with keys. The recipe is docs/federation.md. "
+        "Needs the extra `federation`.",
+    )
+    parts = between.add_subparsers(required=True, metavar="COMMAND")
+    for each in OF_FEDERATIONS:
+        each.add_to(parts)
     return parser
 
 
@@ -63,29 +67,31 @@ def _version() -> str:
         return f"zetadp, not installed, from {Path(__file__).parents[2]}"
 
 
-def _add_predict(parser: argparse.ArgumentParser) -> None:
-    explain(
-        parser,
-        "Classify the pulse sequence of every channel of a NIfTI volume by a vote of its centre slices. The volume may "
-        "have any orientation and any number of channels. Their order and names are not used. A note says what the "
-        "model was trained on.",
-        "A head on the backbone that comes with zetadp gives no sequence if it is unsure, or if the image is unlike "
-        "the images of its training. --anyway prints the most likely sequence in these cases too. The thresholds come "
-        "from simulated patients. Look at the images yourself if much depends on the answer.",
-        examples=(
-            "predict results/default/runs/study_steep/federated/eps-1/seed-0/model.safetensors brain.nii.gz",
-            "predict model.safetensors brain.nii --json",
-            "predict model.safetensors brain.nii --anyway",
-        ),
-    )
-    parser.add_argument("model", type=Path, help="model of a finished run (.safetensors)")
-    parser.add_argument("volume", type=Path, help="NIfTI file (.nii or .nii.gz), 3-D or 4-D (x, y, z, channel)")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--anyway", action="store_true", help="print the most likely sequence even if in doubt")
-    parser.set_defaults(run=_predict)
+@command(
+    "predict",
+    examples=(
+        "predict results/default/runs/study_steep/federated/eps-1/seed-0/model.safetensors brain.nii.gz",
+        "predict model.safetensors brain.nii --json",
+        "predict model.safetensors brain.nii --anyway",
+    ),
+    options=[
+        option("model", type=Path, help="model of a finished run (.safetensors)"),
+        option("volume", type=Path, help="NIfTI file (.nii or .nii.gz), 3-D or 4-D (x, y, z, channel)"),
+        option("--json", action="store_true", help="print JSON instead of a table"),
+        option("--anyway", action="store_true", help="print the most likely sequence even if in doubt"),
+    ],
+)
+def predict(given: argparse.Namespace) -> None:
+    """Classify the pulse sequences of a volume.
 
+    Classify the pulse sequence of every channel of a NIfTI volume by a vote of its centre slices. The volume may have
+    any orientation and any number of channels. Their order and names are not used. A note says what the model was
+    trained on.
 
-def _predict(given: argparse.Namespace) -> None:
+    A head on the backbone that comes with zetadp gives no sequence if it is unsure, or if the image is unlike the
+    images of its training. --anyway prints the most likely sequence in these cases too. The thresholds come from
+    simulated patients. Look at the images yourself if much depends on the answer.
+    """
     from zetadp.core.pretrained import load_model
     from zetadp.tasks.brain_sequences.prediction import answers, doubts, origin, predict_volume
 
@@ -99,53 +105,55 @@ def _predict(given: argparse.Namespace) -> None:
         print(table.fillna("-").to_string(index=False, float_format=lambda value: f"{value:.2f}"))
 
 
-def _add_convert(parser: argparse.ArgumentParser) -> None:
-    explain(
-        parser,
-        "Convert a folder of single-sequence NIfTI files to the layout of the Medical Segmentation Decathlon. Nothing "
-        "is written if anything is wrong.",
-        "Recognised are BIDS folders (sub-01/anat/*_FLAIR.nii.gz, *_T1w.nii.gz, *_ce-gadolinium_T1w.nii.gz, "
-        "*_T2w.nii.gz), and one folder per scan with files such as P7_flair.nii.gz, P7_T1.nii.gz, "
-        "P7_T1_axial_post_gd.nii.gz and P7_T2.nii.gz. If a name can be read in two ways, an error asks for --sequence. "
-        "Which scans are of one person is never guessed from names of folders: BIDS tells it, or --patients, or "
-        "--patient-pattern. Otherwise the guarantee protects a scan and not a patient.",
-        examples=(
-            "convert hospital Task01_BrainTumour --test-fraction 0.2 --patient-pattern '(P[0-9]+)_.*'",
-            "convert hospital Task01_BrainTumour --patients patients.tsv --sequence '*_T1_post.nii.gz=T1gd'",
+@command(
+    "convert",
+    examples=(
+        "convert hospital Task01_BrainTumour --test-fraction 0.2 --patient-pattern '(P[0-9]+)_.*'",
+        "convert hospital Task01_BrainTumour --patients patients.tsv --sequence '*_T1_post.nii.gz=T1gd'",
+    ),
+    options=[
+        option("source", type=Path, help="folder to convert"),
+        option("target", type=Path, help="new folder; absent or empty"),
+        option(
+            "--patients",
+            "--parts",
+            type=Path,
+            help="table (.tsv or .csv) with the column patient and one or both of record (name of the scan's folder) "
+            "and part (train or test). Without the column record, folders are named after patients",
         ),
-    )
-    parser.add_argument("source", type=Path, help="folder to convert")
-    parser.add_argument("target", type=Path, help="new folder; absent or empty")
-    parser.add_argument(
-        "--patients",
-        "--parts",
-        type=Path,
-        help="table (.tsv or .csv) with the column patient and one or both of record (name of the scan's folder) and "
-        "part (train or test). Without the column record, folders are named after patients",
-    )
-    parser.add_argument(
-        "--patient-pattern",
-        metavar="REGEX",
-        help="rule that tells the patient from the name of a scan's folder: its first group is the patient",
-    )
-    parser.add_argument(
-        "--test-fraction",
-        type=share,
-        default=0.35,
-        help="expected share of test patients, if --patients gives no part (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--sequence",
-        action="append",
-        default=[],
-        metavar="PATTERN=SEQUENCE",
-        help="sequence of all files whose names fit the pattern: FLAIR, T1w, T1gd, T2w, or none to leave them out; can "
-        "be given several times",
-    )
-    parser.set_defaults(run=_convert)
+        option(
+            "--patient-pattern",
+            metavar="REGEX",
+            help="rule that tells the patient from the name of a scan's folder: its first group is the patient",
+        ),
+        option(
+            "--test-fraction",
+            type=share,
+            default=0.35,
+            help="expected share of test patients, if --patients gives no part (default: %(default)s)",
+        ),
+        option(
+            "--sequence",
+            action="append",
+            default=[],
+            metavar="PATTERN=SEQUENCE",
+            help="sequence of all files whose names fit the pattern: FLAIR, T1w, T1gd, T2w, or none to leave them "
+            "out; can be given several times",
+        ),
+    ],
+)
+def convert(given: argparse.Namespace) -> None:
+    """Convert NIfTI files or a BIDS folder to the Decathlon layout.
 
+    Convert a folder of single-sequence NIfTI files to the layout of the Medical Segmentation Decathlon. Nothing is
+    written if anything is wrong.
 
-def _convert(given: argparse.Namespace) -> None:
+    Recognised are BIDS folders (sub-01/anat/*_FLAIR.nii.gz, *_T1w.nii.gz, *_ce-gadolinium_T1w.nii.gz, *_T2w.nii.gz),
+    and one folder per scan with files such as P7_flair.nii.gz, P7_T1.nii.gz, P7_T1_axial_post_gd.nii.gz and
+    P7_T2.nii.gz. If a name can be read in two ways, an error asks for --sequence. Which scans are of one person is
+    never guessed from names of folders: BIDS tells it, or --patients, or --patient-pattern. Otherwise the guarantee
+    protects a scan and not a patient.
+    """
     from zetadp.base.tables import read_table
     from zetadp.mri.convert import convert_folder
     from zetadp.mri.decathlon import read_rules
@@ -195,28 +203,29 @@ def _convert(given: argparse.Namespace) -> None:
     )
 
 
-def _add_report(parser: argparse.ArgumentParser) -> None:
-    explain(
-        parser,
-        "Print the table of accuracy against epsilon, and the paths of all tables and figures. The workflow also "
-        "writes report.html, one page with the result, the figures and the cost in privacy. It needs no network and "
-        "can be printed. --html writes this page to another file.",
-        examples=(
-            "report",
-            "report --configfile workflow/scenarios/smoke.yaml",
-            "report results/default --html result.html",
+@command(
+    "report",
+    examples=(
+        "report",
+        "report --configfile workflow/scenarios/smoke.yaml",
+        "report results/default --html result.html",
+    ),
+    options=[
+        option("results", type=Path, nargs="?", help="folder of the experiment (default: that of config.yaml)"),
+        option("--configfile", type=Path, help="scenario (.yaml) of the experiment"),
+        option(
+            "--headline", action="store_true", help="print the table of the first runs, unless all runs are finished"
         ),
-    )
-    parser.add_argument("results", type=Path, nargs="?", help="folder of the experiment (default: that of config.yaml)")
-    parser.add_argument("--configfile", type=Path, help="scenario (.yaml) of the experiment")
-    parser.add_argument(
-        "--headline", action="store_true", help="print the table of the first runs, unless all runs are finished"
-    )
-    parser.add_argument("--html", type=Path, help="write the result as one page to this file (.html)")
-    parser.set_defaults(run=_report)
+        option("--html", type=Path, help="write the result as one page to this file (.html)"),
+    ],
+)
+def report(given: argparse.Namespace) -> None:
+    """Print the table of an experiment, and the paths of its files.
 
-
-def _report(given: argparse.Namespace) -> None:
+    Print the table of accuracy against epsilon, and the paths of all tables and figures. The workflow also writes
+    report.html, one page with the result, the figures and the cost in privacy. It needs no network and can be printed.
+    --html writes this page to another file.
+    """
     from zetadp.config.load import experiment_name
 
     folder = given.results or Path("results") / experiment_name(Path("config.yaml"), given.configfile)
@@ -242,3 +251,31 @@ def _report(given: argparse.Namespace) -> None:
         write_results(Results.of(folder), name, page)
     if page.is_file():
         print(f"all on one page, for a browser or a printer:\n  {page}")
+
+
+COMMANDS = (
+    predict,
+    convert,
+    report,
+    privacy.epsilon,
+    privacy.noise,
+    privacy.rounds,
+    privacy.ledger,
+    privacy.permit,
+    budget,
+    release,
+    statement,
+    risk,
+    verify,
+)
+OF_FEDERATIONS = (
+    federation.demo,
+    federation.certificates,
+    federation.plan,
+    federation.kit,
+    federation.serve,
+    hospital.show,
+    hospital.key,
+    hospital.approve,
+    hospital.node,
+)

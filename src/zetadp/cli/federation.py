@@ -8,48 +8,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zetadp.base.validation import UserError
-from zetadp.cli.helping import explain, federation_command, log_to_terminal, tell, written
+from zetadp.cli.helping import command, log_to_terminal, option, positive_number, tell, written
 from zetadp.cli.hospital import PORT
-from zetadp.cli.hospital import add_commands as add_commands_of_hospitals
-from zetadp.cli.numbers import positive_number
 
 if TYPE_CHECKING:
     from zetadp.core.plan import Plan
 
 
-def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not name the type)
-    """Add ``federation`` with its sub-commands to a parser's sub-commands."""
-    parser = commands.add_parser(
-        "federation",
-        help="train between hospitals: plan, keys, server, nodes",
-        description="Train between hospitals on Flower, over TLS and with keys. The recipe is docs/federation.md. "
-        "Needs the extra `federation`.",
-    )
-    parts = parser.add_subparsers(required=True, metavar="COMMAND")
-    for describe, name, help_, run in (
-        (_demo, "demo", "train between three simulated hospitals on this machine, in a minute", _run_demo),
-        (_certificates, "certificates", "make the certificate of the server", _run_certificates),
-        (_plan, "plan", "write the plan of a run; every site gets a copy", _run_plan),
-        (_kit, "kit", "write a folder for each hospital, and one for the server", _run_kit),
-        (_serve, "serve", "run the server for one training run, to its end", _run_serve),
-    ):
-        describe(federation_command(parts, name, help_, run))
-    add_commands_of_hospitals(parts)
+@command(
+    "federation demo",
+    examples=("federation demo", "federation demo --folder three-hospitals"),
+    options=[
+        option("--folder", type=Path, default=Path("demo"), help="new folder for all that is made (%(default)s)"),
+    ],
+)
+def demo(given: argparse.Namespace) -> None:
+    """Train between three simulated hospitals on this machine, in a minute.
 
-
-def _demo(parser: argparse.ArgumentParser) -> None:
-    explain(
-        parser,
-        "Simulate the patients of three hospitals, and train a private head between them over TLS, with noise from the "
-        "operating system. Writes plan.json, model.safetensors, ledger.jsonl and privacy.json.",
-        examples=("federation demo", "federation demo --folder three-hospitals"),
-    )
-    parser.add_argument(
-        "--folder", type=Path, default=Path("demo"), help="new folder for all that is made (%(default)s)"
-    )
-
-
-def _run_demo(given: argparse.Namespace) -> None:
+    Simulate the patients of three hospitals, and train a private head between them over TLS, with noise from the
+    operating system. Writes plan.json, model.safetensors, ledger.jsonl and privacy.json.
+    """
     from zetadp.federation.flower.demo import run_demo
 
     model = run_demo(given.folder, tell)
@@ -57,26 +35,31 @@ def _run_demo(given: argparse.Namespace) -> None:
     print(f"\nTry next:\n  zetadp predict {model} {volume}\n  zetadp risk {given.folder / 'ledger.jsonl'}")
 
 
-def _certificates(parser: argparse.ArgumentParser) -> None:
-    explain(
-        parser,
-        "Make the certificate of a server (server.pem, server.key) and that of the authority that signs it "
-        "(authority.pem). The authority's private key is not stored, so it signs nothing else. With --nodes, also make "
-        "the keys of the nodes. That is for trials. In a real federation every hospital makes its own key (zetadp "
-        "federation key), so that no private key is ever sent.",
-        examples=(
-            "federation certificates keys --hosts server.example",
-            "federation certificates trial --nodes node-01 node-02 node-03",
+@command(
+    "federation certificates",
+    examples=(
+        "federation certificates keys --hosts server.example",
+        "federation certificates trial --nodes node-01 node-02 node-03",
+    ),
+    options=[
+        option("folder", type=Path, help="new or empty folder"),
+        option("--nodes", nargs="*", default=[], metavar="NAME", help="for trials: names of the nodes"),
+        option(
+            "--hosts",
+            nargs="*",
+            default=[],
+            help="names and addresses of the server, in addition to the loopback address",
         ),
-    )
-    parser.add_argument("folder", type=Path, help="new or empty folder")
-    parser.add_argument("--nodes", nargs="*", default=[], metavar="NAME", help="for trials: names of the nodes")
-    parser.add_argument(
-        "--hosts", nargs="*", default=[], help="names and addresses of the server, in addition to the loopback address"
-    )
+    ],
+)
+def certificates(given: argparse.Namespace) -> None:
+    """Make the certificate of the server.
 
-
-def _run_certificates(given: argparse.Namespace) -> None:
+    Make the certificate of a server (server.pem, server.key) and that of the authority that signs it (authority.pem).
+    The authority's private key is not stored, so it signs nothing else. With --nodes, also make the keys of the nodes.
+    That is for trials. In a real federation every hospital makes its own key (zetadp federation key), so that no
+    private key is ever sent.
+    """
     from zetadp.federation.flower.certificates import make_credentials
 
     with written():
@@ -88,30 +71,32 @@ def _run_certificates(given: argparse.Namespace) -> None:
         print(f"for {name}:  {private} (secret); its public key {public} is for the server")
 
 
-def _plan(parser: argparse.ArgumentParser) -> None:
-    explain(
-        parser,
-        "Write the plan (plan.json) of a run of a configuration (.yaml), and print its cost in privacy for the "
-        "patients of each hospital. The configuration needs no folder of patients, as a coordinator may have none.",
-        examples=(
-            "federation plan federation.yaml --network pretrained --epsilon 8",
-            "federation plan config.yaml over.yaml --network complex --epsilon 3 --output plan.json",
+@command(
+    "federation plan",
+    examples=(
+        "federation plan federation.yaml --network pretrained --epsilon 8",
+        "federation plan config.yaml over.yaml --network complex --epsilon 3 --output plan.json",
+    ),
+    options=[
+        option("configuration", type=Path, nargs="+", help="config.yaml, and a scenario (.yaml) that changes it"),
+        option("--network", required=True, help="name of the network in the configuration"),
+        option("--epsilon", required=True, help="target epsilon of a run of the configuration"),
+        option("--arm", default="federated", help="name of an arm with local noise (%(default)s)"),
+        option("--seed", type=int, default=0, help="seed of the run (%(default)s)"),
+        option(
+            "--backbone",
+            type=Path,
+            help="public backbone, for a network that needs one (default: the one in this package)",
         ),
-    )
-    parser.add_argument(
-        "configuration", type=Path, nargs="+", help="config.yaml, and a scenario (.yaml) that changes it"
-    )
-    parser.add_argument("--network", required=True, help="name of the network in the configuration")
-    parser.add_argument("--epsilon", required=True, help="target epsilon of a run of the configuration")
-    parser.add_argument("--arm", default="federated", help="name of an arm with local noise (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the run (%(default)s)")
-    parser.add_argument(
-        "--backbone", type=Path, help="public backbone, for a network that needs one (default: the one in this package)"
-    )
-    parser.add_argument("--output", type=Path, default=Path("plan.json"), help="file to write (%(default)s)")
+        option("--output", type=Path, default=Path("plan.json"), help="file to write (%(default)s)"),
+    ],
+)
+def plan(given: argparse.Namespace) -> None:
+    """Write the plan of a run; every site gets a copy.
 
-
-def _run_plan(given: argparse.Namespace) -> None:
+    Write the plan (plan.json) of a run of a configuration (.yaml), and print its cost in privacy for the patients of
+    each hospital. The configuration needs no folder of patients, as a coordinator may have none.
+    """
     from zetadp.config.load import read_overlaid
     from zetadp.core.promise import promise_of
 
@@ -158,30 +143,32 @@ def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
     return with_public(plan, load_backbone(given.backbone or shipped_backbone(plan.network)))
 
 
-def _kit(parser: argparse.ArgumentParser) -> None:
-    explain(
-        parser,
-        "Write a folder for each hospital of a plan (plan.json): the plan, the certificate of the authority (.pem), a "
-        "page to read and approve, settings to fill in, a service for systemd and a compose file. Write the same for "
-        "the server. No folder holds a private key: every hospital makes its own.",
-        examples=(
-            "federation kit plan.json --server server.example:9443 --authority keys/authority.pem",
-            "federation kit plan.json --server 192.0.2.7:9443 --authority authority.pem --output for-hospitals",
+@command(
+    "federation kit",
+    examples=(
+        "federation kit plan.json --server server.example:9443 --authority keys/authority.pem",
+        "federation kit plan.json --server 192.0.2.7:9443 --authority authority.pem --output for-hospitals",
+    ),
+    options=[
+        option("plan", type=Path, help="the plan (.json)"),
+        option("--server", required=True, metavar="HOST:PORT", help="where the server will listen"),
+        option("--authority", type=Path, required=True, help="certificate (.pem) of the authority"),
+        option(
+            "--answer-seconds",
+            type=positive_number,
+            default=10.0,
+            help="answer_seconds in the hospitals' settings, longer than a node computes for a round (%(default)s)",
         ),
-    )
-    parser.add_argument("plan", type=Path, help="the plan (.json)")
-    parser.add_argument("--server", required=True, metavar="HOST:PORT", help="where the server will listen")
-    parser.add_argument("--authority", type=Path, required=True, help="certificate (.pem) of the authority")
-    parser.add_argument(
-        "--answer-seconds",
-        type=positive_number,
-        default=10.0,
-        help="answer_seconds in the hospitals' settings, longer than a node computes for a round (%(default)s)",
-    )
-    parser.add_argument("--output", type=Path, default=Path("kits"), help="new folder (%(default)s)")
+        option("--output", type=Path, default=Path("kits"), help="new folder (%(default)s)"),
+    ],
+)
+def kit(given: argparse.Namespace) -> None:
+    """Write a folder for each hospital, and one for the server.
 
-
-def _run_kit(given: argparse.Namespace) -> None:
+    Write a folder for each hospital of a plan (plan.json): the plan, the certificate of the authority (.pem), a page to
+    read and approve, settings to fill in, a service for systemd and a compose file. Write the same for the server. No
+    folder holds a private key: every hospital makes its own.
+    """
     from zetadp.core.plan import Plan
     from zetadp.federation.flower import kit
 
@@ -195,27 +182,26 @@ def _run_kit(given: argparse.Namespace) -> None:
     print(f"Tell every hospital the hash of the plan by another way: {plan.digest}")
 
 
-def _serve(parser: argparse.ArgumentParser) -> None:
-    explain(
-        parser,
-        "Run the server for one training run, to its end. Its settings (server.yaml) name the files for the model "
-        "(.safetensors), its history (.csv) and the ledger (.jsonl). A receipt (.json) for each hospital is written "
-        "next to the ledger. The exit code is 0 only if the model was written. After an interruption, start the same "
-        "command again.",
-        examples=(
-            "federation serve server.yaml --credentials keys",
-            "federation serve server.yaml --credentials keys --port 8443",
-        ),
-    )
-    parser.add_argument("settings", type=Path, help="settings of the server (YAML)")
-    parser.add_argument(
-        "--credentials", type=Path, required=True, help="folder with authority.pem, server.pem, server.key"
-    )
-    parser.add_argument("--host", default="0.0.0.0", help="address to listen at (%(default)s)")  # noqa: S104  (nodes are elsewhere)
-    parser.add_argument("--port", type=int, default=PORT, help="port to listen at (%(default)s)")
+@command(
+    "federation serve",
+    examples=(
+        "federation serve server.yaml --credentials keys",
+        "federation serve server.yaml --credentials keys --port 8443",
+    ),
+    options=[
+        option("settings", type=Path, help="settings of the server (YAML)"),
+        option("--credentials", type=Path, required=True, help="folder with authority.pem, server.pem, server.key"),
+        option("--host", default="0.0.0.0", help="address to listen at (%(default)s)"),  # noqa: S104  (nodes are elsewhere)
+        option("--port", type=int, default=PORT, help="port to listen at (%(default)s)"),
+    ],
+)
+def serve(given: argparse.Namespace) -> None:
+    """Run the server for one training run, to its end.
 
-
-def _run_serve(given: argparse.Namespace) -> None:
+    Run the server for one training run, to its end. Its settings (server.yaml) name the files for the model
+    (.safetensors), its history (.csv) and the ledger (.jsonl). A receipt (.json) for each hospital is written next to
+    the ledger. The exit code is 0 only if the model was written. After an interruption, start the same command again.
+    """
     from zetadp.federation.flower.certificates import Credentials
     from zetadp.federation.flower.processes import SILENT, check_flower, require_free_port
     from zetadp.federation.flower.receipts import FOLDER, write_receipts

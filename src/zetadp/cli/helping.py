@@ -1,4 +1,4 @@
-"""What all commands share: the layout of their help, and errors as one message."""
+"""What all commands share: how one is declared, the layout of their help, numbers, and errors as one message."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import argparse
 import logging
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from fractions import Fraction
+from inspect import cleandoc
+from typing import Any, TypeAlias
 
 from zetadp.base.validation import UserError
 
@@ -20,39 +23,67 @@ def paragraphs(*texts: str) -> str:
     return "\n\n".join(textwrap.fill(" ".join(text.split()), WIDTH, break_on_hyphens=False) for text in texts)
 
 
-def explain(parser: argparse.ArgumentParser, *texts: str, examples: tuple[str, ...]) -> None:
-    """Give a command its description, and examples below its options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.description = paragraphs(*texts)
-    parser.epilog = "examples:\n" + "\n".join(f"  zetadp {example}" for example in examples)
+Option: TypeAlias = tuple[tuple[str, ...], dict[str, Any]]
 
 
-def federation_command(
-    parts: Any,  # noqa: ANN401  (argparse does not name the type)
-    name: str,
-    help_: str,
-    run: Callable[[argparse.Namespace], None],
-) -> argparse.ArgumentParser:
-    """Add a command to ``zetadp federation``, and return its parser."""
-    parser: argparse.ArgumentParser = parts.add_parser(name, help=help_, description=f"{help_[0].upper()}{help_[1:]}.")
-    parser.set_defaults(run=with_federation(run))
-    return parser
+@dataclass(frozen=True)
+class Command:
+    """A command of the command line.
+
+    Attributes
+    ----------
+    name
+        Its name; that of a command of ``zetadp federation`` begins with ``federation``.
+    summary
+        One line for the list of commands.
+    description, below
+        Texts of its help above and below the options.
+    options
+        Its arguments and options.
+    run
+        What it does with them.
+    """
+
+    name: str
+    summary: str
+    description: str
+    below: str
+    options: Sequence[Option]
+    run: Callable[[argparse.Namespace], None]
+
+    def add_to(self, commands: Any) -> None:  # noqa: ANN401  (argparse does not name the type)
+        """Add the command to a parser's sub-commands."""
+        parser = commands.add_parser(
+            self.name.rpartition(" ")[2],
+            help=self.summary,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            description=self.description,
+            epilog=self.below,
+        )
+        for names, how in self.options:
+            parser.add_argument(*names, **how)
+        parser.set_defaults(run=self.run)
 
 
-def with_federation(run: Callable[[argparse.Namespace], None]) -> Callable[[argparse.Namespace], None]:
-    """Wrap a command that needs Flower: if it is not installed, raise a `UserError` that names what is missing."""
+def option(*names: str, **how: Any) -> Option:  # noqa: ANN401  (what argparse takes)
+    """Return an argument or option of a command; the parameters are those of ``add_argument``."""
+    return names, how
 
-    def wrapped(given: argparse.Namespace) -> None:
-        try:
-            run(given)
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] not in ("flwr", "cryptography"):
-                raise
-            raise UserError(
-                f"A federation needs Flower, and {error.name} is missing. Run: pip install zetadp[federation]"
-            ) from error
 
-    return wrapped
+def command(
+    name: str, *, examples: Sequence[str] = (), below: str = "", options: Sequence[Option]
+) -> Callable[[Callable[[argparse.Namespace], None]], Command]:
+    """Make a function the command of a name, with examples below its options.
+
+    Its docstring is the help: the first line stands in the list of commands, and the rest above the options.
+    """
+    below = below or "\n".join(["examples:", *(f"  zetadp {example}" for example in examples)])
+
+    def declared(run: Callable[[argparse.Namespace], None]) -> Command:
+        summary, *texts = cleandoc(run.__doc__ or "").split("\n\n")
+        return Command(name, f"{summary[0].lower()}{summary[1:-1]}", paragraphs(*texts), below, options, run)
+
+    return declared
 
 
 @contextmanager
@@ -82,3 +113,58 @@ def log_to_terminal(form: str) -> None:
 def tell(line: str) -> None:
     """Print a progress line immediately, so that it does not reach a service manager's log late."""
     print(line, flush=True)
+
+
+# Each function reads one kind of number, for ``type`` of argparse, or refuses it.
+
+
+def number_that(expected: str, fits: Callable[[float], bool], why: str = "") -> Callable[[str], float]:
+    """Return a function that reads a number and refuses one out of range.
+
+    Parameters
+    ----------
+    expected
+        The numbers that are allowed, in words.
+    fits
+        Whether a number is allowed.
+    why
+        End of the error message.
+    """
+
+    def read(text: str) -> float:
+        value = _number(text)
+        if not fits(value):
+            raise argparse.ArgumentTypeError(f"expected {expected}, found {text!r}{why}")
+        return value
+
+    return read
+
+
+positive_number = number_that("a number above zero", lambda value: value > 0)
+probability = number_that("a probability above zero and at most 1", lambda value: 0 < value <= 1)
+share = number_that("a share from 0 to 1", lambda value: 0 <= value <= 1)
+
+
+def delta(text: str) -> float:
+    """Read a delta: a positive number below 1, and no smaller than the accountants can state."""
+    from zetadp.base.epsilon import SMALLEST_DELTA
+
+    value = positive_number(text)
+    if not SMALLEST_DELTA <= value < 1:
+        raise argparse.ArgumentTypeError(f"expected a delta of at least {SMALLEST_DELTA:g} and below 1, found {text!r}")
+    return value
+
+
+def count(text: str) -> int:
+    """Read a whole number above zero."""
+    value = positive_number(text)
+    if value != int(value):
+        raise argparse.ArgumentTypeError(f"expected a whole number, found {text!r}")
+    return int(value)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(Fraction(text.replace(" ", "")))
+    except (ValueError, ZeroDivisionError, OverflowError):
+        raise argparse.ArgumentTypeError(f"expected a number such as 0.5, 1e-3 or 24/44, found {text!r}") from None

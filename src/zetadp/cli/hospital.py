@@ -5,57 +5,48 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import Any
 
 from zetadp.base.validation import UserError
-from zetadp.cli.helping import explain, federation_command, log_to_terminal, tell, written
-from zetadp.cli.numbers import positive_number
+from zetadp.cli.helping import command, log_to_terminal, option, positive_number, tell, written
 
 PORT = 9443
 """Default port of a server."""
 
 
-def add_commands(parts: Any) -> None:  # noqa: ANN401  (argparse does not name the type)
-    """Add the commands of a hospital to the sub-commands of ``federation``."""
-    for describe, name, help_, run in (
-        (_show, "show", "print what a plan asks of a hospital, and its cost in privacy", _run_show),
-        (_key, "key", "make the key pair of one node, at that node", _run_key),
-        (_approve, "approve", "approve a plan at a hospital, so that its node can start", _run_approve),
-        (_node, "node", "run a hospital's node until it is stopped", _run_node),
-    ):
-        describe(federation_command(parts, name, help_, run))
+@command(
+    "federation show",
+    examples=("federation show plan.json", "federation show plan.json --node node-03"),
+    options=[
+        option("plan", type=Path, help="the plan (plan.json)"),
+        option("--node", help="name of one hospital's node (default: all)"),
+    ],
+)
+def show(given: argparse.Namespace) -> None:
+    """Print what a plan asks of a hospital, and its cost in privacy.
 
-
-def _show(parser: argparse.ArgumentParser) -> None:
-    explain(
-        parser,
-        "Print a plan (plan.json) in plain words: what is trained, what leaves each hospital, what never does, and "
-        "what it costs a patient.",
-        examples=("federation show plan.json", "federation show plan.json --node node-03"),
-    )
-    parser.add_argument("plan", type=Path, help="the plan (plan.json)")
-    parser.add_argument("--node", help="name of one hospital's node (default: all)")
-
-
-def _run_show(given: argparse.Namespace) -> None:
+    Print a plan (plan.json) in plain words: what is trained, what leaves each hospital, what never does, and what it
+    costs a patient.
+    """
     from zetadp.core.plan import Plan
     from zetadp.federation.flower.approval import invitation
 
     print(invitation(Plan.read(given.plan), given.node))
 
 
-def _key(parser: argparse.ArgumentParser) -> None:
-    explain(
-        parser,
-        "Make the key pair of a node: a public key (.pub.pem) for the server, and a private key (.key) in "
-        "OpenSSH's format, which never leaves the hospital.",
-        examples=("federation key node-03.pub.pem node-03.key", "federation key keys/north.pub.pem keys/north.key"),
-    )
-    parser.add_argument("public", type=Path, help="file for the public key, which goes to the server")
-    parser.add_argument("private", type=Path, help="file for the private key, which never leaves the hospital")
+@command(
+    "federation key",
+    examples=("federation key node-03.pub.pem node-03.key", "federation key keys/north.pub.pem keys/north.key"),
+    options=[
+        option("public", type=Path, help="file for the public key, which goes to the server"),
+        option("private", type=Path, help="file for the private key, which never leaves the hospital"),
+    ],
+)
+def key(given: argparse.Namespace) -> None:
+    """Make the key pair of one node, at that node.
 
-
-def _run_key(given: argparse.Namespace) -> None:
+    Make the key pair of a node: a public key (.pub.pem) for the server, and a private key (.key) in OpenSSH's format,
+    which never leaves the hospital.
+    """
     from zetadp.federation.flower.certificates import make_node_key
 
     for path in (given.public, given.private):
@@ -66,24 +57,26 @@ def _run_key(given: argparse.Namespace) -> None:
     print(f"Send {given.public} to the server. Keep {given.private} here.")
 
 
-def _approve(parser: argparse.ArgumentParser) -> None:
-    explain(
-        parser,
-        "Approve the plan (plan.json) that a hospital's settings (node.yaml) name. Without --hash, print the plan and "
-        "approve nothing. With --hash, sign the plan and the number of permitted attempts with the node's private key "
-        "(.key). The node starts only with this approval.",
-        examples=(
-            "federation approve node.yaml --key node-03.key",
-            "federation approve node.yaml --key node-03.key --who 'A. Physician' --hash afd91ab78a7b",
-        ),
-    )
-    parser.add_argument("settings", type=Path, help="settings of the hospital (.yaml)")
-    parser.add_argument("--key", type=Path, required=True, help="the node's private key (.key)")
-    parser.add_argument("--who", help="name of the person who approves")
-    parser.add_argument("--hash", help="the first twelve digits of the plan's hash, or more")
+@command(
+    "federation approve",
+    examples=(
+        "federation approve node.yaml --key node-03.key",
+        "federation approve node.yaml --key node-03.key --who 'A. Physician' --hash afd91ab78a7b",
+    ),
+    options=[
+        option("settings", type=Path, help="settings of the hospital (.yaml)"),
+        option("--key", type=Path, required=True, help="the node's private key (.key)"),
+        option("--who", help="name of the person who approves"),
+        option("--hash", help="the first twelve digits of the plan's hash, or more"),
+    ],
+)
+def approve(given: argparse.Namespace) -> None:
+    """Approve a plan at a hospital, so that its node can start.
 
-
-def _run_approve(given: argparse.Namespace) -> None:
+    Approve the plan (plan.json) that a hospital's settings (node.yaml) name. Without --hash, print the plan and approve
+    nothing. With --hash, sign the plan and the number of permitted attempts with the node's private key (.key). The
+    node starts only with this approval.
+    """
     from zetadp.core.plan import Plan
     from zetadp.federation.flower import approval
     from zetadp.federation.flower.approval import check_terms, invitation
@@ -110,28 +103,33 @@ def _run_approve(given: argparse.Namespace) -> None:
     print(f"Approved by {given.who}: {path}. The node may start.")
 
 
-def _node(parser: argparse.ArgumentParser) -> None:
-    explain(
-        parser,
-        "Run a hospital's node with the hospital's settings (node.yaml), until it is stopped. The plan must have been "
-        "approved. This needs the certificate (.pem) of the authority that signed the server's certificate, and the "
-        "node's private key (.key). What happens is printed, for the log of a service manager.",
-        examples=(
-            "federation node node.yaml --server server.example:9443 --authority authority.pem --key node-03.key",
-            "federation node node.yaml --server 192.0.2.7:9443 --authority authority.pem --key node-03.key "
-            "--idle-seconds 5",
+@command(
+    "federation node",
+    examples=(
+        "federation node node.yaml --server server.example:9443 --authority authority.pem --key node-03.key",
+        "federation node node.yaml --server 192.0.2.7:9443 --authority authority.pem --key node-03.key "
+        "--idle-seconds 5",
+    ),
+    options=[
+        option("settings", type=Path, help="settings of the hospital (YAML)"),
+        option("--server", required=True, metavar="HOST:PORT", help="where the server listens"),
+        option("--authority", type=Path, required=True, help="certificate of the authority (.pem)"),
+        option("--key", type=Path, required=True, help="the node's private key (.key)"),
+        option(
+            "--idle-seconds",
+            type=positive_number,
+            default=1.0,
+            help="seconds between two requests for work (%(default)s)",
         ),
-    )
-    parser.add_argument("settings", type=Path, help="settings of the hospital (YAML)")
-    parser.add_argument("--server", required=True, metavar="HOST:PORT", help="where the server listens")
-    parser.add_argument("--authority", type=Path, required=True, help="certificate of the authority (.pem)")
-    parser.add_argument("--key", type=Path, required=True, help="the node's private key (.key)")
-    parser.add_argument(
-        "--idle-seconds", type=positive_number, default=1.0, help="seconds between two requests for work (%(default)s)"
-    )
+    ],
+)
+def node(given: argparse.Namespace) -> None:
+    """Run a hospital's node until it is stopped.
 
-
-def _run_node(given: argparse.Namespace) -> None:
+    Run a hospital's node with the hospital's settings (node.yaml), until it is stopped. The plan must have been
+    approved. This needs the certificate (.pem) of the authority that signed the server's certificate, and the node's
+    private key (.key). What happens is printed, for the log of a service manager.
+    """
     from zetadp.base.device import pick_device
     from zetadp.core.plan import Plan
     from zetadp.federation.flower.approval import check_approval, check_terms

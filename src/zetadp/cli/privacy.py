@@ -9,13 +9,23 @@ import argparse
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
-from zetadp.cli.helping import explain, paragraphs
-from zetadp.cli.numbers import count, delta, number_that, positive_number, probability
+from zetadp.cli.helping import (
+    Command,
+    Option,
+    command,
+    count,
+    delta,
+    number_that,
+    option,
+    paragraphs,
+    positive_number,
+    probability,
+)
 from zetadp.privacy.kinds import NoisySum
 
 PLD = "privacy-loss distribution, an upper bound"
@@ -38,152 +48,92 @@ _noise_multiplier = number_that(
 _LINES = (
     "Quote the line that begins with epsilon, which names its accountant. The two lines below it are for comparison."
 )
-
-
-def add_commands(commands: Any) -> None:  # noqa: ANN401  (argparse does not name the type)
-    """Add the accounting commands to a parser's sub-commands."""
-    given = f"{_TOTAL_VARIANCE}give the noise multiplier divided by sqrt(2)."
-    _command(
-        commands,
-        "epsilon",
-        "the epsilon of a training run, from its noise, sampling and rounds",
-        given,
-        "--noise-multiplier 42.57 --sampling-probability 24/44 --rounds 917 --delta 1e-3",
-        "epsilon 0.9995 at delta 0.001 (privacy-loss distribution, an upper bound)",
-        _epsilon,
-        noise=True,
-        rounds=True,
-    )
-    _command(
-        commands,
-        "noise",
-        "the smallest noise multiplier that meets an epsilon",
-        f"{_TOTAL_VARIANCE}use the printed noise multiplier times sqrt(2).",
-        "--epsilon 1 --sampling-probability 24/44 --rounds 917 --delta 1e-3",
-        "noise multiplier 42.551",
-        _noise,
-        target=True,
-        rounds=True,
-    )
-    _command(
-        commands,
-        "rounds",
-        "the largest number of rounds that an epsilon allows",
-        given,
-        "--epsilon 1 --sampling-probability 24/44 --noise-multiplier 42.57 --delta 1e-3",
-        "rounds 917",
-        _rounds,
-        target=True,
-        noise=True,
-    )
-    _add_ledger(commands)
-    _add_permit(commands)
-
-
-def _add_ledger(commands: Any) -> None:  # noqa: ANN401
-    ledger = commands.add_parser("ledger", help="print the privacy statement of one ledger, or of several together")
-    explain(
-        ledger,
-        "State the cost in privacy of the runs and releases that ledger files record. Several files are accounted "
-        "together: give the files of all runs on the same patients, and no others. Interrupted and repeated runs count "
-        "too. Two totals are printed: one for the runs with noise, and one for all runs. The second is none if any run "
-        "had no noise.",
-        "Unit, delta and source of the noise are those that the ledgers declare. A ledger that your own program writes "
-        'with zetadp.privacy.ledger must declare them in its header: "unit" (patient, speaker or record), "delta", '
-        '"noise" ("os" or "seeded") and the number of rounds ("training": {"rounds": T}). Files that were chosen after '
-        "earlier results are added up by a privacy filter, and the statement says so. Where a register lies beside the "
-        "files, nothing that it names may be missing.",
-        "The workflow stores the ledgers of a cohort in ledgers/NAME. NAME is the cohort's name in config.yaml. The "
-        "folder of a run stands for its ledger.",
-        examples=("ledger ledgers/phantom-no-atlas/*.jsonl", "ledger rows.jsonl --json", "ledger runs/mine"),
-    )
-    ledger.add_argument("files", type=Path, nargs="+", metavar="FILE", help="ledger file (.jsonl), or folder of a run")
-    ledger.add_argument("--json", action="store_true", help="print JSON")
-    ledger.set_defaults(run=_ledger)
-
-
-def _add_permit(commands: Any) -> None:  # noqa: ANN401
-    permit = commands.add_parser("permit", help="permit another attempt of a finished run on real patients")
-    explain(
-        permit,
-        "With noise from the operating system, a run is trained once. A job that would train it again, because of new "
-        "settings or an edited library, stops and prints the total epsilon after such an attempt. This command prints "
-        "that total and asks. After the answer yes, it writes one permission into the run's ledger.",
-        examples=(
-            "permit ledgers/hospital/decathlon-complex-federated-eps-8-seed-0.jsonl",
-            "permit rows.jsonl --delta 1e-5 --yes",
-        ),
-    )
-    permit.add_argument("file", type=Path, metavar="FILE", help="the run's ledger (.jsonl)")
-    permit.add_argument("--delta", type=delta, default=1e-3, help="delta of the totals (default: %(default)s)")
-    permit.add_argument("--yes", action="store_true", help="permit it without a question, in programs")
-    permit.set_defaults(run=_permit)
-
-
-def _command(
-    commands: Any,  # noqa: ANN401
-    name: str,
-    help_: str,
-    total_variance: str,
-    example: str,
-    answer: str,
-    run: Callable[[argparse.Namespace], None],
-    *,
-    target: bool = False,
-    noise: bool = False,
-    rounds: bool = False,
-) -> None:
-    parser = commands.add_parser(
-        name,
-        help=f"print {help_}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=paragraphs(f"Print {help_}. {_LINES}", _SETTING, total_variance),
-        epilog=f"example:\n  zetadp {name} {example}\nprints, among others:\n  {answer}\n\n"
-        f"with all digits, for programs:\n  zetadp {name} {example} --json",
-    )
-    if target:
-        parser.add_argument("--epsilon", type=positive_number, required=True, help="target epsilon, such as 1, 3 or 8")
-    if noise:
-        parser.add_argument(
-            "--noise-multiplier",
-            type=_noise_multiplier,
-            required=True,
-            metavar="SIGMA",
-            help="standard deviation of the noise in each part, divided by the clipping norm",
-        )
-    parser.add_argument(
-        "--sampling-probability",
-        type=probability,
-        required=True,
-        metavar="P",
-        help="probability that a patient is drawn in a round, such as 0.5 or 24/44; 1 if all take part in every round",
-    )
-    if rounds:
-        parser.add_argument(
-            "--rounds", type=count, required=True, metavar="T", help="number of rounds: noisy steps, not epochs"
-        )
-    parser.add_argument(
+_EPSILON = option("--epsilon", type=positive_number, required=True, help="target epsilon, such as 1, 3 or 8")
+_NOISE = option(
+    "--noise-multiplier",
+    type=_noise_multiplier,
+    required=True,
+    metavar="SIGMA",
+    help="standard deviation of the noise in each part, divided by the clipping norm",
+)
+_PROBABILITY = option(
+    "--sampling-probability",
+    type=probability,
+    required=True,
+    metavar="P",
+    help="probability that a patient is drawn in a round, such as 0.5 or 24/44; 1 if all take part in every round",
+)
+_ROUNDS = option("--rounds", type=count, required=True, metavar="T", help="number of rounds: noisy steps, not epochs")
+_OF_ALL = (
+    option(
         "--delta",
         type=delta,
         required=True,
         help="probability for which epsilon allows an exception, such as 1e-3; less than 1 / number of patients",
+    ),
+    option("--json", action="store_true", help="print JSON with all digits"),
+)
+
+
+def _accounting(
+    name: str, total_variance: str, example: str, answer: str, *options: Option
+) -> Callable[[Callable[[argparse.Namespace], None]], Command]:
+    """Declare a command that computes one of epsilon, noise and rounds from the others."""
+    below = (
+        f"example:\n  zetadp {name} {example}\nprints, among others:\n  {answer}\n\n"
+        f"with all digits, for programs:\n  zetadp {name} {example} --json"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON with all digits")
-    parser.set_defaults(run=run)
+
+    def declared(run: Callable[[argparse.Namespace], None]) -> Command:
+        made = command(name, below=below, options=(*options, *_OF_ALL))(run)
+        summary = f"{made.summary[0].upper()}{made.summary[1:]}. {_LINES}"
+        return replace(made, description=paragraphs(summary, _SETTING, f"{_TOTAL_VARIANCE}{total_variance}"))
+
+    return declared
 
 
-def _epsilon(given: argparse.Namespace) -> None:
+@_accounting(
+    "epsilon",
+    "give the noise multiplier divided by sqrt(2).",
+    "--noise-multiplier 42.57 --sampling-probability 24/44 --rounds 917 --delta 1e-3",
+    "epsilon 0.9995 at delta 0.001 (privacy-loss distribution, an upper bound)",
+    _NOISE,
+    _PROBABILITY,
+    _ROUNDS,
+)
+def epsilon(given: argparse.Namespace) -> None:
+    """Print the epsilon of a training run, from its noise, sampling and rounds."""
     _print_epsilon(given, given.noise_multiplier, given.rounds, {})
 
 
-def _noise(given: argparse.Namespace) -> None:
+@_accounting(
+    "noise",
+    "use the printed noise multiplier times sqrt(2).",
+    "--epsilon 1 --sampling-probability 24/44 --rounds 917 --delta 1e-3",
+    "noise multiplier 42.551",
+    _EPSILON,
+    _PROBABILITY,
+    _ROUNDS,
+)
+def noise(given: argparse.Namespace) -> None:
+    """Print the smallest noise multiplier that meets an epsilon."""
     from zetadp.privacy.calibration import noise_for_epsilon
 
     found = noise_for_epsilon(given.epsilon, given.delta, given.sampling_probability, given.rounds)
     _print_epsilon(given, found, given.rounds, {"noise_multiplier": found})
 
 
-def _rounds(given: argparse.Namespace) -> None:
+@_accounting(
+    "rounds",
+    "give the noise multiplier divided by sqrt(2).",
+    "--epsilon 1 --sampling-probability 24/44 --noise-multiplier 42.57 --delta 1e-3",
+    "rounds 917",
+    _EPSILON,
+    _NOISE,
+    _PROBABILITY,
+)
+def rounds(given: argparse.Namespace) -> None:
+    """Print the largest number of rounds that an epsilon allows."""
     from zetadp.privacy.calibration import rounds_for
 
     found = rounds_for(given.epsilon, given.delta, given.sampling_probability, given.noise_multiplier)
@@ -225,8 +175,31 @@ def _print_epsilon(given: argparse.Namespace, noise: float, rounds: int, answer:
     print(f"        {limit:.4g} by the central limit, which is not a bound and is here for comparison only")
 
 
-def _ledger(given: argparse.Namespace) -> None:
-    from zetadp.cli.places import ledger_of
+@command(
+    "ledger",
+    examples=("ledger ledgers/phantom-no-atlas/*.jsonl", "ledger rows.jsonl --json", "ledger runs/mine"),
+    options=[
+        option("files", type=Path, nargs="+", metavar="FILE", help="ledger file (.jsonl), or folder of a run"),
+        option("--json", action="store_true", help="print JSON"),
+    ],
+)
+def ledger(given: argparse.Namespace) -> None:
+    """Print the privacy statement of one ledger, or of several together.
+
+    State the cost in privacy of the runs and releases that ledger files record. Several files are accounted together:
+    give the files of all runs on the same patients, and no others. Interrupted and repeated runs count too. Two totals
+    are printed: one for the runs with noise, and one for all runs. The second is none if any run had no noise.
+
+    Unit, delta and source of the noise are those that the ledgers declare. A ledger that your own program writes with
+    zetadp.privacy.ledger must declare them in its header: "unit" (patient, speaker or record), "delta", "noise" ("os"
+    or "seeded") and the number of rounds ("training": {"rounds": T}). Files that were chosen after earlier results are
+    added up by a privacy filter, and the statement says so. Where a register lies beside the files, nothing that it
+    names may be missing.
+
+    The workflow stores the ledgers of a cohort in ledgers/NAME. NAME is the cohort's name in config.yaml. The folder of
+    a run stands for its ledger.
+    """
+    from zetadp.cli.runs import ledger_of
     from zetadp.privacy.book import read_ledgers
     from zetadp.privacy.exposure import runs_of
     from zetadp.privacy.statement import total_statement
@@ -245,7 +218,25 @@ def _ledger(given: argparse.Namespace) -> None:
     print(plain_text(statement), end="")
 
 
-def _permit(given: argparse.Namespace) -> None:
+@command(
+    "permit",
+    examples=(
+        "permit ledgers/hospital/decathlon-complex-federated-eps-8-seed-0.jsonl",
+        "permit rows.jsonl --delta 1e-5 --yes",
+    ),
+    options=[
+        option("file", type=Path, metavar="FILE", help="the run's ledger (.jsonl)"),
+        option("--delta", type=delta, default=1e-3, help="delta of the totals (default: %(default)s)"),
+        option("--yes", action="store_true", help="permit it without a question, in programs"),
+    ],
+)
+def permit(given: argparse.Namespace) -> None:
+    """Permit another attempt of a finished run on real patients.
+
+    With noise from the operating system, a run is trained once. A job that would train it again, because of new
+    settings or an edited library, stops and prints the total epsilon after such an attempt. This command prints that
+    total and asks. After the answer yes, it writes one permission into the run's ledger.
+    """
     from zetadp.privacy.budget import Permission
     from zetadp.privacy.ledger import Ledger, read_ledger
 

@@ -111,6 +111,13 @@ def test_what_no_command_takes_ends_with_code_2_and_the_usage(arguments, capsys)
     assert capsys.readouterr().err.startswith("usage: zetadp")
 
 
+def test_a_command_of_a_federation_names_what_is_not_installed(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    for name in [name for name in sys.modules if name.startswith("zetadp.federation.flower")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert "cryptography is missing" in mistake(["federation", "key", "a.pem", "a.key"], capsys)
+
+
 def test_predict_prints_a_line_for_each_channel(model, brain, capsys):
     code, out, _ = ended(["predict", model, brain], capsys)
     assert code == 0
