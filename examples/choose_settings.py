@@ -9,9 +9,9 @@ import torch
 
 import zetadp
 
-DEFAULTS = {"rate": 0.03, "rounds": 50, "per_round": 100, "spread": 4.0}
+PUBLIC = {"population": 800, "items_per_patient": 5, "rounds": 50, "per_round": 100, "seed": 0}
 SETTINGS: dict[str, dict[str, Any]] = {
-    "defaults": {},
+    "defaults": {"rate": 0.03, "spread": 4.0},
     "rate of 0.0003": {"rate": 0.0003},
     "3 rounds": {"rounds": 3},
     "300 rounds": {"rounds": 300},
@@ -37,16 +37,15 @@ def invented(spread: float) -> tuple[zetadp.Records, zetadp.Records]:
     labels = torch.randint(4, (5000,), generator=random)
     centres = torch.randn(4, 64, dtype=torch.complex64, generator=random)
     items = centres[labels] + spread * torch.randn(5000, 64, dtype=torch.complex64, generator=random)
-    return zetadp.Records(items, labels, patients=[place // 5 for place in range(5000)]).split(test=200)
+    return zetadp.Records(items, labels, patients=torch.arange(5000) // 5).split(test=200)
 
 
 def accuracy(epsilon: float, clip: float, rate: float, spread: float, **public: int) -> tuple[float, float]:
     """Return the accuracy of a simulated run in percent, and the noise of a round that its promise prints."""
-    (train, test), folder = invented(spread), Path(tempfile.mkdtemp(prefix="zetadp-")) / "run"
     torch.manual_seed(0)
+    (train, test), folder = invented(spread), Path(tempfile.mkdtemp(prefix="zetadp-")) / "run"
     model = Network()
     optimiser = torch.optim.NAdam(model.parameters(), lr=rate)
-    public |= {"population": 800, "items_per_patient": 5, "seed": 0}
     run = zetadp.private(
         model, train, folder=folder, epsilon=epsilon, delta=1e-5, clip=clip, optimiser=optimiser, **public
     )
@@ -55,7 +54,7 @@ def accuracy(epsilon: float, clip: float, rate: float, spread: float, **public: 
 
 print("| setting | without clipping | clipped | epsilon 4 | noise of a round |\n|:--|--:|--:|--:|--:|")
 for name, changed in SETTINGS.items():
-    setting = DEFAULTS | changed
+    setting = PUBLIC | SETTINGS["defaults"] | changed
     whole, clipped = (accuracy(math.inf, clip, **setting)[0] for clip in (1000.0, 0.1))
     private, noise = accuracy(4, 0.1, **setting)
     print(f"| {name} | {whole:.0f} | {clipped:.0f} | {private:.0f} | {noise:.2g} |", flush=True)

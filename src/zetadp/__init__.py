@@ -14,6 +14,7 @@ _PUBLIC = {
     "epsilon": "zetadp.front.figures",
     "ledger": "zetadp.front.figures",
     "load": "zetadp.front.run",
+    "nn": "zetadp.nn",
     "noise": "zetadp.front.figures",
     "private": "zetadp.front.private",
     "release": "zetadp.front.release",

@@ -22,6 +22,7 @@ def lazily(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], An
     def find(name: str) -> Any:  # noqa: ANN401  (whatever the name stands for)
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(modules[name]), name)
+        module = import_module(modules[name])
+        return getattr(module, name, module)  # a package stands for itself
 
     return find, lambda: [*vars(sys.modules[package]), *modules]
