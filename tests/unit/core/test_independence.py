@@ -147,6 +147,11 @@ def test_a_network_that_mixes_units_in_any_way_is_refused(way, base):
         check_independence(mixing(base, WAYS[way])(), cross_entropies, *batch())
 
 
+def test_a_layer_that_mixes_units_is_named():
+    with pytest.raises(UserError, match=r"layer 'middle' \(Centred\) that mixes"):
+        check_independence(Named(), cross_entropies, *batch())
+
+
 def test_mixing_in_the_backward_pass_alone_is_refused():
     with pytest.raises(UserError, match="backward pass"):
         check_independence(Backwards(), cross_entropies, *batch())

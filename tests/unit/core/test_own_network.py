@@ -18,7 +18,6 @@ from zetadp.base.validation import UserError
 from zetadp.core.plan import RunName
 from zetadp.core.records import Records
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
-from zetadp.nn.layers import Linear
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.ledger import read_ledger
 
@@ -111,32 +110,6 @@ class Mixing(Affine):
     def __init__(self) -> None:
         super().__init__()
         self.real_map[1] = nn.BatchNorm1d(3)
-
-
-class Centred(nn.Module):
-    """A layer without parameters that takes the mean over a batch away."""
-
-    def forward(self, x):
-        return x - x.mean(dim=0)
-
-
-class Quiet(nn.Module):
-    """Layers of the library, which take all patients as one batch, and one that mixes them and has no statistics."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = Linear(SIZE * SIZE, 3, dtype=torch.float32)
-        self.middle = Centred()
-        self.last = Linear(3, 4, dtype=torch.float32)
-
-    def forward(self, images):
-        return self.last(self.middle(self.first(images.flatten(1).abs())))
-
-
-def test_a_layer_that_mixes_patients_without_a_telling_name_is_found_and_named(paths):
-    with pytest.raises(UserError, match=r"found a layer 'middle' \(Centred\) that mixes"):
-        train_run(RUN, OWN, SETTINGS, EVERYBODY, records(6), None, **paths, model=Quiet())
-    assert not paths["ledger_path"].exists() or not read_ledger(paths["ledger_path"])
 
 
 class Random(Affine):

@@ -23,25 +23,6 @@ def test_as_many_are_served_at_once_as_pytorch_has_threads():
     assert len(side_by_side(lambda wait: wait(timeout=30), together_wait)) == 6
 
 
-@pytest.mark.usefixtures("three_threads")
-def test_results_are_in_the_order_of_the_items():
-    started = threading.Event()
-
-    def late_first(item: int) -> int:
-        if item == 0:
-            assert started.wait(30)
-        started.set()
-        return item
-
-    assert side_by_side(late_first, [0, 1, 2]) == [0, 1, 2]
-
-
-@pytest.mark.usefixtures("three_threads")
-def test_a_failure_is_raised():
-    with pytest.raises(ZeroDivisionError):
-        side_by_side(lambda item: 1 // item, [1, 0, 2])
-
-
 def test_one_thread_starts_none():
     before = torch.get_num_threads()
     torch.set_num_threads(1)
