@@ -1,7 +1,7 @@
 """Time of a private step of networks of ordinary layers of PyTorch, in units of their non-private step.
 
 A step takes 100 people with 5 items each. The non-private one is forward and backward pass of the whole batch. The
-private one has one clipped gradient for each person, their sum, and its noise: by rules (`zetadp.nn.ordinary_layers`)
+private one has one clipped gradient for each person, their sum, and its noise: by rules (`zetadp.nn.weight_gradients`)
 with seeded noise, by rules with exact noise, as for real patients, and unit by unit (`torch.vmap`). The four run in
 turn. A ratio is the median of ratios within a turn, in processor time of one thread, because machines are shared.
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-import zetadp.nn.ordinary_layers  # noqa: F401  (declares the rules)
+import zetadp.nn.weight_gradients  # noqa: F401  (declares the rules)
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
