@@ -123,7 +123,7 @@ def read_digits(folder: Path, part: Part, source: Source = MNIST) -> tuple[np.nd
     return images.reshape(-1, SIDE, SIDE), labels.astype(np.int64)
 
 
-def fetch_digits(folder: Path, source: Source = MNIST, *, mirror: str | None = None) -> None:
+def fetch_digits(folder: Path, source: Source = MNIST) -> None:
     """Download the missing files of a data set, and verify all files.
 
     Parameters
@@ -132,8 +132,6 @@ def fetch_digits(folder: Path, source: Source = MNIST, *, mirror: str | None = N
         Folder for the gzip files. Files that are already there are not downloaded again.
     source
         The data set.
-    mirror
-        Address of a folder that replaces the official folder.
 
     Raises
     ------
@@ -143,7 +141,7 @@ def fetch_digits(folder: Path, source: Source = MNIST, *, mirror: str | None = N
     for (part, kind), file in source.files.items():
         if not any(path.is_file() for path in _places(folder, file)):
             packed = f"{file.name}.gz"
-            download(f"{(mirror or source.mirror).rstrip('/')}/{packed}", folder / packed, file.md5_packed)
+            download(f"{source.mirror}{packed}", folder / packed, file.md5_packed)
         _content(folder, source, part, kind)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import threading
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -109,8 +110,8 @@ def test_what_is_missing_is_fetched_and_checked(tiny, tmp_path, monkeypatch):
     (target / "train-images-idx3-ubyte.gz").write_bytes(own)
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(quiet, directory=folder)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        mirror = f"http://127.0.0.1:{server.server_port}"
-        fetch_digits(target, source, mirror=mirror)
+        source = replace(source, mirror=f"http://127.0.0.1:{server.server_port}/")
+        fetch_digits(target, source)
         assert (target / "train-images-idx3-ubyte.gz").read_bytes() == own
         for part in ("train", "test"):
             assert (read_digits(target, part, source)[0] == values[part, "images"]).all()
@@ -118,6 +119,6 @@ def test_what_is_missing_is_fetched_and_checked(tiny, tmp_path, monkeypatch):
         (target / "t10k-images-idx3-ubyte.gz").unlink()
         monkeypatch.setattr(download.time, "sleep", lambda _: None)
         with pytest.raises(UserError, match=r"t10k-images-idx3-ubyte\.gz"):
-            fetch_digits(target, source, mirror=mirror)
+            fetch_digits(target, source)
         server.shutdown()
     assert not (target / "t10k-images-idx3-ubyte.gz").exists()
