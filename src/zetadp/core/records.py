@@ -367,32 +367,15 @@ def checked_units(nodes: Sequence[Sequence[Positions]], items: int) -> list[list
 
 def _whole_positions(units: Sequence[Positions]) -> list[np.ndarray]:
     """Return the positions of each unit's items as integers; refuse what is no list of whole numbers from 0."""
-    found = []
-    for place, given in enumerate(units):
-        own = np.asarray(given)
-        if own.dtype == bool:
+    positions = [np.asarray(unit) for unit in units]
+    for place, own in enumerate(positions):
+        if own.ndim != 1 or not own.size or own.dtype.kind not in "iu" or own.min() < 0:
             raise UserError(
-                f"Expected the positions of the items of unit {place}, found a mask of {own.size} booleans. Pass "
+                f"Expected a list of positions for the items of unit {place}: at least one whole number, counted from "
+                f"0, found {shown(repr(units[place]))[:80]}. Leave a unit without items out. Of a mask, give "
                 "numpy.flatnonzero(mask)."
             )
-        if own.ndim != 1:
-            raise UserError(
-                f"Expected a list of positions for unit {place}, with one axis, found {own.ndim} axes. Units are a "
-                "list with one list for each unit."
-            )
-        if not own.size:
-            raise UserError(f"Expected at least one item of every unit, found none of unit {place}. Leave it out.")
-        if own.dtype.kind not in "iu":
-            raise UserError(
-                f"Expected whole numbers as positions of the items of unit {place}, counted from 0, found {own[0]!r}."
-            )
-        if own.min() < 0:
-            raise UserError(
-                f"Expected positions counted from 0 for the items of unit {place}, found {own.min()}: a negative "
-                "position would be an item of somebody else."
-            )
-        found.append(own.astype(np.int64))
-    return found
+    return [own.astype(np.int64) for own in positions]
 
 
 def check_units(units: Sequence[Positions], strata: np.ndarray, count: int) -> None:
