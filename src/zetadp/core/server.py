@@ -9,7 +9,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -25,27 +25,32 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
 
-class Receiver(Protocol):
+class Receiver(ABC):
     """An object that turns the messages of each round into weights."""
 
     weights: torch.nn.Parameter
-    released: Tensor | None
+    released: Tensor | None = None
     """Mixed rows that the nodes released, shape (row, dimension); None if the nodes release no rows."""
 
     def learning_rate(self, round_number: int) -> float:
         """Return the learning rate of a round, counted from zero; NaN if there is none."""
+        return math.nan
 
+    @abstractmethod
     def step(self, messages: Tensor, round_number: int) -> None:
         """Update the weights from the messages of all nodes, shape (node, dimension)."""
 
     def state(self) -> dict[str, Tensor]:
         """Return all that a resumed run needs, as tensors."""
+        return {"weights": self.weights.detach()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take over a state that `state` returned."""
+        with torch.no_grad():
+            self.weights.copy_(state["weights"])
 
 
-class Server:
+class Server(Receiver):
     """The model's weights and the optimiser that moves them.
 
     The weights are one flat real vector, so real and imaginary parts have separate moments. PyTorch's optimisers give
@@ -63,8 +68,6 @@ class Server:
     layout
         Positions of the parameters in the weights; needed for an optimiser of the user's own only.
     """
-
-    released: Tensor | None = None
 
     def __init__(self, weights: Tensor, settings: OptimiserSettings, rounds: int, layout: Layout | None = None) -> None:
         self.settings, self.rounds, self.layout = settings, rounds, layout
@@ -116,7 +119,7 @@ class Server:
 
     def state(self) -> dict[str, Tensor]:
         """Return all that a resumed server needs, as tensors."""
-        tensors = {"weights": self.weights.detach(), "steps": torch.tensor(self._steps)}
+        tensors = super().state() | {"steps": torch.tensor(self._steps)}
         for name, part in self.parts.items():
             moments = self.optimiser.state[part]
             tensors |= {f"optimiser.{name}.{key}": value for key, value in moments.items() if isinstance(value, Tensor)}
@@ -126,10 +129,9 @@ class Server:
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take over a state that `state` returned."""
-        with torch.no_grad():
-            self.weights.copy_(state["weights"])
-            if self._average is not None:
-                self._average.copy_(state["average"])
+        super().load(state)
+        if self._average is not None:
+            self._average.copy_(state["average"])
         moments: dict[str, dict[str, Tensor]] = {}
         for key, value in state.items():
             if key.startswith("optimiser."):
@@ -146,7 +148,7 @@ class Server:
                     self.scheduler.step()
 
 
-class HeadReceiver(ABC):
+class HeadReceiver(Receiver):
     """The weights of a head, before and after its only round; it replaces `Server`.
 
     Parameters
@@ -164,17 +166,11 @@ class HeadReceiver(ABC):
         Weight and bias of the public head; None if there is none.
     """
 
-    released: Tensor | None = None
-
     def __init__(self, weights: Tensor, layout: Layout, *, public: bool) -> None:
         self.weights = torch.nn.Parameter(weights.clone())
         self.layout = layout
         start = layout.unflatten(weights.clone())
         self.start = (start["affine.weight"], start["affine.bias"]) if public else None
-
-    def learning_rate(self, round_number: int) -> float:
-        """Return NaN, because there is no learning rate."""
-        return math.nan
 
     def step(self, messages: Tensor, round_number: int) -> None:
         """Set the weights to the head that follows from the messages of all nodes, shape (node, dimension)."""
@@ -186,15 +182,6 @@ class HeadReceiver(ABC):
     @abstractmethod
     def head(self, messages: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return weight and bias of the head that follows from messages; None leaves the weights unchanged."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Return all that a resumed server needs, as tensors."""
-        return {"weights": self.weights.detach()}
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Take over a state that `state` returned."""
-        with torch.no_grad():
-            self.weights.copy_(state["weights"])
 
 
 class Solver(HeadReceiver):
