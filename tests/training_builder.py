@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,6 +71,8 @@ def plan_for(
 ) -> Plan:
     """Return the plan of a test's training."""
     constants = tuple(NodeConstants(n.name, n.population, n.expected, n.noise_multiplier) for n in nodes)
+    if run.epsilon != "unclipped" and not any(n.noise_multiplier for n in nodes):
+        run = replace(run, epsilon="inf")  # a run without noise may not be named otherwise
     if nodes[0].single is not None:
         more = {"unit": "image", "units_of_a_person": nodes[0].single, **more}
     more = {"task": CLASSIFICATION, **more}

@@ -28,6 +28,15 @@ def noise_of_plan(plan: Plan) -> float:
     return noise_for_sum(target, plan.delta, sizes, expected, rounds, plan.colluding)
 
 
+def check_has_noise(plan: Plan) -> None:
+    """Raise `UserError` for a plan whose name is a finite epsilon, and whose noise was not set."""
+    if plan.run.epsilon.replace(".", "", 1).isdecimal() and not any(node.noise_multiplier for node in plan.nodes):
+        raise UserError(
+            f"Expected a plan with the noise of epsilon {plan.run.epsilon}, as its name says, found none. Set it with "
+            "plan.with_noise(zetadp.core.promise.noise_of_plan(plan)), or name the run inf."
+        )
+
+
 @dataclass(frozen=True)
 class Promise:
     """Epsilon of one node's releases against everyone who receives them, computed from the plan alone.

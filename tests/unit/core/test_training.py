@@ -24,7 +24,7 @@ from zetadp.core.promise import promise_of
 from zetadp.core.records import Records
 from zetadp.core.round import Phase, do_round, items_in_a_pass
 from zetadp.core.settings import DIRECTION, OptimiserSettings, Performance, TrainingSettings
-from zetadp.core.training import Trained
+from zetadp.core.training import Trained, train
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.privacy.budget import Permission
 from zetadp.privacy.directions import Direction, gaussian_bound
@@ -716,3 +716,12 @@ def test_a_plan_of_directions_is_read_as_it_was_written_and_one_of_sums_says_not
 def test_directions_are_refused_where_they_cannot_be(wrong, of_plan, message):
     with pytest.raises(UserError, match=message):
         plan_for(RUN, TINY, replace(DIRECTED, **wrong), PLANS, **of_plan)
+
+
+@pytest.mark.parametrize("noise", ["os", "seeded"])
+def test_a_plan_that_names_an_epsilon_and_has_no_noise_is_not_trained(noise, paths):
+    bare = replace(plan_for(RUN, TINY, replace(SETTINGS, noise=noise), EVERYBODY), run=RUN)
+    files = RunFiles(paths["ledger_path"], paths["checkpoint_path"])
+    with pytest.raises(UserError, match="noise of epsilon 8"):
+        train(bare, records(6), [EVERYBODY[0].units(1)], files)
+    assert not paths["ledger_path"].exists()
