@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import logging
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -18,11 +21,15 @@ from zetadp.cli.runs import budget, risk, verify
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; a user's mistake ends in one message and exit code 1."""
+    """Run a command; a user's mistake ends in one message and exit code 1.
+
+    A reader that has read enough, such as ``head``, ends a command silently, as it ends other programs.
+    """
     given = command_line().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         given.run(given)
+        sys.stdout.flush()
     except UserError as error:
         print(f"zetadp: {error}", file=sys.stderr)
         return 1
@@ -31,6 +38,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         needed = f"A federation needs Flower, and {error.name} is missing. Run: pip install zetadp[federation]"
         print(f"zetadp: {needed}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        # What is left would be written again at the end of Python, and complained of.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:
+            return 128 + signal.SIGPIPE
+        print(f"zetadp: Cannot write the output: {error.strerror}.", file=sys.stderr)
         return 1
     return 0
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import fcntl
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -44,12 +45,15 @@ class Book:
         Books of the cohorts that share training records with this one.
     shared
         Number of training records that each of them shares, by the name of its folder.
+    people
+        Keyed ids of the people whom single ledgers are about, by the name of their list.
     """
 
     folder: Path
     ledgers: Mapping[Path, Sequence[Attempt]]
     others: Sequence[Book] = ()
     shared: Mapping[str, int] = field(default_factory=dict)
+    people: Mapping[str, set[str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path, sealed: Iterable[Path] = ()) -> Book:
@@ -87,14 +91,13 @@ class Book:
         known = Register.read(folder)
         problems = [f"{folder / name} is missing" for name in sorted(before.last) if folder / name not in ledgers]
         problems += filter(None, (fault_of(path, attempts, known, before) for path, attempts in ledgers.items()))
-        tags = folder / RECORDS
-        if known.claimed > (len(tags.read_text().split()) if tags.exists() else 0):
-            problems.append(f"{tags} is missing, or has lost lines")
-        if not known.exists and (tags.exists() or wanted):
+        problems += lost_lists(folder, known)
+        if not known.exists and ((folder / RECORDS).exists() or wanted):
             problems.append(f"{folder / REGISTER} is missing")
         if problems:
             raise LostError(dict.fromkeys(problems))
-        return cls(folder, ledgers, shared=known.shares)
+        people = {name: set(_tags(folder / name)) for name in known.lists if name.endswith(PEOPLE)}
+        return cls(folder, ledgers, shared=known.shares, people=people)
 
     def runs(self, about: Path | None = None) -> list[Run]:
         """Return every run that counts, also failed, repeated and deleted ones, each to its declared end.
@@ -107,10 +110,10 @@ class Book:
             A ledger of the folder: only runs that may share one of its people count, and an attempt in it that has
             recorded nothing does not, because the next attempt closes it. None takes everything.
         """
-        people = _people(about)
+        people = self._people_of(about)
         found = []
         for path, attempts in self.ledgers.items():
-            their = _people(path)
+            their = self._people_of(path)
             if people is not None and their is not None and not people & their:
                 continue
             counted = [attempt for attempt in attempts if not (path == about and attempt.unused)]
@@ -122,6 +125,10 @@ class Book:
                 for run in other.runs()
             ]
         return found
+
+    def _people_of(self, ledger: Path | None) -> set[str] | None:
+        """Return keyed ids of the people whom a ledger is about, or None if it may be about anybody of the cohort."""
+        return None if ledger is None else self.people.get(ledger.with_suffix(PEOPLE).name)
 
     def without(self, ledger: Path) -> Book:
         """Return the book without one of its ledgers."""
@@ -169,18 +176,38 @@ def _is_ledger(path: Path) -> bool:
         return file.read(len(_FIRST_BYTES)) == _FIRST_BYTES
 
 
-def _people(ledger: Path | None) -> set[str] | None:
-    """Return keyed ids of the people whom a ledger is about, or None if it may be about anybody of the cohort."""
-    if ledger is None or not (people := ledger.with_suffix(PEOPLE)).exists():
-        return None
-    return set(people.read_text(encoding="ascii").split())
-
-
 def note_people(ledger: Path, tags: Iterable[str]) -> None:
     """Write the keyed ids of the people whom a new ledger is about, before its first line."""
-    people = ledger.with_suffix(PEOPLE)
-    with writing(people):
-        people.write_text("\n".join(sorted(tags)) + "\n", encoding="ascii")
+    path, people = ledger.with_suffix(PEOPLE), sorted(tags)
+    with writing(path):
+        path.write_text("\n".join(people) + "\n", encoding="ascii")
+    _note_list(path, people)
+
+
+def _tags(path: Path) -> list[str]:
+    """Return the keyed hashes in a list; none where there is no file."""
+    return path.read_text(encoding="ascii", errors="replace").split() if path.is_file() else []
+
+
+def _note_list(path: Path, tags: Sequence[str]) -> None:
+    """Note in the register what a list holds. Those that are added later need no note before they are complete."""
+    now = len(tags), _digest(tags)
+    if Register.read(path.parent).lists.get(path.name) != now:
+        register.note(path.parent, {"list": path.name, "count": now[0], "digest": now[1]})
+
+
+def lost_lists(folder: Path, known: Register) -> list[str]:
+    """Return what is wrong with the lists of keyed hashes that a register names."""
+    found = {name: _digest(_tags(folder / name)[:count]) for name, (count, _) in known.lists.items()}
+    return [
+        f"{folder / name} is missing, or was altered"
+        for name, (_, digest) in sorted(known.lists.items())
+        if found[name] != digest
+    ]
+
+
+def _digest(tags: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(tags).encode()).hexdigest()
 
 
 @contextmanager
@@ -219,15 +246,14 @@ def claim(folder: Path, table: Path) -> None:
     with writing(path), path.open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
-        known = set(file.read().split())
-        added = [tag for tag in dict.fromkeys(map(key.tag, contents)) if tag not in known]
+        known = file.read().split()
+        earlier = set(known)
+        added = [tag for tag in dict.fromkeys(map(key.tag, contents)) if tag not in earlier]
         file.writelines(f"\n{tag}" for tag in added)
         file.flush()
         os.fsync(file.fileno())
     sync_folder(folder)
-    before = Register.read(folder)
-    if before.claimed < len(known) + len(added):
-        register.note(folder, {"claimed": len(known) + len(added)})
+    _note_list(path, [*known, *added])
     # After the hashes: of two cohorts that do this at once, one sees the other's.
     for other in sorted(folder.parent.iterdir()):
         if other != folder and other.is_dir() and (count := _shared(other, contents)):
@@ -238,12 +264,11 @@ def claim(folder: Path, table: Path) -> None:
 
 def _shared(other: Path, contents: Iterable[str]) -> int:
     """Return how many records another cohort shares."""
-    tags = other / RECORDS
-    if not tags.exists():
-        if Register.read(other).claimed:
-            raise LostError([f"{tags} is missing"])
+    if lost := lost_lists(other, Register.read(other)):
+        raise LostError(lost)
+    if not (known := set(_tags(other / RECORDS))):
         return 0
-    key, known = Secret.of(other), set(tags.read_text().split())
+    key = Secret.of(other)
     return sum(key.tag(content) in known for content in set(contents))
 
 

@@ -13,7 +13,7 @@ from zetadp.base.validation import UserError, in_range, positive
 from zetadp.privacy.book import Book, held
 from zetadp.privacy.events import Event
 from zetadp.privacy.exposure import Run, declared_run, named, runs_of, total
-from zetadp.privacy.ledger import Ledger, protected_attempts, read_ledger
+from zetadp.privacy.ledger import Ledger, begun, protected_attempts, read_ledger
 
 
 class CapError(UserError):
@@ -190,7 +190,7 @@ class Permission:
 
     def cost(self, ledger: Path, header: Mapping[str, Any] | None = None) -> str:
         """Return in words the totals after another attempt, which by default is like the last one."""
-        attempts = read_ledger(ledger)
+        attempts = begun(ledger)
         with named(ledger, "the header of the last attempt"):
             new = declared_run(f"{ledger.stem} again", header or attempts[-1].header)
         own, cohort = runs_of(ledger, attempts), Book.read(ledger.parent).runs()

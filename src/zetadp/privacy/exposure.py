@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from zetadp.base.epsilon import SMALLEST_DELTA, UNCLIPPED
-from zetadp.base.validation import UserError, in_range, one_of, positive
+from zetadp.base.validation import UserError, in_range, one_of, whole
 from zetadp.privacy import accounting
-from zetadp.privacy.accounting import Exposure
+from zetadp.privacy.accounting import MOST_RELEASES, Exposure
 from zetadp.privacy.events import COHORT_UNITS, Event, NodeHistory, Unit, histories
 from zetadp.privacy.kinds import Kind, NoisySum
 from zetadp.privacy.ledger import Attempt, read_ledger
@@ -37,6 +37,10 @@ class Series:
 
     name: str
     runs: int
+
+    def __post_init__(self) -> None:
+        """Check the number of runs; runs without noise are not counted."""
+        whole(0, MOST_RELEASES, runs=self.runs)
 
     @classmethod
     def named(cls, text: str) -> Series | None:
@@ -109,7 +113,9 @@ class Run:
 
     def __post_init__(self) -> None:
         """Refuse a run without releases, and impossible combinations."""
-        positive(declared_rounds=self.declared_rounds)
+        counts = {"declared_rounds": self.declared_rounds, "images": self.images, "colluding": self.colluding}
+        counts |= {"dimension": self.dimension}
+        whole(1, MOST_RELEASES, **{name: count for name, count in counts.items() if count is not None})
         one_of(COHORT_UNITS, unit=self.unit)
         one_of(("seeded", "os"), noise=self.noise)
         in_range(SMALLEST_DELTA, 1 - SMALLEST_DELTA, delta=self.delta)
@@ -212,21 +218,20 @@ def run_of(name: str, attempt: Attempt) -> Run:
     """
     header = attempt.header
     rounds = header["training"]["rounds"]
-    if not isinstance(rounds, int) or rounds < 1:
-        raise ValueError(f"expected a whole number above zero as training.rounds, found {rounds!r}.")
+    whole(1, MOST_RELEASES, **{"training.rounds": rounds})
     series = header.get("series")
     return Run(
         name,
         histories(attempt.releases()),
         rounds,
         partition=json.dumps(header.get("partition", ""), sort_keys=True),
-        colluding=int(header["colluding"]) if header.get("threat") == SECURE_AGGREGATION else None,
-        images=int(header["images_of_a_patient"]) if "images_of_a_patient" in header else None,
+        colluding=header["colluding"] if header.get("threat") == SECURE_AGGREGATION else None,
+        images=header.get("images_of_a_patient"),
         noise=header["noise"],
-        dimension=int(header["dimension"]) if "dimension" in header else None,
+        dimension=header.get("dimension"),
         unit=header["unit"],
-        delta=float(header["delta"]),
-        series=None if series is None else Series(str(series["name"]), int(series["runs"])),
+        delta=header["delta"],
+        series=None if series is None else Series(str(series["name"]), series["runs"]),
     )
 
 

@@ -321,11 +321,7 @@ class Ledger:
         UserError
             If the ledger has no attempt yet: the first attempt needs no permission.
         """
-        if not self.attempts:
-            raise UserError(
-                f"Expected a ledger of a run, found nothing in {self.path}. The first attempt needs no permission."
-            )
-        self.permitted = protected_attempts(read_ledger(self.path)) + 1
+        self.permitted = protected_attempts(begun(self.path)) + 1
         self._append({"kind": "permit", "attempts": self.permitted})
         self._register()
 
@@ -460,6 +456,13 @@ def read_ledger(path: Path) -> list[Attempt]:
     return attempts
 
 
+def begun(path: Path) -> list[Attempt]:
+    """Read all attempts of a ledger; raise a `UserError` if there is none, which needs no permission."""
+    if not (attempts := read_ledger(path)):
+        raise UserError(f"Expected a ledger of a run, found nothing in {path}. The first attempt needs no permission.")
+    return attempts
+
+
 def protected_attempts(attempts: Sequence[Attempt]) -> int:
     """Return the number of attempts that released something with noise from the operating system."""
     return sum(bool(attempt.releases()) and attempt.header.get("noise") == "os" for attempt in attempts)
@@ -534,6 +537,8 @@ def _take(link: Link, attempts: list[Attempt], number: int) -> None:
             raise BrokenChainError(number, "records a release of an attempt that was closed")
         for release in entry["releases"]:
             nodes = release.pop("nodes")
+            if not (isinstance(nodes, list) and nodes and all(isinstance(node, str) for node in nodes)):
+                raise BrokenChainError(number, "names no nodes of a release")
             attempts[-1].events += [Event.from_json({"node": node, **release}) for node in nodes]
     elif kind == "sent":
         attempts[-1].sent[entry["round"], entry.get("again", 0)] = entry["digest"]

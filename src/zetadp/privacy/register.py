@@ -40,8 +40,8 @@ class Register:
         The last head that is named for each ledger, by the name of its file.
     shares
         Cohorts that share training records with this one, by the name of their folder, and the number of records.
-    claimed
-        Number of training records whose keyed hashes must exist.
+    lists
+        Lists of keyed hashes that must exist, by the name of their file: how many hashes, and the hash of these.
     heads
         Every head that the register has had.
     """
@@ -49,7 +49,7 @@ class Register:
     exists: bool = False
     last: dict[str, str] = field(default_factory=dict)
     shares: dict[str, int] = field(default_factory=dict)
-    claimed: int = 0
+    lists: dict[str, tuple[int, str]] = field(default_factory=dict)
     heads: set[str] = field(default_factory=lambda: {START})
 
     @classmethod
@@ -88,8 +88,8 @@ class Register:
                 self.last[ledger] = head
             case {"shares": str(other), "records": int(count)}:
                 self.shares[other] = max(count, self.shares.get(other, 0))
-            case {"claimed": int(count)}:
-                self.claimed = max(count, self.claimed)
+            case {"list": str(file), "count": int(count), "digest": str(digest)}:
+                self.lists[file] = count, digest
             case _:
                 raise BrokenChainError(number, "is of a kind that this version does not know")
 
@@ -111,7 +111,7 @@ def note(folder: Path, content: Mapping[str, Any]) -> None:
     folder
         The folder of ledgers.
     content
-        ``ledger`` and ``head``; or ``shares`` and ``records``; or ``claimed``.
+        ``ledger`` and ``head``; or ``shares`` and ``records``; or ``list``, ``count`` and ``digest``.
 
     Raises
     ------

@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -263,3 +264,20 @@ def test_the_module_runs_as_a_program(tmp_path):
     assert done.stderr.startswith("zetadp: Expected a finished experiment")
     assert "Run snakemake first" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("target", ["/dev/full", "a reader that has read enough"])
+def test_an_output_that_takes_no_more_ends_a_command_without_a_traceback(target):
+    command = [sys.executable, "-m", "zetadp.cli", "rounds", "--noise-multiplier", "4", "--sampling-probability", "1"]
+    if target == "/dev/full":
+        output = os.open(target, os.O_WRONLY)
+    else:
+        read, output = os.pipe()
+        os.close(read)
+    done = subprocess.run(
+        [*command, "--epsilon", "1", "--delta", "1e-3"], stdout=output, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(output)
+    message = "zetadp: Cannot write the output: No space left on device.\n"
+    expected = (1, message) if target == "/dev/full" else (128 + signal.SIGPIPE, "")
+    assert (done.returncode, done.stderr) == expected

@@ -305,3 +305,10 @@ def test_another_attempt_is_permitted_only_after_a_question(answer, given, tmp_p
     assert main(["permit", str(path)]) == (0 if given else 1)
     assert "epsilon" in capsys.readouterr().out
     assert len(path.read_text().splitlines()) == before + given
+
+
+@pytest.mark.parametrize("content", ["", '{"chain": "a line that was cut'])
+def test_a_ledger_in_which_nothing_was_begun_needs_no_permission(content, tmp_path, capsys):
+    (tmp_path / "run.jsonl").write_text(content)
+    assert main(["permit", str(tmp_path / "run.jsonl"), "--yes"]) == 1
+    assert "needs no permission" in capsys.readouterr().err

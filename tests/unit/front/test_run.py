@@ -203,11 +203,12 @@ def test_runs_on_the_same_patients_count_together_whatever_the_folder(tmp_path):
     assert first.promise.together is None
     assert second.promise.runs_before == 1
     assert second.promise.epsilon < second.promise.together < 2 * second.promise.epsilon
-    # The lists of patients hold no name, and a run whose list is lost counts.
+    # The lists of patients hold no name, and the register notices one that is lost.
     lists = sorted(second.account.glob("*.people"))
     assert not any("patient" in path.read_text() for path in lists)
     lists[0].unlink()
-    assert run(tmp_path, "second").promise.together == second.promise.together
+    with pytest.raises(UserError, match=lists[0].name):
+        run(tmp_path, "second")
 
 
 def test_other_patients_do_not_count(tmp_path):

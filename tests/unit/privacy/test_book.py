@@ -26,7 +26,7 @@ from zetadp.core.settings import TrainingSettings
 from zetadp.core.training import train
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting
-from zetadp.privacy.book import claim
+from zetadp.privacy.book import Book, claim, note_people
 from zetadp.privacy.chain import Link
 from zetadp.privacy.events import Event
 from zetadp.privacy.exposure import recorded_runs, total
@@ -163,6 +163,33 @@ def test_lost_records_of_patients_hide_no_shared_patients(tmp_path, capsys, lost
 
 
 # Point 2: limit and total are one computation
+
+
+@pytest.mark.parametrize("name", ["records", "run.people"])
+@pytest.mark.parametrize("content", ["", "0" * 64, "twice"])
+def test_a_list_of_keyed_hashes_that_was_altered_hides_nobody(tmp_path, capsys, name, content):
+    table = index(tmp_path / "index.csv", "x", "y")
+    claim(tmp_path / "ledgers/one", table)
+    note_people(tmp_path / "ledgers/one/run.jsonl", ["1" * 64, "2" * 64])
+    record(tmp_path / "ledgers/one/run.jsonl")
+    path = tmp_path / "ledgers/one" / name
+    first, _ = path.read_text().split()
+    path.write_text(f"{first}\n{first}\n" if content == "twice" else f"{content}\n{content}\n")
+    with pytest.raises(UserError, match=name):
+        spent(tmp_path / "ledgers/one", capsys)
+    if name == "records":
+        with pytest.raises(UserError, match="records"):
+            claim(tmp_path / "ledgers/two", table)
+
+
+def test_a_list_of_people_that_no_register_names_hides_nobody(tmp_path):
+    """A ledger without a list may be about everybody of its cohort."""
+    record(tmp_path / "one.jsonl")
+    (tmp_path / "one.people").write_text("1" * 64)
+    note_people(tmp_path / "two.jsonl", ["2" * 64])
+    assert len(Book.read(tmp_path).runs(about=tmp_path / "two.jsonl")) == 1
+    note_people(tmp_path / "one.jsonl", ["1" * 64])
+    assert Book.read(tmp_path).runs(about=tmp_path / "two.jsonl") == []
 
 
 def test_a_total_counts_other_cohorts_with_the_same_patients(tmp_path, capsys):
@@ -397,3 +424,36 @@ def test_the_library_states_a_ledger_at_its_own_delta_or_a_smaller_one(tmp_path)
     path.rename(tmp_path / "other.jsonl")
     with pytest.raises(UserError, match=r"run\.jsonl is missing"):
         zetadp.ledger(tmp_path / "other.jsonl")
+
+
+@pytest.mark.parametrize("nodes", [[], "n", [1], None])
+def test_a_release_without_nodes_is_no_line_of_a_ledger(tmp_path, capsys, nodes):
+    """It would count nothing, or one release for each letter of a name."""
+    release = {key: value for key, value in EVENT.to_json().items() if key != "node"}
+    with Ledger(tmp_path / "a.jsonl") as ledger:
+        ledger.start(HEADER)
+        ledger._append({"kind": "round", "releases": [{"nodes": nodes, **release}]})
+    with pytest.raises(UserError, match=r"a\.jsonl"):
+        spent(tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("images_of_a_patient", 2.7),
+        ("images_of_a_patient", True),
+        ("images_of_a_patient", 0),
+        ("dimension", -1),
+        ("series", {"name": "x", "runs": -1}),
+        ("series", {"name": "x", "runs": True}),
+        ("delta", "0.001"),
+        ("training", {"rounds": True, "clip": 1.0}),
+        ("training", {"rounds": 2.5, "clip": 1.0}),
+    ],
+)
+def test_constants_of_a_ledger_are_whole_numbers_where_they_count(tmp_path, capsys, key, value):
+    with Ledger(tmp_path / "a.jsonl") as ledger:
+        ledger.start({**HEADER, key: value})
+        ledger.record([EVENT])
+    with pytest.raises(UserError, match=r"a\.jsonl"):
+        spent(tmp_path, capsys)
