@@ -41,9 +41,11 @@ from zetadp.privacy.accounting import compose
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown
-from zetadp.tasks.ecg.collection import SpectrumSettings, seen, spectrum
+from zetadp.tasks.ecg.collection import seen
 from zetadp.tasks.ecg.encoder import BeatEncoder, BeatEncoderSettings
-from zetadp.tasks.ecg.recordings import FOLDS, read_folder
+from zetadp.tasks.ecg.readers import read_folder
+from zetadp.tasks.ecg.recordings import FOLDS
+from zetadp.tasks.ecg.signals import SpectrumSettings, spectrum
 from zetadp.tasks.ecg.task import of_patients, replicates
 from zetadp.tasks.roc import area
 

@@ -40,7 +40,8 @@ from zetadp.privacy.kinds import NoisySum
 from zetadp.report.figurestyle import WIDTH, figure_style, save_svg, set_title
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown
-from zetadp.tasks.reconstruction.public import PublicNetworks, public_slices
+from zetadp.tasks.reconstruction.pretraining import public_slices
+from zetadp.tasks.reconstruction.public import PublicNetworks
 from zetadp.tasks.reconstruction.volumes import nmse, psnr, ssim
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Files with the items of a task, and the items of one role in a partition."""
+"""Files with the items of a task. Stages that prepare data import this, so it needs no network's libraries."""
 
 from __future__ import annotations
 
@@ -10,17 +10,11 @@ import pandas as pd
 
 from zetadp.base.storage import read_arrays, write_arrays
 from zetadp.base.validation import UserError, check_distinct
-from zetadp.core.task import places_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
-    import torch
-
-    from zetadp.core.records import Records
-
-    Take = Callable[[Mapping[str, np.ndarray], np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -103,36 +97,3 @@ def checked(rows: pd.DataFrame, declared: Mapping[str, int], source: str) -> pd.
                 f"Declare {found}: the guarantee uses this number as a public constant."
             )
     return rows
-
-
-def records_of(items: Items, partition: pd.DataFrame, role: str, device: torch.device, take: Take) -> Records:
-    """Return the items of all records with one role, in the order of the partition's rows.
-
-    Parameters
-    ----------
-    items
-        All items of the file.
-    partition, role, device
-        Same as for `zetadp.core.task.PipelineTask.load`.
-    take
-        Function from the arrays of `items` and the positions of the chosen items to their inputs and targets.
-
-    Raises
-    ------
-    UserError
-        If the file lacks a record.
-    """
-    import torch  # takes seconds, and every start of the workflow makes a task
-
-    from zetadp.core.records import Records
-
-    rows = partition[partition["role"] == role].reset_index(drop=True)
-    places = places_of(rows["record"], items.names["record"], "records", items.source)
-    table = items.names.loc[places].merge(rows, on="record", how="left", validate="many_to_one")
-    inputs, targets = (torch.from_numpy(values) for values in take(items.arrays, places))
-    return Records(inputs, targets, items=table).to(device)
-
-
-def values_and_labels(arrays: Mapping[str, np.ndarray], places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values and labels of some items."""
-    return arrays["values"][places], arrays["labels"][places]

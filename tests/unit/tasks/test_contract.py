@@ -25,7 +25,8 @@ from zetadp.tasks.ecg.simulated import simulated_recordings
 from zetadp.tasks.items import Items
 from zetadp.tasks.phase_mnist.encoder import DigitEncoder, DigitEncoderSettings
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
-from zetadp.tasks.reconstruction.public import PublicNetworks, fit
+from zetadp.tasks.reconstruction.pretraining import fit
+from zetadp.tasks.reconstruction.public import PublicNetworks
 from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings, PublicNetworkSettings
 from zetadp.tasks.reconstruction.simulated import examination, simulate_volumes
 from zetadp.tasks.reconstruction.volumes import undersample

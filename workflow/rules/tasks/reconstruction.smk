@@ -81,7 +81,7 @@ rule fit_public_networks:
         settings=dict(RECONSTRUCTION.public),
         mask=dict(RECONSTRUCTION.mask),
         size=RECONSTRUCTION.size,
-        stage="zetadp.tasks.reconstruction.public:make",
-        code=code_of("scripts/stage.py", "zetadp.tasks.reconstruction.public"),
+        stage="zetadp.tasks.reconstruction.pretraining:make",
+        code=code_of("scripts/stage.py", "zetadp.tasks.reconstruction.pretraining"),
     script:
         "../../../scripts/stage.py"

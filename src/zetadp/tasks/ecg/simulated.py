@@ -26,14 +26,12 @@ import numpy as np
 
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import one_of
-from zetadp.tasks.ecg.recordings import FOLDS, Recording
+from zetadp.tasks.ecg.recordings import FOLDS, POPULATIONS, Recording
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SECONDS = 10.0
-POPULATIONS = {"standard": 1.0, "varied": 2.2}
-"""Variation of patients, torsos and noise. Public features are learnt from the first population only."""
 PUBLIC, PRIVATE = 0, 1
 """Numbers that separate random streams, so that no public patient is ever in a cohort."""
 

@@ -17,7 +17,8 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError, in_range, settings_of
 from zetadp.core.metrics import accuracy_interval, bootstrapped
 from zetadp.core.task import Words
-from zetadp.tasks.items import Items, records_of
+from zetadp.tasks.items import Items
+from zetadp.tasks.loading import records_of
 from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings
 
 if TYPE_CHECKING:

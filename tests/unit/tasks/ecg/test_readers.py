@@ -9,7 +9,8 @@ from scipy.io import savemat
 
 from zetadp.base.validation import UserError
 from zetadp.tasks.ecg.collection import collect
-from zetadp.tasks.ecg.recordings import LEADS, read_folder
+from zetadp.tasks.ecg.readers import read_folder
+from zetadp.tasks.ecg.recordings import LEADS
 from zetadp.tasks.ecg.simulated import simulated_recordings
 from zetadp.tasks.ecg.task import Ecg
 

@@ -5,8 +5,8 @@ import pytest
 
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
-from zetadp.tasks.ecg.collection import BEAT, BEFORE, SpectrumSettings, beats, beginning, spectrum, usual_beat
 from zetadp.tasks.ecg.recordings import LEADS, Recording
+from zetadp.tasks.ecg.signals import BEAT, BEFORE, SpectrumSettings, beats, beginning, spectrum, usual_beat
 from zetadp.tasks.ecg.simulated import (
     DOWER,
     NORMAL_QRS,

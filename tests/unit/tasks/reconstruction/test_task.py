@@ -14,7 +14,7 @@ from zetadp.core.evaluation import predict
 from zetadp.nn.models import build
 from zetadp.nn.settings import NetworkSettings
 from zetadp.tasks.items import checked
-from zetadp.tasks.reconstruction.public import fit
+from zetadp.tasks.reconstruction.pretraining import fit
 from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings, PublicNetworkSettings
 from zetadp.tasks.reconstruction.simulated import cohort, examination
 from zetadp.tasks.reconstruction.task import Reconstruction

@@ -1,0 +1,138 @@
+"""The inputs of networks: the spectrum of the beginning of one lead, and the usual beat of all leads.
+
+Each input depends on one recording alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import signal as processing
+
+from zetadp.base.validation import UserError, in_range, positive
+from zetadp.tasks.ecg.recordings import LEADS
+
+if TYPE_CHECKING:
+    from zetadp.tasks.ecg.recordings import Recording
+
+AXES = ("recording", "channel", "row", "value")
+"""Axes of the inputs of networks."""
+BEAT_RATE = 100
+"""Sampling rate of the usual beat, in samples per second."""
+BEFORE, AFTER = 25, 45
+"""Samples of the usual beat before and after the middle of the QRS complex."""
+BEAT = BEFORE + AFTER
+PASS = (0.5, 40.0)
+"""Passband of the filter for the usual beat, in Hz."""
+
+
+@dataclass(frozen=True)
+class SpectrumSettings:
+    """Settings of the input for the network of Ziller et al.
+
+    Attributes
+    ----------
+    lead
+        Position of the lead in `LEADS`, from zero. The paper's "channel 3" is taken as position 3, aVR.
+    rate
+        Samples per second. Recordings with another rate are resampled.
+    samples
+        Number of samples at the beginning of the recording that are transformed.
+
+    Raises
+    ------
+    ValueError
+        If a setting is out of range.
+    """
+
+    lead: int = 3
+    rate: int = 500
+    samples: int = 512
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        in_range(0, len(LEADS) - 1, lead=self.lead)
+        positive(rate=self.rate, samples=self.samples)
+
+
+def beginning(recording: Recording, settings: SpectrumSettings) -> np.ndarray:
+    """Return the first samples of one lead, float32, shape (sample,), padded with zeros if the recording is shorter."""
+    lead = resampled(recording.signal[settings.lead], recording.rate, settings.rate)[: settings.samples]
+    found = np.zeros(settings.samples, dtype=np.float32)
+    found[: len(lead)] = lead
+    return found
+
+
+def spectrum(samples: np.ndarray) -> np.ndarray:
+    """Return the unitary discrete Fourier transform along the last axis, complex64.
+
+    The transform is unitary: unscaled sums of 512 samples would saturate a network whose output is a magnitude.
+    """
+    return np.asarray(np.fft.fft(samples, norm="ortho"), dtype=np.complex64)
+
+
+def resampled(values: np.ndarray, rate: float, wanted: float) -> np.ndarray:
+    """Resample signals along the last axis.
+
+    Parameters
+    ----------
+    values
+        Signals, shape (..., sample).
+    rate, wanted
+        Present and wanted number of samples per second.
+    """
+    if rate == wanted:
+        return values
+    ratio = Fraction(wanted / rate).limit_denominator(1000)
+    return np.asarray(processing.resample_poly(values, ratio.numerator, ratio.denominator, axis=-1, padtype="line"))
+
+
+def usual_beat(recording: Recording) -> np.ndarray:
+    """Return the median beat of each lead, in units of the lead's standard deviation, float32, shape (lead, `BEAT`).
+
+    Raises
+    ------
+    UserError
+        If the recording is too short, has values that are not finite, or has no beats.
+    """
+    leads = resampled(recording.signal.astype(np.float64), recording.rate, BEAT_RATE)
+    if leads.shape[1] < 2 * BEAT or not np.isfinite(leads).all():
+        raise UserError(
+            f"Expected two seconds or more of finite values in recording {recording.name}, found "
+            f"{leads.shape[1] / BEAT_RATE:.1f} s. Leave it out."
+        )
+    leads = processing.sosfiltfilt(processing.butter(2, PASS, "bandpass", fs=BEAT_RATE, output="sos"), leads, axis=1)
+    leads = (leads - leads.mean(axis=1, keepdims=True)) / leads.std(axis=1, keepdims=True).clip(1e-6)
+    middles = beats(leads)
+    middles = middles[(middles >= BEFORE) & (middles + AFTER <= leads.shape[1])]
+    if not len(middles):
+        raise UserError(f"Expected beats in recording {recording.name}, found none. Leave it out.")
+    found = np.median([leads[:, at - BEFORE : at + AFTER] for at in middles], axis=0)
+    # The zero level is the mean before the beat.
+    return np.asarray(found - found[:, :5].mean(axis=1, keepdims=True), dtype=np.float32)
+
+
+def beats(leads: np.ndarray) -> np.ndarray:
+    """Return the positions of the QRS complexes.
+
+    The middle of a QRS complex is a maximum of the speed of all leads together, smoothed over 120 ms.
+
+    Parameters
+    ----------
+    leads
+        Filtered leads at `BEAT_RATE`, shape (lead, sample).
+
+    Returns
+    -------
+    Samples of the middles, in rising order, shape (beat,).
+    """
+    speed = np.sqrt(np.square(np.gradient(leads, axis=1)).sum(axis=0))
+    window = np.hanning(15)
+    smooth = np.convolve(speed, window / window.sum(), mode="same")
+    # A quantile, because the maximum may belong to a single ectopic beat.
+    height = 0.5 * np.quantile(smooth, 0.95)
+    found, _ = processing.find_peaks(smooth, height=height, distance=round(0.3 * BEAT_RATE))
+    return np.asarray(found)

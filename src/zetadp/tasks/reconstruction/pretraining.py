@@ -1,0 +1,80 @@
+"""Training of the public networks on simulated patients."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import settings_of
+from zetadp.nn.models import build
+from zetadp.tasks.encoder import learn
+from zetadp.tasks.reconstruction.public import PublicNetworks
+from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings, PublicNetworkSettings
+from zetadp.tasks.reconstruction.simulated import examination
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+
+def fit(settings: PublicNetworkSettings, masks: MaskSettings, size: int) -> PublicNetworks:
+    """Train the public networks on simulated patients.
+
+    Parameters
+    ----------
+    settings
+        Settings of the networks, the patients and the training.
+    masks
+        Settings of the masks, the same as for the private patients.
+    size
+        Rows and columns of a slice.
+
+    Returns
+    -------
+    One network for each family in the settings.
+    """
+    kspace, target = public_slices(settings, size)
+    found = {family: _fitted(settings, family, masks, kspace, target) for family in settings.families}
+    return PublicNetworks(settings, found)
+
+
+def make(*, networks: Path, settings: dict[str, Any], mask: dict[str, Any], size: int) -> None:
+    """Train public networks with settings from the configuration, and write them."""
+    fit(settings_of(PublicNetworkSettings, settings, "public"), MaskSettings(**mask), size).save(networks)
+
+
+def public_slices(settings: PublicNetworkSettings, size: int) -> tuple[Tensor, Tensor]:
+    """Return complete k-space (complex64) and targets (float32) of all public patients, shape (slice, size, size)."""
+    common = replace(Examinations(**settings.examinations), size=size)
+    made = [examination(common, settings.seed, number, "public").slices(size) for number in range(settings.patients)]
+    logger.info("simulated %d public patients", settings.patients)
+    kspace, target = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*made, strict=True))
+    return kspace, target
+
+
+def _fitted(
+    settings: PublicNetworkSettings, family: str, masks: MaskSettings, kspace: Tensor, target: Tensor
+) -> dict[str, Tensor]:
+    """Train a network on slices, with a new mask for each slice in each pass, and return its weights."""
+    random = stream(settings.seed, Purpose.PRETRAINING)
+    model = build(settings.network(family), 1, kspace.shape[-1], random)
+    steps = len(kspace) // settings.batch
+    logger.info("training %s", family)
+
+    def losses() -> Iterator[Tensor]:
+        for _ in range(settings.passes):
+            for chosen in random.permutation(len(kspace))[: steps * settings.batch].reshape(steps, -1):
+                lines = np.stack([masks.draw(kspace.shape[-1], random) for _ in chosen])
+                seen = kspace[chosen] * torch.from_numpy(lines)[:, None]
+                yield (model(seen[:, None]) - target[chosen]).abs().mean()
+
+    learn(model, settings.learning_rate, settings.passes * steps, losses())
+    return {name: value.detach() for name, value in model.state_dict().items()}
