@@ -16,7 +16,7 @@ from zetadp.core.task import task_of
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.tasks.brain_sequences import prepared_inputs
-from zetadp.tasks.brain_sequences.task import standardise
+from zetadp.tasks.brain_sequences.stacks import standardise
 
 TASK = {"name": "brain_sequences", "slices": 20, "size": SIZE}
 

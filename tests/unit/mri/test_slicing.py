@@ -11,7 +11,7 @@ from zetadp.base.device import pick_device
 from zetadp.base.storage import ImageStack, write_stack
 from zetadp.base.validation import UserError
 from zetadp.mri.slicing import area_weights, as_magnitudes, centre_slices, resize_area
-from zetadp.tasks.brain_sequences.task import load_role, standardise, to_records
+from zetadp.tasks.brain_sequences.stacks import load_role, standardise, to_records
 
 
 @given(depth=st.integers(1, 300), data=st.data())
