@@ -208,7 +208,7 @@ def test_runs_on_the_same_patients_count_together_whatever_the_folder(tmp_path):
     assert not any("patient" in path.read_text() for path in lists)
     lists[0].unlink()
     with pytest.raises(UserError, match=lists[0].name):
-        run(tmp_path, "second")
+        str(run(tmp_path, "second").promise)
 
 
 def test_other_patients_do_not_count(tmp_path):
