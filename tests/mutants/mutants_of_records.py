@@ -110,12 +110,12 @@ def empty_round_skipped(original: Any) -> Any:
 
 @mutant("zetadp.core.round:do_round", check_rounds_without_patients_are_in_the_ledger)
 def empty_round_sends_noise_and_is_not_recorded(original: Any) -> Any:
-    def do_round(contribution: Any, site: Any, number: int) -> Any:
-        draws = [node.mechanism.draw(number) for node in site.nodes]
+    def do_round(contribution: Any, nodes: Any, records: Any, outbox: Any, number: int) -> Any:
+        draws = [node.mechanism.draw(number) for node in nodes]
         if not any(len(draw.members) for draw in draws):
             zero = torch.zeros(contribution.dimension)
-            parts = zip(site.nodes, draws, strict=True)
+            parts = zip(nodes, draws, strict=True)
             return torch.stack([node.mechanism._privatised(draw.event, zero, 0) for node, draw in parts]), 0
-        return original(contribution, site, number)
+        return original(contribution, nodes, records, outbox, number)
 
     return do_round
