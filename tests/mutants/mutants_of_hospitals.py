@@ -32,19 +32,19 @@ ROUND = f"{HOSPITAL}:do_round"
 def _with_node(original: Any, alter: Callable[[Node], None]) -> Any:
     """Return a hospital's way to its round, with the node that it has built altered."""
 
-    def do_round(contribution: Any, site: Any, number: int) -> Any:
-        for node in site.nodes:
+    def do_round(contribution: Any, nodes: Any, records: Any, outbox: Any, number: int) -> Any:
+        for node in nodes:
             alter(node)
-        return original(contribution, site, number)
+        return original(contribution, nodes, records, outbox, number)
 
     return do_round
 
 
 @mutant(ROUND, check_hospitals_add_noise_as_stated)
 def hospital_divides_by_the_realised_batch(original: Any) -> Any:
-    def do_round(contribution: Any, site: Any, number: int) -> Any:
-        messages, bad = original(contribution, site, number)
-        mechanism = site.nodes[0].mechanism
+    def do_round(contribution: Any, nodes: Any, records: Any, outbox: Any, number: int) -> Any:
+        messages, bad = original(contribution, nodes, records, outbox, number)
+        mechanism = nodes[0].mechanism
         return messages * mechanism.event.expected / max(1, len(mechanism.draw(number).members)), bad
 
     return do_round
@@ -61,11 +61,11 @@ def noise_divided_among_hospitals(original: Any) -> Any:
 
 @mutant(ROUND, check_hospitals_without_patients_send_noise)
 def hospital_breaks_an_empty_round_off(original: Any) -> Any:
-    def do_round(contribution: Any, site: Any, number: int) -> Any:
-        if not len(site.nodes[0].mechanism.draw(number).members):
+    def do_round(contribution: Any, nodes: Any, records: Any, outbox: Any, number: int) -> Any:
+        if not len(nodes[0].mechanism.draw(number).members):
             msg = "found a batch without patients"
             raise ValueError(msg)
-        return original(contribution, site, number)
+        return original(contribution, nodes, records, outbox, number)
 
     return do_round
 

@@ -100,10 +100,10 @@ def stopping_early_thought_cheaper(original: Any) -> Any:
 
 @mutant("zetadp.core.round:do_round", check_rounds_without_patients_are_in_the_ledger)
 def empty_round_skipped(original: Any) -> Any:
-    def do_round(contribution: Any, site: Any, number: int) -> Any:
-        if not any(len(node.mechanism.draw(number).members) for node in site.nodes):
-            return torch.zeros(len(site.nodes), contribution.dimension), 0
-        return original(contribution, site, number)
+    def do_round(contribution: Any, nodes: Any, records: Any, outbox: Any, number: int) -> Any:
+        if not any(len(node.mechanism.draw(number).members) for node in nodes):
+            return torch.zeros(len(nodes), contribution.dimension), 0
+        return original(contribution, nodes, records, outbox, number)
 
     return do_round
 
