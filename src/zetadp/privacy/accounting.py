@@ -221,6 +221,11 @@ def _few(key: _Key) -> _Key:
     return key
 
 
+def _log_not_drawn(kind: Kind) -> float:
+    """Return the logarithm of the probability that one release does not depend on a unit."""
+    return math.log1p(-kind.sampling_probability) if kind.sampling_probability < 1 else -math.inf
+
+
 def _has_noise(key: _Key) -> bool:
     return all(kind.private for kind, _ in key)
 
@@ -235,6 +240,8 @@ def _checked(delta: float) -> float:
 def _epsilon(key: _Key, delta: float, tolerance: float) -> float:
     if not key or not _has_noise(key):
         return 0.0 if not key else math.inf
+    if -math.expm1(sum(count * kind.units * _log_not_drawn(kind) for kind, count in key)) <= delta:
+        return 0.0
     # With probability q per round, more units are drawn than are counted, so a round is P = (1 - q) P' + q P''.
     # Therefore P <= P' + q, which delta pays for, and P >= (1 - q) P', which epsilon pays for.
     left_out = sum(count * kind.left_out for kind, count in key)
@@ -316,7 +323,16 @@ def _variance(key: _Key) -> float:
 
 def _points(key: _Key, interval: float) -> float:
     """Return the rough number of grid points that the composed distribution needs, and that of one release."""
-    return max(_SPREAD * math.sqrt(_variance(key)), *(kind.largest_loss for kind, _ in key)) / interval
+    return max(_spread(key), *(kind.largest_loss for kind, _ in key)) / interval
+
+
+def _spread(key: _Key) -> float:
+    """Return the rough range of the privacy loss of all releases together, in nats.
+
+    dp-accounting ends a grid where Chernoff bounds of a few fixed orders say: for very many releases, far out.
+    """
+    chernoff = sum(count * kind.loss_variance / kind.largest_loss for kind, count in key)
+    return max(_SPREAD * math.sqrt(_variance(key)), chernoff)
 
 
 def _first_interval(key: _Key) -> float:
@@ -330,7 +346,8 @@ def _first_interval(key: _Key) -> float:
     variance, releases = _variance(key), sum(count for _, count in key)
     typical = math.sqrt(variance / releases)
     interval = 2.0 ** math.floor(math.log2(typical / 4))
-    if _SPREAD * math.sqrt(variance) / interval > _MOST_POINTS:
+    # Finer grids follow; a first one that is larger would take minutes.
+    if _spread(key) / interval > _MOST_POINTS / 16:
         raise UserError(
             f"Expected fewer releases, found {releases:,}: the distribution of their privacy loss would need more than "
             f"{_MOST_POINTS:,} grid points. Declare fewer rounds."

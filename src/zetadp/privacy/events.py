@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Self
 
@@ -221,6 +221,13 @@ class NodeHistory:
     def releases(self) -> int:
         """Number of releases, replays included."""
         return sum(self.mechanisms.values())
+
+    def repeated(self, times: int) -> Self:
+        """Return the history of as many rounds that are each like the whole of this one."""
+        mechanisms, unshielded = (
+            {kind: count * times for kind, count in counts.items()} for counts in (self.mechanisms, self.unshielded)
+        )
+        return replace(self, mechanisms=mechanisms, unshielded=unshielded, rounds=self.rounds * times)
 
 
 def histories(events: Iterable[Event]) -> dict[str, NodeHistory]:

@@ -193,7 +193,7 @@ def declared_run(name: str, header: Mapping[str, Any]) -> Run:
     events = [
         Event(
             node=node["name"],
-            round=number,
+            round=0,
             population=node["population"],
             expected=node["expected"],
             clip=clip,
@@ -205,9 +205,10 @@ def declared_run(name: str, header: Mapping[str, Any]) -> Run:
         )
         for node in header["nodes"]
         if header.get("node") in (None, node["name"])
-        for number in range(training["rounds"])
     ]
-    return run_of(name, Attempt(dict(header), events))
+    first = run_of(name, Attempt(dict(header), events))
+    nodes = {node: history.repeated(first.declared_rounds) for node, history in first.nodes.items()}
+    return replace(first, nodes=nodes)
 
 
 def run_of(name: str, attempt: Attempt) -> Run:

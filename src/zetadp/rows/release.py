@@ -160,11 +160,11 @@ def release_features(
             f"Expected features of shape ({settings.people}, component) and {settings.people} labels, as declared, "
             f"found shapes {features.shape} and {labels.shape}."
         )
+    inputs = _examples(features)
     labels = _whole(labels)
     if labels.min() < 0 or labels.max() >= settings.classes:
         raise UserError(f"Expected labels from 0 to {settings.classes - 1}, found {labels.min()} to {labels.max()}.")
     plan = settings.plan(real=not np.iscomplexobj(features), noise=noise)
-    inputs = torch.from_numpy(features.astype(np.complex64))[:, None, None]
     data = Records(inputs, torch.from_numpy(labels))
     permission = Permission(settings.delta) if noise == "os" else None
     cap = None if settings.cap is None else Cap(settings.cap, settings.delta)
@@ -179,6 +179,24 @@ def release_features(
     write_release(file, mixture.examples(trained.released), Release(statement, plan.to_json(), names))
     files.finish()
     return statement
+
+
+def _examples(features: np.ndarray) -> torch.Tensor:
+    """Return features as examples; refuse what is no finite number in single precision, which would add nothing."""
+    if features.dtype.kind not in "biufc" or not features.shape[1]:
+        raise UserError(
+            f"Expected numbers as features, at least one for each person, found {features.dtype} of shape "
+            f"{features.shape}. Convert them."
+        )
+    with np.errstate(over="ignore"):
+        inputs = features.astype(np.complex64)
+    others = np.flatnonzero(~np.isfinite(inputs).all(axis=1))
+    if len(others):
+        raise UserError(
+            f"Expected finite numbers below 3e38 as features, found others for {len(others)} of {len(features)} "
+            f"people, the first in row {others[0]} (counted from 0). Replace them, for example by zero."
+        )
+    return torch.from_numpy(inputs)[:, None, None]
 
 
 def _whole(labels: np.ndarray) -> np.ndarray:

@@ -126,6 +126,24 @@ def test_of_a_plan_for_several_nodes_a_hospital_counts_its_own(tmp_path):
     assert total([all_nodes], DELTA) == total([second], DELTA) > 2 * COST[ROUNDS]
 
 
+@pytest.mark.timeout(60)
+def test_an_attempt_that_declares_very_many_rounds_is_refused_at_once(tmp_path, capsys):
+    path = tmp_path / "mine.jsonl"
+    with Ledger(path) as ledger:
+        ledger.start(HEADER | {"training": {"rounds": 10**9, "clip": 1.0}})
+    assert declared_run("x", read_ledger(path)[0].header).nodes["a"].mechanisms == {NoisySum(0.25, 2.0): 10**9}
+    assert main(["ledger", str(path)]) == 1
+    assert "1,000,000,000" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(60)
+def test_who_is_drawn_at_all_with_probability_delta_or_less_pays_nothing_more():
+    assert accounting.epsilon({NoisySum(1e-12, 1e-3): 10**9}, DELTA) == 0
+    assert accounting.epsilon({NoisySum(1e-12, 1e-3, units=10**6): 1000}, 1.001 * DELTA) == 0
+    often = {NoisySum(DELTA / 2, 0.1): 3}
+    assert accounting.epsilon(often, 1.5 * DELTA) == 0 < 1 < accounting.epsilon(often, 1.4 * DELTA)
+
+
 def test_a_run_that_began_under_another_name_of_the_hospital_counts_with_all_its_nodes(tmp_path):
     """The ledgers are of one hospital, but do not say which node of that plan it was."""
     nodes = [HEADER["nodes"][0] | {"name": name, "expected": expected} for name, expected in (("b", 10.0), ("c", 40.0))]

@@ -137,6 +137,28 @@ def test_labels_that_are_no_whole_numbers_are_refused_before_anything_is_release
     assert not where["ledger"].exists()
 
 
+@pytest.mark.parametrize("found", [np.nan, np.inf, 1e300])
+def test_features_that_would_add_nothing_are_refused_before_anything_is_released(tmp_path, capsys, found):
+    features, labels = people(0)
+    features[3, 0] = found
+    np.savez(tmp_path / "odd.npz", features=features.astype(complex), labels=labels)
+    given = [str(tmp_path / "odd.npz"), str(tmp_path / "rows.h5")]
+    constants = ["--people", str(len(features)), "--classes", str(CLASSES), "--epsilon", "8"]
+    constants += ["--delta", "1e-4"]
+    assert main(["release", *given, *constants]) == 1
+    said = capsys.readouterr().err
+    assert "features" in said
+    assert "row 3" in said
+    assert not (tmp_path / "ledgers").exists()
+
+
+@pytest.mark.parametrize("change", [lambda x: x[:, :0], lambda x: x.astype(str)])
+def test_features_that_are_no_numbers_are_refused(tmp_path, change):
+    features, labels = people(0)
+    with pytest.raises(UserError, match="numbers as features"):
+        release_features(change(features), labels, SETTINGS, ledger=tmp_path / "l.jsonl", file=tmp_path / "rows.h5")
+
+
 def test_whole_labels_of_any_type_are_the_same_labels(tmp_path):
     features, labels = people(0)
     for kind in (float, np.uint8):
