@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -66,6 +65,8 @@ def writing(path: Path) -> Iterator[None]:
 def folder_written_whole(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder next to ``folder``; it replaces ``folder`` when the block ends without an error.
 
+    A process that is killed leaves its temporary folder, which the next one that writes ``folder`` removes.
+
     Raises
     ------
     UserError
@@ -78,7 +79,9 @@ def folder_written_whole(folder: Path) -> Iterator[Path]:
         )
     with writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent))
+        remove_leftovers(folder)
+        temporary = folder.with_name(f".{folder.stem}.{os.getpid()}.partial{folder.suffix}")
+        temporary.mkdir(mode=0o700)
         try:
             yield temporary
             # A temporary folder is private to its owner; a folder of data has the usual mode.
@@ -108,12 +111,15 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove the temporary files of processes that were killed while they wrote ``path``."""
+    """Remove the temporary files and folders of processes that were killed while they wrote ``path``."""
     before, after = f".{path.stem}.", f".partial{path.suffix}"
     for other in path.parent.iterdir() if path.parent.is_dir() else ():
         process = other.name.removeprefix(before).removesuffix(after)
         if other.name == f"{before}{process}{after}" and process.isdecimal() and not _alive(int(process)):
-            other.unlink(missing_ok=True)
+            if other.is_dir():
+                shutil.rmtree(other, ignore_errors=True)
+            else:
+                other.unlink(missing_ok=True)
 
 
 def _alive(process: int) -> bool:

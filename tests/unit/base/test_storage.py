@@ -9,7 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from zetadp.base.storage import ImageStack, read_json, read_stack, write_json, write_stack, write_text, written_whole
+from zetadp.base.storage import (
+    ImageStack,
+    folder_written_whole,
+    read_json,
+    read_stack,
+    write_json,
+    write_stack,
+    write_text,
+    written_whole,
+)
 from zetadp.base.validation import UserError
 
 
@@ -205,3 +214,15 @@ def test_what_killed_writers_left_is_removed_and_what_others_write_is_not(tmp_pa
         (tmp_path / name).write_text("half")
     write_text(tmp_path / "a.txt", "whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "a.txt"])
+
+
+def test_a_folder_of_a_process_that_was_killed_is_removed_and_one_of_a_living_process_is_kept(tmp_path):
+    with subprocess.Popen(["true"]) as process:
+        dead = process.pid
+    for name in (f".cohort.{dead}.partial", f".cohort.{os.getppid()}.partial", "cohort.partial"):
+        (tmp_path / name / "imagesTr").mkdir(parents=True)
+        (tmp_path / name / "imagesTr/one").touch()
+    with folder_written_whole(tmp_path / "cohort") as folder:
+        (folder / "dataset.json").touch()
+    kept = ["cohort", "cohort.partial", f".cohort.{os.getppid()}.partial"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
