@@ -200,6 +200,14 @@ class Classification:
             )
         return self.classes
 
+    def check(self, targets: Tensor) -> None:
+        """Raise `UserError` for labels, shape (item,), that are no class."""
+        low, high = (int(targets.min()), int(targets.max())) if len(targets) else (0, 0)
+        last = high if self.classes is None else self.classes - 1
+        if low < 0 or high > last:
+            wrong = low if low < 0 else high
+            raise UserError(f"Expected labels from 0 to {last}, one for each class, found {wrong}.")
+
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return cross-entropies of scores, shape (item, class), for true classes, shape (item,)."""
         from zetadp.privacy.contributions import cross_entropies  # PyTorch takes seconds to import

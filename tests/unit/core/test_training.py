@@ -153,6 +153,15 @@ def test_rounds_after_the_last_checkpoint_are_repeated_with_the_same_bytes_and_n
     assert len(attempt.releases()) == SETTINGS.rounds * len(PLANS)
 
 
+@pytest.mark.parametrize("label", [-1, 4])
+def test_a_label_that_is_no_class_is_refused_before_the_ledger_is_begun(paths, label):
+    data = records(7, images_per_class=2)
+    data.targets[3] = label
+    with pytest.raises(UserError, match=rf"Expected labels from 0 to 3, .* found {label}\."):
+        trained(paths, data=data)
+    assert not paths["ledger_path"].exists()
+
+
 def test_a_ledger_that_lacks_rounds_of_the_checkpoint_is_refused(paths):
     with pytest.raises(KilledError):
         trained(paths, after_round=stop_after(3))
