@@ -255,6 +255,8 @@ def _scaled(mechanisms: Exposure, factor: float) -> Exposure:
     return scaled
 
 
+ROUNDING = 1e-12
+"""Error rates this close to a curve lie on it: no number of trials tells them apart."""
 POWER = 0.99
 """Chance to refute a claim if the noise is too small by the square root of two."""
 
@@ -313,7 +315,7 @@ def _opposite(mechanisms: Exposure, faulty: tuple[float, float]) -> tuple[float,
     def gap(more: float) -> float:
         return accounting.trade_off(mechanisms, [faulty[0] + more])[0] - faulty[1] - more
 
-    if gap(0.0) <= 0:
+    if gap(0.0) <= ROUNDING:
         raise ValueError(f"Expected error rates below the claimed trade-off curve, found {faulty}.")
     more = float(brentq(gap, 0.0, (1 - sum(faulty)) / 2, xtol=1e-7))
     return faulty[0] + more, faulty[1] + more
