@@ -17,14 +17,6 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
     assert found.digest == plan.digest
 
 
-def test_a_plan_of_an_earlier_version_keeps_its_hash_and_says_nothing_of_simulation():
-    plan = make_plan()
-    assert plan.simulated is None
-    assert "simulated" not in plan.to_json()
-    assert Plan.from_json(replace(plan, simulated=True).to_json()).simulated is True
-    assert replace(plan, simulated=True).entropy() == plan.entropy(), "seeded draws of a run do not change"
-
-
 def test_every_change_of_what_is_computed_changes_the_hash():
     plan = make_plan()
     noisier = replace(plan.nodes[0], noise_multiplier=9.0)

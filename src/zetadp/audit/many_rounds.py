@@ -35,6 +35,7 @@ from zetadp.base.validation import positive
 from zetadp.base.workflow import PROGRESS, only_errors
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.progress import OF_TRAINING
 from zetadp.core.records import Records, copies, items_of
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
@@ -117,7 +118,7 @@ def audit_training(
         records = _records(plan)
         attacker = _Attacker(plan, records, audited)
         place = folder / f"training-{number:05d}"
-        with only_errors("zetadp.core"):
+        with only_errors("zetadp.core", OF_TRAINING):
             train(
                 plan,
                 *copies(records, holdings),

@@ -21,6 +21,7 @@ from zetadp.base.workflow import PROGRESS, only_errors
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.progress import OF_TRAINING
 from zetadp.core.records import Records, copies, items_of
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import train
@@ -123,7 +124,7 @@ def train_models(
     shown: list[tuple[np.ndarray, np.ndarray]] = []
     exposures: list[Run] = []
     reported = time.monotonic()
-    with only_errors("zetadp.core"):
+    with only_errors("zetadp.core", OF_TRAINING):
         for number, row in enumerate(members):
             model, run = _train_one(arm, settings, network, training, with_nobody, row, number)
             shown.append(_shown(model, records, each))

@@ -26,7 +26,7 @@ PACKAGE = Path(__file__).parents[1]
 ROOT = PACKAGE.parents[1]
 _FILE = re.compile(r"(\w[\w-]*/)*\w[\w.-]*\.\w+", re.ASCII)
 PROGRESS = "zetadp.progress"
-"""Name of the logger of lines that say how far a long stage has come."""
+"""Name of the logger of lines that say how far a long stage has come; trainings have one below it."""
 TRIGGERS = ("code", "brought", "stage")
 """Parameters that no script takes: code and a user's files make a job run again, and a stage names its function."""
 
@@ -94,7 +94,7 @@ class _LogFile(logging.FileHandler):
 def _open_log(path: Path) -> None:
     """Send log records and warnings to the rule's log file, and those that a user waits for to the terminal."""
     terminal = logging.StreamHandler()
-    terminal.addFilter(lambda record: record.levelno >= logging.WARNING or record.name == PROGRESS)
+    terminal.addFilter(lambda record: record.levelno >= logging.WARNING or record.name.startswith(PROGRESS))
     handlers: list[logging.Handler] = [terminal]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -212,12 +212,14 @@ def _files(name: str, packages: tuple[Path, ...]) -> Iterable[Path]:
 
 
 @contextmanager
-def only_errors(name: str) -> Iterator[None]:
-    """Let only errors into the log called ``name`` while the block runs."""
-    logger = logging.getLogger(name)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+def only_errors(*names: str) -> Iterator[None]:
+    """Let only errors into the logs of these names while the block runs."""
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

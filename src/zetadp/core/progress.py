@@ -12,7 +12,9 @@ from zetadp.base.workflow import PROGRESS
 if TYPE_CHECKING:
     from zetadp.core.plan import Plan
 
-logger = logging.getLogger(PROGRESS)
+OF_TRAINING = f"{PROGRESS}.training"
+"""Name of the logger of a training's lines."""
+logger = logging.getLogger(OF_TRAINING)
 
 EVERYBODY_SECONDS = 60.0
 """Longest tick at which a run ends where every patient takes part in every round."""

