@@ -30,7 +30,7 @@ def noise_of_plan(plan: Plan) -> float:
 
 def check_has_noise(plan: Plan) -> None:
     """Raise `UserError` for a plan whose name is a finite epsilon, and whose noise was not set."""
-    if plan.run.epsilon.replace(".", "", 1).isdecimal() and not any(node.noise_multiplier for node in plan.nodes):
+    if not any(node.noise_multiplier for node in plan.nodes) and math.isfinite(epsilon_value(plan.run.epsilon)):
         raise UserError(
             f"Expected a plan with the noise of epsilon {plan.run.epsilon}, as its name says, found none. Set it with "
             "plan.with_noise(zetadp.core.promise.noise_of_plan(plan)), or name the run inf."

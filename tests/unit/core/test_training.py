@@ -727,10 +727,12 @@ def test_directions_are_refused_where_they_cannot_be(wrong, of_plan, message):
         plan_for(RUN, TINY, replace(DIRECTED, **wrong), PLANS, **of_plan)
 
 
+@pytest.mark.parametrize("epsilon", ["8", "1e-05"])
 @pytest.mark.parametrize("noise", ["os", "seeded"])
-def test_a_plan_that_names_an_epsilon_and_has_no_noise_is_not_trained(noise, paths):
-    bare = replace(plan_for(RUN, TINY, replace(SETTINGS, noise=noise), EVERYBODY), run=RUN)
+def test_a_plan_that_names_an_epsilon_and_has_no_noise_is_not_trained(noise, epsilon, paths):
+    named = replace(RUN, epsilon=epsilon)
+    bare = replace(plan_for(RUN, TINY, replace(SETTINGS, noise=noise), EVERYBODY), run=named)
     files = RunFiles(paths["ledger_path"], paths["checkpoint_path"])
-    with pytest.raises(UserError, match="noise of epsilon 8"):
+    with pytest.raises(UserError, match=f"noise of epsilon {epsilon}"):
         train(bare, records(6), [EVERYBODY[0].units(1)], files)
     assert not paths["ledger_path"].exists()
