@@ -28,7 +28,7 @@ RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
 # One line for a job that is done, with its rule, in place of Snakemake's five.
 SHELL := bash
 .SHELLFLAGS := -o pipefail -c
-LINES := 2>&1 | sed -u -E -e '/^(Select jobs|Execute [0-9]+ jobs|\[[A-Z][a-z]{2} [A-Z].* [0-9]{4}\]$$)/d' -e '/^Finished jobid/{N;s/.*Rule: ([^)]*)\)\n(.*) done$$/\2 \1/;}'
+A_LINE_A_JOB := 2>&1 | sed -u -E -e '/^(Select jobs|Execute [0-9]+ jobs|\[[A-Z][a-z]{2} [A-Z].* [0-9]{4}\]$$)/d' -e '/^Finished jobid/{N;s/.*Rule: ([^)]*)\)\n(.*) done$$/\2 \1/;}'
 
 PAPERS := complex_mri complex_dp neuromixgdp directions
 
@@ -45,9 +45,9 @@ $(PAPERS:%=paper-%): export ZETADP_COMMAND = make $@
 # The first block of runs comes first, with a table and a figure of its own, then everything else. An experiment that is
 # named may need any of the packages.
 results: $(VENV)/$(if $(CONFIG),installed,workflow)  ## install, simulate the default cohort, run every stage (CONFIG=FILE: another experiment)
-	$(RUN) snakemake headline --cores $(CORES) --quiet rules host $(if $(CONFIG),--configfile $(CONFIG)) $(LINES)
+	$(RUN) snakemake headline --cores $(CORES) --quiet rules host $(if $(CONFIG),--configfile $(CONFIG)) $(A_LINE_A_JOB)
 	@$(RUN) zetadp report --headline $(if $(CONFIG),--configfile $(CONFIG))
-	$(RUN) snakemake --cores $(CORES) --quiet rules host $(if $(CONFIG),--configfile $(CONFIG)) $(LINES)
+	$(RUN) snakemake --cores $(CORES) --quiet rules host $(if $(CONFIG),--configfile $(CONFIG)) $(A_LINE_A_JOB)
 	@$(RUN) zetadp report $(if $(CONFIG),--configfile $(CONFIG))
 
 test: install lint unit  ## every check, and every test that needs Python alone and is quick

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import http.client
 import logging
@@ -145,9 +144,7 @@ def extract(archive: Path, folder: Path) -> None:
 
 
 def _remove_remains(archive: Path, folder: Path) -> None:
-    """Remove the files of a process that was killed while it unpacked the archive or before it had finished."""
-    for unfinished in folder.parent.glob(f".{glob.escape(folder.name)}.*.partial"):
-        shutil.rmtree(unfinished, ignore_errors=True)
+    """Remove the files of a process that was killed after it had unpacked the archive, if they are all from it."""
     files = {path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir()}
     if not files:
         return
