@@ -113,8 +113,7 @@ class Run:
 
     def __post_init__(self) -> None:
         """Refuse a run without releases, and impossible combinations."""
-        counts = {"declared_rounds": self.declared_rounds, "images": self.images, "colluding": self.colluding}
-        counts |= {"dimension": self.dimension}
+        counts = {"declared_rounds": self.declared_rounds, "images": self.images, "dimension": self.dimension}
         whole(1, MOST_RELEASES, **{name: count for name, count in counts.items() if count is not None})
         one_of(COHORT_UNITS, unit=self.unit)
         one_of(("seeded", "os"), noise=self.noise)
@@ -123,7 +122,7 @@ class Run:
         if not self.nodes or empty:
             where = f"of node {empty[0]!r} " if empty else ""
             raise UserError(f"The ledger {where}of run {self.name!r} holds no rounds: train before accounting.")
-        if self.colluding is not None and not 0 < self.colluding < len(self.nodes):
+        if self.colluding is not None and self.colluding not in range(1, len(self.nodes)):
             raise UserError(
                 f"Expected the ledger of run {self.name!r} to name from 1 to {len(self.nodes) - 1} colluding nodes, "
                 f"found {self.colluding}. The ledger is damaged: restore it."

@@ -377,7 +377,7 @@ class Ledger:
         Parameters
         ----------
         signature
-            Returns the signature of a head, in hexadecimal. `zetadp.privacy.verification` checks it.
+            Returns the signature of a head, in hexadecimal. `zetadp.federation.flower.receipts` checks it.
         """
         if self._attempt.signature is None:
             head = self.head

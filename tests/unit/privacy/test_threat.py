@@ -210,8 +210,8 @@ def test_a_ledger_tells_the_threat_model_of_its_run():
     assert (run_of("x", attempt).threat, run_of("x", attempt).colluding) == ("secure_aggregation", 2)
     plain = Attempt(declared, attempt.events)
     assert (run_of("x", plain).threat, run_of("x", plain).colluding) == ("local", None)
-    for colluding in (0, 4):
-        with pytest.raises((UserError, ValueError), match="colluding"):
+    for colluding in (0, 4, 1.5):
+        with pytest.raises(UserError, match="from 1 to 3 colluding nodes"):
             run_of("x", Attempt({**header, "colluding": colluding}, attempt.events))
 
 
