@@ -68,7 +68,7 @@ class Assembly:
         plan
             The plan.
         records
-            Any items, possibly none. The shape of their inputs and their device are used, and classes are checked.
+            Any items, possibly none. Only the shape of their inputs and their device are used.
         start
             Starting weights, which must be public; None draws them from the run's seed.
         model
@@ -79,12 +79,10 @@ class Assembly:
         Raises
         ------
         UserError
-            If the task is unknown or does not fit the estimator, or if a label is no class.
+            If the task is unknown, or does not fit the estimator.
         """
         set_tf32(convolutions=plan.training.tf32)
         task = task_of(plan.task) if task is None else task
-        if isinstance(task, Classification):
-            task.check(records.targets)
         if model is None:
             random = stream(plan.run.seed, Purpose.WEIGHTS)
             model = build(plan.network, task.outputs, records.inputs.shape[-1], random)

@@ -201,7 +201,7 @@ class Classification:
         return self.classes
 
     def check(self, targets: Tensor) -> None:
-        """Raise `UserError` for labels, shape (item,), that are no class."""
+        """Raise `UserError` for labels, shape (item,), that are no class; once a run, before its ledger is begun."""
         low, high = (int(targets.min()), int(targets.max())) if len(targets) else (0, 0)
         last = high if self.classes is None else self.classes - 1
         if low < 0 or high > last:

@@ -32,7 +32,7 @@ from zetadp.core.promise import check_has_noise
 from zetadp.core.records import Node, Positions, Records, check_units, checked_units
 from zetadp.core.round import do_round, items_in_a_pass
 from zetadp.core.settings import Performance
-from zetadp.core.task import is_packaged
+from zetadp.core.task import Classification, is_packaged
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.secret import Secret
 
@@ -144,6 +144,8 @@ def train(
     held = checked_units(units, len(records.inputs))
     _check(plan, records, held)
     parts = Assembly.of(plan, records, start, model, task)
+    if isinstance(parts.task, Classification):
+        parts.task.check(records.targets)
     receiver, phase = parts.receiver(), replace(parts.phase, chunk=how.chunk)
     if model is not None or not is_packaged(parts.task):
         phase = check_run(phase, records, [positions for own in held for positions in own])

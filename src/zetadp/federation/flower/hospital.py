@@ -29,7 +29,7 @@ from zetadp.core.plan import Plan
 from zetadp.core.records import Node, Records, check_units, checked_units, single_items
 from zetadp.core.round import do_round
 from zetadp.core.start import backbone_of, starting_weights
-from zetadp.core.task import is_packaged, site_task_of, task_of
+from zetadp.core.task import Classification, is_packaged, site_task_of, task_of
 from zetadp.federation.flower.approval import check_approval, check_terms
 from zetadp.federation.flower.certificates import read_node_key
 from zetadp.federation.flower.protocol import (
@@ -102,7 +102,10 @@ class Hospital:
         (self.units,) = checked_units([units], len(records.inputs))
         check_units(self.units, records.strata, plan.together)
         self.rules = False
-        if not is_packaged(task_of(plan.task)):
+        task = task_of(plan.task)
+        if isinstance(task, Classification):
+            task.check(records.targets)
+        if not is_packaged(task):
             phase = replace(Assembly.of(plan, records, start).phase, chunk=settings.chunk)
             phase = check_run(phase, records, self.units)
             self.rules = phase.has_rules
