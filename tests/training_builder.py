@@ -10,8 +10,10 @@ import torch
 from torch.nn import functional
 
 from zetadp.base.tensors import Layout
+from zetadp.base.validation import UserError
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan
+from zetadp.core.promise import check_noise
 from zetadp.core.records import Records, items_of, single_items
 from zetadp.core.training import train
 from zetadp.mri.decathlon import SEQUENCES
@@ -71,12 +73,15 @@ def plan_for(
 ) -> Plan:
     """Return the plan of a test's training."""
     constants = tuple(NodeConstants(n.name, n.population, n.expected, n.noise_multiplier) for n in nodes)
-    if run.epsilon != "unclipped" and not any(n.noise_multiplier for n in nodes):
-        run = replace(run, epsilon="inf")  # a run without noise may not be named otherwise
     if nodes[0].single is not None:
         more = {"unit": "image", "units_of_a_person": nodes[0].single, **more}
     more = {"task": CLASSIFICATION, **more}
-    return Plan(run, network, settings, constants, **more)
+    plan = Plan(run, network, settings, constants, **more)
+    try:
+        check_noise(plan)
+    except UserError:  # most tests choose the noise: a run may not be named after an epsilon that it exceeds
+        return replace(plan, run=replace(run, epsilon="inf"))
+    return plan
 
 
 def train_run(

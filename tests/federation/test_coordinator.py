@@ -14,7 +14,7 @@ from training_builder import NETWORKS, backbone
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 from zetadp.core.checkpoint import RunFiles
-from zetadp.core.plan import Plan
+from zetadp.core.plan import Plan, RunName
 from zetadp.core.promise import promise_of
 from zetadp.core.records import Records, items_of, single_items
 from zetadp.core.settings import MixingSettings, Performance
@@ -46,6 +46,13 @@ def coordinator(
     files = RunFiles(folder / "server/ledger.jsonl", folder / "server/checkpoint.safetensors")
     watched = more.pop("watched", random_records(2, 99))
     return Coordinator(plan, patience, line, watched, files, performance=how, **more)
+
+
+def test_a_coordinator_takes_no_plan_with_too_little_noise_for_its_name(tmp_path):
+    plan = make_plan(run=RunName("complex", "federated", "8", 0), sigma=0.1)
+    with pytest.raises(UserError, match="noise of epsilon 8"):
+        coordinator(plan, DirectLine([]), tmp_path)
+    assert not (tmp_path / "server").exists()
 
 
 def account(folder):

@@ -102,7 +102,7 @@ def audit_training(
     while len(scores[True]) < trials.count:
         together = min(2 * (trials.count - len(scores[True])), SIDE_BY_SIDE)
         plan = Plan(
-            run=RunName("audit", "linear", "audited", trials.seed * 1_000_003 + number),
+            run=RunName("audit", "linear", "inf", trials.seed * 1_000_003 + number),
             network=NetworkSettings("linear"),
             training=settings,
             nodes=tuple(

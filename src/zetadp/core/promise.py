@@ -28,12 +28,24 @@ def noise_of_plan(plan: Plan) -> float:
     return noise_for_sum(target, plan.delta, sizes, expected, rounds, plan.colluding)
 
 
-def check_has_noise(plan: Plan) -> None:
-    """Raise `UserError` for a plan whose name is a finite epsilon, and whose noise was not set."""
-    if not any(node.noise_multiplier for node in plan.nodes) and math.isfinite(epsilon_value(plan.run.epsilon)):
+def check_noise(plan: Plan) -> None:
+    """Raise `UserError` for a plan whose name is a finite epsilon, and whose noise is not enough for it."""
+    target = epsilon_value(plan.run.epsilon)
+    if not math.isfinite(target):
+        return
+    if min(node.noise_multiplier for node in plan.nodes) == 0:
+        found = "none"
+    elif plan.colluding is not None:
+        least, needed = min(node.noise_multiplier for node in plan.nodes), noise_of_plan(plan)
+        found = "" if least >= needed else f"a noise multiplier of {least:g} where {needed:g} is needed"
+    else:
+        distinct = {(node.population, node.expected, node.noise_multiplier): node.name for node in plan.nodes}
+        cost = max(promise_of(plan, name).epsilon for name in distinct.values())
+        found = "" if cost <= target * TOLERANCE else f"noise that costs epsilon {rounded_up(cost)}"
+    if found:
         raise UserError(
-            f"Expected a plan with the noise of epsilon {plan.run.epsilon}, as its name says, found none. Set it with "
-            "plan.with_noise(zetadp.core.promise.noise_of_plan(plan)), or name the run inf."
+            f"Expected a plan with the noise of epsilon {plan.run.epsilon} at delta {plan.delta:g}, as its name says, "
+            f"found {found}. Set it with plan.with_noise(zetadp.core.promise.noise_of_plan(plan)), or name the run inf."
         )
 
 

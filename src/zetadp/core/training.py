@@ -28,7 +28,7 @@ from zetadp.core.evaluation import watched
 from zetadp.core.independence import check_own, check_run
 from zetadp.core.outbox import Outbox
 from zetadp.core.progress import Progress
-from zetadp.core.promise import check_has_noise
+from zetadp.core.promise import check_noise
 from zetadp.core.records import Node, Positions, Records, check_units, checked_units
 from zetadp.core.round import do_round, items_in_a_pass
 from zetadp.core.settings import Performance
@@ -209,8 +209,8 @@ def _watched(parts: Assembly, validation: Records | None) -> tuple[float, float]
 
 
 def _check(plan: Plan, records: Records, units: Sequence[Sequence[np.ndarray]]) -> None:
-    """Raise `UserError` for a plan that names an epsilon and adds no noise, or for units that do not match the plan."""
-    check_has_noise(plan)
+    """Raise `UserError` for a plan with too little noise for its name, or for units that do not match the plan."""
+    check_noise(plan)
     if len(units) != len(plan.nodes):
         raise UserError(f"Expected units of {len(plan.nodes)} nodes, as declared, found {len(units)}.")
     for node, own in zip(plan.nodes, units, strict=True):

@@ -19,8 +19,8 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
 from zetadp.core.checkpoint import Checkpoint, RunFiles
-from zetadp.core.plan import Plan, RunName
-from zetadp.core.promise import promise_of
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.promise import check_noise, noise_of_plan, promise_of
 from zetadp.core.records import Records
 from zetadp.core.round import Phase, do_round, items_in_a_pass
 from zetadp.core.settings import DIRECTION, OptimiserSettings, Performance, TrainingSettings
@@ -42,6 +42,7 @@ PLANS = [
     Held("node-01", [[0], [1], [2]], 3, expected=1.5, noise_multiplier=0.7),
     Held("node-02", [[3], [4], [5, 6]], 3, expected=1.5, noise_multiplier=0.7),
 ]
+CONSTANTS = tuple(NodeConstants(plan.name, plan.population, plan.expected) for plan in PLANS)
 EVERYBODY = [Held("central", [[i] for i in range(6)], 6, expected=6, noise_multiplier=0.0)]
 
 
@@ -243,7 +244,7 @@ OTHER_SETTINGS = {
     "learning rate": {"settings": replace(SETTINGS, optimiser=OptimiserSettings(0.01))},
     "network": {"network": NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=1)},
     "noise": {"plans": [replace(plan, noise_multiplier=0.9) for plan in PLANS]},
-    "run": {"run": replace(RUN, epsilon="3")},
+    "run": {"run": replace(RUN, arm="central")},
     "cohort": {"of_plan": {"cohort": "other"}},
     "data": {"data": records(7, images_per_class=2, seed=1)},
     "who is where": {"plans": [replace(plan, patients=plan.patients[::-1]) for plan in PLANS]},
@@ -318,7 +319,7 @@ def test_the_header_holds_public_constants_and_every_node(paths):
     trained(paths, of_plan={"cohort": "phantom"})
     (attempt,) = read_ledger(paths["ledger_path"])
     header = attempt.header
-    assert header["run"] == {"network": "complex", "arm": "federated", "epsilon": "8", "seed": 3}
+    assert header["run"] == {"network": "complex", "arm": "federated", "epsilon": "inf", "seed": 3}
     assert header["cohort"] == "phantom"
     assert [node["population"] for node in header["nodes"]] == [3, 3]
     assert "patients" not in json.dumps(header).replace("images_per_patient", "").replace("expected_patients", "")
@@ -727,12 +728,23 @@ def test_directions_are_refused_where_they_cannot_be(wrong, of_plan, message):
         plan_for(RUN, TINY, replace(DIRECTED, **wrong), PLANS, **of_plan)
 
 
-@pytest.mark.parametrize("epsilon", ["8", "1e-05"])
+@pytest.mark.parametrize("share", [0, 0.98])
 @pytest.mark.parametrize("noise", ["os", "seeded"])
-def test_a_plan_that_names_an_epsilon_and_has_no_noise_is_not_trained(noise, epsilon, paths):
-    named = replace(RUN, epsilon=epsilon)
-    bare = replace(plan_for(RUN, TINY, replace(SETTINGS, noise=noise), EVERYBODY), run=named)
+@pytest.mark.parametrize(
+    ("epsilon", "more"), [("8", {}), ("1", {}), ("8", {"threat": "secure_aggregation", "colluding": 1})]
+)
+def test_a_plan_with_too_little_noise_for_its_name_is_not_trained(share, noise, epsilon, more, paths):
+    whole = Plan(replace(RUN, epsilon=epsilon), TINY, replace(SETTINGS, noise=noise), CONSTANTS, **more)
+    bare = whole.with_noise(share * noise_of_plan(whole))
     files = RunFiles(paths["ledger_path"], paths["checkpoint_path"])
     with pytest.raises(UserError, match=f"noise of epsilon {epsilon}"):
-        train(bare, records(6), [EVERYBODY[0].units(1)], files)
+        train(bare, records(6), [plan.units(1) for plan in PLANS], files)
     assert not paths["ledger_path"].exists()
+
+
+def test_one_node_with_too_little_noise_is_enough_to_refuse_a_plan():
+    enough = Plan(replace(RUN, epsilon="8"), TINY, SETTINGS, CONSTANTS).with_noise(10.0)
+    check_noise(enough)
+    first, second = enough.nodes
+    with pytest.raises(UserError, match="noise of epsilon 8"):
+        check_noise(replace(enough, nodes=(first, replace(second, noise_multiplier=0.1))))

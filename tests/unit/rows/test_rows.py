@@ -160,10 +160,10 @@ def test_no_audience_is_told_that_other_nodes_hide_a_row(tmp_path):
 
 
 def test_noise_is_calibrated_for_the_rows_of_one_unit():
-    of = plan("open", sigma=1.0, epsilon="2")
+    of = plan("open", sigma=10.0, epsilon="2")
     sigma = noise_of_plan(of)
     assert 1.9 < accounting.epsilon({NoisySum(4 * DEGREE / SIZES[0], sigma): 3}, of.delta) <= 2
-    assert noise_of_plan(plan("labelled", sigma=1.0, epsilon="2")) != sigma
+    assert noise_of_plan(plan("labelled", sigma=10.0, epsilon="2")) != sigma
 
 
 def test_rows_that_were_kept_are_sent_again_byte_for_byte(tmp_path):

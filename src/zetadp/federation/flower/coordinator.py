@@ -25,6 +25,7 @@ from zetadp.core.assembly import Assembly
 from zetadp.core.checkpoint import Checkpoint, RunFiles
 from zetadp.core.evaluation import watched
 from zetadp.core.plan import Plan
+from zetadp.core.promise import check_noise
 from zetadp.core.records import Records
 from zetadp.core.settings import Performance
 from zetadp.core.training import no_history
@@ -83,6 +84,7 @@ class Coordinator:
         start: Mapping[str, Tensor] | None = None,
         performance: Performance | None = None,
     ) -> None:
+        check_noise(plan)
         self.plan, self.patience, self.line, self.watched, self.files = plan, patience, line, watched, files
         self.performance = performance or Performance()
         self.names = [node.name for node in plan.nodes]
