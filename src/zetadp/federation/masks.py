@@ -1,0 +1,453 @@
+r"""Masks that cancel in the sum: the server adds the hospitals' messages modulo 2^64 and sees nothing but their sum.
+
+Every pair of members of a try has a stream of random 64-bit words. The hospital that comes first in the plan adds it to
+its message, the other one subtracts it. In the sum over all members every stream cancels. Any other sum of messages,
+also a single message, still holds at least one stream that the server does not have and looks uniformly random. This
+holds as long as the key agreement, the key derivation and the cipher are secure, and the keys in the roster are those
+of the hospitals. The second condition is checked by people, who compare the roster's digest by another way.
+
+A *try* is one request for one round. A round whose try lacks a message needs another try, with other masks. The
+transcript of a try names everything that must be the same at all members: plan, roster, training, round, number of the
+try, members with their fresh values, and the digest of the weights. Streams are derived from it. Members that were told
+different things derive different streams, and their masks do not cancel. Every member contributes 32 fresh random bytes
+to every try, so no stream is ever used twice, also if a server repeats a try or starts from an old state.
+
+Keys are on the curve P-384 and are made for one plan. Shared secrets become stream keys by HKDF with SHA-384, and
+streams are those of ChaCha20. Each key is used for one stream, so its nonce and counter start at zero.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from torch import Tensor
+
+from zetadp.base.storage import read_json, write_json
+from zetadp.base.validation import UserError, shown
+from zetadp.core.plan import Plan
+from zetadp.federation.flower.certificates import check_signature, signature
+
+MEMBER, ROSTER, VALUE, TRANSCRIPT = (f"zetadp {what} 1" for what in ("member", "roster", "fresh value", "masked sum"))
+"""Purpose and version of everything that is signed, hashed or derived from: none can pass for another."""
+CURVE = ec.SECP384R1()
+FRESH_BYTES = 32
+WORDS_AT_ONCE = 1 << 17
+"""Words of a stream in memory, one MiB."""
+
+
+class UnsafeTryError(UserError):
+    """A try that a hospital must not take part in."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One hospital in the roster, as its member file states it.
+
+    Attributes
+    ----------
+    purpose
+        `MEMBER`.
+    plan
+        Digest of the plan. The agreement key is used for no other.
+    name
+        The node's name in the plan.
+    agreement
+        Public agreement key, the compressed point in hexadecimal.
+    signing
+        Public signing key in PEM.
+    signature
+        Signature of all this by the signing key.
+    """
+
+    purpose: str
+    plan: str
+    name: str
+    agreement: str
+    signing: str
+    signature: str
+
+    def __post_init__(self) -> None:
+        """Check both keys and the signature."""
+        wrong = f"The member file of {shown(self.name)} is refused"
+        if self.purpose != MEMBER:
+            raise UserError(f"{wrong}: Expected purpose {MEMBER}, found {shown(self.purpose)}.")
+        try:
+            # Both are written in one way alone, so that equal keys are equal texts.
+            known = (_point(self.public), _pem(self.verifier)) == (self.agreement, self.signing)
+        except (ValueError, TypeError) as error:
+            raise UserError(f"{wrong}: Expected keys on the curve P-384, found something else: {error}.") from error
+        if not known or not isinstance(self.verifier.curve, ec.SECP384R1):
+            raise UserError(f"{wrong}: Expected keys on the curve P-384 as `zetadp federation key` writes them.")
+        try:
+            check_signature(asdict(self), self.verifier)
+        except UserError as error:
+            raise UserError(f"{wrong}: {error}. Ask the hospital for the file that it made.") from error
+
+    @classmethod
+    def made(
+        cls, plan: Plan, name: str, agreement: ec.EllipticCurvePrivateKey, signing: ec.EllipticCurvePrivateKey
+    ) -> Self:
+        """Return what a hospital states about its own keys.
+
+        Raises
+        ------
+        UserError
+            If the plan has no such node.
+        """
+        plan.place(name)
+        content = {"purpose": MEMBER, "plan": plan.digest, "name": name}
+        content |= {"agreement": _point(agreement.public_key()), "signing": _pem(signing.public_key())}
+        return cls(**content, signature=signature(content, signing))
+
+    @classmethod
+    def of(cls, content: object, where: object) -> Self:
+        """Return the member that the content of a file states; refuse keys too many or too few."""
+        known = set(cls.__annotations__)
+        if not (isinstance(content, dict) and content.keys() == known):
+            raise UserError(f"Expected {where} to hold a member with {', '.join(sorted(known))}, found something else.")
+        if not all(isinstance(text, str) for text in content.values()):
+            raise UserError(f"Expected text alone in the member of {where}, found something else.")
+        return cls(**content)
+
+    @cached_property
+    def public(self) -> ec.EllipticCurvePublicKey:
+        """The agreement key; its point is on the curve."""
+        return ec.EllipticCurvePublicKey.from_encoded_point(CURVE, bytes.fromhex(self.agreement))
+
+    @cached_property
+    def verifier(self) -> Any:  # noqa: ANN401  (cryptography names no type for all kinds)
+        """The signing key."""
+        return serialization.load_pem_public_key(self.signing.encode())
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The members of a plan with their keys, which every hospital approves together with the plan.
+
+    Attributes
+    ----------
+    plan
+        The plan.
+    members
+        One for each node, in the order of the plan.
+
+    Raises
+    ------
+    UserError
+        If members and nodes differ, a member is for another plan, or two members share a key.
+    """
+
+    plan: Plan
+    members: tuple[Member, ...]
+
+    def __post_init__(self) -> None:
+        """Check the members; each has checked itself."""
+        expected, found = [node.name for node in self.plan.nodes], [member.name for member in self.members]
+        if found != expected:
+            raise UserError(
+                f"Expected in the roster each node of the plan once and in its order ({', '.join(expected)}), found "
+                f"{', '.join(map(shown, found)) or 'none'}."
+            )
+        for member in self.members:
+            if member.plan != self.plan.digest:
+                raise UserError(
+                    f"Expected keys for the plan {self.plan.digest[:16]}, found at {member.name} those for "
+                    f"{shown(member.plan[:16])}. Make them for this plan: zetadp federation key"
+                )
+        # Two points with one first coordinate give the same secrets; the first byte is the sign of the second one.
+        points = {member.agreement[2:] for member in self.members}
+        signers = {member.signing for member in self.members}
+        if min(len(points), len(signers)) < len(self.members):
+            raise UserError("Expected keys of its own for each member of the roster, found one key at several.")
+
+    @classmethod
+    def made(cls, plan: Plan, files: Iterable[Path]) -> Self:
+        """Return the roster of member files, in any order."""
+        members = [Member.of(read_json(path), path) for path in files]
+        order = {node.name: place for place, node in enumerate(plan.nodes)}
+        return cls(plan, tuple(sorted(members, key=lambda member: order.get(member.name, len(order)))))
+
+    @classmethod
+    def read(cls, path: Path, plan: Plan) -> Self:
+        """Read the roster of a plan from a file of `write`."""
+        content = read_json(path)
+        if content.keys() != {"purpose", "members"} or content["purpose"] != ROSTER:
+            raise UserError(f"Expected {path} to be a roster, found something else. Make it: zetadp federation roster")
+        if not isinstance(content["members"], list):
+            raise UserError(f"Expected a list of members in {path}, found something else.")
+        return cls(plan, tuple(Member.of(each, path) for each in content["members"]))
+
+    def write(self, path: Path) -> None:
+        """Write the roster as JSON."""
+        write_json(path, self._content())
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the content, which hospitals compare."""
+        canonical = json.dumps(self._content(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def _content(self) -> dict[str, Any]:
+        return {"purpose": ROSTER, "members": [asdict(member) for member in self.members]}
+
+    def member(self, name: str) -> Member:
+        """Return a member; raise a `UserError` if the plan has no such node."""
+        return self.members[self.plan.place(name)]
+
+    def check_own(self, name: str, agreement: ec.EllipticCurvePrivateKey, signing: ec.EllipticCurvePrivateKey) -> None:
+        """Refuse a roster that states other keys of a hospital than the hospital has."""
+        known, keys = self.member(name), (_point(agreement.public_key()), _pem(signing.public_key()))
+        for what, stated, own in zip(("agreement", "signing"), (known.agreement, known.signing), keys, strict=True):
+            if stated != own:
+                raise UserError(
+                    f"Expected the {what} key of {name} in the roster to be its own, found another. Somebody changed "
+                    f"it, or the key was made anew. Approve nothing; ask the coordinator where the roster is from."
+                )
+
+
+@dataclass(frozen=True)
+class FreshValue:
+    """Random bytes that one member contributes to one try, signed.
+
+    Attributes
+    ----------
+    name
+        The member.
+    value
+        The bytes in hexadecimal.
+    signature
+        Signature by the member's signing key, also of plan, roster, training, round and number of the try.
+    """
+
+    name: str
+    value: str
+    signature: str
+
+
+@dataclass(frozen=True)
+class Try:
+    """One request for one round to a part of the roster.
+
+    Attributes
+    ----------
+    roster
+        The roster of the plan.
+    training
+        What the server's training is known by.
+    round
+        The round, counted from zero.
+    number
+        The try of this round, counted from zero.
+    values
+        A fresh value of each member of the try, in the order of the plan.
+
+    Raises
+    ------
+    UnsafeTryError
+        If a member is unknown, named twice or in the wrong place, if it is the only one, or if a value was not signed
+        by its member for this very try.
+    """
+
+    roster: Roster
+    training: str
+    round: int
+    number: int
+    values: tuple[FreshValue, ...]
+
+    def __post_init__(self) -> None:
+        """Check members and values."""
+        known = {member.name: member for member in self.roster.members}
+        found = [value.name for value in self.values]
+        if len(found) < 2 or found != [name for name in known if name in found]:
+            raise UnsafeTryError(
+                f"Expected at least two of the roster's members, each once and in its order, found "
+                f"{', '.join(map(shown, found)) or 'none'}."
+            )
+        for value in self.values:
+            content = self._signed(value.name, value.value) | {"signature": value.signature}
+            try:
+                check_signature(content, known[value.name].verifier)
+            except UserError as error:
+                raise UnsafeTryError(f"The fresh value of {value.name} is not for this try: {error}.") from error
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the members of the try."""
+        return [value.name for value in self.values]
+
+    def _signed(self, name: str, value: str) -> dict[str, Any]:
+        return signed_content(self.roster, name, value, self.training, self.round, self.number)
+
+    def transcript(self, weights: str) -> bytes:
+        """Return all that must be the same at every member, with the digest of the weights."""
+        told = (TRANSCRIPT, self.roster.plan.digest, self.roster.digest, self.training, self.round, self.number)
+        members = [part for value in self.values for part in (value.name, value.value)]
+        return joined(*told, len(self.values), *members, weights)
+
+    def digest(self, weights: str) -> str:
+        """Return the SHA-256 of the transcript, which names the try and its weights."""
+        return hashlib.sha256(self.transcript(weights)).hexdigest()
+
+
+def signed_content(roster: Roster, name: str, value: str, training: str, number: int, attempt: int) -> dict[str, Any]:
+    """Return what the signature of a fresh value covers: the value, its member, and the try that it is for."""
+    where = {"purpose": VALUE, "plan": roster.plan.digest, "roster": roster.digest, "training": training}
+    return where | {"round": number, "try": attempt, "name": name, "value": value}
+
+
+def fresh_value(
+    roster: Roster, name: str, key: ec.EllipticCurvePrivateKey, training: str, number: int, attempt: int
+) -> FreshValue:
+    """Draw a member's value for a try from the operating system, and sign it.
+
+    Parameters
+    ----------
+    roster
+        The roster of the plan.
+    name, key
+        The member and its private signing key.
+    training, number, attempt
+        As `Try.training`, `Try.round` and `Try.number`.
+    """
+    value = os.urandom(FRESH_BYTES).hex()
+    return FreshValue(name, value, signature(signed_content(roster, name, value, training, number, attempt), key))
+
+
+class Masking:
+    """The masks of one member in one try, which `zetadp.core.round.do_round` adds to the member's message.
+
+    Parameters
+    ----------
+    attempt
+        The try.
+    name
+        The member.
+    key
+        Its private agreement key.
+    own
+        The fresh value that this member gave for the try. It must be given to no second object.
+    weights
+        Digest of the weights that the message is computed for.
+    least
+        Fewest members that a try may have: the nodes of the plan without those that may be missing.
+
+    Attributes
+    ----------
+    digest
+        Digest of the transcript, which names the stored message.
+
+    Raises
+    ------
+    UnsafeTryError
+        If the try has fewer members, lacks this one or holds another value of it, or if the roster holds another key
+        of it.
+    """
+
+    def __init__(
+        self,
+        attempt: Try,
+        name: str,
+        key: ec.EllipticCurvePrivateKey,
+        own: FreshValue,
+        *,
+        weights: str,
+        least: int,
+    ) -> None:
+        if len(attempt.values) < least:
+            raise UnsafeTryError(f"Expected a try of at least {least} members, found {len(attempt.values)}.")
+        if own.name != name or own not in attempt.values:
+            raise UnsafeTryError(f"Expected the try to hold the value that {name} gave for it, found none or another.")
+        if _point(key.public_key()) != attempt.roster.member(name).agreement:
+            raise UnsafeTryError(f"Expected the agreement key of {name} to be that of the roster, found another.")
+        self.attempt, self.name, self.key = attempt, name, key
+        self.transcript = attempt.transcript(weights)
+        self.digest = attempt.digest(weights)
+
+    def __call__(self, message: Tensor) -> Tensor:
+        """Return a message with the masks added, modulo 2^64.
+
+        Parameters
+        ----------
+        message
+            Integers on the grid with the member's noise: int64 of any shape, in the same order at all members.
+        """
+        if message.dtype != torch.int64:
+            raise ValueError(f"Expected a message of int64, found {message.dtype}.")
+        masked = message.detach().cpu().contiguous().clone()
+        words = masked.numpy().reshape(-1).view(np.uint64)
+        place = self.attempt.roster.plan.place
+        for name in self.attempt.names:
+            if name != self.name:
+                self._add(words, self._stream_key(name), subtract=place(name) < place(self.name))
+        return masked.to(message.device)
+
+    def _stream_key(self, other: str) -> bytes:
+        """Return the key of the stream that this member shares with another one in this try."""
+        member = self.attempt.roster.member
+        secret = self.key.exchange(ec.ECDH(), member(other).public)
+        pair = sorted((self.name, other), key=self.attempt.roster.plan.place)
+        info = joined(*pair, *(member(name).agreement for name in pair), self.transcript)
+        return HKDF(hashes.SHA384(), length=32, salt=None, info=info).derive(secret)
+
+    @staticmethod
+    def _add(words: np.ndarray, key: bytes, *, subtract: bool) -> None:
+        """Add the stream of a key to words in place, or subtract it; both wrap around."""
+        stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
+        zeros = bytes(8 * WORDS_AT_ONCE)
+        for first in range(0, len(words), WORDS_AT_ONCE):
+            part = words[first : first + WORDS_AT_ONCE]
+            mask = np.frombuffer(stream.update(zeros[: 8 * len(part)]), "<u8")
+            if subtract:
+                part -= mask
+            else:
+                part += mask
+
+
+def to_bytes(message: Tensor) -> bytes:
+    """Return an int64 message as little-endian words of 64 bits."""
+    return message.detach().cpu().numpy().astype("<i8", copy=False).tobytes()
+
+
+def add_bytes(total: np.ndarray, content: bytes) -> None:
+    """Add a message of `to_bytes` to a uint64 array in place, modulo 2^64.
+
+    Raises
+    ------
+    ValueError
+        If the message has another length.
+    """
+    if len(content) != 8 * len(total):
+        raise ValueError(f"expected {8 * len(total)} bytes ({len(total)} words), found {len(content)}")
+    total += np.frombuffer(content, "<u8")
+
+
+def joined(*parts: str | int | bytes) -> bytes:
+    """Return parts one after the other, each after its length: other parts never give the same bytes."""
+    encoded = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
+    return b"".join(len(part).to_bytes(8, "big") + part for part in encoded)
+
+
+def _point(key: ec.EllipticCurvePublicKey) -> str:
+    """Return a public key as a compressed point."""
+    form = serialization.PublicFormat.CompressedPoint
+    return key.public_bytes(serialization.Encoding.X962, form).hex()
+
+
+def _pem(key: Any) -> str:  # noqa: ANN401  (cryptography names no type for all kinds)
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    found: bytes = key.public_bytes(serialization.Encoding.PEM, form)
+    return found.decode()
