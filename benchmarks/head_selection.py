@@ -100,6 +100,8 @@ def trained(
     averaged: float,
     random: np.random.Generator,
     taper: float = 0.0,
+    signal: float = math.inf,
+    power: float = 3.0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean of the last heads of a noisy descent, in which each hospital adds its own noise.
 
@@ -116,33 +118,40 @@ def trained(
         Generator of the noise.
     taper
         Same as in the network settings of `zetadp`.
+    signal, power
+        The noise of the mean message over all rounds, as a multiple of the clipping norm, is k times ``signal``.
+        Component i is then also multiplied by ``(1 + k**2 * (1 + i / 4) ** power) ** -0.5``, and the bias by the factor
+        of component 0.
     """
-    weight, bias = (part.copy() for part in start)
-    factors = taper_factors(len(weight) // 2, taper).repeat_interleave(2).numpy()
-    features, weight = features * factors, weight / factors[:, None]
-    one_hot = np.eye(4, dtype=np.float32).repeat(features.shape[1] // 4, axis=0)
-    hospital = np.arange(len(features)) % HOSPITALS
     own = len(features) // HOSPITALS
     sigma = 0.0 if math.isinf(epsilon) else math.sqrt(rounds) / gaussian.mu(epsilon, DELTA)
+    noise = sigma * math.sqrt(HOSPITALS) / (own * HOSPITALS * math.sqrt(rounds))
+    components = np.arange(len(start[0]) // 2)
+    shrunk = (1 + (noise / signal) ** 2 * (1 + components / 4) ** power) ** -0.5
+    factors = (taper_factors(len(components), taper).numpy() * shrunk).astype(np.float32).repeat(2)
+    of_bias = np.float32(shrunk[0])
+    features, weight, bias = features * factors, start[0] / factors[:, None], start[1] / of_bias
+    one_hot = np.eye(4, dtype=np.float32).repeat(features.shape[1] // 4, axis=0)
+    hospital = np.arange(len(features)) % HOSPITALS
     last = max(1, round(averaged * rounds))
     sums = [np.zeros_like(weight), np.zeros_like(bias)]
     for number in range(rounds):
-        scores = features @ weight + bias
+        scores = features @ weight + bias * of_bias
         scores -= scores.max(axis=-1, keepdims=True)
         share = np.exp(scores)
         share /= share.sum(axis=-1, keepdims=True)
         error = share - one_hot
         of_weight = np.matmul(features.transpose(0, 2, 1), error) / features.shape[1]
-        of_bias = error.mean(axis=1)
-        norms = np.sqrt((of_weight**2).sum(axis=(1, 2)) + (of_bias**2).sum(axis=1))
+        of_biases = error.mean(axis=1) * of_bias
+        norms = np.sqrt((of_weight**2).sum(axis=(1, 2)) + (of_biases**2).sum(axis=1))
         kept = np.minimum(1, clip / np.maximum(norms, 1e-12))
-        for value, gradients in ((weight, of_weight * kept[:, None, None]), (bias, of_bias * kept[:, None])):
+        for value, gradients in ((weight, of_weight * kept[:, None, None]), (bias, of_biases * kept[:, None])):
             messages = np.stack([gradients[hospital == place].sum(axis=0) for place in range(HOSPITALS)])
             messages = messages + sigma * clip * random.standard_normal(messages.shape)
             value -= (rate * messages.mean(axis=0) / own).astype(np.float32)
         if number >= rounds - last:
             sums = [total + value for total, value in zip(sums, (weight, bias), strict=True)]
-    return sums[0] / last * factors[:, None], sums[1] / last
+    return sums[0] / last * factors[:, None], sums[1] / last * of_bias
 
 
 def arguments(description: str | None, table: str) -> argparse.ArgumentParser:
@@ -156,7 +165,12 @@ def arguments(description: str | None, table: str) -> argparse.ArgumentParser:
 
 
 def searched(
-    backbone: Backbone, seeds: Sequence[int], settings: Sequence[Mapping[str, float]], given: Namespace, decision: str
+    backbone: Backbone,
+    seeds: Sequence[int],
+    settings: Sequence[Mapping[str, float]],
+    given: Namespace,
+    decision: str,
+    epsilons: Sequence[float] = (math.inf, 8.0, 1.0),
 ) -> pd.DataFrame:
     """Try the public heads, and every setting at each epsilon, on consortia of these seeds.
 
@@ -170,6 +184,8 @@ def searched(
         Options as in `arguments`.
     decision
         Images that are classified together (`BrainSequences`).
+    epsilons
+        Targets of the guarantee.
     """
     cohorts = [consortium(seed, backbone, given.cache) for seed in seeds]
     splits = [np.random.default_rng(seed).permutation(ALL) for seed in seeds]
@@ -194,9 +210,9 @@ def searched(
         print(rows[-1], flush=True)
     for setting in settings:
         row = {**setting, "averaged": 0.5}
-        for epsilon in (math.inf, 8.0, 1.0):
+        for epsilon in epsilons:
             rows.append({**row, "epsilon": f"{epsilon:g}", "mean": np.mean(measure(epsilon=epsilon, **row))})
-        print(row, [round(r["mean"], 2) for r in rows[-3:]], flush=True)
+        print(row, [round(r["mean"], 2) for r in rows[-len(epsilons) :]], flush=True)
     return pd.DataFrame(rows)
 
 
