@@ -137,12 +137,24 @@ def layers(weights: Tensor) -> list[Tensor]:
 
 
 def scores(weights: Tensor, images: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Return the inputs of each layer, and class scores, of all networks: shape (network, image, unit)."""
-    inputs = [images.expand(len(weights), *images.shape)]
+    """Return the inputs of each layer, and class scores, of all networks: shape (network, image, unit).
+
+    Images are of shape (image, pixel), or (network, image, pixel) where every network has its own.
+    """
+    inputs = [images.expand(len(weights), *images.shape[-2:])]
     *hidden, last = layers(weights)
     for layer in hidden:
         inputs.append((inputs[-1] @ layer.mT).sigmoid())
     return inputs, inputs[-1] @ last.mT
+
+
+def errors_of(weights: Tensor, images: Tensor, labels: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Return each layer's errors and inputs. A person's gradient of the layer is their outer product."""
+    inputs, found = scores(weights, images)
+    errors = [found.softmax(dim=2) - functional.one_hot(labels, UNITS[-1])]
+    for layer, after in zip(layers(weights)[:0:-1], inputs[:0:-1], strict=True):
+        errors.insert(0, (errors[0] @ layer) * after * (1 - after))
+    return errors, inputs
 
 
 def clipped_sums(weights: Tensor, images: Tensor, labels: Tensor, bounds: Tensor) -> Tensor:
@@ -150,14 +162,16 @@ def clipped_sums(weights: Tensor, images: Tensor, labels: Tensor, bounds: Tensor
 
     A person's gradient of a layer is an outer product, so its norm is a product and no gradient is written out.
     """
-    inputs, found = scores(weights, images)
-    errors = [found.softmax(dim=2) - functional.one_hot(labels, UNITS[-1])]
-    for layer, after in zip(layers(weights)[:0:-1], inputs[:0:-1], strict=True):
-        errors.insert(0, (errors[0] @ layer) * after * (1 - after))
+    errors, inputs = errors_of(weights, images, labels)
     squares = [e.square().sum(2) * x.square().sum(2) for e, x in zip(errors, inputs, strict=True)]
     norms = torch.stack(squares).sum(0).sqrt()
     factors = (bounds[:, None] / norms.clamp_min(1e-12)).clamp_max(1)[..., None]
-    return torch.cat([((e * factors).mT @ x).flatten(1) for e, x in zip(errors, inputs, strict=True)], dim=1)
+    return summed([e * factors for e in errors], inputs)
+
+
+def summed(errors: list[Tensor], inputs: list[Tensor]) -> Tensor:
+    """Return the sums of people's gradients, shape (network, weight)."""
+    return torch.cat([(e.mT @ x).flatten(1) for e, x in zip(errors, inputs, strict=True)], dim=1)
 
 
 def released(run: Run, total: Tensor, noise: np.random.Generator) -> Tensor:
@@ -169,12 +183,18 @@ def released(run: Run, total: Tensor, noise: np.random.Generator) -> Tensor:
     return draw_direction(total, run.level, noise)
 
 
+def begun(seed: int) -> Tensor:
+    """Return weights before training, float32 of shape (1, weight)."""
+    start = stream(seed, Purpose.WEIGHTS)
+    parts = [start.uniform(-1, 1, after * before) / math.sqrt(before) for before, after in pairwise(UNITS)]
+    return torch.cat([torch.from_numpy(part) for part in parts]).float()[None]
+
+
 def trained(data: str, seed: int) -> list[float]:
     """Train the networks of one data set and seed, and return their accuracies on the test images, in %."""
     runs, (images, labels) = together(data, seed), examples(data, "train")
-    draws, noise, start = (stream(seed, purpose) for purpose in (Purpose.SAMPLING, Purpose.NOISE, Purpose.WEIGHTS))
-    begun = [start.uniform(-1, 1, after * before) / math.sqrt(before) for before, after in pairwise(UNITS)]
-    weights = torch.cat([torch.from_numpy(part) for part in begun]).float().repeat(len(runs), 1)
+    draws, noise = (stream(seed, purpose) for purpose in (Purpose.SAMPLING, Purpose.NOISE))
+    weights = begun(seed).repeat(len(runs), 1)
     decays = torch.tensor([WEIGHT_DECAY if run.mechanism == "decay" else 0.0 for run in runs])[:, None]
     bounds = torch.tensor([CLIP if run.pair else math.inf for run in runs])
     optimiser = torch.optim.Adam([weights], lr=LEARNING_RATE)

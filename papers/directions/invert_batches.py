@@ -1,0 +1,390 @@
+"""Rebuild whole batches from one message by the paper's own attack on the paper's own network.
+
+    python -m papers.directions.invert_batches
+
+Biswas et al. (arXiv:2502.04045, Tables II, III and VI) invert gradients (Geiping et al. 2020) of a network of
+256-50-15-10 units without biases, sigmoid, for batches of 16 to 128 images of MNIST and Fashion-MNIST: 10,000 steps,
+the cosine of all layers together. They do not state the size of steps, start, labels or units of pixels. Here they are
+what is usual of that attack: Adam on the signs of the gradient at a rate of 0.1, which falls tenfold after 3/8,
+5/8 and 7/8 of the steps, a normal start, pixels held in their range, known labels, weights before
+training. Pixels are standardised.
+
+The error is that of images in the order of the batch, and with the best match among images of the same class beside it.
+A further mechanism is a direction at the true epsilon of the Gaussian. Attacks of a batch under all mechanisms run
+together, and are stored in results/directions_inversion, so that an interrupted run continues. Writes inversion.csv,
+inversion.md, judged.csv (what orders the errors) and inversion.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from scipy.optimize import linear_sum_assignment
+from scipy.stats import spearmanr
+
+from papers.digits import NAMES
+from papers.directions import compare_utility
+from papers.directions.compare_utility import (
+    CLIP,
+    KAPPAS,
+    MOMENTS,
+    SIDE,
+    begun,
+    clipped_sums,
+    errors_of,
+    examples,
+    summed,
+    true_epsilon,
+)
+from papers.directions.tabulate_capacity import DIMENSION
+from papers.keptruns import KeptRuns, places
+from zetadp.audit.inversion import Search, invert
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import write_text
+from zetadp.base.tables import MISSING, Sheet
+from zetadp.privacy.directions import capacity as direction_capacity
+from zetadp.privacy.gaussian import capacity as gaussian_capacity
+from zetadp.privacy.seeded_noise import draw_direction, noisy_mean
+from zetadp.report.figurestyle import SMALL, WIDTH, figure_style, line_look, save_svg, set_title
+from zetadp.report.provenance import origin
+from zetadp.report.rendering import to_csv, to_markdown
+from zetadp.tasks.reconstruction.volumes import ssim
+
+if TYPE_CHECKING:
+    from matplotlib.figure import SubFigure
+    from torch import Tensor
+
+SEEDS = (0, 1, 2)
+BATCHES = (128, 16, 64, 32)
+STEPS, SIZE, FALLS = 10_000, 0.1, (3 / 8, 5 / 8, 7 / 8)
+ALIKE = (75, 150, 250, 400)
+"""Pairs for which a direction has the true epsilon of the Gaussian."""
+APART = 0.02
+"""Least difference of two mean errors that counts as one."""
+MECHANISMS = {
+    "none": "no noise",
+    "clipped": "no noise, clipped",
+    "by_layer": "no noise, clipped by layer",
+    "gaussian": "Gaussian",
+    "printed_direction": "direction, the paper's κ",
+    "direction": "direction, ε of the Gaussian",
+}
+DLG_BATCH, DLG_STEPS, PICTURES = 8, 50, 6
+PRINTED = Path(__file__).with_name("printed.csv")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One attack: what tells it from others, as `runs.csv` keeps it; ``pair`` is the paper's kappa."""
+
+    data: str
+    attack: str
+    batch: int
+    mechanism: str
+    pair: int
+    seed: int
+
+    @property
+    def level(self) -> float:
+        """Concentration, or noise multiplier."""
+        return compare_utility.Run(self.data, self.mechanism, self.pair, self.seed).level
+
+    @property
+    def capacity(self) -> float:
+        """Logarithm of Bayes' capacity of the message in nats, for the largest norm that the clipped sum can have."""
+        if not self.pair:
+            return math.inf
+        if self.mechanism == "gaussian":
+            return gaussian_capacity(self.level, self.batch, DIMENSION)
+        return direction_capacity(self.level, DIMENSION)
+
+    def message(self, weights: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+        """Return what the server sees of a batch, float32."""
+        if self.mechanism == "by_layer":
+            errors, inputs = errors_of(weights, images, labels)
+            norms = [e.norm(dim=2) * x.norm(dim=2) for e, x in zip(errors, inputs, strict=True)]
+            clipped = [e * (CLIP / norm).clamp_max(1)[..., None] for e, norm in zip(errors, norms, strict=True)]
+            return summed(clipped, inputs)[0] / self.batch
+        bound = math.inf if self.mechanism == "none" else CLIP
+        total = clipped_sums(weights, images, labels, torch.tensor([bound]))[0]
+        noise = stream(self.seed, Purpose.NOISE, self.batch, self.pair, *self.mechanism.encode())
+        if not self.pair:
+            return total / self.batch
+        if self.mechanism == "gaussian":
+            return noisy_mean(total, self.level * CLIP, self.batch, noise)
+        return draw_direction(total, self.level, noise)
+
+
+def declared() -> tuple[str, str]:
+    """Return cohorts and seeds."""
+    return "MNIST and Fashion-MNIST, training images, not simulated", ", ".join(map(str, SEEDS))
+
+
+def together(data: str, attack: str, batch: int, seed: int) -> list[Run]:
+    """Return the attacks on one batch."""
+    if attack == "dlg":
+        found = [("none", 0), ("gaussian", 500), ("printed_direction", 500)]
+    else:
+        pairs = (*KAPPAS, 500) if batch == max(BATCHES) else KAPPAS
+        found = [("none", 0), ("clipped", 0), ("by_layer", 0), *product(("gaussian", "printed_direction"), pairs)]
+        found += [("direction", pair) for pair in ALIKE]
+    return [Run(data, attack, batch, mechanism, pair, seed) for mechanism, pair in found]
+
+
+def batches() -> list[tuple[str, str, int, int]]:
+    """Return data, attack, batch and seed of everything, in the order in which it is made."""
+    each = [*product(NAMES, ("iga",), BATCHES), *product(NAMES, ("dlg",), (DLG_BATCH,))]
+    return [(*batch, seed) for seed in SEEDS for batch in each]
+
+
+def standardised(data: str, pixels: Tensor) -> Tensor:
+    """Return pixels of [0, 1] in the units in which the network sees them."""
+    mean, deviation = MOMENTS[data]
+    return (pixels - mean) / deviation
+
+
+def searched(weights: Tensor, messages: Tensor, labels: Tensor, start: Tensor, limits: Tensor, steps: int) -> Tensor:
+    """Return the images, shape (message, image, pixel), whose gradients have the directions of the messages.
+
+    Parameters
+    ----------
+    weights
+        Weights of the network, shape (1, weight).
+    messages
+        One row each.
+    labels
+        Class of each image.
+    start
+        Where the search starts, shape (image, pixel).
+    limits
+        Smallest and largest value of a pixel.
+    steps
+        Number of steps.
+    """
+    found = start.repeat(len(messages), 1, 1).requires_grad_()
+    optimiser = torch.optim.Adam([found], lr=SIZE)
+    rate = torch.optim.lr_scheduler.MultiStepLR(optimiser, [int(fall * steps) for fall in FALLS], 0.1)
+    networks, seen = weights.expand(len(messages), -1), messages / messages.norm(dim=1, keepdim=True)
+    for _ in range(steps):
+        own = summed(*errors_of(networks, found, labels))
+        cost = -((own * seen).sum(dim=1) / own.norm(dim=1)).sum()
+        found.grad = torch.autograd.grad(cost, found)[0].sign_()
+        optimiser.step()
+        rate.step()
+        with torch.no_grad():
+            found.clamp_(*limits)
+    return found.detach()
+
+
+def nearest(weights: Tensor, message: Tensor, labels: Tensor, data: str, seed: int) -> Tensor:
+    """Return pixels whose mean gradient is nearest to a message (DLG, Zhu et al. 2019, with known labels).
+
+    The search starts from numbers with the mean and the spread of uniform pixels.
+    """
+    known = weights.double()
+
+    def pixels(found: Tensor) -> Tensor:
+        return 0.5 + found / math.sqrt(12)
+
+    def gradient(found: Tensor) -> Tensor:
+        return summed(*errors_of(known, standardised(data, pixels(found)), labels))[0] / len(labels)
+
+    search = Search(steps=DLG_STEPS, objective="euclidean")
+    shape = (len(labels), SIDE * SIDE)
+    return pixels(invert(message, gradient, shape, search, torch.Generator().manual_seed(seed)))
+
+
+def attacked(
+    data: str, attack: str, batch: int, seed: int, steps: int = STEPS
+) -> tuple[list[dict[str, float]], Tensor]:
+    """Attack one batch under all mechanisms; return the scores, and the images found as pixels of [0, 1]."""
+    runs, (images, labels) = together(data, attack, batch, seed), examples(data, "train")
+    drawn = torch.from_numpy(stream(seed, Purpose.SAMPLING, batch).choice(len(images), batch, replace=False))
+    true, classes, weights = images[drawn], labels[drawn], begun(seed)
+    mean, deviation = MOMENTS[data]
+    messages = torch.stack([run.message(weights, true, classes) for run in runs])
+    if attack == "dlg":
+        found = [nearest(weights, message, classes, data, seed) for message in messages]
+        shown = torch.stack(found).float().clamp(0, 1)  # under noise this search leaves every range
+        true = true * deviation + mean
+        return [scores(true, x, true, x, classes) for x in shown], shown
+    start = torch.from_numpy(stream(seed, Purpose.PAIRING, batch).standard_normal(true.shape, dtype=np.float32))
+    limits = standardised(data, torch.tensor([0.0, 1.0]))
+    found = searched(weights, messages, classes, start, limits, steps)
+    shown = found * deviation + mean
+    return [scores(true, x, true * deviation + mean, p, classes) for x, p in zip(found, shown, strict=True)], shown
+
+
+def scores(true: Tensor, found: Tensor, pixels: Tensor, shown: Tensor, classes: Tensor) -> dict[str, float]:
+    """Return errors of images in the network's units, and their similarity as pixels of [0, 1]."""
+    costs = torch.cdist(true, found).square() / true.shape[1]
+    barred = torch.where(classes[:, None] == classes, costs, math.inf)
+    rows, columns = linear_sum_assignment(barred.nan_to_num(posinf=1e6).numpy())
+    pictures = (part.unflatten(1, (SIDE, SIDE)).double().numpy() for part in (pixels, shown))
+    return {
+        "mse": float(costs.diagonal().mean()),
+        "matched": float(costs[rows, columns].mean()),
+        "ssim": float(ssim(*pictures, peak=1.0).mean()),
+    }
+
+
+class Runs(KeptRuns):
+    """All attacks so far."""
+
+    COLUMNS = ("data", "attack", "batch", "mechanism", "pair", "seed", "mse", "matched", "ssim", "seconds")
+    KEYS = 6
+
+    def fill(self) -> None:
+        """Make every attack that is not there yet, and keep pictures of the first large batches."""
+        for batch in batches():
+            runs = together(*batch)
+            if not [*self.missing(runs)]:
+                continue
+            before = time.process_time()
+            found, shown = attacked(*batch)
+            each = (time.process_time() - before) / len(runs)
+            if batch[1:] == ("iga", max(BATCHES), SEEDS[0]):
+                np.save(self.path.with_name(f"{batch[0]}.npy"), shown[:, :PICTURES].numpy())
+            for run, own in zip(runs, found, strict=True):
+                self.add(
+                    {**vars(run), **{name: f"{value:.4f}" for name, value in own.items()}, "seconds": f"{each:.1f}"}
+                )
+
+
+def table(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each data set, attack, batch, mechanism and pair, with what the paper prints."""
+    keys = ["data", "attack", "batch", "mechanism", "pair"]
+    found = runs.groupby(keys, sort=False).agg(
+        mse=("mse", "mean"), spread=("mse", "std"), matched=("matched", "mean"), ssim=("ssim", "mean"),
+        seeds=("seed", "nunique"),
+    ).reset_index()  # fmt: skip
+    each = [Run(*key, 0) for key in found[keys].itertuples(index=False, name=None)]
+    found["level"] = [run.level if run.pair else math.nan for run in each]
+    found["epsilon"] = [true_epsilon(run.mechanism, run.pair) for run in each]
+    found["capacity"] = [run.capacity for run in each]
+    printed = pd.read_csv(PRINTED, comment="#").rename(columns={"mse": "printed_mse", "ssim": "printed_ssim"})
+    return found.merge(printed, how="left", on=keys)
+
+
+def judged(found: pd.DataFrame) -> pd.DataFrame:
+    """Say what orders the errors at an equal network and batch.
+
+    ``epsilon`` and ``capacity`` are rank correlations with the error over all noisy settings, and ``pairs`` counts a
+    Gaussian beside a direction where the errors differ by `APART`, with how many of them each figure orders.
+    """
+    rows = []
+    noisy = found[(found["attack"] == "iga") & (found["pair"] > 0)]
+    for (data, batch), alike in noisy.groupby(["data", "batch"], sort=False):
+        row = {"data": data, "batch": batch, "settings": len(alike)}
+        row |= {name: spearmanr(alike[name], -alike["mse"]).statistic for name in ("epsilon", "capacity")}
+        gaussian = alike["mechanism"] == "gaussian"
+        apart = [
+            (one, other)
+            for one, other in product(alike[gaussian].itertuples(), alike[~gaussian].itertuples())
+            if abs(one.mse - other.mse) > APART
+        ]
+        row["pairs"] = len(apart)
+        for name in ("epsilon", "capacity"):
+            right = [(getattr(a, name) > getattr(b, name)) == (a.mse < b.mse) for a, b in apart]
+            row[f"{name}_orders"] = sum(right)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def sheet(found: pd.DataFrame, made: tuple[str, ...], minutes: float) -> Sheet:
+    """Lay the errors out, a column for each batch."""
+    sizes = [("iga", batch) for batch in sorted(BATCHES)] + [("dlg", DLG_BATCH)]
+    lines = []
+    for (data, mechanism, pair), rows in found.groupby(["data", "mechanism", "pair"], sort=False):
+        cells = {(row["attack"], row["batch"]): row for _, row in rows.iterrows()}
+        level = f"{rows['level'].iloc[0]:.4g}" if pair else MISSING
+        shown = [MISSING if cells.get(size) is None else cell(cells[size]) for size in sizes]
+        lines.append((NAMES[data], MECHANISMS[mechanism], level, *shown))
+    notes = (
+        "Mean squared error, in brackets as printed. DLG (Table III): pixels of [0, 1]; the others: standardised ones. "
+        f"Up to {len(SEEDS)} batches, {STEPS} steps.",
+        f"All attacks took {minutes:.0f} min of processor time. Noise is seeded and protects nobody.",
+        *made,
+    )
+    heads = ("data", "mechanism", "κ or σ", *(f"{attack.upper()}, batch {batch}" for attack, batch in sizes))
+    return Sheet("Batches rebuilt from one message", heads, tuple(lines), notes, names=2)
+
+
+def cell(row: pd.Series) -> str:
+    """Return an error, and in brackets the printed one."""
+    printed = "" if math.isnan(row["printed_mse"]) else f" ({row['printed_mse']:.3g})"
+    return f"{row['mse']:.3g}{printed}"
+
+
+def figure(found: pd.DataFrame, folder: Path) -> Figure:
+    """Draw the first images of a large batch as each message shows them, and errors against epsilon and capacity."""
+    with figure_style():
+        drawn = Figure(figsize=(WIDTH, 8.2))
+        FigureCanvasAgg(drawn)
+        drawn.set_layout_engine("constrained", h_pad=0.06, w_pad=0.06)
+        parts = drawn.subfigures(2, 1, height_ratios=(1.2, 1))
+        for part, data in zip(parts[0].subfigures(1, 2), NAMES, strict=True):
+            pictures(part, data, np.load(folder / f"{data}.npy"))
+        for line, data in zip(parts[1].subplots(1, 4, sharey=False).reshape(2, 2), NAMES, strict=True):
+            own = found[(found["data"] == data) & (found["batch"] == max(BATCHES)) & (found["pair"] > 0)]
+            for panel, name in zip(line, ("epsilon", "capacity"), strict=True):
+                for number, mechanism in enumerate(("gaussian", "printed_direction", "direction")):
+                    rows = own[own["mechanism"] == mechanism]
+                    look = line_look(number) | {"linestyle": ""}
+                    panel.plot(rows[name], rows["mse"], label=MECHANISMS[mechanism], **look)
+                panel.set(xscale="log", xlabel="true ε" if name == "epsilon" else "log capacity, nats")
+            line[0].set_ylabel(f"error (MSE), {NAMES[data]}")
+        parts[1].legend(*line[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+        set_title(drawn, f"What one message of {max(BATCHES)} images shows, and which figure orders it")
+    return drawn
+
+
+def pictures(part: SubFigure, data: str, shown: np.ndarray) -> None:
+    """Draw true images, and as they are rebuilt under a few mechanisms."""
+    runs = together(data, "iga", max(BATCHES), SEEDS[0])
+    images = examples(data, "train")[0]
+    drawn = stream(SEEDS[0], Purpose.SAMPLING, max(BATCHES)).choice(len(images), max(BATCHES), replace=False)
+    lines = {"true": images[drawn[:PICTURES]].numpy()}
+    for run, found in zip(runs, shown, strict=True):
+        if run.pair in {0, 75, 500} and run.mechanism in MECHANISMS and run.mechanism not in {"by_layer", "direction"}:
+            symbol = "σ" if run.mechanism == "gaussian" else "κ"
+            lines[f"{symbol} = {run.level:g}" if run.pair else MECHANISMS[run.mechanism]] = found
+    panels = part.subplots(len(lines), PICTURES)
+    for row, (name, own) in zip(panels, lines.items(), strict=True):
+        for panel, image in zip(row, own, strict=True):
+            panel.imshow(image.reshape(SIDE, SIDE), cmap="gray_r")
+            panel.set(xticks=[], yticks=[])
+        row[0].set_ylabel(name, fontsize=SMALL, rotation=0, ha="right", va="center")
+
+
+def main() -> None:
+    """Make the attacks that are missing, and write tables and figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("results/papers/directions"), help="folder (%(default)s)")
+    given = parser.parse_args()
+    folder = Path("results/directions_inversion")
+    folder.mkdir(parents=True, exist_ok=True)
+    runs = Runs(folder / "runs.csv")
+    runs.fill()
+    frame = runs.read()
+    found, made = table(frame), origin(*declared(), runs=places(frame))
+    write_text(given.output / "inversion.csv", to_csv(found, made, float_format="%.5g"))
+    write_text(given.output / "judged.csv", to_csv(judged(found), made, float_format="%.3g"))
+    write_text(given.output / "inversion.md", to_markdown(sheet(found, made, frame["seconds"].sum() / 60)))
+    save_svg(figure(found, folder), given.output / "inversion.svg")
+    print(f"{given.output}: inversion.csv, judged.csv, inversion.md, inversion.svg")
+
+
+if __name__ == "__main__":
+    main()
