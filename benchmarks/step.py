@@ -42,7 +42,7 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional
 
-from zetadp.base.device import keep_freed_memory, set_tf32
+from zetadp.base.device import keep_freed_memory, use_float32
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text
 from zetadp.base.tensors import Layout
@@ -352,14 +352,14 @@ def times_of_processes(
     names = list(tried)
     turn = sum(float(np.median(seconds)) for seconds in tried.values())
     repetitions = max(chosen.repetitions, math.ceil(chosen.seconds / turn))
-    task = [network, *case, names, repetitions, chosen.device, chosen.threads, chosen.clock, chosen.tf32]
+    task = [network, *case, names, repetitions, chosen.device, chosen.threads, chosen.clock]
     return np.array([_in_a_process("--times-of", task) for _ in range(chosen.processes)])
 
 
 def measure_times(task: str) -> None:
     """Print the seconds of some steps that take turns, as a JSON list of repetitions."""
-    network, patients, images, names, repetitions, kind, threads, clock, tf32 = json.loads(task)
-    set_tf32(convolutions=tf32)
+    network, patients, images, names, repetitions, kind, threads, clock = json.loads(task)
+    use_float32()
     torch.set_num_threads(threads)
     device = torch.device(kind)
     bench = Bench.make(NETWORKS[network], patients, images, device)
@@ -477,7 +477,6 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=3, help="at least, per process (%(default)s)")
     parser.add_argument("--seconds", type=float, default=8, help="at least, per process (%(default)s)")
     parser.add_argument("--tries", type=int, default=3, help="repetitions in the first process (%(default)s)")
-    parser.add_argument("--tf32", action="store_true", help="allow TF32 in the convolutions of all steps")
     parser.add_argument("--no-compile", action="store_true", help="leave out compiled steps, which need a C++ compiler")
     parser.add_argument("--no-memory", action="store_true", help="do not measure memory")
     parser.add_argument("--output", type=Path, default=Path("results/benchmarks/step.csv"))
@@ -487,7 +486,7 @@ def main() -> None:
     if chosen.clock == "cpu" and (chosen.threads != 1 or chosen.device != "cpu"):
         parser.error("--clock cpu needs --threads 1 and --device cpu")
     keep_freed_memory()
-    set_tf32(convolutions=chosen.tf32)
+    use_float32()
     if chosen.memory_of:
         measure_memory(chosen.memory_of)
         return

@@ -39,7 +39,6 @@ def main(
     epsilon: str,
     seed: str,
     device: str,
-    tf32: bool,
     settings: dict[str, Any],
     cohort_label: str,
 ) -> None:
@@ -56,7 +55,6 @@ def main(
         metrics,
         {"network": network, "arm": arm, "epsilon": epsilon, "seed": int(seed)},
         device=device,
-        tf32=tf32,
     )
     name = f"{network} {arm} eps-{epsilon} seed-{seed}"
     statement = account_run(ledger, model, name=name)
@@ -78,12 +76,11 @@ def evaluate(
     name: dict[str, Any],
     *,
     device: str,
-    tf32: bool,
 ) -> PipelineTask:
     """Write predictions and metrics on the server's test patients, and the metric on each node's validation patients.
 
     If the network started from public weights, these are also evaluated: the difference is the gain of training.
-    ``tf32`` says whether TF32 was allowed in training; evaluation always uses float32. Returns the task of the model.
+    Returns the task of the model.
     """
     place = pick_device(device)
     finished = load_model(model, place)
@@ -112,7 +109,7 @@ def evaluate(
             "task": finished.task_name,
             "node_metric": nodes,
             **public,
-            "environment": environment(place) | ({"tf32": "in convolutions, while training"} if tf32 else {}),
+            "environment": environment(place),
         },
     )
     return task

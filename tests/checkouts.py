@@ -156,6 +156,6 @@ def federated(target: Path, simulated: Checkout) -> Checkout:
     runs = [f"results/federated/runs/{network}/federated/eps-8/seed-0" for network in ("complex", "pretrained")]
     results = [f"{run}/{name}" for run in runs for name in ("privacy.json", "metrics.json")]
     changes = ["name=federated", "engine=flower", "privacy={noise: os}"]
-    changes.append("federation={answer_seconds: 0.2, update: float16}")
+    changes.append("federation={answer_seconds: 0.2}")
     checkout.snakemake(*results, "--config", *changes, PYTHONPATH=RECORDER)
     return checkout

@@ -237,7 +237,6 @@ STAGES = {
             params={
                 **NAME,
                 "device": "cpu",
-                "tf32": False,
                 "settings": asdict(NetworkSettings(**NETWORK)),
                 "cohort_label": LABEL,
             },

@@ -7,7 +7,7 @@ import torch
 from contributing import clipped_sums
 from training_builder import NETWORKS, network, patients
 
-from zetadp.base.device import pick_device, set_tf32, to_device
+from zetadp.base.device import pick_device, to_device
 from zetadp.base.tensors import Layout
 from zetadp.privacy.grid import Grid
 
@@ -24,7 +24,6 @@ def _settings():
     pick_device("cuda")
     yield
     torch.cuda.set_sync_debug_mode("default")
-    set_tf32(convolutions=False)
 
 
 def case(family: str, device: str):

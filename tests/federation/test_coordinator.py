@@ -463,17 +463,6 @@ def test_after_a_node_crashed_within_a_round_both_its_releases_count(tmp_path, m
     assert sum(found["node-01"].unshielded.values()) == 1
 
 
-@pytest.mark.parametrize("form", ["float16", "int8"])
-def test_rounded_updates_train_to_nearly_the_same_model(form, tmp_path):
-    exact = coordinator(make_plan(), DirectLine(hospitals(make_plan(), tmp_path / "a")), tmp_path / "a")
-    plan = make_plan(update=form)
-    rounded = coordinator(plan, DirectLine(hospitals(plan, tmp_path / "b")), tmp_path / "b")
-    first, second = flat(exact.run()), flat(rounded.run())
-    assert not torch.equal(first, second)
-    moved = (first - flat(assembly(make_plan()).phase.model)).norm()
-    assert (first - second).norm() < 0.05 * moved
-
-
 def test_a_node_that_followed_another_plan_all_the_same_is_found_out_by_its_ledger(tmp_path):
     plan, quieter = make_plan(), make_plan(sigma=0.1)
     stray = make_hospital(quieter, 2, tmp_path)

@@ -81,7 +81,6 @@ NUMBERS = {
     "task": [[], "brain", {"name": 3}, None],
     "network.widths": [[2**40], [0], "8", [1.5]],
     "threat": ["hope", 3],
-    "update": ["float8", 1],
     "public": [{"noise": "os"}, {"training": {"rounds": 0}}, {"backbone": 3}, []],
     "format": [1, None],
     "surprise": [1],

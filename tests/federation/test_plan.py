@@ -10,7 +10,7 @@ from zetadp.privacy.ledger import Ledger
 
 
 def test_a_plan_is_read_as_it_was_written(tmp_path):
-    plan = make_plan(update="float16")
+    plan = make_plan()
     plan.write(tmp_path / "plan.json")
     found = Plan.read(tmp_path / "plan.json")
     assert found == plan
@@ -28,10 +28,8 @@ def test_every_change_of_what_is_computed_changes_the_hash():
         replace(plan, training=replace(plan.training, noise="os")),
         replace(plan, network=replace(plan.network, widths=(2, 8))),
         replace(plan, run=replace(plan.run, seed=1)),
-        replace(plan, update="int8"),
         replace(plan, task={**plan.task, "slices": 3}),
         replace(plan, delta=1e-5),
-        replace(plan, training=replace(plan.training, tf32=True)),
     ]
     assert len({plan.digest, *(other.digest for other in others)}) == len(others) + 1
 

@@ -33,7 +33,6 @@ def test_a_federation_takes_the_place_of_the_simulation(federated, network):
         assert not list(hospitals.rglob("*.h5"))
     (work,) = (results / "federation").glob(f"{network}-*")
     plan = Plan.read(work / "plan.json")
-    assert plan.update == "float16"
     assert plan == Plan.read(run / "plan.json")
     assert ("backbone" in plan.public) == (network == "pretrained")
     assert not [path for path in work.rglob("*") if path.suffix in (".key", ".secret", ".gz")]

@@ -384,7 +384,6 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
         card=tmp_path / "MODEL_CARD.md",
         sealed=tmp_path / "seal.json",
         device="cpu",
-        tf32=True,
         settings=asdict(NetworkSettings(family)),
         cohort_label="test",
     )
@@ -394,7 +393,6 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
 
     measured = read(metrics)
     assert "public_start" not in measured
-    assert "training" in measured["environment"]["tf32"]
     assert measured["node_metric"] == {}
     assert set(measured["per_patient"]) == {"BRATS_005", "BRATS_006"}
     table = pd.read_csv(predictions)

@@ -35,7 +35,6 @@ rule evaluate:
         runtime="30m",
     params:
         device=CONFIG.device,
-        tf32=lambda wildcards: CONFIG.training_of(wildcards.network)["tf32"],
         settings=lambda wildcards: CONFIG.networks[wildcards.network].content,
         cohort_label=cohort_label(),
         code=code_of("scripts/evaluate.py", TASK_CODE),

@@ -1,8 +1,7 @@
 """The machine under PyTorch: its device, copies to a GPU, rounding on it, and freed memory.
 
 TF32 keeps 10 bits of every factor of a product instead of float32's 23. By default PyTorch lets cuDNN use it in
-convolutions, so it is set explicitly here, and only on request. Matrix products and norms always use float32. The
-guarantee does not depend on it: clipping takes the norm of the same rounded numbers that are summed.
+convolutions, so it is turned off here: everything is float32.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def pick_device(name: str) -> torch.device:
     """
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("device: cuda was asked for, but PyTorch finds no CUDA device. Use device: auto or cpu.")
-    set_tf32(convolutions=False)  # PyTorch allows it in convolutions by default
+    use_float32()
     use_cuda = name == "cuda" or (name == "auto" and torch.cuda.is_available())
     return torch.device("cuda" if use_cuda else "cpu")
 
@@ -76,34 +75,12 @@ def keep_freed_memory() -> bool:
     return bool(mallopt(M_TRIM_THRESHOLD, KEPT) and mallopt(M_MMAP_MAX, 0))
 
 
-def set_tf32(*, convolutions: bool) -> None:
-    """Allow or forbid TF32 in convolutions on a GPU; matrix products never use it."""
-    if _by_name():
+def use_float32() -> None:
+    """Forbid TF32 on a GPU, in convolutions and in matrix products, for the rest of the process."""
+    cudnn: Any = torch.backends.cudnn
+    if hasattr(cudnn, "conv"):  # settings by name (version 2.9 or later), which must not be mixed with older ones
         torch.backends.cuda.matmul.fp32_precision = "ieee"
+        cudnn.conv.fp32_precision = "ieee"
     else:
         torch.backends.cuda.matmul.allow_tf32 = False
-    _set(tf32=convolutions)
-
-
-def tf32_in_convolutions() -> bool:
-    """Return whether convolutions may currently use TF32."""
-    if _by_name():
-        return bool(_convolutions().fp32_precision == "tf32")
-    return torch.backends.cudnn.allow_tf32
-
-
-def _set(*, tf32: bool) -> None:
-    if _by_name():
-        _convolutions().fp32_precision = "tf32" if tf32 else "ieee"
-    else:
-        torch.backends.cudnn.allow_tf32 = tf32
-
-
-def _by_name() -> bool:
-    """Return whether PyTorch has settings by name (version 2.9 or later), which must not be mixed with older ones."""
-    return hasattr(torch.backends.cudnn, "conv")
-
-
-def _convolutions() -> Any:  # noqa: ANN401  (PyTorch's annotations do not know it)
-    cudnn: Any = torch.backends.cudnn
-    return cudnn.conv
+        cudnn.allow_tf32 = False

@@ -190,7 +190,6 @@ class Config:
             units_of_a_person=images,
             threat=threat,
             colluding=arm.colluding if threat == SECURE_AGGREGATION else None,
-            update=self.federation.update,
             simulated=not self.cohort.real,
         )
 

@@ -196,7 +196,7 @@ _GENERAL = {
     "unit": Annotated[str, OneOf(("patient", IMAGE))],
 }
 _OWN = {
-    **{name: hint for name, hint in _GENERAL.items() if name not in {"checkpoint_seconds", "tf32"}},
+    **{name: hint for name, hint in _GENERAL.items() if name != "checkpoint_seconds"},
     "estimator": Annotated[str, OneOf((DESCENT, *AT_ONCE))],
     "mixing": _section(
         "Mixing",
@@ -449,14 +449,11 @@ class Federation(Patience):
 
     Attributes
     ----------
-    update
-        How updates travel, float32 as they are, float16 or int8 rounded after the noise, which costs no privacy.
     answer_seconds
         Nodes answer at whole multiples of so many seconds, since the time of a round tells how many patients were
         drawn; above the longest time of a round, and above zero for real patients.
     """
 
-    update: Annotated[str, OneOf(("float32", "float16", "int8"))] = "float32"
     answer_seconds: NotNegative = 10
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zetadp.base.device import set_tf32
+from zetadp.base.device import use_float32
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
@@ -81,7 +81,7 @@ class Assembly:
         UserError
             If the task is unknown, or does not fit the estimator.
         """
-        set_tf32(convolutions=plan.training.tf32)
+        use_float32()
         task = task_of(plan.task) if task is None else task
         if model is None:
             random = stream(plan.run.seed, Purpose.WEIGHTS)

@@ -35,8 +35,6 @@ LEAST_NOISE, MOST_NOISE = 1e-3, 1e12
 """Range of noise multipliers above zero. Less noise hides nothing, and accountants cannot state what it costs."""
 PUBLIC = ("backbone", "start", "model", "encoder")
 """Inputs from public data whose hashes a plan may hold; they stand in ledgers beside the plan's own keys."""
-UPDATES = ("float32", "float16", "int8")
-"""Number formats in which updates travel between sites."""
 
 
 @dataclass(frozen=True, order=True)
@@ -132,9 +130,6 @@ class Plan:
     cohort_unit
         The unit of the cohort: ``patient`` or ``speaker`` only if each person has one record, or if the records of each
         person are joined; else ``record``. Ledgers and statements take it from here.
-    update
-        How updates travel in a federation: ``float32`` as they are, or rounded to ``float16`` or ``int8``. Rounding
-        comes after the noise, so it is post-processing and costs no privacy.
     """
 
     run: RunName
@@ -150,13 +145,11 @@ class Plan:
     threat: Threat = "local"
     colluding: int | None = None
     public: Mapping[str, str] = field(default_factory=dict)
-    update: str = "float32"
     simulated: bool = False
     cohort_unit: Literal["patient", "speaker", "record"] = "patient"
 
     def __post_init__(self) -> None:
         """Check every value, and that values agree with each other."""
-        one_of(UPDATES, update=self.update)
         one_of(("patient", "image"), unit=self.unit)
         one_of(COHORT_UNITS, cohort_unit=self.cohort_unit)
         one_of(("local", "central", SECURE_AGGREGATION), threat=self.threat)
@@ -308,7 +301,6 @@ class Plan:
             task={},
             partition={},
             public={},
-            update="float32",
             simulated=False,
         )
 

@@ -138,9 +138,6 @@ class TrainingSettings:
         Release of a node in a round of descent. ``gaussian``: the mean of clipped gradients, with Gaussian noise.
         ``von_mises_fisher``: a random unit vector around the direction of that mean (`zetadp.privacy.directions`), as
         concentrated as the same noise multiplier allows; seeded noise only. Without noise, both send the mean.
-    tf32
-        Whether a GPU may round the factors of products in convolutions to 10 bits, which is faster
-        (`zetadp.base.device`).
     """
 
     rounds: int
@@ -150,7 +147,6 @@ class TrainingSettings:
     noise: Annotated[str, OneOf(("seeded", "os"))] = "seeded"
     estimator: Annotated[str, OneOf((DESCENT, *AT_ONCE))] = DESCENT
     feature_norm: Positive = 0.8
-    tf32: bool = False
     mixing: MixingSettings | None = None
     release: Annotated[str, OneOf(tuple(KINDS))] = GAUSSIAN
 

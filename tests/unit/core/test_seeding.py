@@ -68,7 +68,7 @@ OTHER = {
         {"partition": {"seed": 1}},
     ],
 }
-WITHOUT = {"delta", "task", "public", "update", "simulated", "cohort_unit", "noise", "tf32"}
+WITHOUT = {"delta", "task", "public", "simulated", "cohort_unit", "noise"}
 """Values that draws do not follow: what says nothing of a release, and what is computed from data."""
 
 
@@ -95,13 +95,12 @@ def test_every_value_of_a_plan_is_among_them_or_named():
         assert len({repr(getattr(each, field.name)) for each in optimisers}) > 1, field.name
 
 
-@pytest.mark.parametrize("part", ["delta", "task", "public", "update", "simulated", "cohort_unit"])
+@pytest.mark.parametrize("part", ["delta", "task", "public", "simulated", "cohort_unit"])
 def test_values_that_say_nothing_of_a_release_change_no_draw(part):
     other = {
         "delta": 1e-5,
         "task": {"name": "classification"},
         "public": {"start": "a"},
-        "update": "int8",
         "simulated": True,
         "cohort_unit": "record",
     }

@@ -78,7 +78,6 @@ def test_evaluation_writes_what_the_public_head_reaches_on_the_test_patients(tmp
         metrics=tmp_path / "metrics.json",
         name={"network": "pretrained", "arm": "federated", "epsilon": "1", "seed": 0},
         device="cpu",
-        tf32=False,
     )
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     test = torch.from_numpy(features[2:, :, :, 0])

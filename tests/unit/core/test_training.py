@@ -14,7 +14,6 @@ from training_builder import CLASSES, SIZE, TINY, Held, by_record, of_record, pl
 
 import zetadp.core.progress
 import zetadp.core.training
-from zetadp.base.device import set_tf32, tf32_in_convolutions
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
@@ -323,17 +322,6 @@ def test_the_header_holds_public_constants_and_every_node(paths):
     assert header["cohort"] == "phantom"
     assert [node["population"] for node in header["nodes"]] == [3, 3]
     assert "patients" not in json.dumps(header).replace("images_per_patient", "").replace("expected_patients", "")
-
-
-def test_the_header_says_whether_a_gpu_may_round(tmp_path):
-    try:
-        for tf32 in (False, True):
-            paths = fresh(tmp_path, str(tf32))
-            trained(paths, settings=replace(SETTINGS, rounds=1, tf32=tf32))
-            assert tf32_in_convolutions() == tf32
-            assert read_ledger(paths["ledger_path"])[0].header["training"]["tf32"] == tf32
-    finally:
-        set_tf32(convolutions=False)
 
 
 def test_history_looks_at_validation_patients_and_keeps_the_last_model(paths):

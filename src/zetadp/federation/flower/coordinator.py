@@ -332,7 +332,7 @@ class Coordinator:
             return None
         mirror = self.mirrors[reply.name]
         try:
-            update = decode(reply.update, self.phase.message, self.plan.update)
+            update = decode(reply.update, self.phase.message)
         except WrongUpdateError as error:
             logger.warning("%s, round %d: wrong update: %s", reply.name, reply.round + 1, error)
             update = None

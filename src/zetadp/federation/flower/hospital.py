@@ -196,7 +196,7 @@ class Hospital:
                 ledger.sign(partial(signed_head, self.settings.name, self.key))
             lines = _lines_after(self.ledger_path, request.head)
         # Closing the ledger has put these lines on disk: the server may remember them.
-        update = encode(messages[0], plan.update)
+        update = encode(messages[0])
         return Answer(self.settings.name, request.attempt, request.round, update, lines)
 
     def _begin(self, ledger: Ledger, request: Request, parts: Assembly) -> None:

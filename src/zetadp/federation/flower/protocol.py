@@ -27,9 +27,6 @@ FACTS, VECTORS = "facts", "vectors"
 WEIGHTS, UPDATE = "weights", "update"
 RAW = "zetadp.flat"
 """Name of the serialisation: the bytes of the flat vector, without a header."""
-BLOCK = 256
-"""Components that share a scale in ``int8``."""
-LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ class Answer:
     attempt, round
         What it answers.
     update
-        The privatised mean gradient in the plan's form.
+        The privatised mean gradient, as `encode` wrote it.
     lines
         The lines of the node's ledger after the head that the request named: public constants of releases.
     """
@@ -270,36 +267,16 @@ def _vector(content: RecordDict, name: str) -> bytes:
 
 
 class WrongUpdateError(ValueError):
-    """Bytes that are no vector of the form that was agreed on."""
+    """Bytes that are no vector of the length that was agreed on."""
 
 
-def encode(vector: Tensor, form: str = "float32") -> bytes:
-    """Return a flat real vector as bytes.
-
-    Rounding is a function of the vector alone: the same update always makes the same bytes, and since it comes after
-    the noise it is post-processing.
-
-    Parameters
-    ----------
-    vector
-        Finite float32 tensor of shape (dimension,).
-    form
-        ``float32``: little-endian, as it is. ``float16``: rounded to nearest, saturating. ``int8``: for each block of
-        256 components a float32 scale, then a byte a component, the block's largest component being 127 steps.
-    """
-    values = vector.detach().cpu().numpy().astype("<f4", copy=False)
-    if form == "float32":
-        return bytes(values.tobytes())
-    if form == "float16":
-        return bytes(np.clip(values, -LARGEST_HALF, LARGEST_HALF).astype("<f2").tobytes())
-    blocks = _blocks(values)
-    scales = (np.abs(blocks).max(axis=1) / np.float32(127)).astype("<f4")
-    steps = np.rint(blocks / np.where(scales > 0, scales, 1)[:, None]).astype(np.int8)
-    return bytes(scales.tobytes() + steps.reshape(-1)[: len(values)].tobytes())
+def encode(vector: Tensor) -> bytes:
+    """Return a finite real vector of shape (dimension,) as little-endian float32, bit for bit."""
+    return bytes(vector.detach().cpu().numpy().astype("<f4", copy=False).tobytes())
 
 
-def decode(content: bytes, dimension: int, form: str = "float32") -> Tensor:
-    """Return the float32 tensor of shape (dimension,) that `encode` was given, to the rounding of the form.
+def decode(content: bytes, dimension: int) -> Tensor:
+    """Return the float32 tensor of shape (dimension,) that `encode` was given.
 
     Raises
     ------
@@ -307,30 +284,10 @@ def decode(content: bytes, dimension: int, form: str = "float32") -> Tensor:
         If the length is another, as with an update of real weights only or with one that goes on too long, or if
         anything in it is NaN or infinite.
     """
-    expected = size_of(dimension, form)
-    if len(content) != expected:
-        raise WrongUpdateError(f"expected {expected} bytes ({dimension} real numbers as {form}), found {len(content)}")
-    if form == "int8":
-        count = -(-dimension // BLOCK)
-        scales = np.frombuffer(content, "<f4", count)
-        steps = _blocks(np.frombuffer(content, np.int8, offset=4 * count).astype(np.float32))
-        with np.errstate(invalid="ignore"):  # infinite scales are found below
-            values = (steps * scales[:, None]).reshape(-1)[:dimension]
-    else:
-        values = np.frombuffer(content, "<f4" if form == "float32" else "<f2").astype(np.float32)
+    if len(content) != 4 * dimension:
+        expected = f"{4 * dimension} bytes ({dimension} real numbers)"
+        raise WrongUpdateError(f"expected {expected}, found {len(content)}")
+    values = np.frombuffer(content, "<f4").astype(np.float32)
     if not np.isfinite(values).all():
         raise WrongUpdateError(f"expected finite numbers, found {int((~np.isfinite(values)).sum())} that are not")
     return torch.from_numpy(values.copy())
-
-
-def size_of(dimension: int, form: str = "float32") -> int:
-    """Return the bytes that a vector takes."""
-    if form == "int8":
-        return dimension + 4 * -(-dimension // BLOCK)
-    return dimension * (4 if form == "float32" else 2)
-
-
-def _blocks(values: np.ndarray) -> np.ndarray:
-    """Return the values as rows of a block each, filled up with zeros."""
-    rows = -(-len(values) // BLOCK)
-    return np.concatenate([values, np.zeros(rows * BLOCK - len(values), np.float32)]).reshape(rows, BLOCK)
