@@ -5,19 +5,23 @@ They see released gradients only, so whatever they do is post-processing and cos
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import copy
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from zetadp.base.validation import UserError
 
 PLAIN = (bool, int, float, str, type(None))
+PLATEAU = ("mode", "factor", "patience", "threshold", "threshold_mode", "cooldown", "min_lrs", "eps")
+"""Attributes of `ReduceLROnPlateau` that are its options; the class takes ``min_lrs`` as ``min_lr``."""
 
 
 @dataclass(frozen=True)
@@ -29,27 +33,28 @@ class Recipe:
     optimiser
         Name of the class in `torch.optim`.
     groups
-        For each group the names of its parameters, and its options.
-    scheduler
-        Name of the class in `torch.optim.lr_scheduler`; empty without a scheduler.
+        For each group the names of its parameters, and its options in the first round.
     schedule
-        Options of the scheduler. It takes one step after each round.
+        For each group the options that a scheduler changes, with their values in every round. It is tabulated before
+        the first round, so a scheduler sees the number of the round and nothing else.
+    plateau
+        Options of `ReduceLROnPlateau`, which sees the length of the released gradient; empty without it.
     """
 
     optimiser: str
     groups: tuple[tuple[tuple[str, ...], Mapping[str, Any]], ...]
-    scheduler: str = ""
-    schedule: Mapping[str, Any] | None = None
+    schedule: tuple[Mapping[str, Sequence[Any]], ...] = ()
+    plateau: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, model: nn.Module, optimiser: Optimizer, scheduler: LRScheduler | None = None) -> Self:
+    def of(cls, model: nn.Module, optimiser: Optimizer, scheduler: LRScheduler | None = None, *, rounds: int) -> Self:
         """Read the recipe of an optimiser that was made for a model's parameters.
 
         Raises
         ------
         UserError
             If the optimiser is not of `torch.optim`, needs a closure, misses a trained parameter or holds one of
-            another model, or if an option is not a plain value.
+            another model, if an option is not a plain value, or if the schedule cannot be tabulated.
         """
         if getattr(torch.optim, type(optimiser).__name__, None) is not type(optimiser):
             raise UserError(f"optimiser: Expected an optimiser of torch.optim, found {type(optimiser).__qualname__}.")
@@ -61,8 +66,8 @@ class Recipe:
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         groups = []
         for group in optimiser.param_groups:
-            options = {key: _plain(value, key) for key, value in group.items() if key not in ("params", "initial_lr")}
-            if "initial_lr" in group:  # a scheduler has changed the rate since
+            options = {key: _plain(group[key], key) for key in optimiser.defaults}
+            if "initial_lr" in group and scheduler is None:  # a scheduler that is not used has changed the rate
                 options["lr"] = _plain(group["initial_lr"], "lr")
             missing = [parameter for parameter in group["params"] if id(parameter) not in names]
             if missing:
@@ -79,34 +84,47 @@ class Recipe:
                 f"optimiser: Expected every trained parameter, found none of {left[0]!r}. Give it to the optimiser, or "
                 "freeze it with requires_grad_(False)."
             )
-        recipe = cls(type(optimiser).__name__, tuple(groups))
-        if scheduler is None:
-            return recipe
-        recipe = replace(recipe, scheduler=type(scheduler).__name__, schedule=_schedule(scheduler))
+        schedule: tuple[dict[str, list[Any]], ...] = ()
+        plateau: dict[str, Any] = {}
+        if scheduler is not None and getattr(scheduler, "optimizer", None) is not optimiser:
+            raise UserError("scheduler: Expected one that was made for the optimiser given, found another.")
+        if type(scheduler) is ReduceLROnPlateau:
+            plateau = {name: _plain(getattr(scheduler, name), name) for name in PLATEAU}
+        elif scheduler is not None:
+            schedule = _tabulated(optimiser, scheduler, rounds)
+        recipe = cls(type(optimiser).__name__, tuple(groups), schedule, plateau)
+        parts = {name: nn.Parameter(p.detach().clone()) for name, p in model.named_parameters() if p.requires_grad}
+        for part in parts.values():
+            part.grad = torch.zeros_like(part)
         try:
-            recipe.build(dict(model.named_parameters()))
-        except (TypeError, ValueError) as error:
+            recipe.build(parts)[0].step()
+        except (RuntimeError, TypeError, ValueError) as error:
             raise UserError(
-                f"scheduler: Expected one that plain numbers describe, found {recipe.scheduler}: {error}. StepLR, "
-                "MultiStepLR, CosineAnnealingLR and LinearLR are among them."
+                f"optimiser: Expected one that these weights and options fit, found {recipe.optimiser}: {error}. Use "
+                "SGD, Adam or another."
             ) from error
         return recipe
 
-    def build(self, parameters: Mapping[str, nn.Parameter]) -> tuple[Optimizer, LRScheduler | None]:
-        """Return a new optimiser, and its scheduler, for parameters by their names."""
+    def build(self, parameters: Mapping[str, nn.Parameter]) -> tuple[Optimizer, ReduceLROnPlateau | None]:
+        """Return a new optimiser for parameters by their names, and the scheduler that sees released gradients."""
         groups = [{"params": [parameters[name] for name in names], **options} for names, options in self.groups]
-        optimiser: Optimizer = getattr(torch.optim, self.optimiser)([each for each in groups if each["params"]])
-        if not self.scheduler:
+        optimiser: Optimizer = getattr(torch.optim, self.optimiser)(groups)
+        if not self.plateau:
             return optimiser, None
-        return optimiser, getattr(torch.optim.lr_scheduler, self.scheduler)(optimiser, **(self.schedule or {}))
+        options = {key: value for key, value in self.plateau.items() if key != "min_lrs"}
+        return optimiser, ReduceLROnPlateau(optimiser, min_lr=self.plateau["min_lrs"], **options)
+
+    def set_round(self, optimiser: Optimizer, round_number: int) -> None:
+        """Give an optimiser that `build` returned the options of a round, counted from zero."""
+        for group, table in zip(optimiser.param_groups, self.schedule, strict=False):
+            group.update({key: values[min(round_number, len(values) - 1)] for key, values in table.items()})
 
     def to_json(self) -> dict[str, Any]:
         """Return the recipe as a JSON object."""
         content: dict[str, Any] = {"optimiser": self.optimiser}
         content["groups"] = [{"parameters": list(names), **options} for names, options in self.groups]
-        if self.scheduler:
-            content |= {"scheduler": self.scheduler, "schedule": dict(self.schedule or {})}
-        return content
+        content |= {"schedule": [dict(table) for table in self.schedule]} if self.schedule else {}
+        return content | ({"plateau": dict(self.plateau)} if self.plateau else {})
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
@@ -115,24 +133,37 @@ class Recipe:
         for group in content["groups"]:
             options = {key: _from_json(value) for key, value in group.items() if key != "parameters"}
             groups.append((tuple(group["parameters"]), options))
-        schedule = content.get("schedule")
-        return cls(content["optimiser"], tuple(groups), content.get("scheduler", ""), schedule)
+        schedule = [
+            {key: [_from_json(value) for value in values] for key, values in table.items()}
+            for table in content.get("schedule", ())
+        ]
+        return cls(content["optimiser"], tuple(groups), tuple(schedule), content.get("plateau", {}))
 
 
-def _schedule(scheduler: LRScheduler) -> dict[str, Any]:
-    """Return the options that a scheduler was made with: its attributes of the names of its class's arguments."""
-    name = type(scheduler).__name__
-    refused = ("LambdaLR", "MultiplicativeLR", "ReduceLROnPlateau", "SequentialLR", "ChainedScheduler")
-    if getattr(torch.optim.lr_scheduler, name, None) is not type(scheduler) or name in refused:
+def _tabulated(optimiser: Optimizer, scheduler: LRScheduler, rounds: int) -> tuple[dict[str, list[Any]], ...]:
+    """Return the options that a scheduler changes, in every round, from a copy of it that moves no weights."""
+    groups = [{**group, "params": [torch.zeros(1)]} for group in optimiser.param_groups]
+    stand_in = torch.optim.SGD(groups, lr=0.0)
+    tables: list[dict[str, list[Any]]] = [{key: [] for key in optimiser.defaults} for _ in groups]
+    try:
+        twin = copy.deepcopy(scheduler, {id(optimiser): stand_in})
+        for number in range(rounds):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a step of the schedule without one of the optimiser
+                if number:
+                    twin.step()
+            for table, group in zip(tables, stand_in.param_groups, strict=True):
+                for key, values in table.items():
+                    values.append(_plain(group[key], key))
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(
-            f"scheduler: Expected a scheduler of torch.optim.lr_scheduler that plain numbers describe, found {name}. "
-            "StepLR, MultiStepLR, CosineAnnealingLR and LinearLR are among them."
-        )
-    names = [key for key in inspect.signature(type(scheduler)).parameters if key not in ("optimizer", "last_epoch")]
-    found = {key: getattr(scheduler, key) for key in names if hasattr(scheduler, key)}
-    if "milestones" in found:  # which PyTorch keeps as a Counter
-        found["milestones"] = sorted(found["milestones"].elements())
-    return {key: _plain(value, key) for key, value in found.items()}
+            f"scheduler: Expected a rate that follows from the number of the round alone, for {rounds} rounds, found "
+            f"{type(scheduler).__name__}: {error}. Take one of torch.optim.lr_scheduler, or LambdaLR with a function "
+            "of the round; ReduceLROnPlateau sees the length of the released gradient."
+        ) from error
+    if not all(math.isfinite(rate) for table in tables for rate in table["lr"]):
+        raise UserError("scheduler: Expected finite learning rates in all rounds, found NaN or infinity.")
+    return tuple({key: values for key, values in table.items() if values != values[:1] * rounds} for table in tables)
 
 
 def _plain(value: Any, key: str) -> Any:  # noqa: ANN401  (an option)

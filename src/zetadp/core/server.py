@@ -6,7 +6,6 @@ All of it is post-processing of what the nodes released, so none of it costs pri
 from __future__ import annotations
 
 import math
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ from zetadp.nn.heads import learnt_head
 from zetadp.nn.mixture import Mixture
 
 if TYPE_CHECKING:
-    from torch.optim.lr_scheduler import LRScheduler
+    from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 
 class Receiver(ABC):
@@ -73,11 +72,13 @@ class Server(Receiver):
         self.settings, self.rounds, self.layout = settings, rounds, layout
         self.weights = torch.nn.Parameter(weights.clone())
         self.parts = {"all": self.weights}
-        self.scheduler: LRScheduler | None = None
+        self.recipe: Recipe | None = None
+        self.plateau: ReduceLROnPlateau | None = None
         self.optimiser: torch.optim.Optimizer
         if settings.recipe is not None and layout is not None:
             self.parts = {name: torch.nn.Parameter(view) for name, view in layout.unflatten(self.weights.data).items()}
-            self.optimiser, self.scheduler = Recipe.from_json(settings.recipe).build(self.parts)
+            self.recipe = Recipe.from_json(settings.recipe)
+            self.optimiser, self.plateau = self.recipe.build(self.parts)
         elif settings.name == "nadam":
             self.optimiser = torch.optim.NAdam([self.weights])
         else:
@@ -85,11 +86,11 @@ class Server(Receiver):
             momentum = settings.momentum
             self.optimiser = torch.optim.SGD([self.weights], momentum=momentum, dampening=momentum)
         self._average = torch.zeros_like(self.weights.data) if settings.averaged else None
-        self._steps = 0
 
     def learning_rate(self, round_number: int) -> float:
-        """Return the learning rate of a round, counted from zero; of an own optimiser, that of its next step."""
-        if self.settings.recipe is not None:
+        """Return the learning rate of a round, counted from zero; with a plateau, that of the next step."""
+        if self.recipe is not None:
+            self.recipe.set_round(self.optimiser, round_number)
             return float(self.optimiser.param_groups[0]["lr"])
         late = round_number >= self.settings.drop_after * self.rounds
         return self.settings.learning_rate / (self.settings.drop_factor if late else 1.0)
@@ -100,15 +101,15 @@ class Server(Receiver):
         All nodes have the same weight: weights by the numbers of drawn patients would reveal private information.
         """
         self.weights.grad = messages.mean(dim=0)
-        if self.layout is not None and self.settings.recipe is not None:
+        if self.recipe is not None and self.layout is not None:
+            self.recipe.set_round(self.optimiser, round_number)
             for name, gradient in self.layout.unflatten(self.weights.grad).items():
                 self.parts[name].grad = gradient
         else:
             self.optimiser.param_groups[0]["lr"] = self.learning_rate(round_number)
         self.optimiser.step()
-        if self.scheduler is not None:
-            self.scheduler.step()
-        self._steps += 1
+        if self.plateau is not None:
+            self.plateau.step(float(self.weights.grad.norm()))
         if self._average is None:
             return
         count = round_number + 1 - (self.rounds - max(1, round(self.settings.averaged * self.rounds)))
@@ -119,12 +120,16 @@ class Server(Receiver):
 
     def state(self) -> dict[str, Tensor]:
         """Return all that a resumed server needs, as tensors."""
-        tensors = super().state() | {"steps": torch.tensor(self._steps)}
+        tensors = super().state()
         for name, part in self.parts.items():
             moments = self.optimiser.state[part]
             tensors |= {f"optimiser.{name}.{key}": value for key, value in moments.items() if isinstance(value, Tensor)}
         if self._average is not None:
             tensors["average"] = self._average
+        if self.plateau is not None:
+            rates = [group["lr"] for group in self.optimiser.param_groups]
+            seen = [self.plateau.best, self.plateau.num_bad_epochs, self.plateau.cooldown_counter]
+            tensors["plateau"] = torch.tensor([*seen, *rates], dtype=torch.float64)
         return tensors
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -139,13 +144,11 @@ class Server(Receiver):
                 moments.setdefault(name, {})[moment] = value.clone()
         for name, part in self.parts.items():
             self.optimiser.state[part] = moments.get(name, {})
-        self._steps = int(state["steps"])
-        if self.scheduler is not None:
-            # The schedule is a function of the number of steps alone, so it is walked again.
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a step of the schedule without one of the optimiser
-                for _ in range(self._steps):
-                    self.scheduler.step()
+        if self.plateau is not None:
+            self.plateau.best, bad, cooldown, *rates = state["plateau"].tolist()
+            self.plateau.num_bad_epochs, self.plateau.cooldown_counter = int(bad), int(cooldown)
+            for group, rate in zip(self.optimiser.param_groups, rates, strict=True):
+                group["lr"] = rate
 
 
 class HeadReceiver(Receiver):

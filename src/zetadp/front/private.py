@@ -103,8 +103,9 @@ def private(
         Largest norm of one patient's gradient, B. Noise grows with it, and a smaller one shortens more gradients. With
         the default optimiser, which does not see the scale of gradients, 0.1 does well.
     optimiser, scheduler
-        Any of `torch.optim` but LBFGS, made for ``model``'s parameters, and any scheduler that plain numbers describe.
-        They see released gradients only. By default NAdam with a rate of 0.03.
+        Any of `torch.optim` but LBFGS, made for ``model``'s parameters, and any scheduler made for it. The rates of all
+        rounds are tabulated before the first; ReduceLROnPlateau sees the length of the released gradient. By default
+        NAdam with a rate of 0.03.
     loss
         Function of outputs and labels that returns a loss for each item. By default cross-entropy of class scores.
     task
@@ -160,7 +161,7 @@ def private(
     training = TrainingSettings(
         rounds=rounds,
         images_per_patient=items_per_patient,
-        optimiser=OptimiserSettings(recipe=Recipe.of(model, given, scheduler).to_json()),
+        optimiser=OptimiserSettings(recipe=Recipe.of(model, given, scheduler, rounds=rounds).to_json()),
         clip=clip,
         noise="os" if seed is None else "seeded",
     )

@@ -41,13 +41,33 @@ SCHEDULERS = {
     "StepLR": lambda optimiser: lr_scheduler.StepLR(optimiser, 2, gamma=0.5),
     "MultiStepLR": lambda optimiser: lr_scheduler.MultiStepLR(optimiser, [1, 1, 3]),
     "CosineAnnealingLR": lambda optimiser: lr_scheduler.CosineAnnealingLR(optimiser, 6),
+    "LambdaLR": lambda optimiser: lr_scheduler.LambdaLR(optimiser, lambda done: 0.9**done),
+    "MultiplicativeLR": lambda optimiser: lr_scheduler.MultiplicativeLR(optimiser, lambda done: 1 / (1 + done)),
+    "OneCycleLR": lambda optimiser: lr_scheduler.OneCycleLR(
+        optimiser, 0.3, total_steps=ROUNDS, cycle_momentum=not {"momentum", "betas"}.isdisjoint(optimiser.defaults)
+    ),
+    "CyclicLR": lambda optimiser: lr_scheduler.CyclicLR(optimiser, 0.01, 0.1, 2, cycle_momentum=False),
+    "SequentialLR": lambda optimiser: lr_scheduler.SequentialLR(
+        optimiser,
+        [
+            lr_scheduler.LinearLR(optimiser, 0.1, total_iters=3),
+            lr_scheduler.LambdaLR(optimiser, lambda done: 0.5**done),
+        ],
+        milestones=[3],
+    ),
+    "ChainedScheduler": lambda optimiser: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(optimiser, 0.1, total_iters=2), lr_scheduler.ExponentialLR(optimiser, 0.9)]
+    ),
+    "CosineAnnealingWarmRestarts": lambda optimiser: lr_scheduler.CosineAnnealingWarmRestarts(optimiser, 2),
+    "ReduceLROnPlateau": lambda optimiser: lr_scheduler.ReduceLROnPlateau(optimiser, patience=0, factor=0.5),
 }
+ROUNDS = 6
 
 
 def server(recipe, net):
     layout = Layout.of(net)
     start = layout.flatten(dict(net.named_parameters())).detach()
-    return Server(start, OptimiserSettings(recipe=json.loads(json.dumps(recipe.to_json()))), 6, layout)
+    return Server(start, OptimiserSettings(recipe=json.loads(json.dumps(recipe.to_json()))), ROUNDS, layout)
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -56,24 +76,35 @@ def test_the_server_moves_weights_as_the_users_own_loop_would(optimiser, schedul
     net = model()
     own = OPTIMISERS[optimiser](net)
     schedule = SCHEDULERS[scheduler](own)
-    found = server(Recipe.of(net, own, schedule), net)
+    found = server(Recipe.of(net, own, schedule, rounds=ROUNDS), net)
     layout, random = found.layout, torch.Generator().manual_seed(1)
-    for number in range(6):
+    for number in range(ROUNDS):
         messages = torch.randn(3, len(found.weights), generator=random)
         if number == 3:  # a resumed run goes on as if nothing had happened
             kept = {name: value.clone() for name, value in found.state().items()}
-            found = server(
-                Recipe.of(net, OPTIMISERS[optimiser](net), SCHEDULERS[scheduler](OPTIMISERS[optimiser](net))), net
-            )
+            again = OPTIMISERS[optimiser](net)
+            found = server(Recipe.of(net, again, SCHEDULERS[scheduler](again), rounds=ROUNDS), net)
             found.load(kept)
+        assert found.learning_rate(number) == own.param_groups[0]["lr"]
         found.step(messages, number)
         for name, gradient in layout.unflatten(messages.mean(dim=0)).items():
             net.get_parameter(name).grad = gradient
         own.step()
-        if schedule is not None:
+        if isinstance(schedule, lr_scheduler.ReduceLROnPlateau):
+            schedule.step(messages.mean(dim=0).norm())
+        elif schedule is not None:
             schedule.step()
         assert torch.equal(found.weights, layout.flatten(dict(net.named_parameters())))
-        assert found.learning_rate(number + 1) == own.param_groups[0]["lr"]
+
+
+def test_a_schedule_is_read_without_a_step_of_the_users_own(recwarn):
+    net = model()
+    optimiser = groups(net)
+    scheduler = lr_scheduler.StepLR(optimiser, 1, gamma=0.5)
+    recipe = Recipe.of(net, optimiser, scheduler, rounds=3)
+    assert [table["lr"] for table in recipe.schedule] == [[0.5, 0.25, 0.125], [0.1, 0.05, 0.025]]
+    assert (scheduler.last_epoch, optimiser.param_groups[0]["lr"]) == (0, 0.5)
+    assert not recwarn.list
 
 
 WRONG = {
@@ -81,26 +112,35 @@ WRONG = {
     "another model": lambda _: (torch.optim.SGD(model().parameters(), lr=0.1), None),
     "a parameter left out": lambda net: (torch.optim.SGD(net[0].parameters(), lr=0.1), None),
     "own class": lambda net: (type("Mine", (torch.optim.SGD,), {})(net.parameters(), lr=0.1), None),
-    "function": lambda net: _with(net, lambda o: lr_scheduler.LambdaLR(o, lambda _: 1.0)),
-    "metric": lambda net: _with(net, lr_scheduler.ReduceLROnPlateau),
-    "not rebuilt": lambda net: _with(net, lambda o: lr_scheduler.OneCycleLR(o, 0.1, 20)),
+    "real weights only": lambda net: (torch.optim.Adafactor(net.parameters()), None),
+    "too short": lambda net: _with(net, lambda o: lr_scheduler.OneCycleLR(o, 0.1, 3)),
+    "of another optimiser": lambda net: (_with(net, None)[0], _with(net, lambda o: lr_scheduler.StepLR(o, 1))[1]),
+    "a function of a loss": lambda net: _with(net, lambda o: lr_scheduler.LambdaLR(o, _at_start)),
+    "infinite": lambda net: _with(net, lambda o: lr_scheduler.LambdaLR(o, lambda done: float("inf") if done else 1.0)),
+    "no scheduler": lambda net: (_with(net, None)[0], object()),
 }
+
+
+def _at_start(done: int) -> float:
+    if done:
+        raise RuntimeError("no loss is known")
+    return 1.0
 
 
 def _with(net, scheduler):
     optimiser = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-    return optimiser, scheduler(optimiser)
+    return optimiser, scheduler(optimiser) if scheduler else None
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_plain_numbers_cannot_describe_is_refused(what):
+def test_what_the_number_of_the_round_cannot_describe_is_refused(what):
     net = model()
     with pytest.raises(UserError, match=r"^(optimiser|scheduler): "):
-        Recipe.of(net, *WRONG[what](net))
+        Recipe.of(net, *WRONG[what](net), rounds=ROUNDS)
 
 
 def test_frozen_weights_need_no_optimiser():
     net = model()
     net[0].requires_grad_(requires_grad=False)
-    recipe = Recipe.of(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    recipe = Recipe.of(net, torch.optim.SGD(net.parameters(), lr=0.1), rounds=1)
     assert recipe.groups[0][0] == ("1.weight", "1.bias")
