@@ -107,7 +107,7 @@ def task_for(model: nn.Module, loss: Loss | None, task: Task | None, inputs: Ten
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         kind, shape = str(inputs.dtype).removeprefix("torch."), tuple(inputs.shape)
         raise UserError(
-            f"model: Expected a network that takes {kind} items of shape {shape}, found: {error}."
+            f"model: Expected a network that takes {kind} items of shape {shape}, found: {error}.{_hint(model)}"
         ) from error
     if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
         found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
@@ -152,9 +152,16 @@ def check_units_apart(
         check_run(phase, records, units)
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
         raise UserError(
-            "model: Expected a network whose gradients torch.func.vmap computes for single patients, and that takes "
-            f"items of any numbers, found: {error}."
+            "model: Expected a network that has gradients for single patients and takes items of any numbers, found: "
+            f"{error}.{_hint(model)}"
         ) from error
+
+
+def _hint(model: nn.Module) -> str:
+    """Return what to do about an error of a network with embeddings, which take whole numbers below a limit."""
+    if not any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in model.modules()):
+        return ""
+    return " Items are float32 or complex64. Let an embedding of n rows take items.long().clamp(0, n - 1)."
 
 
 def _classification(outputs: Tensor, labels: Tensor) -> Classification:

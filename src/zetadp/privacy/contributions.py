@@ -388,7 +388,7 @@ def _known_gradients(
 def _mapped_gradients(
     of: Gradient, images: Tensor, labels: Tensor, weights: Tensor | None, keys: Tensor | None = None
 ) -> list[Tensor]:
-    """Return `patient_gradients` of any network that `torch.vmap` can map, which is slower."""
+    """Return `patient_gradients` of any network, by `torch.vmap` where it can map the network, which is slower."""
     model, layout = of.model, of.layout
     if weights is None:
         weights = torch.full(labels.shape[:2], 1 / labels.shape[1], dtype=images.real.dtype, device=labels.device)
@@ -402,13 +402,16 @@ def _mapped_gradients(
     in_dims = (None, 0, 0, 0, None if keys is None else 0)
     try:
         found = vmap(grad(loss), in_dims=in_dims)(parameters, images, labels, weights, keys)
-    except RuntimeError as error:
-        if not str(error).startswith("vmap:"):
-            raise
-        raise UserError(
-            f"Expected a network that torch.vmap can map over units, found: {str(error)[:200]}... Leave out branches "
-            "on values of tensors, .item() and random draws, or use layers that have rules (docs/library.md)."
-        ) from error
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        # Some recurrent layers and branches on values cannot be mapped: these networks take one unit after the other.
+        leaves = [own.requires_grad_() for own in parameters.values()]
+        rows = []
+        for place in range(len(labels)):
+            unit = (images[place], labels[place], weights[place], None if keys is None else keys[place])
+            rows.append(torch.autograd.grad(loss(parameters, *unit), leaves, materialize_grads=True))
+        found = {name: torch.stack(each) for name, each in zip(parameters, zip(*rows, strict=True), strict=True)}
     return _rows([found[name] for name in layout.names], len(labels))
 
 
