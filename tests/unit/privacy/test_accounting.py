@@ -128,24 +128,6 @@ def test_renyi_figures_agree_with_peers_and_lie_above(p, rounds, sigmas, caplog)
 
 
 @pytest.mark.parametrize(
-    ("p", "sigma", "rounds", "delta", "as_claimed", "as_added"),
-    [
-        (0.01, 1.1, 1000, 1e-5, 1.71, 4.00),
-        (0.063, 5.0, 1588, 1012**-1.1, 1.70, 2.58),
-        (0.009, 1.0, 556, 1e-5, 1.57, 4.05),
-        (3e-5, 1.0, 1_042_260, 1e-5, 0.41, 0.99),
-    ],
-    ids=["PhaseMNIST", "ECG", "speech", "fastMRI"],
-)
-def test_renyi_figures_of_the_earlier_papers_settings(p, sigma, rounds, delta, as_claimed, as_added):
-    """Its noise has half the variance in each part: a multiplier of sigma / sqrt(2)."""
-    assert accounting.epsilon_rdp({NoisySum(p, sigma): rounds}, delta) == pytest.approx(as_claimed, abs=0.0051)
-    assert accounting.epsilon_rdp({NoisySum(p, sigma / math.sqrt(2)): rounds}, delta) == pytest.approx(
-        as_added, abs=0.0051
-    )
-
-
-@pytest.mark.parametrize(
     ("claimed", "p", "sigma", "expected"),
     [
         (PRINTED[1], P, 42.567 / math.sqrt(2), 1.51),
@@ -156,18 +138,6 @@ def test_renyi_figures_of_the_earlier_papers_settings(p, sigma, rounds, delta, a
 def test_half_variance_noise_gives_its_published_true_epsilons(claimed, p, sigma, expected):
     assert accounting.epsilon_pld({NoisySum(p, sigma): ROUNDS}, 1e-3) == pytest.approx(expected, rel=5e-3)
     assert sigma < claimed
-
-
-@pytest.mark.parametrize(("epsilon", "at_5", "at_6"), [(1, 1.51, 1.71), (8, 10.5, 11.6)])
-def test_smaller_deltas_give_their_published_epsilons(epsilon, at_5, at_6):
-    key = {NoisySum(P, PRINTED[epsilon]): ROUNDS}
-    assert accounting.epsilon_pld(key, 1e-5) == pytest.approx(at_5, abs=0.06 if epsilon == 8 else 0.006)
-    assert accounting.epsilon_pld(key, 1e-6) == pytest.approx(at_6, abs=0.06 if epsilon == 8 else 0.006)
-
-
-def test_ten_seeds_at_epsilon_one_compose_to_four():
-    seeds = [{NoisySum(P, PRINTED[1]): ROUNDS}] * 10
-    assert accounting.epsilon(accounting.compose(*seeds), 1e-3) == pytest.approx(4.05, abs=0.006)
 
 
 @pytest.mark.parametrize(
@@ -264,12 +234,6 @@ def test_the_central_limit_can_be_below_the_truth():
     mu = accounting.central_limit_mu(0.01, 0.6, 1000)
     assert gaussian.epsilon(1e-5, mu) == pytest.approx(5.56, abs=0.006)
     assert accounting.epsilon_pld({NoisySum(0.01, 0.6): 1000}, 1e-5) == pytest.approx(7.43, abs=0.02)
-
-
-def test_the_central_limit_understates_the_earlier_papers_settings():
-    mu = accounting.central_limit_mu(0.01, 1.1, 1000)
-    assert gaussian.epsilon(1e-5, mu) == pytest.approx(1.38, abs=0.006)
-    assert accounting.epsilon_pld({NoisySum(0.01, 1.1): 1000}, 1e-5) == pytest.approx(1.52, abs=0.006)
 
 
 def test_without_noise_there_is_no_guarantee():

@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from collections.abc import Callable
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -19,13 +17,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from scipy.special import ndtr
 
 from zetadp.base.tensors import Layout
 from zetadp.nn.layers import Linear
 from zetadp.nn.normalisation import GroupNorm
 from zetadp.privacy.events import Event
-from zetadp.privacy.exact import rounded_normal
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.mechanism import ExactSampledGaussian, SampledGaussian
 
@@ -201,22 +197,6 @@ def test_rounds_nodes_and_repeated_releases_are_unrelated_at_every_shift(source)
     assert_unrelated([standardised(stream) for stream in streams], ALARM[source])
 
 
-@pytest.mark.parametrize("scale", [Fraction(SIGMA) * 2**29, Fraction(50), Fraction(3), Fraction(1, 2)], ids=float)
-def test_operating_systems_integers_have_the_probabilities_of_the_rounded_normal(scale):
-    """The distance of the two step functions, for which the continuous case's probability is an upper bound."""
-    count = 4 * SIZE
-    values = np.sort(rounded_normal(count, scale))
-    steps = np.arange(count + 1) / count
-    above = steps[1:] - ndtr((values + 0.5) / float(scale))
-    below = ndtr((values - 0.5) / float(scale)) - steps[:-1]
-    assert stats.kstwo.sf(max(above.max(), below.max()), count) > ALARM["os"]
-    # A chi-square test sees what is wrong in one narrow place.
-    edges = np.unique(np.trunc(stats.norm.ppf(np.arange(1, 1000) / 1000) * float(scale)) + 0.5)
-    observed = np.diff(np.searchsorted(values, edges), prepend=0, append=count)
-    expected = np.diff(ndtr(edges / float(scale)), prepend=0, append=1) * count
-    assert stats.chisquare(observed, expected).pvalue > ALARM["os"]
-
-
 def test_a_resumed_process_continues_the_noise_and_the_draws_of_an_uninterrupted_one():
     """Streams are named by seed, node and round: what was drawn before plays no part."""
     code = f"""
@@ -293,70 +273,3 @@ def test_draws_depend_neither_on_the_noise_nor_on_what_was_released(noise_multip
 
 
 # That the checks see an error of one per cent
-
-
-def normal(size: int = SIZE, seed: int = 1) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(size)
-
-
-@pytest.mark.parametrize("factor", [1.01, 0.99])
-def test_one_per_cent_in_the_standard_deviation_is_seen(parameters, factor):
-    noise, alarm = parameters
-    parts = parts_of(noise)
-    for values in parts.values():
-        with pytest.raises(AssertionError):
-            assert_variance_is_one(factor * values, alarm / 5)
-    with pytest.raises(AssertionError):
-        assert_normal(factor * np.concatenate(list(parts.values())), alarm)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda x, y: 1.01 * x + 1j * y,
-        lambda x, y: x + 1j * (y + 0.01 * x),
-        lambda x, y: x / math.sqrt(2) + 1j * y,
-        lambda x, y: x + 0j * y,
-    ],
-    ids=["one part 1 % larger", "correlation of 1 %", "half the variance in one part", "real noise"],
-)
-def test_noise_that_is_not_circular_is_seen(wrong):
-    x, y = normal(seed=1), normal(seed=2)
-    assert_circular(x + 1j * y, ALARM["os"])
-    with pytest.raises(AssertionError):
-        assert_circular(wrong(x, y), ALARM["os"])
-
-
-@pytest.mark.parametrize("wrong", [lambda x, y: y + 0.01 * x, lambda x, y: np.r_[x[-SIZE // 50 :], y[SIZE // 50 :]]])
-def test_streams_that_share_a_little_are_seen(wrong):
-    x, y = normal(seed=1), normal(seed=2)
-    assert_unrelated([x, y], ALARM["os"])
-    with pytest.raises(AssertionError):
-        assert_unrelated([x, wrong(x, y)], ALARM["os"])
-
-
-def fixed_size(rng: np.random.Generator) -> np.ndarray:
-    masks = np.zeros((ROUNDS, POPULATION), dtype=np.int64)
-    masks[:, :EXPECTED] = 1
-    return rng.permuted(masks, axis=1)
-
-
-def sticky(rng: np.random.Generator) -> np.ndarray:
-    """Every patient stays as it was with probability 3 %, else is drawn anew."""
-    masks = rng.random((ROUNDS, POPULATION)) < P
-    for number in range(1, ROUNDS):
-        same = rng.random(POPULATION) < 0.03
-        masks[number, same] = masks[number - 1, same]
-    return masks.astype(np.int64)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [lambda rng: (rng.random((ROUNDS, POPULATION)) < 1.01 * P).astype(np.int64), fixed_size, sticky],
-    ids=["1 % too often", "batches of fixed size", "rounds depend on the round before"],
-)
-def test_wrong_sampling_is_seen(wrong: Callable[[np.random.Generator], np.ndarray]):
-    rng = np.random.default_rng(3)
-    assert_drawn((rng.random((ROUNDS, POPULATION)) < P).astype(np.int64), P, ALARM["os"])
-    with pytest.raises(AssertionError):
-        assert_drawn(wrong(rng), P, ALARM["os"])

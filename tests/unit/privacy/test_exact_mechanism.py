@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 import torch
 from contributing import clipped_sums
@@ -44,38 +43,6 @@ def test_it_takes_no_seed():
     ExactSampledGaussian(event(), grid=GRID, ledger=Recorded())
     with pytest.raises(TypeError, match="seed"):
         ExactSampledGaussian(event(), grid=GRID, ledger=Recorded(), seed=0)
-
-
-def test_a_released_zero_has_the_variance_that_is_accounted():
-    """Every part alone: no pairing of parts, no drift, and the divisor is the expected number."""
-    holder = mechanism()
-    released = holder.release(holder.draw(0), nothing()).double().numpy()
-    wanted = SIGMA * CLIP / EXPECTED
-    # The standard error of a standard deviation is sigma / sqrt(2 n); five of them are 1.4 %.
-    assert released.std() == pytest.approx(wanted, rel=5 / np.sqrt(2 * DIMENSION))
-    assert abs(released.mean()) < 5 * wanted / np.sqrt(DIMENSION)
-    parts = released.reshape(-1, 2)
-    assert abs(np.corrcoef(parts.T)[0, 1]) < 5 / np.sqrt(len(parts))
-
-
-def test_releases_of_one_round_share_nothing():
-    holder = mechanism()
-    draw = holder.draw(0)
-    first, second = (holder.release(draw, nothing(), again=again).numpy() for again in range(2))
-    assert abs(np.corrcoef(first, second)[0, 1]) < 5 / np.sqrt(DIMENSION)
-
-
-def test_nothing_is_released_before_it_is_recorded():
-    holder = mechanism(Recorded(everything=False))
-    with pytest.raises(RuntimeError, match="before its release"):
-        holder.release(holder.draw(0), nothing())
-
-
-def test_patients_are_drawn_with_their_probability():
-    holder = mechanism(population=2000)
-    drawn = np.array([len(holder.draw(number).members) for number in range(200)])
-    assert drawn.mean() == pytest.approx(EXPECTED, abs=5 * np.sqrt(EXPECTED / 200))
-    assert len(set(drawn)) > 3
 
 
 def test_a_grid_of_another_bound_or_no_noise_is_refused():

@@ -7,16 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 import zetadp.core.records
 import zetadp.privacy.mechanism
 from zetadp.base.randomness import Purpose
-from zetadp.base.tensors import Layout
 from zetadp.core.records import Node, choose_items, items_of
-from zetadp.nn.layers import Linear
-from zetadp.nn.normalisation import GroupNorm
-from zetadp.privacy.bessel import mean_cosine, order_of
 from zetadp.privacy.directions import Direction
 from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid
@@ -46,47 +41,6 @@ def noise(mechanism: SampledGaussian, size: int, round_number: int = 0, again: i
     return mechanism.release(mechanism.draw(round_number), torch.zeros(size), again=again).double()
 
 
-def test_noise_has_full_variance_in_both_parts_of_complex_and_in_real_coordinates():
-    sigma, clip, expected = 1.5, 2.0, 3
-    model = torch.nn.ModuleList([Linear(400, 250, dtype=torch.complex64), GroupNorm(1, 50_000)])
-    layout = Layout.of(model)
-    release = noise(mechanism(population=7, expected=expected, noise_multiplier=sigma, clip=clip), layout.dimension)
-    parameters = layout.unflatten(release)
-    weight = parameters["0.weight"].flatten()
-    real = torch.cat([parameters["1.scale"], parameters["1.shift"]])
-    wanted = (sigma * clip / expected) ** 2
-    for part in (weight.real, weight.imag, real):
-        count = len(part)
-        assert count == 100_000
-        # Standard errors of a Gaussian sample: sqrt(2/n) of the variance, 1/sqrt(n) of the mean.
-        assert float(part.square().mean()) == pytest.approx(wanted, rel=5 * math.sqrt(2 / count))
-        assert abs(float(part.mean())) < 5 * math.sqrt(wanted / count)
-        assert stats.kstest(part.numpy() / math.sqrt(wanted), "norm").pvalue > 1e-6
-    count = len(weight)
-    assert abs(float(np.corrcoef(weight.real, weight.imag)[0, 1])) < 5 / math.sqrt(count)
-    # The relation (pseudo-covariance) E[z z] is zero: the noise is circular.
-    assert abs(complex((weight * weight).mean())) < 5 * math.sqrt(8 / count) * wanted
-
-
-def test_noise_is_the_same_for_the_same_place_and_independent_everywhere_else():
-    size = 20_000
-    first = noise(mechanism(), size)
-    assert torch.equal(first, noise(mechanism(), size))
-    others = {
-        "round": noise(mechanism(), size, round_number=1),
-        "node": noise(mechanism(1), size),
-        "repetition": noise(mechanism(), size, again=1),
-        "second repetition": noise(mechanism(), size, again=2),
-        "run": noise(mechanism(seed=6), size),
-    }
-    everything = torch.stack([first, *others.values()])
-    correlations = np.corrcoef(everything) - np.eye(len(everything))
-    assert np.abs(correlations).max() < 5 / math.sqrt(size)
-    # Neither shifted by one place.
-    shifted = np.corrcoef(everything[:, 1:], everything[:, :-1])
-    assert np.abs(shifted - np.eye(len(shifted))).max() < 5 / math.sqrt(size)
-
-
 def test_no_two_uses_share_a_stream(monkeypatch):
     """Sampling, noise and choice of images have streams of their own, in every round, at every node, in every run."""
     used = []
@@ -112,56 +66,8 @@ def test_no_two_uses_share_a_stream(monkeypatch):
     assert by_purpose == {Purpose.SAMPLING: 24, Purpose.IMAGES: 12, Purpose.NOISE: 24}
 
 
-def test_a_round_released_again_is_drawn_again():
-    """Two noises on one draw cost more than two rounds: at p = 0.1, sigma 1.53 each shows the sum at half variance."""
-    one = mechanism(population=400, expected=100)
-    first, second = one.draw(3).members, one.draw(3, again=1).members
-    assert not np.array_equal(first, second)
-    # Independent draws of a quarter each share a sixteenth of 400.
-    assert abs(len(np.intersect1d(first, second)) - 25) < 5 * math.sqrt(25)
-
-
-def test_every_patient_is_drawn_independently_with_probability_p():
-    population, expected, rounds = 44, 24, 3000
-    one = mechanism(population=population, expected=expected)
-    mask = np.zeros((rounds, population))
-    for number in range(rounds):
-        draw = one.draw(number)
-        mask[number, draw.members] = 1
-        assert len(set(draw.members)) == len(draw.members)
-    p = expected / population
-    standardised = (mask - p) / math.sqrt(p * (1 - p))
-    # Frequency of each patient, jointly.
-    assert stats.chi2.sf(rounds * (standardised.mean(axis=0) ** 2).sum(), population) > 1e-6
-    # Pairs of patients: fixed-size batches would correlate them by -1/43, which their sum shows.
-    sizes = mask.sum(axis=1)
-    assert sizes.var() == pytest.approx(population * p * (1 - p), rel=5 * math.sqrt(2 / rounds))
-    pairs = (standardised.T @ standardised / rounds)[np.triu_indices(population, 1)]
-    assert np.abs(pairs).max() < 5 / math.sqrt(rounds)
-    # Rounds: the same patient one and two rounds later.
-    for lag in (1, 2):
-        later = (standardised[lag:] * standardised[:-lag]).mean(axis=0)
-        assert np.abs(later).max() < 5 / math.sqrt(rounds)
-
-
-def test_nodes_and_runs_draw_differently():
-    members = [set(mechanism(place, seed=seed).draw(3).members) for place, seed in ((0, 5), (1, 5), (0, 6), (1, 6))]
-    assert len({frozenset(m) for m in members}) == 4
-    assert members[0] == set(mechanism().draw(3).members)
-
-
 def test_full_participation_draws_everybody():
     assert mechanism(expected=44).draw(0).members.tolist() == list(range(44))
-
-
-def test_a_round_that_draws_nobody_releases_noise():
-    one = mechanism(population=1, expected=0.01)
-    draw = one.draw(0)
-    assert len(draw.members) == 0
-    size = 50_000
-    release = one.release(draw, torch.zeros(size)).double()
-    wanted = (1.5 * 2.0 / 0.01) ** 2
-    assert float(release.square().mean()) == pytest.approx(wanted, rel=5 * math.sqrt(2 / size))
 
 
 @pytest.mark.parametrize("expected", [0.5, 3, 24])
@@ -249,29 +155,6 @@ DIMENSION = 400
 
 def directed(**changes: float) -> SampledGaussian:
     return mechanism(**({"noise_multiplier": 0.2} | changes), dimension=DIMENSION)
-
-
-def test_a_direction_is_sent_whose_cosine_with_the_sum_has_the_stated_mean_however_long_the_sum():
-    one = directed()
-    kappa = one.event.kind.concentration
-    centre = torch.randn(DIMENSION, generator=torch.Generator().manual_seed(3))
-    sent = torch.stack([one.release(one.draw(n), centre * 10.0 ** (n % 7 - 3)) for n in range(2000)]).double()
-    assert torch.allclose(sent.norm(dim=1), torch.ones(2000).double(), atol=1e-6)
-    cosines = (sent @ (centre.double() / centre.double().norm())).numpy()
-    mean = float(mean_cosine(order_of(DIMENSION), kappa))
-    variance = 1 - mean**2 - (DIMENSION - 1) * mean / kappa
-    assert cosines.mean() == pytest.approx(mean, abs=5 * math.sqrt(variance / 2000))
-    assert mean > 50 * math.sqrt(variance / 2000)  # so that a direction that is lost would show
-    assert len({tuple(row.tolist()) for row in sent}) == 2000
-
-
-def test_a_round_without_patients_sends_a_direction_round_a_fixed_one():
-    one = directed(population=1, expected=0.5)
-    sent = torch.stack([one.release(one.draw(n), torch.zeros(DIMENSION)) for n in range(500)]).double()
-    assert torch.allclose(sent.norm(dim=1), torch.ones(500).double(), atol=1e-6)
-    mean = float(mean_cosine(order_of(DIMENSION), one.event.kind.concentration))
-    assert float(sent[:, 0].mean()) == pytest.approx(mean, abs=5 / math.sqrt(500 * DIMENSION))
-    assert float(sent[:, 1:].mean(dim=0).abs().max()) < 6 / math.sqrt(500 * DIMENSION)
 
 
 def test_a_direction_of_another_dimension_than_was_recorded_is_not_sent():
