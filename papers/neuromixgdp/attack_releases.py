@@ -103,10 +103,14 @@ def released(plan: Plan, x: torch.Tensor, labels: torch.Tensor) -> Released:
 
 
 def planned(settings: ReleaseSettings, rows: int, name: str, *, bare: bool = False) -> Plan:
-    """Return a plan for a number of rows, with the noise for another number of rows, or without noise."""
+    """Return a plan for a number of rows, with the noise for another number of rows, or without noise.
+
+    Its run is named inf, because no epsilon is promised for all these rows together.
+    """
     calibrated = settings.plan(real=True, noise="seeded")
     mixing = replace(calibrated.training.mixing, rows=rows)
-    plan = replace(calibrated, training=replace(calibrated.training, mixing=mixing), cohort=name)
+    run = replace(calibrated.run, epsilon="inf")
+    plan = replace(calibrated, run=run, training=replace(calibrated.training, mixing=mixing), cohort=name)
     return plan.with_noise(0.0) if bare else plan
 
 

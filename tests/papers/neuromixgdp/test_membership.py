@@ -33,7 +33,8 @@ def plan_of(active: float, degree: float, sigma: float, name: str):
     settings = ReleaseSettings(
         1, DELTA, people=PEOPLE, classes=CLASSES, rows=ROWS * TRIALS, degree=degree, active=active, cohort=name
     )
-    return settings.plan(real=True, noise="seeded").with_noise(sigma)
+    plan = settings.plan(real=True, noise="seeded").with_noise(sigma)
+    return replace(plan, run=replace(plan.run, epsilon="inf"))  # a plan with an epsilon has the noise for it
 
 
 def released(plan, x: torch.Tensor, labels: torch.Tensor, folder) -> torch.Tensor:
@@ -99,7 +100,6 @@ def test_without_noise_a_row_of_one_is_the_person(tmp_path, monkeypatch):
     monkeypatch.setattr("zetadp.rows.release.noise_of_plan", lambda plan: 1.0)
     x, labels = people()
     plan = plan_of(1.0, 1.0, 0.0, "bare")
-    plan = replace(plan, run=replace(plan.run, epsilon="inf"))  # a plan with an epsilon has noise
     found = mixture_of(plan, Classification(CLASSES), COMPONENTS).examples(released(plan, x, labels, tmp_path))
     one = torch.isclose(found.labels.sum(dim=1), torch.tensor(1.0))
     assert 0.3 < float(one.float().mean()) < 0.45  # e^-1
