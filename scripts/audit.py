@@ -68,7 +68,7 @@ def targets_of(plans: list[Plan]) -> list[Target]:
     names: dict[tuple[float, float, int], list[str]] = {}
     for chosen in sorted(plans, key=lambda each: epsilon_value(each.run.epsilon)):
         run = chosen.run
-        if chosen.colluding is not None or chosen.unit == "image" or chosen.training.mixing is not None:
+        if chosen.sums is not None or chosen.unit == "image" or chosen.training.mixing is not None:
             # The audited stub is one node that protects patients in its own message, with one sum a round. These runs
             # claim something else. Their noise is also so weak that the attack, which adds up rounds, may have no power
             # if few patients are drawn.

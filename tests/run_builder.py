@@ -46,7 +46,7 @@ def write_run(
         "delta": 0.001,
         "unit": "patient",
         "noise_source": "seeded",
-        "threat": {"model": "local", "colluding": None, "assumes": "Nothing.", "epsilon_single_messages": None},
+        "threat": {"model": "local", "sums": None, "assumes": "Nothing.", "epsilon_single_messages": None},
         "of_all_images": None,
         "does_not_cover": [],
         "trade_off": {"false_alarms": [0.001, 0.01, 0.05], "misses": [0.9, 0.75, 0.5]},

@@ -38,6 +38,7 @@ from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.privacy.masked import Sums
 from zetadp.privacy.statement import account_run
 from zetadp.privacy.wording import plain_text
 from zetadp.report.figures import training_curves
@@ -404,20 +405,18 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
     assert f"{100 * measured['accuracy']:.2f}" in (tmp_path / "MODEL_CARD.md").read_text()
 
 
-@pytest.mark.parametrize("threat", ["secure_aggregation", "central"])
+@pytest.mark.parametrize("threat", ["masked_sums", "central"])
 def test_an_arm_is_held_and_told_as_its_threat_model_says(tmp_path, cohort, threat):
     central = threat == "central"
     numbers = ([4], [4.0], 3) if central else ([2, 2], [2.0, 2.0], 3)
-    plan = plan_json(*numbers, arm="mine", threat=threat, colluding=None if central else 1)
+    plan = plan_json(*numbers, arm="mine", threat=threat, sums=None if central else Sums(0))
     outputs = training(tmp_path, plan, 2.0)
     stage("train_model", **cohort, **outputs)
     (attempt,) = read_ledger(outputs["ledger"])
     assert {event.node for event in attempt.events} == ({"central"} if central else {"node-01", "node-02"})
     said = account_of(tmp_path, outputs["ledger"], outputs["model"])["threat"]
     assert said["model"] == threat
-    assert {key: attempt.header.get(key) for key in ("threat", "colluding")} == (
-        {"threat": None, "colluding": None} if central else {"threat": threat, "colluding": 1}
-    )
+    assert attempt.header.get("sums") == (None if central else {"colluding": 0, "missing": 0, "spare": 0})
 
 
 def test_images_are_units_of_their_own_where_the_plan_says_so():

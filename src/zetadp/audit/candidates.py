@@ -68,7 +68,7 @@ def of_candidates(plan: Plan, patients: int) -> Plan:
         task={"name": "classification", "classes": len(CHANNELS)},
         partition={},
         threat="local",
-        colluding=None,
+        sums=None,
     )
 
 

@@ -34,7 +34,8 @@ from zetadp.core.settings import Performance, TrainingSettings
 from zetadp.federation.partition import PartitionSettings, node_name, node_sizes
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.settings import DESCENT, FEATURES, IMAGE, MIXED_ROWS
-from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, Threat, threat_of_arm
+from zetadp.privacy.masked import Sums
+from zetadp.privacy.threat import CENTRAL_HOLDER, MASKED_SUMS, Threat, threat_of_arm
 
 PLANNED = ("rounds", "participation", "expected_patients", "unit")
 """Training settings of a network that replace its arm's, including the unit that is drawn."""
@@ -189,7 +190,7 @@ class Config:
             unit="image" if per_image else "patient",
             units_of_a_person=images,
             threat=threat,
-            colluding=arm.colluding if threat == SECURE_AGGREGATION else None,
+            sums=(arm.sums or Sums()) if threat == MASKED_SUMS else None,
             simulated=not self.cohort.real,
         )
 

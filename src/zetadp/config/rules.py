@@ -33,7 +33,8 @@ from zetadp.core.task import SIMULATED_NAME, task_of
 from zetadp.federation.partition import PartitionSettings, node_sizes
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.settings import AT_ONCE, DESCENT, IMAGE, MIXED_ROWS, STUDY
-from zetadp.privacy.threat import SECURE_AGGREGATION, threat_of_arm
+from zetadp.privacy.masked import Sums
+from zetadp.privacy.threat import MASKED_SUMS, threat_of_arm
 
 Rule = Callable[..., Iterator[str]]
 _RULES: list[Rule] = []
@@ -225,9 +226,9 @@ def _directions(
                 yield f"{where}: expected {GAUSSIAN} for {name} with {key} {value}; found {DIRECTION}: {why[value]}."
     for number, block in enumerate(runs):
         threats = {threat_of_arm(arm, arms[arm].threat) for arm in block.arms if arm in arms}
-        if sending & set(block.networks) and SECURE_AGGREGATION in threats:
+        if sending & set(block.networks) and MASKED_SUMS in threats:
             yield (
-                f"runs.{number}: expected release {GAUSSIAN} for arms with threat {SECURE_AGGREGATION}; found "
+                f"runs.{number}: expected release {GAUSSIAN} for arms with threat {MASKED_SUMS}; found "
                 f"{DIRECTION}, of which no sum is accounted for."
             )
 
@@ -289,30 +290,19 @@ def _expected(
 
 
 @_rule
-def _sums(
-    arms: Mapping[str, Arm], cohort: Cohort, privacy: Privacy, engine: str, partition: PartitionSettings
-) -> Iterator[str]:
-    """Yield reasons why an arm cannot have secure aggregation, which is only simulated."""
-    simulated = "secure_aggregation is simulated only: no protocol is implemented that would hide single messages"
+def _sums(runs: Sequence[Block], arms: Mapping[str, Arm], partition: PartitionSettings) -> Iterator[str]:
+    """Yield reasons why an arm of a run cannot have masked sums."""
+    used = {arm for block in runs for arm in block.arms}
     for name, arm in arms.items():
-        if threat_of_arm(name, arm.threat) != SECURE_AGGREGATION:
-            if arm.colluding != 1:
-                yield (
-                    f"arms.{name}.colluding: expected only with threat {SECURE_AGGREGATION}; found {arm.colluding}. "
-                    "Leave it out."
-                )
+        if threat_of_arm(name, arm.threat) != MASKED_SUMS:
+            if arm.sums is not None:
+                yield f"arms.{name}.sums: expected only with threat {MASKED_SUMS}; found it without. Leave it out."
             continue
-        if cohort.real:
-            yield f"arms.{name}.threat: expected local or central for real patients; {simulated}."
-        elif privacy.noise != "seeded":
-            yield f"arms.{name}.threat: expected local or central with privacy.noise {privacy.noise}; {simulated}."
-        if engine != "simulation":
-            yield f"arms.{name}.threat: expected local or central with engine {engine}; {simulated}."
-        if arm.colluding >= partition.nodes:
-            yield (
-                f"arms.{name}.colluding: expected fewer than the {partition.nodes} nodes of partition.nodes, so that "
-                f"somebody is left to add noise; found {arm.colluding}."
-            )
+        try:
+            if name in used:
+                (arm.sums or Sums()).shares(partition.nodes)
+        except UserError as error:
+            yield f"arms.{name}.sums: {error}"
 
 
 @_rule

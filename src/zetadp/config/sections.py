@@ -16,6 +16,7 @@ from zetadp.core.settings import MixingSettings, OptimiserSettings, Performance,
 from zetadp.federation.settings import Patience
 from zetadp.mri.kspace import AugmentationSettings
 from zetadp.nn.settings import AT_ONCE, DECISIONS, DESCENT, IMAGE, OWN, BackboneTraining, NetworkSettings
+from zetadp.privacy.masked import Sums
 
 BRAIN = "brain_sequences"
 """The task that has slices, a cohort in the Decathlon's layout and a public backbone."""
@@ -378,13 +379,14 @@ class Arm:
         number of patients.
     threat
         local (every node holds its own patients and hides its own message, from the server too), central (one trusted
-        holder of all training patients), or secure_aggregation (nodes add less noise each, because the server is taken
-        to see only the sum of their messages; simulated, since no protocol is implemented, and refused for real
-        patients, with noise os and with engine flower; docs/privacy.md). null means central for the arm called central,
-        local for others.
-    colluding
-        With secure_aggregation, how many nodes may collude with the server or be missing; the others' noise must
-        suffice.
+        holder of all training patients), or masked_sums (nodes add less noise each, because masks hide every message
+        and only the sum can be read; docs/privacy.md). null means central for the arm called central, local for
+        others.
+    sums
+        With masked_sums: colluding, how many nodes may collude with the server (1); missing, how many may be missing
+        from a round (0), where the noise of the others must suffice and there must be two of them at least; and spare,
+        how often a round may be tried once more because a node went missing that was there (0), for which the noise is
+        calibrated too.
     rounds
         Rounds; either this or epochs.
     epochs
@@ -392,8 +394,8 @@ class Arm:
     """
 
     expected_patients: Positive
-    threat: Annotated[str, OneOf(("local", "secure_aggregation", "central"))] | None = None
-    colluding: Count = 1
+    threat: Annotated[str, OneOf(("local", "masked_sums", "central"))] | None = None
+    sums: Sums | None = None
     rounds: Count | None = None
     epochs: Positive | None = None
 

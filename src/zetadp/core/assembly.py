@@ -23,9 +23,10 @@ from zetadp.nn.mixture import Labelled, Mixture, OfAllClasses, OpenToClasses
 from zetadp.nn.models import build
 from zetadp.nn.settings import DESCENT, MIXED_ROWS
 from zetadp.privacy.events import KINDS
-from zetadp.privacy.grid import Grid
+from zetadp.privacy.grid import Grid, from_grid
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.masked import LEAST_STEPS
 from zetadp.privacy.mechanism import ExactSampledGaussian, NodeMechanism, SampledGaussian
 
 
@@ -106,9 +107,9 @@ class Assembly:
             learns = plan.training.mixing is not None and plan.training.mixing.learn
             receiver = Collector(weights, layout, self.solved, public="start" in plan.public, learns=learns)
         else:
-            deviation = plan.training.clip * math.hypot(*(n.noise_multiplier / n.expected for n in plan.nodes))
             public = "start" in plan.public
-            receiver = Solver(weights, layout, self.solved, deviation=deviation / len(plan.nodes), public=public)
+            deviation = plan.training.clip * plan.noise_of_mean
+            receiver = Solver(weights, layout, self.solved, deviation=deviation, public=public)
         for name, view in layout.unflatten(receiver.weights.data).items():
             owner, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(owner), leaf, torch.nn.Parameter(view))
@@ -117,11 +118,27 @@ class Assembly:
     def mechanism(self, name: str, entropy: int, ledger: Ledger) -> NodeMechanism:
         """Return a node's mechanism: exact with noise from the operating system, otherwise seeded with ``entropy``."""
         event, rows = self.plan.event(name, 0), self.phase.rows
-        if self.grid is not None:
+        if self.grid is not None and self.plan.exact:
             return ExactSampledGaussian(event, grid=self.grid, ledger=ledger, rows=rows)
         if isinstance(event.kind, NoisySum) and event.kind.private:
             event = replace(event, kind=KINDS[self.plan.training.release].hiding(event.kind, self.phase.message))
-        return SampledGaussian(event, self.plan.place(name), seed=entropy, ledger=ledger, rows=rows)
+        return SampledGaussian(event, self.plan.place(name), seed=entropy, ledger=ledger, rows=rows, grid=self.grid)
+
+    def received(self, messages: Tensor) -> Tensor:
+        """Return messages as the receiver takes them: the mean of a sum over all nodes as one row, others as they are.
+
+        Parameters
+        ----------
+        messages
+            Messages of the nodes, shape (node, number); of masked sums, their sum in whole steps, shape (1, number).
+        """
+        plan = self.plan
+        if plan.sums is None:
+            return messages
+        if self.grid is not None and plan.masked:
+            return from_grid(messages, self.grid, plan.expected)
+        shares = torch.tensor([node.expected / plan.expected for node in plan.nodes], device=messages.device)
+        return (shares[:, None] * messages).sum(dim=0, keepdim=True)
 
     def header(self) -> dict[str, Any]:
         """Return the part of an attempt's first line that distinguishes attempts: public constants only."""
@@ -191,9 +208,21 @@ def mixture_of(plan: Plan, task: Task, inputs: int) -> Mixture:
 
 
 def _grid(plan: Plan, dimension: int) -> Grid | None:
+    sigmas = [node.noise_multiplier for node in plan.nodes]
+    if plan.masked:
+        # The sum of all nodes has the patients of all, and must have room for the noise of all.
+        grid = Grid.choose(
+            plan.training.clip,
+            noise_multiplier=min(sigmas),
+            most_noise=max(sigmas) * math.sqrt(len(sigmas)),
+            population=plan.people,
+            dimension=dimension,
+        )
+        if grid.noise_scale(min(sigmas)) < LEAST_STEPS:
+            raise UserError(f"Expected shares of noise of at least {LEAST_STEPS} steps of the grid, found less.")
+        return grid
     if not plan.exact:
         return None
-    sigmas = [node.noise_multiplier for node in plan.nodes]
     return Grid.choose(
         plan.training.clip,
         noise_multiplier=min(sigmas),

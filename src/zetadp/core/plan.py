@@ -23,9 +23,10 @@ from zetadp.core.settings import GAUSSIAN, MixingSettings, OptimiserSettings, Tr
 from zetadp.nn.settings import DESCENT, STUDY, NetworkSettings
 from zetadp.privacy.events import COHORT_UNITS, KINDS, Event, sampling_probability
 from zetadp.privacy.kinds import Kind
-from zetadp.privacy.threat import SECURE_AGGREGATION, Threat
+from zetadp.privacy.masked import MaskedSum, Sums
+from zetadp.privacy.threat import MASKED_SUMS, Threat
 
-FORMAT = 3
+FORMAT = 4
 """Version of a plan's file."""
 SEEDING = 1
 """Version of the list of values that determine seeded draws."""
@@ -123,8 +124,8 @@ class Plan:
         The unit that is drawn, clipped and protected: ``patient``, or each ``image`` by itself.
     units_of_a_person
         Images of one patient if images are the unit, else one.
-    threat, colluding
-        Threat model of the calibration; with secure aggregation, the number of nodes whose noise is not relied on.
+    threat, sums
+        Threat model of the calibration; with masked sums, what they rely on, else None.
     public
         Hashes of the inputs from public data: ``backbone``, ``start``.
     cohort_unit
@@ -143,7 +144,7 @@ class Plan:
     unit: Literal["patient", "image"] = "patient"
     units_of_a_person: int = 1
     threat: Threat = "local"
-    colluding: int | None = None
+    sums: Sums | None = None
     public: Mapping[str, str] = field(default_factory=dict)
     simulated: bool = False
     cohort_unit: Literal["patient", "speaker", "record"] = "patient"
@@ -152,7 +153,7 @@ class Plan:
         """Check every value, and that values agree with each other."""
         one_of(("patient", "image"), unit=self.unit)
         one_of(COHORT_UNITS, cohort_unit=self.cohort_unit)
-        one_of(("local", "central", SECURE_AGGREGATION), threat=self.threat)
+        one_of(("local", "central", MASKED_SUMS), threat=self.threat)
         whole(1, 10**6, units_of_a_person=self.units_of_a_person)
         in_range(SMALLEST_DELTA, 1 - SMALLEST_DELTA, delta=self.delta)
         if self.cohort:
@@ -176,10 +177,10 @@ class Plan:
             )
         if self.run.epsilon == UNCLIPPED and any(node.noise_multiplier > 0 for node in self.nodes):
             raise ValueError(f"Expected no noise in a run named {UNCLIPPED}: without clipping it would hide nothing.")
-        if (self.threat == SECURE_AGGREGATION) != (self.colluding is not None):
-            raise ValueError(
-                f"Expected colluding with threat {SECURE_AGGREGATION} and with no other, found {self.colluding}."
-            )
+        if (self.threat == MASKED_SUMS) != (self.sums is not None):
+            raise ValueError(f"Expected sums with threat {MASKED_SUMS} and with no other, found {self.sums}.")
+        if self.sums is not None:
+            self._check_sums(self.sums)
         if self.training.estimator != DESCENT and self.network.family != "head":
             found = self.training.estimator
             raise UserError(f"Expected estimator {DESCENT} for a network that is not of family head, found {found}.")
@@ -190,15 +191,21 @@ class Plan:
                 "Expected at most as many patients in a mixed row as are open to it, found more. Lower the degree of "
                 "mixing, or open rows to more classes."
             )
-        if self.training.mixing is not None and self.threat == SECURE_AGGREGATION:
+
+    def _check_sums(self, sums: Sums) -> None:
+        """Refuse masked sums of what cannot be summed, with too few nodes, or beyond the range of whole numbers."""
+        sums.shares(len(self.nodes))
+        if self.training.mixing is not None:
+            raise UserError(f"Expected a threat other than {MASKED_SUMS} for mixed rows: each node sends its own.")
+        if not KINDS[self.training.release].gaussian:
             raise UserError(
-                f"Expected a threat other than {SECURE_AGGREGATION} for mixed rows: each node sends its own."
+                f"Expected a threat other than {MASKED_SUMS} for release {self.training.release}: the cost of a sum of "
+                "such releases is not known."
             )
-        if not KINDS[self.training.release].gaussian and self.threat == SECURE_AGGREGATION:
-            raise UserError(
-                f"Expected a threat other than {SECURE_AGGREGATION} for release {self.training.release}: the cost of a "
-                "sum of such releases is not known."
-            )
+        noises = {node.noise_multiplier for node in self.nodes}
+        if len(noises) > 1:
+            raise UserError(f"Expected the same noise at all nodes for masked sums, found {sorted(noises)}.")
+        sums.check_room(self.people, self.nodes[0].noise_multiplier, len(self.nodes))
 
     @property
     def label(self) -> str:
@@ -220,6 +227,37 @@ class Plan:
     def exact(self) -> bool:
         """Whether noise is exact and comes from the operating system."""
         return self.training.noise == "os" and self.nodes[0].noise_multiplier > 0
+
+    @property
+    def tries(self) -> int:
+        """Number of declared releases of a node: one a round, and the spare tries of masked sums."""
+        return self.training.rounds + (0 if self.sums is None else self.sums.spare)
+
+    @property
+    def people(self) -> int:
+        """Declared number of units of all nodes."""
+        return sum(node.population for node in self.nodes)
+
+    @property
+    def expected(self) -> float:
+        """Expected number of units of all nodes in a round, by which a sum of their messages is divided."""
+        return math.fsum(node.expected for node in self.nodes)
+
+    @property
+    def noise_of_mean(self) -> float:
+        """Standard deviation of the noise in the mean of all messages of a round, per part, in clipping norms.
+
+        Masked sums are divided by the expected number of all units. Other messages are means of their nodes' units, and
+        the mean of these has every node with equal weight.
+        """
+        if self.sums is not None:
+            return math.hypot(*(node.noise_multiplier for node in self.nodes)) / self.expected
+        return math.hypot(*(node.noise_multiplier / node.expected for node in self.nodes)) / len(self.nodes)
+
+    @property
+    def masked(self) -> bool:
+        """Whether nodes release parts of masked sums, which are whole numbers."""
+        return self.sums is not None and self.nodes[0].noise_multiplier > 0
 
     @property
     def together(self) -> int:
@@ -253,7 +291,8 @@ class Plan:
     def event(self, name: str, round_number: int) -> Event:
         """Return the entry of a round in a node's ledger: public constants, the same for every round.
 
-        The kind is the noisy sum that the plan was calibrated for. Another law hides as much or more, and the ledger
+        The kind of a masked sum counts the fewest nodes that are relied on to add noise, whoever takes part. Any other
+        kind is the noisy sum that the plan was calibrated for. Another law hides as much or more, and the ledger
         records it, because its numbers follow from the network too.
         """
         node, mixing = self.nodes[self.place(name)], self.training.mixing
@@ -265,6 +304,9 @@ class Plan:
             clip=self.clip,
             share=Fraction(1) if mixing is None else mixing.share,
         )
+        if self.sums is not None and node.noise_multiplier:
+            shares = self.sums.shares(len(self.nodes))
+            first = replace(first, kind=MaskedSum(first.sampling_probability, node.noise_multiplier, shares))
         return replace(first, round=round_number, count=self.open_rows)
 
     def events(self, name: str) -> Iterator[Event]:
@@ -274,7 +316,7 @@ class Plan:
     def mechanisms(self, name: str) -> Counter[Kind]:
         """Return the kinds of a node's releases with their numbers, as an accountant counts them."""
         event = self.event(name, 0)
-        return Counter({event.kind: self.training.rounds * event.count})
+        return Counter({event.kind: self.tries * event.count})
 
     def with_noise(self, noise_multiplier: float) -> Self:
         """Return the plan with this noise at every node."""
@@ -289,7 +331,8 @@ class Plan:
         sizes = [[node.population, float(node.expected)] for node in self.nodes]
         mixing = self.training.mixing
         rows = [] if mixing is None else [[mixing.rows, mixing.active]]
-        return [self.run.epsilon, self.delta, self.training.rounds, self.threat, self.colluding, sizes, *rows]
+        sums = None if self.sums is None else asdict(self.sums)
+        return [self.run.epsilon, self.delta, self.training.rounds, self.threat, sums, sizes, *rows]
 
     def bare(self) -> Self:
         """Return the plan with only its name, its unit and the values that determine its noise."""
@@ -321,7 +364,8 @@ class Plan:
         training += [optimiser.name, *map(float, (optimiser.learning_rate, optimiser.drop_after))]
         training += map(float, (optimiser.drop_factor, optimiser.momentum, optimiser.averaged))
         nodes = [[n.name, n.population, float(n.expected), float(n.noise_multiplier)] for n in self.nodes]
-        rest = [self.unit, self.units_of_a_person, self.threat, self.colluding]
+        sums = None if self.sums is None else asdict(self.sums)
+        rest = [self.unit, self.units_of_a_person, self.threat, sums]
         partition = json.dumps(self.partition, sort_keys=True)
         further: list[Any] = [] if own.release == GAUSSIAN else [own.release]
         further += [] if own.mixing is None else [asdict(own.mixing)]
@@ -365,8 +409,8 @@ class Plan:
         if self.unit == "image":
             # A reader of the ledger must know that several of the counted units belong to one patient.
             found["images_of_a_patient"] = self.units_of_a_person
-        if self.threat == SECURE_AGGREGATION:
-            found |= {"threat": self.threat, "colluding": self.colluding}
+        if self.sums is not None:
+            found["sums"] = asdict(self.sums)
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -402,6 +446,7 @@ class Plan:
                 network=NetworkSettings(**given.pop("network")),
                 training=TrainingSettings(**training),
                 nodes=tuple(NodeConstants(**node) for node in given.pop("nodes")),
+                sums=None if (sums := given.pop("sums", None)) is None else Sums(**sums),
                 **given,
             )
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:

@@ -11,6 +11,7 @@ from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.privacy import accounting
 from zetadp.privacy.calibration import noise_for_nodes, noise_for_sum
+from zetadp.privacy.exposure import single_messages
 
 OWN_DELTA = 1e-3
 """The largest delta at which a hospital judges a plan, unless the hospital itself writes another."""
@@ -20,12 +21,11 @@ TOLERANCE = 1.0005
 
 def noise_of_plan(plan: Plan) -> float:
     """Return the noise multiplier of every node's own message at which a plan costs at most the epsilon in its name."""
-    target, rounds = epsilon_value(plan.run.epsilon), plan.training.rounds
-    if plan.colluding is None:
-        probabilities = [float(plan.probability(node.name)) for node in plan.nodes]
-        return noise_for_nodes(target, plan.delta, probabilities, rounds * plan.open_rows)
-    sizes, expected = [node.population for node in plan.nodes], [node.expected for node in plan.nodes]
-    return noise_for_sum(target, plan.delta, sizes, expected, rounds, plan.colluding)
+    target = epsilon_value(plan.run.epsilon)
+    probabilities = [float(plan.probability(node.name)) for node in plan.nodes]
+    if plan.sums is None:
+        return noise_for_nodes(target, plan.delta, probabilities, plan.tries * plan.open_rows)
+    return noise_for_sum(target, plan.delta, probabilities, plan.tries, plan.sums.shares(len(plan.nodes)))
 
 
 def check_noise(plan: Plan) -> None:
@@ -35,9 +35,6 @@ def check_noise(plan: Plan) -> None:
         return
     if min(node.noise_multiplier for node in plan.nodes) == 0:
         found = "none"
-    elif plan.colluding is not None:
-        least, needed = min(node.noise_multiplier for node in plan.nodes), noise_of_plan(plan)
-        found = "" if least >= needed else f"a noise multiplier of {least:g} where {needed:g} is needed"
     else:
         distinct = {(node.population, node.expected, node.noise_multiplier): node.name for node in plan.nodes}
         cost = max(promise_of(plan, name).epsilon for name in distinct.values())
@@ -68,6 +65,8 @@ class Promise:
         Number of images of one patient if the unit is an image, else one.
     person
         Epsilon for a patient with all images.
+    alone
+        Of masked sums: epsilon for a patient with all images against anyone who could undo the masks. None without.
     """
 
     node: str
@@ -76,6 +75,7 @@ class Promise:
     delta: float
     images: int
     person: float
+    alone: float | None = None
 
     def __str__(self) -> str:
         if self.epsilon == math.inf:
@@ -83,11 +83,15 @@ class Promise:
         text = f"{self.node}: epsilon {rounded_up(self.epsilon)} for each {self.unit}, at delta {self.delta:g}"
         if self.images > 1:
             text += f"; for a patient with all {self.images} images {rounded_up(self.person)}"
+        if self.alone is not None:
+            text += f"; as long as masks hide single messages, without them {rounded_up(self.alone)}"
         return text
 
 
 def promise_of(plan: Plan, name: str, attempts: int = 1, delta: float | None = None) -> Promise:
-    """Return the cost of a number of attempts by a plan for the patients of a node, without other nodes' noise.
+    """Return the cost of a number of attempts by a plan for the patients of a node, as the server sees its releases.
+
+    Other nodes' noise counts in masked sums only.
 
     Parameters
     ----------
@@ -105,7 +109,10 @@ def promise_of(plan: Plan, name: str, attempts: int = 1, delta: float | None = N
         return Promise(name, plan.unit, math.inf, delta, images, math.inf)
     epsilon = accounting.epsilon(releases, delta)
     person = epsilon if images == 1 else accounting.epsilon_group(releases, delta, images)
-    return Promise(name, plan.unit, epsilon, delta, images, person)
+    alone = None
+    if plan.masked:
+        alone = accounting.epsilon(accounting.grouped(single_messages(releases), images), delta)
+    return Promise(name, plan.unit, epsilon, delta, images, person, alone)
 
 
 def check_promise(

@@ -36,6 +36,7 @@ from zetadp.privacy.contributions import (
     knows_units,
 )
 from zetadp.privacy.dropout import drops
+from zetadp.privacy.masked import MaskedSum
 from zetadp.privacy.mechanism import Draw
 
 
@@ -116,7 +117,14 @@ class Phase:
         return self.layout.flatten(dict(self.model.named_parameters())).detach()
 
 
-def do_round(phase: Phase, nodes: Sequence[Node], records: Records, outbox: Outbox, number: int) -> tuple[Tensor, int]:
+def do_round(
+    phase: Phase,
+    nodes: Sequence[Node],
+    records: Records,
+    outbox: Outbox,
+    number: int,
+    mask: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Tensor, int]:
     """Compute, record, store and release one round of all nodes, or repeat the messages of an interrupted run.
 
     A round that is already in the ledger is not released a second time if possible: stored messages are sent unchanged,
@@ -135,18 +143,21 @@ def do_round(phase: Phase, nodes: Sequence[Node], records: Records, outbox: Outb
         Ledger and stored messages. Nodes that cannot repeat their noise need one that stores.
     number
         The round, counted from zero.
+    mask
+        Adds the masks of one node to its part of a masked sum, shape (1, number), before anything is hashed, stored or
+        sent. A simulation of all nodes has none, and adds up their parts instead.
 
     Returns
     -------
     messages, not_finite
-        Messages of the nodes, of `Phase.message` numbers each, shape (node, number). And the number of units that
-        contributed zero because their contribution was not finite; zero for stored messages. A real node never sends
-        this number.
+        Messages of the nodes, of `Phase.message` numbers each, shape (node, number); of masked sums one row, in whole
+        steps of the grid. And the number of units that contributed zero because their contribution was not finite; zero
+        for stored messages. A real node never sends this number.
 
     Raises
     ------
     ValueError
-        If noise can be neither stored nor drawn again.
+        If noise can be neither stored nor drawn again, or a node's part of a masked sum would leave without masks.
     UserError
         If the round was answered already for other weights, if the ledger has lost the record of a stored message, or
         if a stored message is not the one that was sent.
@@ -155,6 +166,10 @@ def do_round(phase: Phase, nodes: Sequence[Node], records: Records, outbox: Outb
     if outbox.folder is None and not repeatable:
         raise ValueError("Expected a store of messages for noise that cannot be drawn again, found none.")
     weights = phase.weights()
+    kind = nodes[0].mechanism.event.kind
+    summed = isinstance(kind, MaskedSum)
+    if isinstance(kind, MaskedSum) and mask is None and len(nodes) < kind.shares:
+        raise ValueError(f"Expected masks for a part of a masked sum, or all its nodes, found {len(nodes)} nodes.")
 
     def computed(again: int) -> tuple[list[Draw], ClippedSums]:
         draws = [node.mechanism.draw(number, again=again) for node in nodes]
@@ -165,7 +180,10 @@ def do_round(phase: Phase, nodes: Sequence[Node], records: Records, outbox: Outb
             return node.mechanism.release(draw, total, again=again)
 
         # Each node has its own stream of noise, so the bytes do not depend on the order of the nodes.
-        return torch.stack(side_by_side(message, nodes, draws, sums))
+        messages = torch.stack(side_by_side(message, nodes, draws, sums))
+        if not summed:
+            return messages
+        return messages.sum(dim=0, keepdim=True) if mask is None else mask(messages)
 
     if (stored := outbox.replay(number, weights, records.inputs.device)) is not None:
         return stored, 0

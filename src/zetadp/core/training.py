@@ -126,7 +126,8 @@ def train(
         Settings that change speed, not the result.
     after_round
         Called after each round with the number of rounds done and the messages, shape (node, dimension), which are
-        everything that left the nodes. True ends training early, which the ledger does not count as cheaper.
+        everything that left the nodes. Of masked sums it is their mean, shape (1, dimension). True ends training early,
+        which the ledger does not count as cheaper.
 
     Raises
     ------
@@ -174,6 +175,7 @@ def train(
         for number in range(run.round, plan.training.rounds):
             messages, not_finite = do_round(phase, nodes, records, outbox, number)
             run.not_finite += 0 if protected else not_finite
+            messages = parts.received(messages)
             receiver.step(messages, number)
             done = run.round = number + 1
             if done % how.evaluate_every == 0 or done == plan.training.rounds:

@@ -13,7 +13,7 @@ from zetadp.base.validation import UserError, in_range, positive
 from zetadp.privacy import gaussian
 from zetadp.privacy.accounting import central_limit_mu, central_limit_noise, epsilon
 from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.threat import NodeRelease, effective_noise
+from zetadp.privacy.masked import MaskedSum
 
 EPSILONS = (1e-3, 1e3)
 """Range of targets. Below it, training fails in the noise; above it, there is no useful privacy."""
@@ -80,28 +80,21 @@ def noise_for_nodes(target: float, delta: float, sampling_probabilities: Sequenc
 
 
 def noise_for_sum(
-    target: float,
-    delta: float,
-    sizes: Sequence[int],
-    expected: Sequence[float],
-    rounds: int,
-    colluding: int,
+    target: float, delta: float, sampling_probabilities: Sequence[float], releases: int, shares: int
 ) -> float:
-    r"""Return the noise of every node at which the sum of the messages costs the worst node at most `target`.
+    r"""Return the share of noise of every node at which masked sums cost the worst node at most `target`.
 
-    A server that sees only the sum of the messages :math:`(S_j + N_j) / R_j`, and knows those of `colluding` nodes,
-    faces the noise of the others. With equal nodes, each adds :math:`\sigma / \sqrt{n - t}`, where :math:`\sigma` is
-    the noise that one node would need alone. With unequal nodes, the patients of a node with a small divisor R have
-    more weight in the sum. `threat.effective_noise` returns the noise against which their contribution stands.
+    With :math:`\sigma` the noise that one node would need alone, each of ``shares`` nodes adds
+    :math:`\sigma / \sqrt{shares}`. In a sum, everybody's contribution weighs the same.
 
     Parameters
     ----------
-    target, delta, rounds
-        As in `noise_for_epsilon`.
-    sizes, expected
-        Patients N and expected patients R of each node.
-    colluding
-        Nodes that collude with the server or are missing, fewer than there are nodes.
+    target, delta, sampling_probabilities
+        As in `noise_for_nodes`.
+    releases
+        Declared number of sums: the rounds, and the spare tries.
+    shares
+        Number of nodes that are relied on to add noise (`zetadp.privacy.masked.Sums.shares`).
 
     Returns
     -------
@@ -109,27 +102,17 @@ def noise_for_sum(
 
     Examples
     --------
-    >>> noise_for_epsilon(8, 1e-3, 1, 20), noise_for_sum(8, 1e-3, [44] * 5, [44] * 5, 20, colluding=1)
+    >>> noise_for_epsilon(8, 1e-3, 1, 20), noise_for_sum(8, 1e-3, [1.0] * 5, 20, shares=4)
     (2.1467, 1.0734)
     """
-    probabilities = [drawn / size for drawn, size in zip(expected, sizes, strict=True)]
-    if target == math.inf:
-        return noise_for_epsilon(target, delta, max(probabilities), rounds)
-
-    def seen(noise: float) -> list[float]:
-        releases = [NodeRelease(1.0, drawn, noise) for drawn in expected]
-        found = (effective_noise(releases, node, "server", colluding) for node in range(len(releases)))
-        return [value for value in found if value is not None]
-
-    alone = [noise_for_epsilon(target, delta, probability, rounds) for probability in probabilities]
-    noise = _rounded_up(max(needed / unit for needed, unit in zip(alone, seen(1.0), strict=True)))
+    alone = noise_for_nodes(target, delta, sampling_probabilities, releases)
+    if not alone:
+        return 0.0
+    probability, share = max(sampling_probabilities), _rounded_up(alone / math.sqrt(shares))
     # Compare the epsilon that will be stated, not the noise: the stated figure must not exceed the target.
-    while any(
-        epsilon({NoisySum(probability, value): rounds}, delta) > target
-        for probability, value in set(zip(probabilities, seen(noise), strict=True))
-    ):
-        noise = _next_up(noise)
-    return noise
+    while epsilon({MaskedSum(probability, share, shares): releases}, delta) > target:
+        share = _next_up(share)
+    return share
 
 
 def rounds_for(target: float, delta: float, sampling_probability: float, noise_multiplier: float) -> int:

@@ -16,13 +16,14 @@ from typing import Any, Self
 from zetadp.base.validation import UserError, did_you_mean, in_range, positive, whole
 from zetadp.privacy.directions import Direction
 from zetadp.privacy.kinds import Kind, NoisySum
+from zetadp.privacy.masked import MaskedSum
 from zetadp.privacy.threat import PERSONS as PERSONS
 from zetadp.privacy.threat import Unit as Unit
 
 COHORT_UNITS = (*PERSONS, "record")
 """What a cohort's units can be."""
 
-KINDS: Mapping[str, type[Kind]] = {kind.law: kind for kind in (NoisySum, Direction)}
+KINDS: Mapping[str, type[Kind]] = {kind.law: kind for kind in (NoisySum, Direction, MaskedSum)}
 """Every law of noise, by its name. There are no others: a release of another law is refused wherever it is read."""
 
 MOST = 10**9
@@ -221,6 +222,12 @@ class NodeHistory:
     def releases(self) -> int:
         """Number of releases, replays included."""
         return sum(self.mechanisms.values())
+
+    @property
+    def done(self) -> int:
+        """How many of the declared rounds are over: of masked sums, every try is a declared one."""
+        masked = any(isinstance(kind, MaskedSum) for kind in self.mechanisms)
+        return self.releases // self.count if masked else self.rounds
 
     def repeated(self, times: int) -> Self:
         """Return the history of as many rounds that are each like the whole of this one."""

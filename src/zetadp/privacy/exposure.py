@@ -20,7 +20,8 @@ from zetadp.privacy.accounting import MOST_RELEASES, Exposure
 from zetadp.privacy.events import COHORT_UNITS, Event, NodeHistory, Unit, histories
 from zetadp.privacy.kinds import Kind, NoisySum
 from zetadp.privacy.ledger import Attempt, read_ledger
-from zetadp.privacy.threat import CENTRAL_HOLDER, SECURE_AGGREGATION, Audience, NodeRelease, Threat, effective_noise
+from zetadp.privacy.masked import MaskedSum, Sums
+from zetadp.privacy.threat import CENTRAL_HOLDER, MASKED_SUMS, Audience, NodeRelease, Threat, effective_noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +66,9 @@ class Run:
         The largest number of rounds, fixed before the run. The guarantee is stated for it even after an early stop.
     partition
         The rule that assigned patients to nodes. Nodes with one name hold the same patients only if it is equal too.
-    colluding
-        None if each node's noise protects its own message. Otherwise the run was calibrated for a server that sees only
-        the sum of the messages and colludes with at most this number of nodes. In both cases the histories contain each
-        node's own noise. Figures from them alone, such as totals over runs, therefore assume that messages are visible.
+    sums
+        None if each node's noise protects its own message. Otherwise only sums of messages can be read, and this is
+        what they rely on. The kinds in the histories are then `MaskedSum`.
     images
         None if patients were drawn. If single images were drawn, the histories count images, and this is the number of
         images of one patient.
@@ -89,7 +89,7 @@ class Run:
     nodes: Mapping[str, NodeHistory]
     declared_rounds: int
     partition: str = ""
-    colluding: int | None = None
+    sums: Sums | None = None
     images: int | None = None
     noise: Literal["seeded", "os"] = "os"
     dimension: int | None = None
@@ -100,8 +100,8 @@ class Run:
     @property
     def threat(self) -> Threat:
         """The threat model that the run was calibrated for."""
-        if self.colluding is not None:
-            return SECURE_AGGREGATION
+        if self.sums is not None:
+            return MASKED_SUMS
         return "central" if set(self.nodes) == {CENTRAL_HOLDER} else "local"
 
     @property
@@ -122,16 +122,18 @@ class Run:
         if not self.nodes or empty:
             where = f"of node {empty[0]!r} " if empty else ""
             raise UserError(f"The ledger {where}of run {self.name!r} holds no rounds: train before accounting.")
-        if self.colluding is not None and self.colluding not in range(1, len(self.nodes)):
+        kinds = {kind for history in self.nodes.values() for kind in history.mechanisms}
+        if any(isinstance(kind, MaskedSum) != (self.sums is not None) for kind in kinds if kind.private):
             raise UserError(
-                f"Expected the ledger of run {self.name!r} to name from 1 to {len(self.nodes) - 1} colluding nodes, "
-                f"found {self.colluding}. The ledger is damaged: restore it."
+                f"Expected the ledger of run {self.name!r} to hold masked sums where it declares them, and nowhere "
+                "else. The ledger is damaged, or from another version."
             )
-        if self.colluding is not None and self.directions:
-            raise UserError(
-                f"The ledger of run {self.name!r} names colluding nodes and directions. The cost of a sum of "
-                "directions is not known: the ledger is damaged, or from another version."
-            )
+
+    @property
+    def shares(self) -> int:
+        """Fewest nodes that are relied on to add noise to a masked sum; zero without such sums."""
+        kinds = {kind for history in self.nodes.values() for kind in history.mechanisms}
+        return min((kind.shares for kind in kinds if isinstance(kind, MaskedSum)), default=0)
 
     @property
     def rows(self) -> bool:
@@ -205,6 +207,9 @@ def declared_run(name: str, header: Mapping[str, Any]) -> Run:
         for node in header["nodes"]
         if header.get("node") in (None, node["name"])
     ]
+    if "sums" in header:
+        shares = Sums(**header["sums"]).shares(len(header["nodes"]))
+        events = [replace(event, kind=masked(event.kind, shares)) for event in events]
     first = run_of(name, Attempt(dict(header), events))
     nodes = {node: history.repeated(first.declared_rounds) for node, history in first.nodes.items()}
     return replace(first, nodes=nodes)
@@ -218,14 +223,15 @@ def run_of(name: str, attempt: Attempt) -> Run:
     """
     header = attempt.header
     rounds = header["training"]["rounds"]
+    sums = Sums(**header["sums"]) if "sums" in header else None
     whole(1, MOST_RELEASES, **{"training.rounds": rounds})
     series = header.get("series")
     return Run(
         name,
         histories(attempt.releases()),
-        rounds,
+        rounds + (0 if sums is None else sums.spare),
         partition=json.dumps(header.get("partition", ""), sort_keys=True),
-        colluding=header["colluding"] if header.get("threat") == SECURE_AGGREGATION else None,
+        sums=sums,
         images=header.get("images_of_a_patient"),
         noise=header["noise"],
         dimension=header.get("dimension"),
@@ -258,8 +264,8 @@ def named(ledger: Path, part: str) -> Iterator[None]:
 def declared(history: NodeHistory, declared_rounds: int) -> Counter[Kind]:
     """Return the releases of a node up to the declared round. Rounds that did not happen count at the largest cost."""
     total = Counter(dict(history.mechanisms))
-    if history.rounds < declared_rounds:
-        total[_costliest(history)] += (declared_rounds - history.rounds) * history.count
+    if history.done < declared_rounds:
+        total[_costliest(history)] += (declared_rounds - history.done) * history.count
     return total
 
 
@@ -267,15 +273,22 @@ def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[
     """Return for each node what an audience has seen of it up to the declared round; None without such an audience.
 
     The other nodes are credited with the least noise that they ever add. Rounds in which some node released twice or
-    not at all count with the node's own noise (`NodeHistory.unshielded`). What the server sees depends on the run's
-    threat model; ``"messages"`` is what it sees without secure aggregation. The law of an average is known for Gaussian
-    noise only. Each audience therefore counts as seeing the single releases of another law.
+    not at all count with the node's own noise (`NodeHistory.unshielded`). Of masked sums, the server sees the noise of
+    the nodes that are relied on, and ``"messages"`` is what somebody sees who could undo the masks. The law of an
+    average is known for Gaussian noise only. Each audience therefore counts as seeing the single releases of another
+    law.
     """
     names = list(run.nodes)
     if run.directions:
         if audience == "node" and len(names) == 1:
             return None
         return {name: declared(history, run.declared_rounds) for name, history in run.nodes.items()}
+    if run.sums is not None and run.private:
+        known = {"server": run.sums.colluding, "node": 1, "reader": 0}.get(audience)
+        return {
+            name: _summed(declared(history, run.declared_rounds), run.sums.colluding, known)
+            for name, history in run.nodes.items()
+        }
     least = {name: _costliest(history).noise_multiplier for name, history in run.nodes.items()}
 
     def release(name: str, sigma: float) -> NodeRelease:
@@ -288,10 +301,34 @@ def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[
         for kind, count in declared(history, run.declared_rounds).items():
             own = kind.noise_multiplier
             releases = [release(other, own if other == name else least[other]) for other in names]
-            noise = effective_noise(releases, index, audience, run.colluding)
+            noise = effective_noise(releases, index, audience)
             if noise is None:
                 return None
             seen[name][NoisySum(kind.sampling_probability, noise)] += count - history.unshielded.get(kind, 0)
+    return seen
+
+
+def masked(kind: Kind, shares: int) -> Kind:
+    """Return a noisy sum as one of a number of nodes' parts of a masked sum; without noise, the kind as it is."""
+    return MaskedSum(kind.sampling_probability, kind.noise_multiplier, shares) if kind.private else kind
+
+
+def single_messages(exposure: Exposure) -> Counter[Kind]:
+    """Return the releases as somebody sees them who could undo all masks."""
+    return _summed(exposure, 0, None)
+
+
+def _summed(exposure: Exposure, colluding: int, known: int | None) -> Counter[Kind]:
+    """Return masked sums as somebody sees them who knows some nodes' noise; None can undo the masks.
+
+    Members of a sum are at least the nodes that are relied on, and those that may collude.
+    """
+    seen: Counter[Kind] = Counter()
+    for kind, count in exposure.items():
+        if isinstance(kind, MaskedSum):
+            seen[kind.with_shares(1 if known is None else kind.shares + colluding - known)] += count
+        else:
+            seen[kind] += count
     return seen
 
 
@@ -300,19 +337,20 @@ def of_patient(run: Run, total: Exposure) -> Counter[Kind]:
     return accounting.grouped(total, run.images or 1)
 
 
-def over_runs(runs: Sequence[Run], delta: float) -> dict[str, Counter[Kind]]:
-    """Return for each node the costliest exposure of one of its patients over all runs, with every message visible.
+def over_runs(runs: Sequence[Run], delta: float, *, unmasked: bool = False) -> dict[str, Counter[Kind]]:
+    """Return for each node the costliest exposure of one of its patients over all runs, as servers see it.
 
     Runs over the same nodes add up node by node. If other runs divide the cohort into other nodes (such as a central
     and a federated run), a patient's node there is not known, and the worst node at `delta` is assumed. Noise of other
-    nodes is never credited, not even in runs with simulated secure aggregation, because no protocol hid their messages.
-    If a run drew single images, the exposure is that of a patient with all images.
+    nodes is credited in masked sums only, and with ``unmasked`` not even there. If a run drew single images, the
+    exposure is that of a patient with all images.
     """
     partitions: dict[tuple[str, frozenset[tuple[str, int]]], dict[str, Counter[Kind]]] = {}
     for run in runs:
         totals = partitions.setdefault(run.division, {node: Counter() for node in run.nodes})
         for node, history in run.nodes.items():
-            totals[node] += of_patient(run, declared(history, run.declared_rounds))
+            exposure = declared(history, run.declared_rounds)
+            totals[node] += of_patient(run, single_messages(exposure) if unmasked else exposure)
     worst: dict[str, Counter[Kind]] = {}
     beforehand = declared_together(runs)
     for place, totals in enumerate(partitions.values()):
@@ -354,14 +392,15 @@ def accountant(exposures: Iterable[Exposure], *, beforehand: bool) -> str:
     return "Gaussian privacy filter" if exact else "Renyi privacy filter"
 
 
-def total(runs: Iterable[Run], delta: float) -> float:
+def total(runs: Iterable[Run], delta: float, *, unmasked: bool = False) -> float:
     """Return epsilon of all runs together for the most exposed patient; infinite if one run had no noise.
 
-    This is the one computation behind totals, limits and statements.
+    This is the one computation behind totals, limits and statements. With ``unmasked``, single messages of masked sums
+    count as visible.
     """
     several = list(runs)
     beforehand = declared_together(several)
-    exposures = over_runs(several, delta).values()
+    exposures = over_runs(several, delta, unmasked=unmasked).values()
     return max((cost(exposure, delta, beforehand=beforehand) for exposure in exposures), default=0.0)
 
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from zetadp.base.validation import in_range, positive
+from zetadp.privacy.masked import FARTHEST
 
 MOST_BITS = 31
 """Largest k. Squares of grid values up to 2**31 fit in int64."""
@@ -30,8 +31,6 @@ SMALLEST_BOUND = 2.0**-100
 """Smallest clipping norm. The largest is its inverse. Between the two, all scaling is exact."""
 PRECISION_BITS = 20
 """Truncation should lose less than 2**-20 of the noise and of the clipping norm."""
-FARTHEST = 64
-"""Standard deviations of noise for which sums have room. Larger noise has probability ``exp(-2048)``."""
 HALF = 32
 BLOCK = 1 << 17
 """Approximate number of coordinates in one pass. A pass contains at least one patient."""

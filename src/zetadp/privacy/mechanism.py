@@ -14,6 +14,8 @@ example, is drawn around that of the sum. A sum of zero has no direction, either
 the contributions cancel. A fixed public direction then replaces it. The accountant assumes that any two centres are
 opposite, including this one.
 
+A node's part of a `MaskedSum` skips step 4 and stays a whole number: its messages are added up before anybody divides.
+
 Two mechanisms do this. `SampledGaussian` draws from a seed: it is reproducible and protects nobody. The low-order bits
 of floating-point noise can reveal people, and an attacker could learn a seed. `ExactSampledGaussian` protects: each
 clipped gradient is truncated to an integer grid and its norm is checked in integers. Sums are exact, and the noise is
@@ -43,6 +45,7 @@ from zetadp.privacy.events import Event, sampling_probability
 from zetadp.privacy.exact import rounded_normal
 from zetadp.privacy.grid import Grid, from_grid
 from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.masked import MaskedSum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,7 +151,8 @@ class NodeMechanism(ABC):
 
         Returns
         -------
-        ``(clipped_sum + noise) / R``, or what another kind releases instead. The shape is that of the sum.
+        ``(clipped_sum + noise) / R``, or what another kind releases instead. The shape is that of the sum. A part of a
+        masked sum is int64, in steps of the grid, and has no masks yet: it must not leave the node like this.
 
         Raises
         ------
@@ -193,11 +197,17 @@ class SampledGaussian(NodeMechanism):
         Number of the node. It separates the node's random streams from those of other nodes.
     seed
         Seed of the run.
+    grid
+        The grid of the whole numbers that make a masked sum; None for all other kinds.
     """
 
-    def __init__(self, event: Event, place: int, *, seed: int, ledger: Ledger, rows: int = 1) -> None:
+    def __init__(
+        self, event: Event, place: int, *, seed: int, ledger: Ledger, rows: int = 1, grid: Grid | None = None
+    ) -> None:
         super().__init__(event, ledger=ledger, rows=rows)
-        self.place, self.seed = place, seed
+        self.place, self.seed, self.grid = place, seed, grid
+        if isinstance(event.kind, MaskedSum) != (grid is not None):
+            raise ValueError(f"Expected a grid for masked sums and for nothing else, found {event.kind} and {grid}.")
 
     def item_choices(self, round_number: int, purpose: Purpose = Purpose.IMAGES) -> np.random.Generator:
         """Return a generator with the node's own stream."""
@@ -212,6 +222,8 @@ class SampledGaussian(NodeMechanism):
         if not event.kind.private:
             return clipped_sum / event.expected
         generator = stream(self.seed, Purpose.NOISE, self.place, event.round, again)
+        if isinstance(event.kind, MaskedSum) and self.grid is not None:
+            return with_noise(clipped_sum, self.grid.noise_scale(event.kind.share), source=generator.bytes)
         return event.kind.sample(clipped_sum, event.clip, event.expected, generator)
 
 
@@ -251,14 +263,28 @@ class ExactSampledGaussian(NodeMechanism):
 
     def _privatised(self, event: Event, clipped_sum: Tensor, again: int) -> Tensor:
         """Add exact noise to the integer sum. The conversion to float comes last and is post-processing."""
+        if isinstance(event.kind, MaskedSum):
+            return with_noise(clipped_sum, self.grid.noise_scale(event.kind.share))
         scale = self.grid.noise_scale(event.noise_multiplier)
-
-        def noisy(part: Tensor) -> Tensor:
-            noise = torch.from_numpy(rounded_normal(len(part), scale))
-            return from_grid(part + to_device(noise, part.device), self.grid, event.expected)
-
         # In parts, because the integer noise of many rows would need more memory than the rows themselves.
-        return torch.cat([noisy(part) for part in torch.split(clipped_sum, NOISY_AT_ONCE)])
+        parts = torch.split(clipped_sum, NOISY_AT_ONCE)
+        return torch.cat([from_grid(with_noise(part, scale), self.grid, event.expected) for part in parts])
+
+
+def with_noise(clipped_sum: Tensor, scale: Fraction, *, source: ByteSource = os.urandom) -> Tensor:
+    """Return an integer sum with rounded normal noise.
+
+    Parameters
+    ----------
+    clipped_sum
+        int64, shape (number,).
+    scale
+        Standard deviation of the noise, in steps of the grid.
+    source
+        Source of random bytes. Another one than the operating system's protects nobody.
+    """
+    noise = torch.from_numpy(rounded_normal(len(clipped_sum), scale, source=source))
+    return clipped_sum + to_device(noise, clipped_sum.device)
 
 
 def drawn_places(size: int, draw: Callable[[int], np.ndarray]) -> np.ndarray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -32,7 +32,7 @@ from zetadp.privacy.exposure import (
     total,
 )
 from zetadp.privacy.ledger import Attempt, read_ledger
-from zetadp.privacy.threat import NOTHING_HIDDEN, SECURE_AGGREGATION, Audience, adversary, assumptions
+from zetadp.privacy.threat import MASKED_SUMS, NOTHING_HIDDEN, Audience, adversary, assumptions
 
 NoiseSource: TypeAlias = Literal["seeded", "os"]
 
@@ -73,16 +73,16 @@ def run_statement(
     epsilons = {node: accounting.epsilon(exposure, delta) for node, exposure in totals.items()}
     worst = max(epsilons, key=lambda node: epsilons[node])
     kinds = distinct(totals.values())
-    summed = run.threat == SECURE_AGGREGATION
+    summed = run.threat == MASKED_SUMS and run.private
     unhidden = any(each.private and each.noise == "seeded" for each in earlier)
-    guarantee = _guarantee(private=run.private, noise_source=run.noise, simulated=summed or unhidden)
+    guarantee = _guarantee(private=run.private, noise_source=run.noise, simulated=unhidden)
     audiences = {audience: _audience(run, weights, audience, delta) for audience in _audiences(run)}
     alone = audiences["messages"] if summed else None
     together = _with_earlier(run, earlier)
-    # In a sum, several contributions of one person are under the same noise, so their costs do not compose. The costs
-    # of single messages compose and are an upper bound.
+    # In a sum, contributions of one person at two nodes are under the same noise, so their costs do not compose. The
+    # costs of single messages compose and are an upper bound.
     open_totals = (seen_by(run, weights, "messages") or {}) if summed else totals
-    whole = _of_all_images(run, run.unit, open_totals.values(), delta, summed=summed) if run.images else None
+    whole = _of_all_images(run, run.unit, totals.values(), delta) if run.images else None
     return {
         "kind": "run",
         "name": run.name,
@@ -96,9 +96,9 @@ def run_statement(
         **wording.setting(unit, run.noise, noisy=run.private, directions=run.directions),
         "threat": {
             "model": run.threat,
-            "colluding": run.colluding,
-            "against": adversary(run.threat, run.colluding, len(run.nodes)) if run.private else "against nobody",
-            "assumes": assumptions(run.threat, run.colluding, len(run.nodes)) if run.private else NOTHING_HIDDEN,
+            "sums": None if run.sums is None else {**asdict(run.sums), "shares": run.shares},
+            "against": adversary(run.threat, run.sums) if run.private else "against nobody",
+            "assumes": assumptions(run.threat, run.sums, run.shares) if run.private else NOTHING_HIDDEN,
             "epsilon_single_messages": alone and alone["epsilon"],
         },
         "delta": delta,
@@ -125,11 +125,11 @@ def run_statement(
     }
 
 
-def _of_all_images(run: Run, unit: Unit, totals: Iterable[Exposure], delta: float, *, summed: bool) -> dict[str, Any]:
+def _of_all_images(run: Run, unit: Unit, totals: Iterable[Exposure], delta: float) -> dict[str, Any]:
     """Return the cost of a run that draws single images, for a patient or record with all of its images."""
     images = run.images or 1
     worst = max(accounting.epsilon_group(total, delta, images) for total in distinct(totals))
-    return {"unit": unit, "images": images, "epsilon": _number(worst), "single_messages": summed}
+    return {"unit": unit, "images": images, "epsilon": _number(worst)}
 
 
 def _with_earlier(run: Run, earlier: Sequence[Run]) -> dict[str, Any] | None:
@@ -140,12 +140,8 @@ def _with_earlier(run: Run, earlier: Sequence[Run]) -> dict[str, Any] | None:
     epsilon = total(runs, run.delta) if all(each.private for each in runs) else math.inf
     seeded = sum(each.private and each.noise == "seeded" for each in earlier)
     found: dict[str, Any] = {"number": len(earlier), "epsilon_together": _number(epsilon), "seeded": seeded}
-    counted = [
-        *(["every message as visible"] if any(each.colluding for each in runs) else []),
-        *([f"all images of a {run.unit} together"] if any(each.images for each in runs) else []),
-    ]
-    if counted:
-        found["counted"] = " and ".join(counted)
+    if any(each.images for each in runs):
+        found["counted"] = f"all images of a {run.unit} together"
     return found
 
 
@@ -207,8 +203,8 @@ def total_statement(
     """Return the privacy statement of a cohort after all runs on it.
 
     One run's epsilon is for a hospital that trains once. Here every run counts: first the private runs alone, then all
-    runs. Runs with secure aggregation count with the cost of their single messages, because no protocol hid these. The
-    second total is "none" as soon as one run had no noise, or anything computed from training patients was released
+    runs. Runs with masked sums count as their servers see them, and beside it with their single messages. The second
+    total is "none" as soon as one run had no noise, or anything computed from training patients was released
     without noise.
 
     Parameters
@@ -235,18 +231,19 @@ def total_statement(
     private = [run for run in runs if run.private]
     broken = [run.name for run in runs if not run.private] + list(unnoised)
     rows = _private_rows(private, delta, unit)
-    summed = [run.name for run in private if run.threat == SECURE_AGGREGATION]
+    summed = [run.name for run in private if run.threat == MASKED_SUMS]
     by_image = [run.name for run in private if run.images]
+    unmasked = _unmasked(private, delta, summed) if summed else None
     guarantee = _guarantee(private=bool(private), noise_source=noise)
     claim = wording.claim_sentence(guarantee, unit, float(rows["epsilon"]), delta)
     return {
         "kind": "total",
-        "statement": wording.total_sentences(claim, private, broken, unit, shared or {}),
+        "statement": wording.total_sentences(claim, private, broken, unit, shared or {}, unmasked),
         "guarantee": "none" if broken else guarantee,
         **wording.setting(unit, noise, noisy=bool(private), directions=any(r.directions for r in private)),
         "delta": delta,
         "private_rows": rows,
-        "single_messages": {"runs": summed, "counted": "every message as visible"} if summed else None,
+        "single_messages": unmasked,
         "of_all_images": {"runs": by_image, "counted": f"all images of a {unit} together"} if by_image else None,
         "all_rows": {
             "runs": len(runs),
@@ -259,12 +256,17 @@ def total_statement(
     }
 
 
+def _unmasked(private: Sequence[Run], delta: float, summed: Sequence[str]) -> dict[str, Any]:
+    """Return the total in which the messages of masked sums count as visible, and the runs that have such sums."""
+    return {"runs": list(summed), "epsilon": _number(total(private, delta, unmasked=True))}
+
+
 def _worst(totals: Iterable[Exposure], delta: float) -> float:
     return max(accounting.epsilon(total, delta) for total in totals)
 
 
 def _audiences(run: Run) -> tuple[Audience, ...]:
-    if run.threat == SECURE_AGGREGATION:
+    if run.threat == MASKED_SUMS:
         return ("server", "messages", "node", "reader")
     return ("server", "node", "reader")
 

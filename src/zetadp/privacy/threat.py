@@ -1,8 +1,8 @@
 """Threat models: against whom the quoted epsilon of a run holds, its assumptions, and what each audience sees.
 
-``local``: the noise of every node protects its own message, and the node trusts no one else. ``secure_aggregation``:
-each node adds less noise, because the server is assumed to see only the sum of the messages. No protocol that ensures
-this is implemented here, so such a run is a simulation. ``central``: one trusted holder has all data.
+``local``: the noise of every node protects its own message, and the node trusts no one else. ``masked_sums``: each node
+adds less noise, because masks hide its message and only the sum of all messages can be read (`zetadp.privacy.masked`).
+``central``: one trusted holder has all data.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
 from zetadp.base.validation import one_of, positive
+from zetadp.privacy.masked import Sums
 
-Threat: TypeAlias = Literal["local", "secure_aggregation", "central"]
+Threat: TypeAlias = Literal["local", "masked_sums", "central"]
 
 Unit: TypeAlias = Literal["patient", "speaker", "record", "image"]
 """The unit that is drawn, clipped and hidden. The person behind a record or an image may contribute others as well."""
@@ -22,7 +23,7 @@ Unit: TypeAlias = Literal["patient", "speaker", "record", "image"]
 PERSONS = ("patient", "speaker")
 """Units that are whole persons."""
 
-SECURE_AGGREGATION: Threat = "secure_aggregation"
+MASKED_SUMS: Threat = "masked_sums"
 
 CENTRAL_HOLDER = "central"
 """Name of the only node of a run with a central holder, and of the arm that has such a holder by default."""
@@ -36,47 +37,52 @@ def threat_of_arm(arm: str, declared: str | None) -> Threat:
 
     Examples
     --------
-    >>> threat_of_arm("federated", None), threat_of_arm("central", None), threat_of_arm("secure", "secure_aggregation")
-    ('local', 'central', 'secure_aggregation')
+    >>> threat_of_arm("federated", None), threat_of_arm("central", None), threat_of_arm("sums", "masked_sums")
+    ('local', 'central', 'masked_sums')
     """
     if declared is None:
         return "central" if arm == CENTRAL_HOLDER else "local"
-    one_of(("local", SECURE_AGGREGATION, "central"), threat=declared)
+    one_of(("local", MASKED_SUMS, "central"), threat=declared)
     return cast("Threat", declared)
 
 
 def arm_shown(arm: str, threat: str) -> str:
-    """Return an arm's name for tables and figures, which says that a protocol is simulated.
+    """Return an arm's name for tables and figures, which says where only sums are read.
 
     Examples
     --------
-    >>> arm_shown("federated", "local"), arm_shown("secure", "secure_aggregation")
-    ('federated', 'secure (secure aggregation, simulated)')
+    >>> arm_shown("federated", "local"), arm_shown("together", "masked_sums")
+    ('federated', 'together (masked sums)')
     """
-    return f"{arm} (secure aggregation, simulated)" if threat == SECURE_AGGREGATION else arm
+    return f"{arm} (masked sums)" if threat == MASKED_SUMS else arm
 
 
-def adversary(threat: Threat, colluding: int | None, nodes: int) -> str:
+def adversary(threat: Threat, sums: Sums | None) -> str:
     """Return against whom the quoted epsilon holds, as the end of a sentence."""
-    if threat == SECURE_AGGREGATION:
-        return (
-            f"against a server that sees nothing but the sum of the messages and colludes with at most {colluding} of "
-            f"the {nodes} nodes"
-        )
+    if sums is not None:
+        others = f", together with at most {sums.colluding} other node(s)" if sums.colluding else ""
+        return f"against a server that may deviate in any way{others}, as long as the masks hide single messages"
     return "against whoever sees every model" if threat == "central" else "against the server"
 
 
-def assumptions(threat: Threat, colluding: int | None, nodes: int) -> str:
-    """Return the assumptions of the quoted epsilon, in whole sentences."""
-    if threat == SECURE_AGGREGATION:
-        honest = nodes - (colluding or 0)
+def assumptions(threat: Threat, sums: Sums | None, shares: int = 0) -> str:
+    """Return the assumptions of the quoted epsilon, in whole sentences.
+
+    Parameters
+    ----------
+    threat, sums
+        The threat model, and what masked sums rely on.
+    shares
+        Number of nodes that are relied on to add noise to a sum.
+    """
+    if sums is not None:
         return (
-            "Secure aggregation, simulated. The server is honest but curious: it follows the rules of training, and "
-            "keeps everything that it sees. It sees the sum of the messages of a round and no single message. That "
-            "would need a protocol, and none is implemented here: in this run the single messages are visible. At most "
-            f"{colluding} of the {nodes} nodes collude with the server or are missing; the other {honest} add their "
-            f"noise, which is calibrated so that {honest} of them suffice. With fewer than {honest} messages a round "
-            "would be void; in the simulation all nodes send theirs."
+            f"Masked sums: every message is hidden by masks that cancel only in the sum. The server may deviate in any "
+            f"way and learn all that {sums.colluding} other node(s) know, the same ones in the whole run. The keys of "
+            f"the nodes have to be authentic, which each node checks by the digest of the roster that it approved. At "
+            f"least {shares} nodes add independent noise to every sum; {sums.missing} may be missing. The masks cannot "
+            "be told from random numbers by anyone with bounded means: this part of the claim is computational. "
+            "Nothing is claimed about whether the sum is right, or whether the training comes to an end."
         )
     if threat == "central":
         return (
@@ -119,17 +125,14 @@ class NodeRelease:
         return self.noise_multiplier * self.clip * self.weight / self.expected if self.noise_multiplier else 0.0
 
 
-def effective_noise(
-    nodes: Sequence[NodeRelease], node: int, audience: Audience, colluding: int | None = None
-) -> float | None:
+def effective_noise(nodes: Sequence[NodeRelease], node: int, audience: Audience) -> float | None:
     r"""Return the noise multiplier that protects a patient of one node against one audience.
 
     An audience that receives each node's own message faces only that node's noise. A reader of the models sees only the
     average, with the noise of all nodes. Another node also sees the average, and can subtract its own message; the
-    worst such node counts. A server that sees only sums is like a reader who can subtract the messages of nodes that
-    collude with it: the patient's node adds :math:`B w_i / R_i` to the average, under noise of variance
-    :math:`\sum_j (\sigma_j B_j w_j / R_j)^2` over the other honest nodes and itself. Figures for averages hold only if
-    the nodes that they credit do add their noise.
+    worst such node counts. The patient's node adds :math:`B w_i / R_i` to the average, under noise of variance
+    :math:`\sum_j (\sigma_j B_j w_j / R_j)^2`. Figures for averages hold only if the nodes that they credit do add their
+    noise.
 
     Parameters
     ----------
@@ -140,9 +143,6 @@ def effective_noise(
     audience
         ``"messages"`` (whoever sees each node's message), ``"server"`` (alone or with others), ``"node"`` (one other
         node) or ``"reader"``.
-    colluding
-        None if the server sees each node's message. Otherwise it sees only their sum, and this number of other nodes
-        reveal their messages to it. These are the nodes whose noise would have helped most.
 
     Returns
     -------
@@ -150,22 +150,20 @@ def effective_noise(
 
     Examples
     --------
-    With four equal nodes, three of them honest, each adds the noise of a single node divided by the root of three:
+    A reader faces the noise of all four nodes:
 
-    >>> round(effective_noise([NodeRelease(1, 24, 2 / 3**0.5)] * 4, 0, "server", colluding=1), 12)
-    2.0
+    >>> effective_noise([NodeRelease(1, 24, 2.0)] * 4, 0, "reader")
+    4.0
     """
     one_of(("messages", "server", "node", "reader"), audience=audience)
-    if colluding is not None and not 0 <= colluding < len(nodes):
-        raise ValueError(f"Expected from 0 to {len(nodes) - 1} nodes that collude, found {colluding}.")
-    if audience == "messages" or (audience == "server" and colluding is None):
+    if audience in ("messages", "server"):
         return nodes[node].noise_multiplier
     if audience == "node" and len(nodes) == 1:
         return None
-    known = {"reader": 0, "node": 1, "server": colluding or 0}[audience]
     own = nodes[node]
     variances = [other.noise**2 for other in nodes]
     others = sorted(variance for index, variance in enumerate(variances) if index != node)
     # Weight of one patient's clipped contribution in the average.
     unit = own.clip * own.weight / own.expected
-    return math.sqrt(math.fsum([variances[node], *others[: len(others) - known]])) / unit
+    credited = others[:-1] if audience == "node" else others
+    return math.sqrt(math.fsum([variances[node], *credited])) / unit

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from zetadp.base.epsilon import rounded_up
 from zetadp.privacy.events import PERSONS, Unit
-from zetadp.privacy.threat import SECURE_AGGREGATION, adversary
+from zetadp.privacy.threat import adversary
 
 if TYPE_CHECKING:
     from zetadp.privacy.exposure import Run
@@ -34,10 +34,7 @@ _AVERAGES_OF_DIRECTIONS = "computed from the directions that the nodes sent, so 
 
 _AUDIENCES: dict[Audience, str] = {
     "server": "Anyone who receives this node's own messages: the server, alone or together with any other nodes.",
-    "messages": (
-        "A server that sees the node's own messages, alone or together with any other nodes. This figure holds without "
-        "a protocol that hides them. This run had none."
-    ),
+    "messages": ("Anyone who could undo the masks of this node's messages. This figure does not rest on cryptography."),
     "node": (
         "One other node, which knows its own noise and sees every intermediate model. Holds only if the server shows "
         "nothing but averages and all remaining nodes add their noise. What the rounding of single messages may reveal "
@@ -49,11 +46,15 @@ _AUDIENCES: dict[Audience, str] = {
     ),
 }
 
-_SUMS = (
-    "The server, honest but curious, together with at most {colluding} other node(s). Holds only if it sees nothing "
-    "but the sum of the messages of a round and the remaining nodes add their noise; no protocol for that is "
-    "implemented."
-)
+_SUMS: dict[Audience, str] = {
+    "server": (
+        "The server, which may deviate in any way, together with at most {colluding} other node(s). Holds if the "
+        "nodes' keys are authentic, at least {shares} nodes add independent noise, and the masks cannot be told from "
+        "random numbers."
+    ),
+    "node": "One other node, which knows its own noise and sees every intermediate model.",
+    "reader": "Readers of every intermediate model.",
+}
 
 _COVERS = (
     "every model of every round, the final one included, and anything computed from them",
@@ -97,30 +98,29 @@ def claim_sentence(
     """Return the claim in one sentence. It holds in the run's threat model, or for a total against the server."""
     if guarantee == "none":
         return "No guarantee: without noise, a model may reveal whom it was trained on."
-    against = adversary("local", None, 0) if run is None else adversary(run.threat, run.colluding, len(run.nodes))
+    against = adversary("local", None) if run is None else adversary(run.threat, run.sums)
     what = "Training"
     if run is not None and run.rows:
         what, against = "The release", "against anyone who has the rows"
     claim = f"({_shown(epsilon)}, {delta:g})-differentially private for each training {unit}, {against}"
-    if alone is not None:
-        return (
-            "Simulated, protecting nobody: with noise that is not from a seed and a protocol for secure aggregation, "
-            f"which is not implemented here, training would be {claim}. Against a server that sees single messages, "
-            f"epsilon is {_shown(alone['epsilon'])}."
-        )
+    open_messages = (
+        f" Without cryptography, against anyone who could undo the masks, epsilon is {_shown(alone['epsilon'])}."
+        if alone is not None
+        else ""
+    )
     if guarantee == "simulated":
-        return f"Simulated, protecting nobody: with noise that is not from a seed, {what.lower()} would be {claim}."
-    return f"{what} was {claim}."
+        text = f"Simulated, protecting nobody: with noise that is not from a seed, {what.lower()} would be {claim}."
+        return text + open_messages
+    return f"{what} was {claim}.{open_messages}"
 
 
 def whole_sentence(whole: Mapping[str, Any] | None) -> str:
     """Return a sentence on the cost of a run that draws single images, for a person with all images."""
     if whole is None or whole["epsilon"] == "inf":
         return ""
-    seen = " where single messages are seen" if whole["single_messages"] else ""
     return (
         f" That is per image and protects no {whole['unit']}: a {whole['unit']} has {whole['images']} images, and the "
-        f"true epsilon for all of them at the same delta{seen} is {_shown(whole['epsilon'])}."
+        f"true epsilon for all of them at the same delta is {_shown(whole['epsilon'])}."
     )
 
 
@@ -143,9 +143,17 @@ def earlier_sentence(together: Mapping[str, Any] | None) -> str:
 
 
 def total_sentences(
-    claim: str, private: Sequence[Run], broken: Sequence[str], unit: Unit, shared: Mapping[str, int]
+    claim: str,
+    private: Sequence[Run],
+    broken: Sequence[str],
+    unit: Unit,
+    shared: Mapping[str, int],
+    unmasked: Mapping[str, Any] | None,
 ) -> str:
-    """Return the claim of all runs with noise, what else counts in the total, and the runs that break it."""
+    """Return the claim of all runs with noise, what else counts in the total, and the runs that break it.
+
+    ``unmasked`` has the total in which single messages of masked sums count as visible, if there are any.
+    """
     text = claim
     if private:
         text = f"{len(private)} private run(s) together: {text}"
@@ -153,10 +161,10 @@ def total_sentences(
         text += " If one holder had all data, this protects against those who see its models, not against the holder."
     if private and broken:
         text += f" Everything together: no guarantee, because of {len(broken)} release(s) without noise."
-    if summed := sum(run.threat == SECURE_AGGREGATION for run in private):
+    if unmasked is not None:
         text += (
-            f" Secure aggregation was simulated in {summed} of the private runs: no protocol hid their messages, "
-            "so they count with the cost of their single messages."
+            f" In {len(unmasked['runs'])} of the private runs masks hide single messages. Against anyone who could "
+            f"undo them, epsilon of all private runs together is {_shown(unmasked['epsilon'])}."
         )
     if by_image := sum(bool(run.images) for run in private):
         text += (
@@ -175,8 +183,8 @@ def public_sentences(unit: Unit, backbone: str) -> str:
 
 def assumption(run: Run, audience: Audience) -> str:
     """Return a description of an audience, and the assumptions of its figure."""
-    if audience == "server" and run.threat == SECURE_AGGREGATION:
-        return _SUMS.format(colluding=run.colluding)
+    if run.sums is not None and audience in _SUMS:
+        return _SUMS[audience].format(colluding=run.sums.colluding, shares=run.shares)
     if run.directions and audience != "server":
         who = "One other node sees" if audience == "node" else "Readers see"
         return f"{who} averages that are {_AVERAGES_OF_DIRECTIONS}"

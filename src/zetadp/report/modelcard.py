@@ -9,7 +9,7 @@ from typing import Any
 from zetadp.base.epsilon import UNCLIPPED, epsilon_label, epsilon_shown, epsilon_value, judged, rounded_up
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.core.task import Words
-from zetadp.privacy.threat import PERSONS, SECURE_AGGREGATION, arm_shown
+from zetadp.privacy.threat import MASKED_SUMS, PERSONS, arm_shown
 from zetadp.report import notes
 from zetadp.report.page import filled
 from zetadp.report.rendering import to_markdown
@@ -70,7 +70,7 @@ def model_card(
         person=privacy["unit"] if privacy["unit"] in PERSONS else PERSONS[0],
         private=math.isfinite(epsilon_value(epsilon)),
         seeded=privacy["noise_source"] == "seeded",
-        sums=threat == SECURE_AGGREGATION,
+        sums=threat == MASKED_SUMS,
         power=_power(privacy["trade_off"]),
         start=metrics.get("public_start"),
         by_class=_by_class(metrics) if "classes" in metrics else None,

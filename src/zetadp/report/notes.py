@@ -10,7 +10,7 @@ import pandas as pd
 
 from zetadp.base.epsilon import UNCLIPPED, epsilon_order, epsilon_shown, epsilon_value, judged, rounded_up
 from zetadp.nn.settings import SLICE, TOGETHER, VOLUME
-from zetadp.privacy.threat import SECURE_AGGREGATION
+from zetadp.privacy.threat import MASKED_SUMS
 from zetadp.report.tables import EPSILON_TOLERANCE, holders, is_simulated, metric_shown
 
 INFINITY_NOTE = "ε = ∞: gradients are clipped but get no noise. These runs carry no privacy guarantee."
@@ -102,14 +102,14 @@ def _target(epsilon: str) -> str:
 
 
 def _sums(private: pd.DataFrame) -> list[str]:
-    """Return, for each arm with simulated secure aggregation, the assumption of its epsilon, and epsilon without it."""
+    """Return, for each arm with masked sums, the assumption of its epsilon, and epsilon without it."""
     found = []
-    for arm, group in private[private["threat"] == SECURE_AGGREGATION].groupby("arm"):
+    for arm, group in private[private["threat"] == MASKED_SUMS].groupby("arm"):
         figures = _at_epsilons(group, "epsilon_single_messages")
         found.append(
-            f"Arm {arm}: secure aggregation, simulated. ε holds against a server that sees nothing but the sum of the "
-            f"messages and colludes with at most {int(group['colluding'].max())} node(s); no protocol is implemented. "
-            f"Against a server that sees single messages it is {figures}."
+            f"Arm {arm}: masked sums. ε holds as long as masks hide single messages, against a server that may deviate "
+            f"and colludes with at most {int(group['colluding'].max())} node(s). Against anyone who could undo the "
+            f"masks it is {figures}."
         )
     return found
 

@@ -69,7 +69,7 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
     -------
     Data frame sorted by network, arm, epsilon (infinity last) and seed. ``value`` is the task's ``metric``, in [0, 1].
     ``epsilon`` is the target that names the run, ``epsilon_stated`` the figure of its privacy statement, and ``threat``
-    the statement's threat model. ``epsilon_single_messages`` is None unless that is secure aggregation. The columns
+    the statement's threat model. ``epsilon_single_messages`` is None unless that is masked sums. The columns
     ``per_patient``, ``per_patient_images``, ``per_class``, ``confusion``, ``classes``, ``nodes`` and ``node_metric``
     hold objects. The columns of `OF_CLASSES` are None for tasks that are no classification.
 
@@ -273,7 +273,7 @@ def _threat(privacy: Mapping[str, Any]) -> dict[str, Any]:
     alone = threat.get("epsilon_single_messages")
     return {
         "threat": threat["model"],
-        "colluding": threat.get("colluding"),
+        "colluding": (threat.get("sums") or {}).get("colluding"),
         "epsilon_single_messages": None if alone is None else float(alone),
     }
 

@@ -26,6 +26,7 @@ from zetadp.core.settings import TrainingSettings
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.kinds import NoisySum
+from zetadp.privacy.masked import Sums
 from zetadp.report.attackfigure import audit_figure
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.rendering import to_markdown
@@ -227,7 +228,7 @@ def test_the_script_audits_each_mechanism_of_the_grid_once_at_the_node_that_draw
         declared(*central, arm="central").with_noise(2.0),
         declared(*federated, epsilon="1").with_noise(9.0),
         declared(*federated).with_noise(2.0),
-        declared(*federated, arm="secure", threat="secure_aggregation", colluding=1).with_noise(2.0),
+        declared(*federated, arm="sums", threat="masked_sums", sums=Sums(0)).with_noise(2.0),
         declared([12, 10], [12.0, 10.0], 7).with_noise(5.0),
         declared(*federated, unit="image", units_of_a_person=2).with_noise(3.0),
     ]

@@ -243,7 +243,7 @@ def test_the_ledger_of_a_training_leaves_nothing_open(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("header", "words"),
     [
-        ({"threat": "secure_aggregation"}, "lacks the key 'colluding'"),
+        ({"sums": {"colluding": "many"}}, "many"),
         ({"noise": "laser"}, "laser"),
         ({"unit": "image"}, "image"),
         ({"delta": 2}, "delta"),

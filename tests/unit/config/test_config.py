@@ -20,6 +20,7 @@ from zetadp.config.experiment import Config
 from zetadp.config.load import load_config, overlay, schema
 from zetadp.core.plan import Plan, RunName
 from zetadp.core.pretrained import trained_on
+from zetadp.privacy.masked import Sums
 
 ROOT = Path(__file__).parents[3]
 SCENARIOS = sorted([*ROOT.glob("workflow/scenarios/*.yaml"), *ROOT.glob("papers/*/scenarios/*.yaml")])
@@ -52,7 +53,7 @@ PAPER = {
 }
 """The smallest configuration of the paper's cohort."""
 SIMULATED = merged(PAPER, {"cohort": {"name": "phantom-x", "source": "simulated"}, "privacy": {"noise": "seeded"}})
-SUMS = merged(SIMULATED, {"arms": {"mine": {"threat": "secure_aggregation", "expected_patients": 24, "rounds": 5}}})
+SUMS = merged(SIMULATED, {"arms": {"mine": {"threat": "masked_sums", "expected_patients": 24, "rounds": 5}}})
 PER_IMAGE = merged(SIMULATED, {"networks": {"complex": {"training": {"unit": "image"}}}})
 DIRECTED = merged(SUMS, {"networks": {"complex": {"training": {"release": "von_mises_fisher"}}}})
 MINE = merged(
@@ -167,17 +168,13 @@ FAULTS = [
     (PAPER, own({"mixing": {"rows": 3}}), "networks.own.training.mixing", "mixed_rows"),
     (PAPER, own(AT_ONCE, {**HEAD, "taper": 1.0}), "networks.own.taper", "class_means"),
     (PAPER, own(AT_ONCE, {}), "networks.own.training.estimator", "head"),
-    # Secure aggregation and directions, which are simulated
-    (SUMS, {"privacy": {"noise": "os"}}, "arms.mine.threat", "no protocol"),
-    (merged(SUMS, {"cohort": {"name": "real", "source": "download"}, "privacy": {"noise": "os"}}), {},
-     "arms.mine.threat", "real"),
-    (SUMS, {"engine": "flower", "privacy": {"noise": "os"}}, "arms.mine.threat", "flower"),
-    (SUMS, {"arms": {"mine": {"colluding": 11}}}, "arms.mine.colluding", "11"),
-    (SUMS, {"arms": {"mine": {"colluding": 0}}}, "arms.mine.colluding", "0"),
-    (SUMS, {"arms": {"federated": {"colluding": 3}}}, "arms.federated.colluding", "3"),
+    # Masked sums and directions
+    (merged(SUMS, grid(arms=["mine"])), {"arms": {"mine": {"sums": {"colluding": 10}}}}, "arms.mine.sums", "10"),
+    (SUMS, {"arms": {"mine": {"sums": {"colluding": -1}}}}, "arms.mine.sums.colluding", "-1"),
+    (SUMS, {"arms": {"federated": {"sums": {"missing": 3}}}}, "arms.federated.sums", "masked_sums"),
     (DIRECTED, {"privacy": {"noise": "os"}}, "networks.complex.training.release", "no exact sampler"),
     (DIRECTED, {"engine": "flower", "privacy": {"noise": "os"}}, "networks.complex.training.release", "flower"),
-    (DIRECTED, grid(arms=["mine"]), "runs.0", "secure_aggregation"),
+    (DIRECTED, grid(arms=["mine"]), "runs.0", "masked_sums"),
     (SUMS, {"training": {"release": "von_mises_fisher"}, "privacy": {"noise": "os"}},
      "training.release", "no exact sampler"),
     (PAPER, {"engine": "flower", "privacy": {"noise": "seeded"}}, "privacy.noise", "flower"),
@@ -239,10 +236,15 @@ def test_a_fault_is_named_once_at_its_key(base, change, path, word):
 def test_all_faults_come_in_one_message_and_rules_run_where_their_sections_are_right():
     lines = refused(
         PAPER,
-        {"trainign": {}, "shards": 0, "training": {"cilp": 1, "clip": "x"}, "arms": {"federated": {"colluding": 3}}},
+        {
+            "trainign": {},
+            "shards": 0,
+            "training": {"cilp": 1, "clip": "x"},
+            "arms": {"federated": {"sums": {"missing": 3}}},
+        },
     )
     assert [line[:4] for line in lines] == [f"  {number}." for number in range(1, 6)]
-    assert "arms.federated.colluding" in lines[-1]
+    assert "arms.federated.sums" in lines[-1]
 
 
 @pytest.mark.parametrize("section", ["arms", "networks", "name"])
@@ -341,13 +343,13 @@ def test_a_plan_has_the_declared_numbers(network, arm, sizes, expected, rounds):
 
 def test_an_arm_of_any_name_is_held_as_its_threat_model_says():
     arms = {"one": {"threat": "central", "expected_patients": 24, "rounds": 5}, "central": {"threat": "local"}}
-    config = load_config(merged(SUMS, {"arms": {**arms, "mine": {"colluding": 3}}}))
+    config = load_config(merged(SUMS, {"arms": {**arms, "mine": {"sums": {"colluding": 3}}}}))
     threats = {arm: config.threat(arm) for arm in config.arms}
-    assert threats == {"federated": "local", "central": "local", "mine": "secure_aggregation", "one": "central"}
+    assert threats == {"federated": "local", "central": "local", "mine": "masked_sums", "one": "central"}
     assert config.node_sizes("one") == [484]
     assert config.node_sizes("central") == config.node_sizes("mine") == config.hospital_sizes == [44] * 11
-    colluding = {arm: config.plan(RunName("complex", arm, "8", 0)).colluding for arm in ("mine", "federated")}
-    assert colluding == {"mine": 3, "federated": None}
+    sums = {arm: config.plan(RunName("complex", arm, "8", 0)).sums for arm in ("mine", "federated")}
+    assert sums == {"mine": Sums(3), "federated": None}
     assert load_config(PAPER).threat("central") == "central"
     assert load_config(PAPER).threat("federated") == "local"
 

@@ -9,6 +9,7 @@ import pytest
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import DIRECTION, MixingSettings, OptimiserSettings, TrainingSettings
 from zetadp.nn.settings import NetworkSettings
+from zetadp.privacy.masked import Sums
 
 PLAN = Plan(
     run=RunName("head", "federated", "8", 3),
@@ -63,8 +64,8 @@ OTHER = {
         {"unit": "image"},
         {"units_of_a_person": 2},
         {"threat": "central"},
-        {"threat": "secure_aggregation", "colluding": 1},
-        {"threat": "secure_aggregation", "colluding": 0},
+        {"threat": "masked_sums", "sums": Sums(0, 0)},
+        {"threat": "masked_sums", "sums": Sums(0, 0, 1)},
         {"partition": {"seed": 1}},
     ],
 }

@@ -30,6 +30,7 @@ from zetadp.privacy.directions import Direction, gaussian_bound
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.privacy.masked import Sums
 from zetadp.privacy.statement import last_statement
 from zetadp.privacy.wording import plain_text
 
@@ -708,7 +709,7 @@ def test_a_plan_of_directions_is_read_as_it_was_written_and_one_of_sums_says_not
     [
         ({"noise": "os"}, {}, "no exact sampler"),
         ({"estimator": "class_means", "rounds": 1}, {}, "estimator class_means"),
-        ({}, {"threat": "secure_aggregation", "colluding": 1}, "cost of a sum"),
+        ({}, {"threat": "masked_sums", "sums": Sums(0)}, "cost of a sum"),
     ],
 )
 def test_directions_are_refused_where_they_cannot_be(wrong, of_plan, message):
@@ -718,9 +719,7 @@ def test_directions_are_refused_where_they_cannot_be(wrong, of_plan, message):
 
 @pytest.mark.parametrize("share", [0, 0.98])
 @pytest.mark.parametrize("noise", ["os", "seeded"])
-@pytest.mark.parametrize(
-    ("epsilon", "more"), [("8", {}), ("1", {}), ("8", {"threat": "secure_aggregation", "colluding": 1})]
-)
+@pytest.mark.parametrize(("epsilon", "more"), [("8", {}), ("1", {}), ("8", {"threat": "masked_sums", "sums": Sums(0)})])
 def test_a_plan_with_too_little_noise_for_its_name_is_not_trained(share, noise, epsilon, more, paths):
     whole = Plan(replace(RUN, epsilon=epsilon), TINY, replace(SETTINGS, noise=noise), CONSTANTS, **more)
     bare = whole.with_noise(share * noise_of_plan(whole))

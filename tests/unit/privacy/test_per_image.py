@@ -21,6 +21,7 @@ from zetadp.privacy.events import Event, histories
 from zetadp.privacy.exposure import Run, over_runs, run_of
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.masked import MaskedSum, Sums
 from zetadp.privacy.statement import run_statement, total_statement
 from zetadp.privacy.wording import plain_text
 
@@ -125,7 +126,7 @@ def test_a_statement_is_per_image_and_prints_the_patients_figure_beside_it():
     true = gaussian.epsilon(DELTA, IMAGES * 2 / 30.0)
     assert stated["unit"] == "image"
     assert stated["epsilon"] == pytest.approx(gaussian.epsilon(DELTA, 2 / 30.0), rel=1e-9)
-    whole = {"unit": "patient", "images": IMAGES, "single_messages": False}
+    whole = {"unit": "patient", "images": IMAGES}
     assert stated["of_all_images"] == whole | {"epsilon": pytest.approx(true, rel=1e-9)}
     assert "per image and protects no patient" in plain_text(stated)
     assert state(run(1.0, 30.0, images=None))["of_all_images"] is None
@@ -177,18 +178,18 @@ def test_a_node_that_does_not_hold_all_declared_images_is_refused(tmp_path):
         train_run(RUN, TINY, TrainingSettings(rounds=1), [node], records(2), None, **paths)
 
 
-def test_sums_do_not_make_a_patient_of_many_images_cheaper():
+def test_in_a_masked_sum_all_images_of_a_patient_are_under_the_noise_of_all_shares():
     population = 5 * IMAGES
     events = [
-        Event(f"node-{node}", number, population, 0.05 * population, 1.0, NoisySum(0.05, 2.0))
+        Event(f"node-{node}", number, population, 0.05 * population, 1.0, MaskedSum(0.05, 2.0, 3))
         for number in range(4)
         for node in range(4)
     ]
-    summed = state(Run("sums", histories(events), 4, colluding=1, images=IMAGES))
-    alone = state(Run("alone", histories(events), 4, images=IMAGES))
-    assert summed["epsilon"] < alone["epsilon"]
-    assert summed["of_all_images"]["epsilon"] == alone["of_all_images"]["epsilon"]
-    assert "where single messages are seen" in summed["statement"]
+    summed = state(Run("sums", histories(events), 4, sums=Sums(1), images=IMAGES))
+    noise = 2.0 * math.sqrt(3)
+    assert summed["epsilon"] == accounting.epsilon({NoisySum(0.05, noise): 4}, 1e-3)
+    # All images of a patient are at one node, under the same noise.
+    assert summed["of_all_images"]["epsilon"] == accounting.epsilon({NoisySum(0.05, noise, IMAGES): 4}, 1e-3)
 
 
 def test_without_noise_no_figure_of_a_patient_is_called_true():

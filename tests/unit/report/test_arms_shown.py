@@ -1,4 +1,4 @@
-"""A simulated protocol is called one wherever an arm that has it is shown."""
+"""Masked sums are named wherever an arm that has them is shown."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from zetadp.tasks.brain_sequences import BrainSequences
 NETWORK = asdict(NetworkSettings())
 LABEL = "simulated cohort"
 WORDS = BrainSequences().words(NETWORK)
-SHOWN = "secure (secure aggregation, simulated)"
+SHOWN = "secure (masked sums)"
 THREAT = {
-    "model": "secure_aggregation",
-    "colluding": 2,
+    "model": "masked_sums",
+    "sums": {"colluding": 2, "missing": 0, "spare": 0, "shares": 3},
     "assumes": "All that is assumed.",
     "epsilon_single_messages": 41.5,
 }
@@ -48,7 +48,7 @@ def test_tables_name_it_and_print_what_holds_without_it(folders):
     table = tables.table1(runs, "simulated cohort")
     assert dict(zip(table["arm"], table["threat"], strict=True)) == {
         "federated": "local",
-        "secure": "secure_aggregation",
+        "secure": "masked_sums",
     }
     below = notes(runs, "simulated cohort")
     (said,) = [note for note in below if "Arm secure" in note]
@@ -77,13 +77,13 @@ def test_figures_name_the_protocol_and_the_weaker_unit(tmp_path, privacy, said):
     )
     for figure in drawn:
         assert any(said in text for text in texts(figure))
-        assert not any("federated (sec" in text for text in texts(figure))
+        assert not any("federated (mas" in text for text in texts(figure))
 
 
 def test_a_model_card_names_it_and_prints_what_holds_without_it(folders):
     secure, federated = map(card_of, folders)
     assert SHOWN in secure.splitlines()[0]
-    assert "single messages, which nothing here prevents: 41.5" in secure
+    assert "against anyone who could undo the masks: 41.5" in secure
     assert THREAT["assumes"] in secure
     assert "single message" not in federated
 

@@ -1,0 +1,234 @@
+r"""The kind of release in which nobody sees more than the sum of all nodes' messages.
+
+Each of n nodes adds its share of noise, of standard deviation :math:`s` in steps of the grid, to its clipped sum, then
+masks that cancel in the sum of all members of a try (`zetadp.federation.masks`). At most c of the nodes collude with
+the server, and at most m are missing. Each of the other ``n - c - m`` nodes adds independent noise, and only the sum of
+it hides a unit. The masks are pseudorandom, so the claim is computational. It needs keys that are authentic, and it
+holds against a server that deviates in any way.
+
+**The law of the sum.** Let h honest nodes each add an integer, a standard normal number times s that is rounded. Let V
+be the sum of h - 1 independent uniform numbers on [-1/2, 1/2], independent of a standard normal Z, and S the sum of the
+nodes' clipped sums. The noisy sum has the law of
+
+.. math:: \lfloor S + \sqrt h \, s Z + V + 1/2 \rfloor
+
+up to a total variation of the order :math:`h \exp(-\pi^2 s^2)` a coordinate. The right side is post-processing of a
+normal number of variance :math:`h s^2` that is added to S, because V and the rounding know nothing of a person. So the
+sum costs what a `NoisySum` with the noise of all honest shares costs.
+
+*Proof.* A rounded normal number has the mass :math:`(\varphi_s * u)(k)` at k: the normal density, smoothed by the
+uniform one. Let :math:`g(t) = \exp(-s^2 t^2 / 2) \, \sin(t / 2) / (t / 2)` be the transform of this function, and
+:math:`g_j(t) = g(t + 2 \pi j)`. By Poisson's summation formula the mass function has the transform
+:math:`\sum_j g_j`, so the sum of h shares has :math:`(\sum_j g_j)^h`. The number on the right has the mass
+:math:`(\varphi_{\sqrt h s} * u^{*h})(k)`, whose transform is :math:`\sum_j g_j^h`. The two differ by products in which
+not all factors have one j. For :math:`|t| \le \pi` the largest is :math:`h \, |g_0^{h-1} g_{-1}|`, at most
+:math:`h \exp(-s^2 ((h - 1) t^2 + (2 \pi - t)^2) / 2)`. Its largest value, at :math:`t = 2 \pi / h`, is
+:math:`h \exp(-2 \pi^2 s^2 (h - 1) / h)`, and h is at least 2.
+
+Shares below `LEAST_STEPS` steps are refused. Above, the difference, tails included, is under :math:`2^{-1000}`. It
+enters delta times the number of coordinates, the number of releases and :math:`1 + e^\epsilon`, which no figure shows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from zetadp.base.constraints import Within, check_fields
+from zetadp.base.validation import UserError, whole
+from zetadp.privacy.kinds import Kind, NoisySum
+
+if TYPE_CHECKING:
+    import numpy as np
+    from dp_accounting.dp_event import DpEvent
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+    from torch import Tensor
+
+LEAST_SHARES = 2
+"""Fewest honest shares of noise in a sum. With one, a sum would be no better than a message with local noise."""
+LEAST_STEPS = 1 << 10
+"""Smallest standard deviation of a share, in steps of the grid, for which the law of the sum is used."""
+FARTHEST = 64
+"""Standard deviations of noise for which sums have room. Larger noise has probability ``exp(-2048)``."""
+MOST_CLIPS = 1 << 31
+"""A sum of fewer clipping norms stays below 2**62 steps on the finest grid, whose norm is 2**31 steps."""
+
+
+@dataclass(frozen=True)
+class MaskedSum(Kind):
+    """One node's part of a sum of which nobody sees the single parts.
+
+    Attributes
+    ----------
+    sampling_probability
+        Probability that a unit is drawn, as in `NoisySum`.
+    share
+        Standard deviation of the node's own noise in each part, in units of the clipping norm, above zero.
+    shares
+        Number of nodes that are relied on to add such noise, the node itself among them; at least `LEAST_SHARES`.
+    units
+        Units of one person, each drawn independently. All are at one node.
+    """
+
+    law: ClassVar[str] = "masked sum"
+    gaussian: ClassVar[bool] = True
+
+    sampling_probability: float
+    share: float
+    shares: int
+    units: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse values for which no figure can be computed."""
+        whole(LEAST_SHARES, 10**6, shares=self.shares)
+        if not self.share > 0:
+            raise UserError(f"Expected noise in a masked sum, found a share of {self.share}.")
+        self.with_shares(1)
+        self.seen()
+
+    def with_shares(self, shares: int) -> NoisySum:
+        """Return the sum as somebody sees it who faces the noise of so many nodes; with one, it is a single message."""
+        return NoisySum(self.sampling_probability, self.share * math.sqrt(shares), self.units)
+
+    def seen(self) -> NoisySum:
+        """Return the sum as the server sees it, with the noise of the nodes that are relied on."""
+        return self.with_shares(self.shares)
+
+    @classmethod
+    def hiding(cls, noisy_sum: NoisySum, dimension: int) -> MaskedSum:
+        """Refuse: how many shares there are does not follow from a noisy sum."""
+        raise UserError("Expected a release of one node's own message, found masked sums, which need several nodes.")
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Noise multiplier of all shares together."""
+        return self.share * math.sqrt(self.shares)
+
+    @property
+    def order(self) -> tuple[float, ...]:
+        """Sampling probability, noise, units and shares."""
+        return *self.seen().order, self.shares
+
+    @property
+    def loss_variance(self) -> float:
+        """Rough variance of the privacy loss of the sum."""
+        return self.seen().loss_variance
+
+    @property
+    def largest_loss(self) -> float:
+        """Rough largest privacy loss of the sum."""
+        return self.seen().largest_loss
+
+    @property
+    def left_out(self) -> float:
+        """Probability that a round draws more units of the person than `losses` considers."""
+        return self.seen().left_out
+
+    def squared_mu(self, count: int) -> float | None:
+        """Return the exact mu squared where every unit takes part in every sum, else None."""
+        return self.seen().squared_mu(count)
+
+    def losses(self, interval: float) -> PrivacyLossDistribution:
+        """Return the distributions of the privacy loss of the sum, as `Kind.losses` says."""
+        return self.seen().losses(interval)
+
+    def dp_event(self) -> DpEvent:
+        """Return the sum as an event of dp-accounting."""
+        return self.seen().dp_event()
+
+    def renyi_event(self) -> DpEvent:
+        """Return the event of the sum whose Renyi divergences are known."""
+        return self.seen().renyi_event()
+
+    def of_person(self, units: int) -> MaskedSum:
+        """Return the sums for a person with `units` times as many units."""
+        return replace(self, units=self.units * units)
+
+    def covering(self, other: MaskedSum) -> MaskedSum:
+        """Return the sum with the larger sampling probability, the smaller share, fewer shares and more units."""
+        return MaskedSum(
+            max(self.sampling_probability, other.sampling_probability),
+            min(self.share, other.share),
+            min(self.shares, other.shares),
+            max(self.units, other.units),
+        )
+
+    def with_noise_times(self, factor: float) -> MaskedSum:
+        """Return the sum with other shares."""
+        return replace(self, share=self.share * factor)
+
+    def capacity(self, dimension: int) -> float | None:
+        """Return the capacity of the sum for one unit's clipped contribution."""
+        return self.seen().capacity(dimension)
+
+    def sample(self, clipped_sum: Tensor, clip: float, expected: float, generator: np.random.Generator) -> Tensor:
+        """Refuse: a node's part of a sum is made of integers on a grid, and divided after it was summed."""
+        raise UserError("Expected a release that is a mean of its own, found one node's part of a masked sum.")
+
+    def values(self) -> dict[str, float]:
+        """Return the numbers that define the kind. One unit is not mentioned."""
+        found = super().values()
+        return found if self.units > 1 else {key: value for key, value in found.items() if key != "units"}
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What a plan with masked sums relies on. All of it is public.
+
+    Attributes
+    ----------
+    colluding
+        Largest number c of nodes that collude with the server, the same ones in the whole run.
+    missing
+        Largest number m of nodes that may be missing from a try of a round.
+    spare
+        Number of tries in addition to one for each round. A try with a node missing that had been named is void, and
+        another one follows, with new draws and new noise. The noise is calibrated for all tries.
+    """
+
+    colluding: Annotated[int, Within(ge=0)] = 1
+    missing: Annotated[int, Within(ge=0)] = 0
+    spare: Annotated[int, Within(ge=0)] = 0
+
+    def __post_init__(self) -> None:
+        """Check every number."""
+        check_fields(self)
+
+    def shares(self, nodes: int) -> int:
+        """Return how many of a number of nodes are relied on to add noise.
+
+        Raises
+        ------
+        UserError
+            If these are fewer than two.
+        """
+        found = nodes - self.colluding - self.missing
+        if found < LEAST_SHARES:
+            raise UserError(
+                f"Expected at least {LEAST_SHARES} of {nodes} nodes to be relied on for noise, found {nodes} - "
+                f"{self.colluding} colluding - {self.missing} missing = {found}. Declare fewer, or use local noise."
+            )
+        return found
+
+    def check_room(self, people: int, share: float, nodes: int) -> None:
+        """Refuse sums that might leave the range of whole numbers, whatever grid is chosen.
+
+        Parameters
+        ----------
+        people
+            Number of units of all nodes.
+        share
+            Noise of each node, in units of the clipping norm.
+        nodes
+            Number of nodes.
+        """
+        if people + FARTHEST * share * math.sqrt(nodes) >= MOST_CLIPS:
+            raise UserError(
+                f"Expected a sum of fewer than {MOST_CLIPS} clipping norms, found {people} units and shares of noise "
+                f"of {share:g}: it might leave the range of whole numbers."
+            )
+
+    def least_members(self, nodes: int) -> int:
+        """Return the fewest members that a try may have."""
+        return nodes - self.missing

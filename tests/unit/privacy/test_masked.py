@@ -1,0 +1,267 @@
+"""Masked sums: the law of a sum of rounded shares, its figures for every audience, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from zetadp.base.validation import UserError
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.promise import noise_of_plan, promise_of
+from zetadp.core.settings import MixingSettings, TrainingSettings
+from zetadp.nn.settings import NetworkSettings
+from zetadp.privacy import accounting, gaussian
+from zetadp.privacy.calibration import noise_for_epsilon, noise_for_sum
+from zetadp.privacy.events import Event, histories, kind_from_json
+from zetadp.privacy.exposure import Run, declared, declared_run, over_runs, run_of, seen_by
+from zetadp.privacy.grid import Grid
+from zetadp.privacy.kinds import NoisySum
+from zetadp.privacy.ledger import Attempt, Ledger
+from zetadp.privacy.masked import LEAST_STEPS, MaskedSum, Sums
+from zetadp.privacy.mechanism import ExactSampledGaussian, SampledGaussian
+from zetadp.privacy.statement import run_statement, total_statement
+from zetadp.privacy.wording import plain_text
+
+DELTA, TARGET, ROUNDS, SHARE = 1e-3, 8.0, 20, 2.0
+SUMS = Sums(colluding=1, missing=1, spare=2)
+NODES = (NodeConstants("a", 4, 2.0), NodeConstants("b", 8, 2.0), NodeConstants("c", 40, 40.0), NodeConstants("d", 9, 3))
+PLAN = Plan(
+    RunName("linear", "sums", f"{TARGET:g}", 0),
+    NetworkSettings("linear"),
+    TrainingSettings(ROUNDS),
+    NODES,
+    delta=DELTA,
+    threat="masked_sums",
+    sums=SUMS,
+)
+
+
+def run(sums: Sums = SUMS, nodes: int = 11, share: float = SHARE, name: str = "sums", rounds: int = ROUNDS) -> Run:
+    kind = MaskedSum(1.0, share, sums.shares(nodes))
+    events = [Event(f"node-{k}", r, 44, 44.0, 1.0, kind) for r in range(rounds) for k in range(nodes)]
+    return Run(name, histories(events), rounds + sums.spare, sums=sums, noise="os")
+
+
+def state(of: Run, **changes) -> dict:
+    return run_statement(of, weights=dict.fromkeys(of.nodes, 1.0), target_epsilon=TARGET, **changes)
+
+
+def rounded(scale: float, reach: int) -> np.ndarray:
+    edges = np.arange(-reach, reach + 2) - 0.5
+    return np.diff(norm.cdf(edges / scale))
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.0])
+@pytest.mark.parametrize("shares", [2, 3])
+def test_a_sum_of_rounded_shares_has_the_law_of_one_normal_number_and_uniform_ones(scale, shares):
+    reach = 40
+    summed = rounded(scale, reach)
+    for _ in range(shares - 1):
+        summed = np.convolve(summed, rounded(scale, reach))
+    places = np.arange(len(summed)) - len(summed) // 2
+    wide = scale * math.sqrt(shares)
+
+    def density(v):  # of the sum of one or two uniform numbers on [-1/2, 1/2]
+        return float(abs(v) <= 0.5) if shares == 2 else max(0.0, 1 - abs(v))
+
+    def mass(k):
+        ends = (-0.5, 0.5) if shares == 2 else (-1.0, 1.0)
+        return quad(
+            lambda v: density(v) * (norm.cdf((k + 0.5 - v) / wide) - norm.cdf((k - 0.5 - v) / wide)),
+            *ends, points=[0], epsabs=1e-13,
+        )[0]  # fmt: skip
+
+    near = np.abs(places) <= 12
+    other = np.array([mass(k) for k in places[near]])
+    distance = np.abs(summed[near] - other).sum() / 2
+    assert distance <= shares * math.exp(-(math.pi**2) * scale**2)
+
+
+@pytest.mark.parametrize("probability", [1.0, 0.3])
+@pytest.mark.parametrize("units", [1, 3])
+def test_every_figure_is_that_of_a_sum_with_the_noise_of_all_shares(probability, units):
+    masked = {MaskedSum(probability, 1.5, 4, units): 7}
+    plain = {NoisySum(probability, 3.0, units): 7}
+    assert accounting.epsilon(masked, DELTA) == accounting.epsilon(plain, DELTA)
+    assert accounting.epsilon_rdp(masked, DELTA) == accounting.epsilon_rdp(plain, DELTA)
+    assert accounting.epsilon_group(masked, DELTA, 2) == accounting.epsilon_group(plain, DELTA, 2)
+    assert accounting.trade_off(masked, [0.01, 0.3]) == accounting.trade_off(plain, [0.01, 0.3])
+    (kind,) = masked
+    assert kind_from_json(kind.to_json()) == kind
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_the_shipped_shares_add_up_to_the_noise_that_is_accounted(tmp_path, seeded):
+    clip, dimension, count = 0.5, 100_000, 3
+    kind = MaskedSum(1.0, 1.7, count)
+    grid = Grid.choose(clip, noise_multiplier=1.7, population=12, dimension=dimension)
+    total = torch.zeros(dimension, dtype=torch.int64)
+    with Ledger(tmp_path / "ledger.jsonl") as ledger:
+        ledger.start({})
+        for place in range(count):
+            event = Event(f"node-{place}", 0, 4, 4.0, clip, kind)
+            mechanism = (
+                SampledGaussian(event, place, seed=5, ledger=ledger, grid=grid)
+                if seeded
+                else ExactSampledGaussian(event, grid=grid, ledger=ledger)
+            )
+            draw = mechanism.draw(0)
+            ledger.record([draw.event])
+            total += mechanism.release(draw, torch.zeros(dimension, dtype=torch.int64))
+    found = total.double().std().item() * grid.step / clip
+    assert found == pytest.approx(kind.noise_multiplier, rel=5 / math.sqrt(2 * dimension))
+
+
+def test_equal_nodes_share_the_noise_of_one():
+    alone = noise_for_epsilon(TARGET, DELTA, 1.0, ROUNDS + 2)
+    shared = noise_for_sum(TARGET, DELTA, [1.0] * 11, ROUNDS + 2, 9)
+    assert shared == pytest.approx(alone / 3, rel=2e-5)
+    assert state(run(share=shared))["epsilon"] <= TARGET
+    assert state(run(share=0.999 * shared))["epsilon"] > TARGET
+
+
+def test_the_worst_of_unequal_nodes_meets_the_target_in_all_tries():
+    plan = PLAN.with_noise(noise_of_plan(PLAN))
+    costs = {node.name: promise_of(plan, node.name) for node in plan.nodes}
+    assert 0.999 * TARGET < max(each.epsilon for each in costs.values()) <= TARGET
+    assert max(costs, key=lambda name: costs[name].epsilon) == "c"
+    assert plan.mechanisms("c").total() == ROUNDS + SUMS.spare
+    everybody = costs["c"]
+    own = accounting.epsilon({NoisySum(1.0, plan.nodes[2].noise_multiplier): ROUNDS + 2}, DELTA)
+    assert everybody.alone == own > TARGET
+    assert "without them" in str(everybody)
+    assert noise_of_plan(replace(PLAN, run=replace(PLAN.run, epsilon="inf"))) == 0.0
+
+
+def test_every_ledger_composes_to_the_promise():
+    plan = PLAN.with_noise(noise_of_plan(PLAN))
+    header = {**plan.header(), "noise": "os"}
+    events = [plan.event(node.name, number) for number in range(ROUNDS) for node in plan.nodes]
+    whole = state(run_of("all", Attempt(header, events)))
+    for node in plan.nodes:
+        own = run_of("own", Attempt(header, [event for event in events if event.node == node.name]))
+        promised = promise_of(plan, node.name)
+        assert state(own)["epsilon"] == whole["nodes"][node.name]["epsilon"] == promised.epsilon
+        assert state(own)["threat"]["epsilon_single_messages"] == promised.alone
+        assert declared_run("own", {**header, "node": node.name}).nodes[node.name].mechanisms == plan.mechanisms(
+            node.name
+        )
+
+
+def test_a_void_try_is_one_of_those_that_were_declared():
+    events = [PLAN.with_noise(2.0).event("c", number) for number in (0, 1, 1, 2)]
+    (history,) = histories(events).values()
+    assert declared(history, ROUNDS + 2).total() == ROUNDS + 2
+    assert declared(history, 3).total() == 4
+
+
+def test_the_figures_stand_in_the_order_of_what_is_seen():
+    figures = {name: row["epsilon"] for name, row in state(run())["audiences"].items()}
+    mu = math.sqrt(ROUNDS + 2) / SHARE
+    expected = {"server": 9, "messages": 1, "node": 9, "reader": 10}
+    for audience, shares in expected.items():
+        assert figures[audience] == pytest.approx(gaussian.epsilon(DELTA, mu / math.sqrt(shares)), rel=1e-9)
+    assert seen_by(run(Sums(0, 0, 0)), dict.fromkeys(run().nodes, 1.0), "server") == seen_by(
+        run(Sums(0, 0, 0)), dict.fromkeys(run().nodes, 1.0), "reader"
+    )
+
+
+def test_a_statement_says_what_is_assumed_and_what_holds_without():
+    stated = state(run())
+    text = plain_text(stated)
+    for part in ("deviate in any way", "authentic", "At least 9 nodes", "computational", "Without cryptography"):
+        assert part in text
+    assert stated["guarantee"] == "holds"
+    assert state(replace(run(), noise="seeded"))["guarantee"] == "simulated"
+    assert stated["threat"]["sums"] == {**asdict(SUMS), "shares": 9}
+    assert not any("exposures add up" in each for each in stated["does_not_cover"])
+
+
+def test_totals_count_sums_as_servers_see_them_and_say_what_single_messages_cost():
+    local_kind = NoisySum(1.0, 9.0)
+    events = [Event(f"node-{k}", r, 44, 44.0, 1.0, local_kind) for r in range(ROUNDS) for k in range(11)]
+    local = Run("local", histories(events), ROUNDS, noise="os")
+    together = total_statement([run(), local])
+    tries = ROUNDS + 2
+
+    def cost(shares):
+        return gaussian.epsilon(DELTA, math.sqrt(tries / (shares * SHARE**2) + ROUNDS / 9.0**2))
+
+    assert together["private_rows"]["epsilon"] == pytest.approx(cost(9), rel=1e-9)
+    assert together["single_messages"] == {"runs": ["sums"], "epsilon": pytest.approx(cost(1), rel=1e-9)}
+    assert total_statement([local])["single_messages"] is None
+    assert set(over_runs([run()], DELTA, unmasked=True)["node-0"]) == {NoisySum(1.0, SHARE)}
+    again = state(run(), earlier=[run()])["earlier_attempts"]["epsilon_together"]
+    assert again == pytest.approx(gaussian.epsilon(DELTA, math.sqrt(2 * tries / 9) / SHARE), rel=1e-9)
+
+
+def test_two_records_of_one_person_are_not_composed_where_both_lie_in_one_sum():
+    stated = state(replace(run(), unit="record"))
+    true = gaussian.epsilon(DELTA, 2 * gaussian.mu(stated["epsilon"], DELTA))
+    assert all(row["epsilon"] >= true for row in stated["records_of_one_person"])
+
+
+def test_a_ledger_says_what_its_sums_rely_on_and_holds_no_others():
+    plan = PLAN.with_noise(2.0)
+    events = [plan.event(node.name, 0) for node in plan.nodes]
+    found = run_of("x", Attempt(plan.header(), events))
+    assert (found.threat, found.sums, found.shares) == ("masked_sums", SUMS, 2)
+    header = {key: value for key, value in plan.header().items() if key != "sums"}
+    with pytest.raises(UserError, match="masked sums where it declares them"):
+        run_of("x", Attempt(header, events))
+    plain = [replace(event, kind=NoisySum(1.0, 2.0)) for event in events]
+    with pytest.raises(UserError, match="masked sums where it declares them"):
+        run_of("x", Attempt(plan.header(), plain))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sums": None}, "sums with threat"),
+        ({"threat": "local"}, "sums with threat"),
+        ({"sums": Sums(2, 1)}, "2 colluding - 1 missing = 1"),
+        ({"nodes": (*NODES[:3], replace(NODES[3], noise_multiplier=1.0))}, "same noise"),
+        ({"nodes": tuple(replace(node, noise_multiplier=1e9) for node in NODES)}, "range of whole numbers"),
+        ({"training": TrainingSettings(1, release="von_mises_fisher")}, "cost of a sum"),
+        ({"network": NetworkSettings("head", "features"),
+          "training": TrainingSettings(1, estimator="mixed_rows", mixing=MixingSettings(4))}, "mixed rows"),
+    ],
+)  # fmt: skip
+def test_a_plan_without_what_masked_sums_need_is_refused(changes, words):
+    with pytest.raises((UserError, ValueError), match=words):
+        replace(PLAN, **changes)
+
+
+def test_a_plan_is_read_as_it_was_written_and_its_numbers_change_noise_and_draws(tmp_path):
+    PLAN.write(tmp_path / "plan.json")
+    assert Plan.read(tmp_path / "plan.json") == PLAN
+    others = [replace(PLAN, sums=Sums(*each)) for each in ((0, 1, 2), (1, 0, 2), (1, 1, 3))]
+    assert len({json_of(plan.calibration()) for plan in (PLAN, *others)}) == 4
+    assert len({plan.seeding for plan in (PLAN, *others)}) == 4
+    assert noise_of_plan(others[2]) > noise_of_plan(PLAN) > noise_of_plan(others[0])
+
+
+def json_of(values) -> str:
+    return repr(values)
+
+
+def test_a_share_is_many_steps_of_any_grid_that_a_plan_can_choose():
+    for people, share, dimension in itertools.product((4, 10**6), (0.01, 50.0), (10, 10**6)):
+        grid = Grid.choose(1.0, noise_multiplier=share, population=people, dimension=dimension)
+        assert grid.noise_scale(share) >= LEAST_STEPS
+
+
+def test_the_noise_of_the_mean_is_that_of_all_shares():
+    plan = PLAN.with_noise(2.0)
+    assert plan.noise_of_mean == pytest.approx(2.0 * 2 / 47.0)
+    local = replace(plan, threat="local", sums=None)
+    assert local.noise_of_mean == pytest.approx(math.hypot(1.0, 1.0, 2 / 40, 2 / 3) / 4)
+    assert Counter(plan.mechanisms("a")).total() == 22
