@@ -18,7 +18,6 @@ def main(
     total: Path,
     csv: Path,
     md: Path,
-    tex: Path,
     txt: Path,
     html: Path,
     per_class: Path,
@@ -28,7 +27,7 @@ def main(
     cohort_label: str,
     planned: int,
 ) -> None:
-    """Write accuracy against epsilon in five formats from the same cells, and three finer tables as CSV.
+    """Write accuracy against epsilon in four formats from the same cells, and three finer tables as CSV.
 
     ``planned`` is the number of runs of the experiment; a table of fewer runs has a note that the others follow.
     """
@@ -40,7 +39,6 @@ def main(
     made = origin(cohort, seeds_shown(runs["seed"]), runs=trained)
     write_text(csv, rendering.to_csv(table, (*made, *below)))
     write_text(md, rendering.to_markdown(replace(sheet, notes=(*sheet.notes, *made))))
-    write_text(tex, rendering.to_latex(sheet))
     write_text(html, to_html(sheet))
     write_text(txt, rendering.to_text(rendering.accuracy_sheet(table, below, intervals=False)))
     write_text(per_class, rendering.to_csv(tables.per_class(runs), (*made, *below)))

@@ -260,7 +260,7 @@ STAGES = {
         Stage(
             "make_tables",
             inputs={"metrics": [METRICS], "privacy": [PRIVACY], "total": TOTAL},
-            outputs={kind: f"{RESULTS}/tables/table1.{kind}" for kind in ("csv", "md", "tex", "txt", "html")}
+            outputs={kind: f"{RESULTS}/tables/table1.{kind}" for kind in ("csv", "md", "txt", "html")}
             | {kind: f"{RESULTS}/tables/{kind}.csv" for kind in ("per_class", "per_patient", "per_node")},
             params={"cohort": LABEL, "cohort_label": LABEL, "planned": 1},
         ),

@@ -69,53 +69,7 @@ def test_results_wait_for_no_package_of_the_tests_and_jobs_keep_bytecode(target,
     assert all(line.startswith("PYTHONDONTWRITEBYTECODE= ") for line in working)
 
 
-def test_contributors_are_told_all_that_continuous_integration_runs() -> None:
-    parts = re.findall(r"^part ([\w-]+)$", (ROOT / ".ci/run").read_text(), flags=re.MULTILINE)
-    commands = [f"make {part}" for part in parts]
-    assert {"make test", "make test-slow"} <= set(commands)
-    told = (ROOT / "CONTRIBUTING.md").read_text().split("\n\n")[1]
-    assert [command for command in commands if f"`{command}`" not in told] == []
-
-
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
-def test_pages_at_the_top_are_short_and_link_to_files_that_exist(page: str) -> None:
-    text = (ROOT / page).read_text()
-    assert len(text.splitlines()) < 150
-    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
-    assert [link for link in links if link and not (ROOT / link).exists()] == []
-
-
 def test_the_version_is_the_same_wherever_it_is_named() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert str(yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"]) == version
     assert re.search(r"^## ([\d.]+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1] == version
-
-
-def test_the_citation_has_what_its_format_asks_for() -> None:
-    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert cited["cff-version"] == "1.2.0"
-    assert {"authors", "message", "title"} <= set(cited)
-    assert cited["type"] == "software"
-    assert cited["license"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license"]
-    for work in (cited, *cited["references"]):
-        assert work["title"]
-        assert work["type"]
-        for author in work["authors"]:
-            assert set(author) <= {"name", "family-names", "given-names"}
-
-
-def test_every_extra_is_explained() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    page = (ROOT / "docs/pipeline.md").read_text()
-    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", page, flags=re.MULTILINE)
-    assert {name for row in rows for name in re.findall(r"\w+", row)} == set(extras)
-
-
-def test_the_catalog_names_only_ways_of_deployment_that_rules_declare() -> None:
-    usage = yaml.safe_load((ROOT / ".snakemake-workflow-catalog.yml").read_text())["usage"]
-    assert set(usage) == {"mandatory-flags", "software-stack-deployment", "report"}
-    rules = "".join(path.read_text() for path in (ROOT / "workflow/rules").rglob("*.smk"))
-    ways = usage["software-stack-deployment"]
-    assert ways["conda"] == ("conda:" in rules)
-    assert ways["apptainer"] == ("container:" in rules)
-    assert usage["report"] == ("report(" in rules)

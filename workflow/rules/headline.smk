@@ -23,7 +23,7 @@ use rule make_tables as tabulate_headline with:
     output:
         **{
             kind: f"{HEADLINE}/tables/table1.{kind}"
-            for kind in ("csv", "md", "tex", "html", "txt")
+            for kind in ("csv", "md", "html", "txt")
         },
         **{
             kind: f"{HEADLINE}/tables/{kind}.csv"

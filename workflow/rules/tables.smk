@@ -9,7 +9,6 @@ rule make_tables:
     output:
         csv=f"{RESULTS}/tables/table1.csv",
         md=f"{RESULTS}/tables/table1.md",
-        tex=f"{RESULTS}/tables/table1.tex",
         txt=f"{RESULTS}/tables/table1.txt",
         html=report(
             f"{RESULTS}/tables/table1.html",

@@ -1,4 +1,4 @@
-"""Tables as CSV, Markdown, LaTeX and plain text, each with its notes.
+"""Tables as CSV, Markdown and plain text, each with its notes.
 
 All formats but CSV are rendered from one `Sheet`, so they show the same numbers.
 """
@@ -21,13 +21,6 @@ from zetadp.report.tables import BESIDE, holders, metric_shown, not_empty
 
 _NUMBER = re.compile(r"[+-][0-9.]+(e[+-]?[0-9]+)?%?")
 _HTML = re.compile(r"<(?=[A-Za-z/!?])")
-_LATEX = str.maketrans(
-    {character: rf"\{character}" for character in "&%$#_{}"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {"<": "$<$", ">": "$>$", "|": "$|$", "–": "--", "’": "'", "±": r"$\pm$", "∞": r"$\infty$", "√": r"$\sqrt{}$"}
-    | {"≤": r"$\leq$", "≥": r"$\geq$", "×": r"$\times$", "ε": r"$\varepsilon$", "δ": r"$\delta$", "μ": r"$\mu$"}
-)
-"""What LaTeX has other words for."""
 
 
 def accuracy_sheet(
@@ -94,27 +87,6 @@ def to_markdown(sheet: Sheet) -> str:
     lines = [f"| {' | '.join(row)} |" for row in (head, rule, *body)]
     listed = [f"- {markdown_text(note)}" for note in sheet.notes]
     return "\n".join([f"**{markdown_text(sheet.title)}**", "", *lines, *([""] if listed else []), *listed]) + "\n"
-
-
-def to_latex(sheet: Sheet) -> str:
-    r"""Render a sheet as a LaTeX table; the document needs ``\usepackage{booktabs,graphicx}``."""
-    title, *notes = (text.translate(_LATEX) for text in (sheet.title, *sheet.notes))
-    head, *body = [[cell.translate(_LATEX) for cell in row] for row in (sheet.columns, *sheet.rows)]
-    align = "l" * sheet.names + "r" * (len(head) - sheet.names)
-    cells = pd.DataFrame(body, columns=head).to_latex(index=False, column_format=align)
-    lines = [
-        r"% needs \usepackage{booktabs,graphicx}",
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{title}.}}",
-        # Six columns of mean and spread are wider than the text block of most classes: shrink, but never enlarge.
-        r"\footnotesize",
-        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-        f"{cells.rstrip()}}}",
-        *(rf"\par\smallskip\parbox{{\linewidth}}{{\scriptsize {note}}}" for note in notes),
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def to_text(sheet: Sheet) -> str:

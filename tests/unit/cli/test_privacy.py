@@ -6,13 +6,10 @@ import hashlib
 import io
 import json
 import math
-import re
 import shlex
-from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from training_builder import TINY, Held, records, train_run
 
 from zetadp.base.epsilon import rounded_up
@@ -39,13 +36,6 @@ def said(command: str, capsys) -> str:
     return out
 
 
-def help_of(command: str, capsys) -> str:
-    with pytest.raises(SystemExit) as end:
-        main([command, "--help"])
-    assert end.value.code == 0
-    return capsys.readouterr().out
-
-
 def refused(command: str, capsys) -> str:
     with pytest.raises(SystemExit) as end:
         main(shlex.split(command))
@@ -60,28 +50,6 @@ def mistake(command: str, capsys) -> str:
     assert out == ""
     assert err.startswith("zetadp: ")
     return err
-
-
-@pytest.mark.parametrize("command", ["epsilon", "noise", "rounds"])
-def test_the_example_of_the_help_is_one_line_and_prints_what_the_help_says(command, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    text = help_of(command, capsys)
-    example, answer = re.search(r"example:\n  zetadp (.*)\nprints, among others:\n  (.*)\n", text).groups()
-    assert example.startswith(f"{command} --")
-    assert answer in said(example, capsys).splitlines()
-
-
-def test_the_example_of_a_ledger_names_the_folder_of_the_default_cohort(capsys):
-    config = yaml.safe_load((Path(__file__).parents[3] / "config.yaml").read_text())
-    assert f"zetadp ledger ledgers/{config['cohort']['name']}/*.jsonl" in help_of("ledger", capsys)
-
-
-@pytest.mark.parametrize(
-    ("command", "factor"), [("epsilon", "divided by"), ("noise", "times"), ("rounds", "divided by")]
-)
-def test_the_help_says_which_way_the_factor_of_complex_draws_goes(command, factor, capsys):
-    """A library that draws half the variance in each part needs more noise than printed, and gives less than named."""
-    assert f"noise multiplier {factor} sqrt(2)" in " ".join(help_of(command, capsys).split())
 
 
 def test_epsilon_names_its_accountant_and_the_two_others(capsys):

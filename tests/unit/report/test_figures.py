@@ -148,15 +148,6 @@ def test_lines_differ_without_colour_and_maps_rise_evenly_in_lightness(folders, 
         assert (np.diff(0.2126 * red + 0.7152 * green + 0.0722 * blue) > 0).all()
 
 
-def test_lines_break_at_the_width_and_nowhere_within_an_equation():
-    text = "per patient ε = 1 and 484 + 266 patients"
-    with figurestyle.figure_style():
-        broken = figurestyle.wrapped(text, 10, 0.01).split("\n")
-        assert broken == ["per", "patient", "ε = 1", "and", "484 + 266", "patients"]
-        assert figurestyle.wrapped(text, 10, 99) == text
-        assert figurestyle.wrapped("a\nb", 10, 99) == "a\nb"
-
-
 def test_accuracy_shows_means_and_spread_over_seeds_and_with_one_seed_the_interval(folders):
     (panel,) = [axes for axes in accuracy(folders).axes if axes.get_visible()]
     assert [tick.get_text() for tick in panel.get_xticklabels()] == ["1", "∞", "unclipped"]

@@ -1,6 +1,4 @@
 import io
-import shutil
-import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,7 +10,7 @@ from zetadp.base.tables import Sheet
 from zetadp.base.validation import UserError
 from zetadp.report.notes import notes
 from zetadp.report.page import Section, page_html, page_markdown, to_html
-from zetadp.report.rendering import accuracy_sheet, to_csv, to_latex, to_markdown, to_text
+from zetadp.report.rendering import accuracy_sheet, to_csv, to_markdown, to_text
 from zetadp.report.tables import collect, table1
 
 TOTAL = {"statement": "4 private run(s) together: (4.05, 0.001) & more."}
@@ -48,12 +46,12 @@ def test_cells_hold_mean_spread_and_interval(sheet):
     assert sheet.rows[1][2] == "42.50 to 75.00"
 
 
-@pytest.mark.parametrize("render", [to_markdown, to_latex, to_html, to_text])
+@pytest.mark.parametrize("render", [to_markdown, to_html, to_text])
 def test_every_format_holds_every_number_and_note(sheet, render):
-    text = render(sheet).replace(r"$\pm$", "±").replace(r"\&", "&").replace("&amp;", "&")
+    text = render(sheet).replace("&amp;", "&")
     for row in sheet.rows:
         for cell in row[2:]:
-            assert cell.replace("–", "--" if render is to_latex else "–") in text
+            assert cell in text
     assert "results on a simulation" in text
     assert "no privacy guarantee" in text
     assert "0.001" in text
@@ -95,8 +93,7 @@ def test_no_format_takes_a_name_for_anything_else_than_a_name():
         page_markdown(HOSTILE, [section], Path()),
     ]
     assert not [page for page in pages if "<script" in page]
-    assert "\\input" not in to_latex(sheet)
-    for page in (*pages, to_latex(sheet), to_text(sheet)):
+    for page in (*pages, to_text(sheet)):
         assert "\x1b" not in page
         assert not [line for line in page.splitlines() if line.lstrip("|# ").startswith("=")]
 
@@ -123,30 +120,11 @@ def test_html_is_well_formed_and_self_contained(sheet):
     assert "href=" not in page
 
 
-def test_markdown_and_latex_have_as_many_cells_as_columns_whatever_a_cell_holds(sheet):
+def test_markdown_has_as_many_cells_as_columns_whatever_a_cell_holds(sheet):
     for source in (sheet, AWKWARD):
         lines = [line for line in to_markdown(source).splitlines() if line.startswith("|")]
         assert len(lines) == len(source.rows) + 2
         assert {line.replace(r"\|", "").count("|") for line in lines} == {len(source.columns) + 1}
-        text = to_latex(source)
-        bare = text.replace(r"\{", "").replace(r"\}", "")
-        assert bare.count("{") == bare.count("}")
-        rows = [line for line in text.splitlines() if line.endswith(r"\\")]
-        assert len(rows) == len(source.rows) + 1
-        assert {row.replace(r"\&", "").count("&") for row in rows} == {len(source.columns) - 1}
-
-
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
-def test_latex_compiles(sheet, tmp_path):
-    lines = (
-        r"\documentclass{article}\usepackage{booktabs,graphicx}\begin{document}",
-        to_latex(sheet),
-        r"\end{document}",
-    )
-    (tmp_path / "t.tex").write_text("\n".join(lines), encoding="utf-8")
-    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "t.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
-    assert done.returncode == 0, done.stdout[-2000:]
 
 
 def test_a_table_of_some_of_the_runs_says_so(runs):
