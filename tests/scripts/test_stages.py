@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import http.server
-import io
 import json
 import logging
 import math
 import runpy
-import tarfile
-import threading
 import time
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +24,6 @@ from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.progress import announced_tick
 from zetadp.core.records import Records
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
-from zetadp.mri.decathlon import read_task
 from zetadp.mri.index import index_cohort
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn.models import NetworkSettings
@@ -276,53 +269,6 @@ def test_calibration_meets_every_target_and_hardly_more(tmp_path):
 
 
 # Download
-
-
-@contextmanager
-def served(content: bytes):
-    """Serve bytes on this machine; yield the address."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *args):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/Task01_BrainTumour.tar"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-@pytest.fixture
-def archive(tmp_path):
-    """Return the bytes of a task's archive, with the resource files that macOS adds to the official one."""
-    root = write_tiny_task(tmp_path / "source" / "Task01_BrainTumour", 2, 1, shape=(6, 6, 3))
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
-        tar.add(root, arcname=root.name)
-        tar.addfile(tarfile.TarInfo(f"{root.name}/._dataset.json"))
-    return packed.getvalue()
-
-
-def test_fetch_unpacks_the_cohort_and_removes_the_archive(tmp_path, archive, caplog):
-    folder = tmp_path / "resources" / "Task01_BrainTumour"
-    folder.mkdir(parents=True)  # Snakemake makes the folder of an output before the job
-    with served(archive) as url, caplog.at_level(logging.INFO):
-        stage("fetch_cohort", dataset=folder / "dataset.json", url=url, md5=hashlib.md5(archive).hexdigest())
-    assert [path.name for path in read_task(folder).training] == ["BRATS_001.nii.gz", "BRATS_002.nii.gz"]
-    assert len(index_cohort(folder, train_patients=2, test_patients=1, slices=3)) == 3
-    assert [path.name for path in (tmp_path / "resources").iterdir()] == ["Task01_BrainTumour"]
-    assert not list(folder.rglob("._*"))
-    assert "unpacking" in caplog.text
 
 
 # Training and evaluation where no patient is watched

@@ -11,7 +11,6 @@ import re
 import shutil
 import zipfile
 from importlib import metadata
-from xml.etree import ElementTree
 
 import browser
 import pandas as pd
@@ -88,13 +87,6 @@ def test_table_1_has_a_line_for_every_cell(finished):
         assert row["patients"] == "3"  # 6 test patients, one of them watched at each of 3 nodes
         assert float(row["epsilon_stated"]) <= float(8 if row["epsilon"] == "8" else "inf")
     assert any("simulation, not on patients" in line for line in lines if line.startswith("#"))
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_figures_are_pictures(finished, name):
-    picture = ElementTree.parse(results(finished) / f"figures/{name}.svg").getroot()
-    assert picture.tag == "{http://www.w3.org/2000/svg}svg"
-    assert len(picture.findall(".//{http://www.w3.org/2000/svg}path")) > 10
 
 
 def test_no_run_spends_more_than_it_may(finished):
@@ -193,22 +185,6 @@ def test_the_page_with_the_result_is_that_of_the_finished_files(finished, tmp_pa
     page = results(finished) / "report.html"
     assert main(["report", str(results(finished)), "--html", str(tmp_path / "again.html")]) == 0
     assert (tmp_path / "again.html").read_text() == page.read_text()
-
-
-def test_simulated_patients_are_not_titled_like_real_ones(finished):
-    """Matplotlib writes every text beside its shapes, as a comment."""
-    said = words_of(results(finished) / "figures/patient.svg")
-    assert any(text.startswith("Simulated patient") for text in said)
-    assert not any(text.startswith("Patient") for text in said)
-
-
-def words_of(picture):
-    """Return the texts of a picture of matplotlib, which writes each as a comment beside its shapes."""
-    return [
-        word.strip()
-        for text in re.findall(r"<!-- (.*?) -->", picture.read_text(), flags=re.S)
-        for word in text.split(",")
-    ]
 
 
 def test_the_headline_is_of_the_first_runs_and_says_that_others_follow(copy):

@@ -7,17 +7,14 @@ import logging
 import runpy
 from dataclasses import replace
 from functools import cache, partial
-from itertools import combinations
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
 
-import zetadp.audit.suite
 from zetadp.audit.canary import Audited
 from zetadp.audit.detection import AuditResult, Errors, Trials, result_of_epsilon, result_of_mu
-from zetadp.audit.one_round import USUAL, audit_one_round
+from zetadp.audit.one_round import audit_one_round
 from zetadp.audit.settings import AuditSettings
 from zetadp.audit.suite import Audit, Finding, Target, carry_out, frame, plan, sheet
 from zetadp.base.validation import UserError
@@ -74,12 +71,6 @@ def test_the_plan_shares_one_false_alarm_among_all_audits_and_finds_its_fault_in
     assert audits[-1].run.keywords["audited"].noise_multiplier == SIGMA
 
 
-def test_one_of_the_planned_audits_has_a_divisor_that_is_not_one():
-    audits = plan([], delta=1e-3, noise="seeded", settings=AuditSettings())
-    patients = [(each.population, each.probability) for each in (a.run.keywords.get("audited", USUAL) for a in audits)]
-    assert any(population * probability != 1 for population, probability in patients)
-
-
 def test_a_bound_on_rounds_lowers_trials_and_says_so(caplog):
     with caplog.at_level(logging.INFO):
         few = plan([TARGET], delta=1e-3, noise="seeded", settings=AuditSettings(most_rounds=10_000))[-1]
@@ -131,33 +122,6 @@ def test_table_and_frame_show_claim_bound_and_verdict():
     assert "refuted" in text
     assert "ε at δ = 0.001" in text
     assert "proves nothing" in text
-
-
-def test_the_picture_is_the_same_bytes_each_time_and_shows_every_audit(tmp_path):
-    for name in ("a", "b"):
-        findings = honest()
-        save_svg(audit_figure([f.result for f in findings], [f.power for f in findings], "x"), tmp_path / f"{name}.svg")
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-    root = ElementTree.parse(tmp_path / "a.svg").getroot()
-    assert float(root.attrib["width"].removesuffix("pt")) < 0.75 * 1000
-    figure = audit_figure([f.result for f in honest()], [f.power for f in honest()], "x")
-    text = " ".join(t.get_text() for t in figure.findobj(lambda artist: hasattr(artist, "get_text")))
-    assert "difference of nodes" in text
-    assert "ε ≥" in text
-    assert "power 0.90" in text
-    assert ", refuted" not in text
-
-
-def test_numbers_of_audits_that_made_the_same_errors_stand_apart_and_inside():
-    same = [replace(honest()[0].result, name=f"audit {letter}") for letter in "abcd"]
-    figure = audit_figure(same, [0.99] * 4, "x")
-    figure.draw_without_rendering()
-    panel = figure.axes[-1]
-    boxes = {text.get_text(): text.get_window_extent() for text in panel.texts}
-    assert sorted(boxes) == ["1", "2", "3", "4"]
-    for one, other in combinations(boxes.values(), 2):
-        assert not one.overlaps(other)
-    assert all(panel.bbox.contains(*corner) for box in boxes.values() for corner in box.corners())
 
 
 def test_the_table_and_the_picture_print_no_claim_below_the_figure():
@@ -245,9 +209,3 @@ def test_the_script_takes_the_noise_that_was_found_for_each_plan():
     ]
     calibrated = SCRIPT["calibrated"]([plan.to_json() for plan in plans], found)
     assert [(plan.run.epsilon, plan.nodes[0].noise_multiplier) for plan in calibrated] == [("8", 9.0), ("1", 8.0)]
-
-
-def test_settings_are_checked():
-    with pytest.raises(ValueError, match="trials"):
-        AuditSettings(trials=3)
-    assert zetadp.audit.settings.LEAST_TRIALS == 50

@@ -144,30 +144,6 @@ def test_a_repeated_round_with_the_same_bytes_is_one_release(ledger, path):
     assert len(read_ledger(path)[0].releases()) == 2
 
 
-class KilledError(Exception):
-    """Stands for a process that is killed."""
-
-
-def kill(*_: object, **__: object) -> None:
-    raise KilledError
-
-
-def test_a_round_that_was_recorded_and_never_sent_is_released_once_with_the_same_bytes(
-    ledger, path, tmp_path, monkeypatch
-):
-    data, model = records(2), network(TINY)
-    with Ledger(tmp_path / "straight.jsonl") as other:
-        other.start({})
-        straight = one_round(pair(other), other, data, model)[0]
-    with monkeypatch.context() as patched:
-        patched.setattr(SampledGaussian, "release", kill)
-        with pytest.raises(KilledError):
-            one_round(pair(ledger), ledger, data, model)
-    assert torch.equal(one_round(pair(ledger), ledger, data, model)[0], straight)
-    assert ledger.sent(0) is not None
-    assert len(read_ledger(path)[0].releases()) == 2
-
-
 def exact(ledger: Ledger, sigma: float = 1.0) -> list[Node]:
     """Return two nodes of two patients each, all taking part, with noise that cannot be drawn again."""
     grid = Grid.choose(CLIP, noise_multiplier=sigma, population=2, dimension=Layout.of(network(TINY)).dimension)
@@ -212,16 +188,6 @@ def test_what_an_earlier_attempt_kept_is_not_sent(ledger, path, store):
     second = exact_round(Outbox(ledger, store.folder), model)
     assert not torch.equal(first, second)
     assert [len(attempt.releases()) for attempt in read_ledger(path)] == [2, 2]
-
-
-def test_messages_are_kept_before_they_are_noted_or_returned(ledger, store, monkeypatch):
-    model = network(TINY)
-    with monkeypatch.context() as patched:
-        patched.setattr(Ledger, "note_sent", kill)
-        with pytest.raises(KilledError):
-            exact_round(store, model)
-    kept = store.replay(0, Layout.of(model).flatten(dict(model.named_parameters())))
-    assert torch.equal(exact_round(store, model), kept)
 
 
 def test_a_ledger_that_lost_the_record_of_a_kept_message_is_refused(ledger, path, store):

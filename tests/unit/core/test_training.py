@@ -141,19 +141,6 @@ def test_an_interrupted_training_ends_at_the_same_bits_and_counts_every_round_on
     assert counted == [(number, plan.name) for number in range(SETTINGS.rounds) for plan in PLANS]
 
 
-def test_rounds_after_the_last_checkpoint_are_repeated_with_the_same_bytes_and_not_counted_again(tmp_path, paths):
-    expected = trained(fresh(tmp_path, "straight"))
-    with pytest.raises(KilledError):
-        trained(paths, after_round=stop_after(1))
-    early = paths["checkpoint_path"].read_bytes()
-    with pytest.raises(KilledError):
-        trained(paths, after_round=stop_after(4))
-    paths["checkpoint_path"].write_bytes(early)
-    assert torch.equal(weights(trained(paths)), weights(expected))
-    (attempt,) = read_ledger(paths["ledger_path"])
-    assert len(attempt.releases()) == SETTINGS.rounds * len(PLANS)
-
-
 @pytest.mark.parametrize("label", [-1, 4])
 def test_a_label_that_is_no_class_is_refused_before_the_ledger_is_begun(paths, label):
     data = records(7, images_per_class=2)
@@ -342,31 +329,6 @@ def test_the_grid_of_exact_noise_fits_every_node(paths):
     loud = [replace(plan, noise_multiplier=3e10) for plan in PLANS]
     with pytest.raises(ValueError, match="fit in"):
         trained(paths, settings=EXACT, plans=loud)
-
-
-@pytest.mark.parametrize("seconds", [0, 1e6])
-@pytest.mark.parametrize("done", [1, 3])
-def test_an_interrupted_training_with_fresh_noise_repeats_no_round_that_was_sent(paths, seconds, done):
-    """Nothing can be drawn again, so messages are kept: what was sent is sent again, and the model is what it was."""
-    how = replace(OFTEN, checkpoint_seconds=seconds)
-    sent: dict[int, list[torch.Tensor]] = {}
-
-    def spy(number: int, messages: torch.Tensor) -> None:
-        sent.setdefault(number, []).append(messages)
-
-    def spy_and_stop(number: int, messages: torch.Tensor) -> None:
-        spy(number, messages)
-        stop_after(done)(number, messages)
-
-    with pytest.raises(KilledError):
-        trained(paths, settings=EXACT, how=how, after_round=spy_and_stop)
-    trained(paths, settings=EXACT, how=how, after_round=spy)
-    for messages in sent.values():
-        assert all(torch.equal(messages[0], other) for other in messages)
-    (attempt,) = read_ledger(paths["ledger_path"])
-    assert sorted((event.round, event.node) for event in attempt.events) == [
-        (number, plan.name) for number in range(SETTINGS.rounds) for plan in PLANS
-    ]
 
 
 def test_kept_messages_are_few_and_gone_at_the_end(paths, monkeypatch):

@@ -90,16 +90,6 @@ def test_scale_and_offset_of_intensities_do_not_matter(seed, scale):
     np.testing.assert_allclose(whiten(scale * values + (2 - 3j) * scale), whiten(values), atol=1e-4)
 
 
-@given(seed=st.integers(0, 999))
-def test_no_statistic_crosses_images(seed):
-    values = correlated(seed, 2, 3, 6, 6)
-    together = whiten(values)
-    for index in np.ndindex(2, 3):
-        np.testing.assert_array_equal(together[index], whiten(values[index]))
-    values[0, 0] *= 100
-    np.testing.assert_array_equal(whiten(values).reshape(6, 6, 6)[1:], together.reshape(6, 6, 6)[1:])
-
-
 def test_a_part_without_variance_stays_finite():
     real = np.random.default_rng(0).standard_normal((8, 8)) + 0j
     whitened = whiten(real)

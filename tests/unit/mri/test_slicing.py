@@ -52,13 +52,6 @@ def test_resize_keeps_the_mean_and_the_range(rows, columns, target, seed):
     assert small.max() <= images.max() + 1e-5
 
 
-@given(target=st.integers(1, 12), by_rows=st.integers(1, 6), by_columns=st.integers(1, 6), seed=st.integers(0, 99))
-def test_integer_ratios_give_block_means(target, by_rows, by_columns, seed):
-    images = np.random.default_rng(seed).standard_normal((3, target * by_rows, target * by_columns))
-    blocks = images.reshape(3, target, by_rows, target, by_columns).mean(axis=(2, 4))
-    np.testing.assert_allclose(resize_area(images, target), blocks, atol=1e-5)
-
-
 @given(size=st.integers(1, 30), target=st.integers(1, 30), factor=st.integers(1, 6))
 def test_fractional_ratios_agree_with_fine_block_means(size, target, factor):
     # Repeating every sample makes the ratio an integer and changes nothing of what is averaged.

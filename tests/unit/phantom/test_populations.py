@@ -20,7 +20,6 @@ from zetadp.phantom.cohort import (
 )
 from zetadp.phantom.physics import GradientEcho, PreparedFlair, Protocol
 from zetadp.phantom.populations import DRAWN, POPULATIONS, drawn_population
-from zetadp.phantom.procedural import draw_procedural_brain
 from zetadp.phantom.public import PublicSettings, simulate_public_patient
 from zetadp.phantom.scanners import draw_scanner, draw_vendor_scanner
 
@@ -163,12 +162,6 @@ def test_impossible_settings_are_refused(kind, change, named):
         kind(**change)
 
 
-def test_lists_from_a_configuration_file_are_accepted():
-    given = PhantomSettings(train_patients=3, scanners=2, grid=[64, 64, 24], scanner_patients=[1, 2])
-    assert hash(given) == hash(PhantomSettings(train_patients=3, scanners=2, scanner_patients=(1, 2)))
-    assert PublicSettings(grid=[64, 64, 24]) == PublicSettings()
-
-
 @pytest.mark.parametrize("number", [-1, 0, 13])
 def test_an_unknown_patient_is_refused(number):
     with pytest.raises(ValueError, match="from 1 to 12"):
@@ -254,32 +247,6 @@ def test_procedural_tissue_volumes_are_those_of_adults():
     assert 0.35 < grey.min() <= grey.max() < 0.60
     assert 0.25 < white.min() <= white.max() < 0.50
     assert 0 < blood.min() <= blood.max() < 0.15
-
-
-def test_procedural_brains_have_the_parts_of_a_brain():
-    shape = draw_procedural_brain(np.random.default_rng(3))
-    at = np.array([[10.0, 0.0, 21.0], [0.0, -11.0, 0.0], [27.0, 3.0, 3.0], [30.0, -20.0, 30.0], [0.0, 60.0, 15.0]]).T
-    lateral, third, putamen, deep, fissure = shape.fractions(at, 1.0).T
-    assert lateral[Tissue.CSF] > 0.9
-    assert third[Tissue.CSF] > 0.9
-    assert putamen[Tissue.GREY] > 0.8
-    assert deep[Tissue.WHITE] > 0.9
-    assert fissure[Tissue.CSF] + fissure[Tissue.BLOOD] > 0.6
-    # Both sides have ventricles, and nothing lies outside the head.
-    mirrored = at * np.array([[-1.0], [1.0], [1.0]])
-    assert shape.fractions(mirrored, 1.0)[Tissue.CSF, 0] > 0.9
-    assert (shape.below_surface(at) > 0).all()
-    assert (shape.below_surface(np.array([[0.0, 75.0, 0, 0], [90.0, 0, -110, 0], [0, 0, 0, 85.0]])) < 0).all()
-
-
-def test_procedural_cortex_lies_between_fluid_and_white_matter():
-    """From the surface inward: fluid, then grey matter, then mostly white matter."""
-    shape = draw_procedural_brain(np.random.default_rng(0))
-    place = np.stack(np.meshgrid(*[np.arange(-80.0, 80, 2)] * 2, [20.0], indexing="ij")).reshape(3, -1)
-    depth = shape.below_surface(place)
-    fractions = shape.fractions(place, 1.0)
-    shares = [fractions[:, (depth > low) & (depth < high)].mean(axis=1) for low, high in ((0, 1), (2.5, 4.5), (20, 60))]
-    assert [Tissue(int(layer.argmax())) for layer in shares] == [Tissue.CSF, Tissue.GREY, Tissue.WHITE]
 
 
 def test_dataset_json_says_what_the_patients_are(tmp_path):

@@ -27,19 +27,6 @@ def given(*values: int):
     return source
 
 
-@pytest.mark.parametrize("probability", [SHARE, Fraction(1, 1000), Fraction(999, 1000)])
-def test_frequency_is_the_probability_and_draws_are_independent(probability):
-    count = 2_000_000
-    mask = bernoulli_mask(probability, count, source=np.random.default_rng(1).bytes)
-    assert mask.shape == (count,)
-    assert mask.dtype == bool
-    variance = float(probability * (1 - probability))
-    assert abs(mask.mean() - float(probability)) < 5 * math.sqrt(variance / count)
-    centred = mask - float(probability)
-    for lag in (1, 2, 44):
-        assert abs(np.mean(centred[lag:] * centred[:-lag])) < 5 * variance / math.sqrt(count)
-
-
 @pytest.mark.parametrize("probability", [SHARE, Fraction(1, 3), Fraction(2**64 - 1, 2**64 + 1), Fraction(1, 10**40)])
 def test_decision_is_exact_at_every_byte_of_the_probability(probability):
     """A number agrees with the binary digits of p for some bytes, and is then below or above them by one."""

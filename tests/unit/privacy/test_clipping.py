@@ -15,7 +15,6 @@ from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.clipping import clip_factors
 from zetadp.privacy.contributions import Gradient, Statistic, knows_units, patient_gradients
 from zetadp.privacy.factored import Factored
-from zetadp.privacy.grid import Grid
 
 MIXED = NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=2, activation="modrelu_per_channel")
 # The factor is rounded down by 2^-20, float32 adds 2^-24 a number.
@@ -271,18 +270,3 @@ def test_sums_of_other_peoples_layers_are_clipped_too():
     assert (clipped.double().norm(dim=1) <= bound).all()
     factors = (bound / plain.norm(dim=1)).clamp_max(1.0)
     torch.testing.assert_close(clipped, plain * factors[:, None], rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("family", NETWORKS)
-@pytest.mark.parametrize(("bound", "exact"), [(None, False), (0.37, False), (1.0, True), (0.37, True)])
-def test_nothing_waits_for_a_device(family, bound, exact):
-    """On a device that holds no numbers, whatever asks for one fails: item, bool, nonzero, a copy to the processor."""
-    model = network(NETWORKS[family]).to("meta")
-    images, labels = (t.to("meta") for t in patients(5, 2, domain=NETWORKS[family].domain))
-    groups = torch.tensor([0, 0, 1, 1, 3])
-    grid = Grid(bound, 20) if exact else None
-    layout = Layout.of(model)
-    found = clipped_sums(model, layout, images, labels, groups, count=4, bound=bound, grid=grid, chunk=4)
-    assert found.sums.shape == (4, layout.dimension)
-    with pytest.raises(RuntimeError, match="meta"):
-        int(found.not_finite)

@@ -113,26 +113,6 @@ def test_large_scales_follow_the_normal_distribution(scale):
     assert stats.kstest(np.abs(values), "halfnorm").pvalue > 1e-5
 
 
-@pytest.mark.parametrize("scale", SCALES[:4], ids=float)
-def test_moments_symmetry_and_independence(scale):
-    count = 1_000_000
-    values = rounded_normal(count, scale, source=random_bytes(13))
-    z = values / math.sqrt(float(scale) ** 2 + (1 / 12 if scale > 1 else 0))
-    if scale > 1:
-        # Standard error of a variance sqrt(2 / n) = 0.14 %; 1 % in a standard deviation is 14 of them.
-        assert abs(np.mean(z**2) - 1) < 5 * math.sqrt(2 / count)
-        assert abs(np.mean(z**4) - 3) < 5 * math.sqrt(96 / count)
-    assert abs(np.mean(z)) < 6 / math.sqrt(count)
-    positive, negative = (values > 0).sum(), (values < 0).sum()
-    assert abs(positive - negative) < 5 * math.sqrt(count)
-    for lag in (1, 2, 3, 7):
-        assert abs(np.mean(z[lag:] * z[:-lag])) < 6 / math.sqrt(count)
-        sizes = np.abs(z) - np.abs(z).mean()
-        assert abs(np.mean(sizes[lag:] * sizes[:-lag])) < 6 * np.var(sizes) / math.sqrt(count)
-    nonzero = values[values != 0]
-    assert abs(np.corrcoef(np.sign(nonzero), np.abs(nonzero))[0, 1]) < 5 / math.sqrt(len(nonzero))
-
-
 def test_lowest_bits_are_uniform():
     values = rounded_normal(500_000, TRAINING, source=random_bytes(14))
     assert stats.chisquare(np.bincount(values & 255, minlength=256)).pvalue > 1e-5

@@ -110,31 +110,6 @@ def test_a_row_is_the_mean_of_those_drawn_for_it_over_the_degree(kind, tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("noise", ["seeded", "os"])
-def test_every_real_number_of_every_row_has_the_noise_of_the_plan(kind, noise, tmp_path):
-    sigma = 50.0  # beside which contributions, of norm 2 at most, are nothing
-    rows, _, _ = released(plan(kind, sigma=sigma, noise=noise, rows=400), kind, tmp_path, store=noise == "os")
-    spread = rows * DEGREE / (2.0 * sigma)
-    deviations = spread.flatten(0, 1).std(dim=0)
-    assert abs(float(spread.std()) - 1) < 0.03
-    assert ((deviations - 1).abs() < 5 / (2 * rows.shape[0] * rows.shape[1]) ** 0.5).all()
-
-
-@pytest.mark.parametrize("noise", ["seeded", "os"])
-def test_units_are_drawn_for_each_row_apart_at_the_declared_rate(noise, tmp_path):
-    of = plan("open", sigma=1.0, noise=noise, rows=4000)
-    _, parts, draws = released(of, "open", tmp_path, store=noise == "os")
-    rate = DEGREE / SIZES[0] * 4
-    assert of.event("node-0", 0).sampling_probability == pytest.approx(rate)
-    hits = np.zeros((4000, SIZES[0]), dtype=bool)
-    hits[draws[0].rows, draws[0].members] = True
-    assert abs(hits.mean() - rate) < 5 * (rate * (1 - rate) / hits.size) ** 0.5
-    pairs = hits[:, 0] & hits[:, 1]
-    assert abs(pairs.mean() - rate**2) < 5 * (rate**2 / len(pairs)) ** 0.5
-    assert (parts.phase.schedule.sum(axis=0) == 1000).all()
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_the_ledger_counts_the_rows_that_a_unit_can_be_in(kind, tmp_path):
     of = plan(kind, sigma=3.0)
     released(of, kind, tmp_path)
