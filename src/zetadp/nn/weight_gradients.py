@@ -192,7 +192,7 @@ def of_convolution(
     if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
         raise NotImplementedError("Expected a convolution that is padded with a number of zeros.")
     is_complex = layer.weight.is_complex()
-    bias = gradient.reshape(units, -1, *gradient.shape[1:]).transpose(1, 2).flatten(2).sum(dim=2)
+    bias = _by_channel(gradient, units)
     if is_complex:
         if layer.groups > 1:
             raise NotImplementedError("Expected a complex convolution without groups.")
@@ -236,7 +236,10 @@ def of_layer_norm(layer: nn.LayerNorm, x: Tensor, gradient: Tensor, units: int) 
 
 def _of_channels(normal: Tensor, gradient: Tensor, units: int) -> dict[str, Tensor | Factored]:
     """Return the gradients of a scale and a shift of channels, shape (unit, channel)."""
-    weight, bias = (
-        t.reshape(units, -1, *t.shape[1:]).transpose(1, 2).flatten(2).sum(dim=2) for t in (gradient * normal, gradient)
-    )
-    return {"weight": weight, "bias": bias}
+    return {"weight": _by_channel(gradient * normal, units), "bias": _by_channel(gradient, units)}
+
+
+def _by_channel(values: Tensor, units: int) -> Tensor:
+    """Return the sum of each unit's values, shape (item, channel, ...), in each channel, shape (unit, channel)."""
+    of_items = values.flatten(2).sum(dim=2) if values.ndim > 2 else values
+    return of_items.view(units, -1, values.shape[1]).sum(dim=1)
