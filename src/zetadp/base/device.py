@@ -27,13 +27,18 @@ def pick_device(name: str) -> torch.device:
     Raises
     ------
     UserError
-        If ``cuda`` is named and there is none.
+        If PyTorch has no such device.
     """
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("device: cuda was asked for, but PyTorch finds no CUDA device. Use device: auto or cpu.")
+    try:
+        found = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+        torch.zeros(1, device=found)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise UserError(
+            f"device: Expected auto, cpu, or cuda where PyTorch has one, found {name!r}: {error}. Use device auto or "
+            "cpu."
+        ) from error
     use_float32()
-    use_cuda = name == "cuda" or (name == "auto" and torch.cuda.is_available())
-    return torch.device("cuda" if use_cuda else "cpu")
+    return found
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:

@@ -183,13 +183,12 @@ def _classification(outputs: Tensor, labels: Tensor) -> Classification:
         )
     if labels.ndim != 1:
         raise UserError(f"labels: Expected one class for each item, found shape {tuple(labels.shape)}.")
-    classes, low, high = outputs.shape[1], int(labels.min()), int(labels.max())
-    if low < 0 or high >= classes:
-        raise UserError(
-            f"labels: Expected classes from 0 to {classes - 1}, because the network has {classes} outputs, found "
-            f"{low if low < 0 else high}."
-        )
-    return Classification(classes)
+    found = Classification(outputs.shape[1])
+    try:
+        found.check(labels)
+    except UserError as error:
+        raise UserError(f"labels: {error} The network has {outputs.shape[1]} outputs.") from error
+    return found
 
 
 def check_model(model: nn.Module) -> None:

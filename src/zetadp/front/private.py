@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 from torch import nn
 
+from zetadp.base.device import pick_device
 from zetadp.base.epsilon import CONSENT, USELESS
 from zetadp.base.validation import UserError
 from zetadp.core.optimisers import Recipe
@@ -153,7 +154,7 @@ def private(
         raise UserError(f"stop: Expected a function of the history, found {type(stop).__name__}.")
     if optimiser is None and scheduler is not None:
         raise UserError("scheduler: Expected the optimiser that it was made for, found none. Give optimiser= too.")
-    place, where = RunFolder.of(folder, register), _device(device)
+    place, where = RunFolder.of(folder, register), pick_device(device)
     own = copy.deepcopy(model).to(where)
     first = holders.items.inputs[torch.arange(min(2, len(holders.items.inputs)))].to(where)
     chosen = task_for(own, loss, task, first, holders.items.targets)
@@ -196,18 +197,6 @@ def _label(epsilon: float) -> str:
     """Return epsilon with six digits, never above its value."""
     label = f"{epsilon:g}"
     return label if float(label) <= epsilon else f"{epsilon * (1 - 1e-5):g}"
-
-
-def _device(name: str) -> torch.device:
-    """Return the device of a name; ``auto`` takes a CUDA device where there is one."""
-    try:
-        found = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
-        torch.zeros(1, device=found)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        raise UserError(
-            f"device: Expected 'auto', 'cpu', or 'cuda' where PyTorch has one, found {name!r}: {error}."
-        ) from error
-    return found
 
 
 def check_constants(

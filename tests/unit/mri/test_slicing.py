@@ -177,8 +177,9 @@ def test_devices_are_picked_by_name(monkeypatch):
     assert pick_device("cpu").type == "cpu"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert pick_device("auto").type == "cpu"
-    with pytest.raises(UserError, match="device: cuda was asked for"):
-        pick_device("cuda")
+    with pytest.raises(UserError, match=r"^device: .*'gpu'"):
+        pick_device("gpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: None)  # this machine may have no GPU
     assert pick_device("auto").type == pick_device("cuda").type == "cuda"
     assert pick_device("cpu").type == "cpu"
