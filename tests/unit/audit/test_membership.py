@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -177,15 +176,6 @@ def test_networks_from_scratch_and_exact_noise_are_attacked_alike(noise):
     assert dict(claim.mechanisms) == {NoisySum(0.5, 1.0): 2}
 
 
-def test_trainings_leave_no_files_and_no_lines_in_the_log(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(membership_models, "_scratch", lambda: tmp_path)
-    with caplog.at_level(logging.INFO, logger="zetadp"):
-        train_models(Arm("open", UNCLIPPED, 2), SMALL, LINEAR, RECORDS, np.zeros((2, 4), dtype=bool))
-    assert not list(tmp_path.iterdir())
-    assert not caplog.records
-    assert logging.getLogger("zetadp.core").level == logging.NOTSET
-
-
 def test_too_few_shadow_models_of_a_kind_are_a_mistake_of_the_user():
     members = np.zeros((20, 1), dtype=bool)
     shadow = Models(members, np.zeros((20, 1)), np.zeros((20, 1)), exposure=None)
@@ -197,14 +187,3 @@ def test_models_that_diverge_are_named(monkeypatch):
     monkeypatch.setattr(membership_models, "_shown", lambda *_: (np.full(4, np.nan), np.zeros(4)))
     with pytest.raises(UserError, match=r"audit\.membership\.learning_rate"):
         train_models(Arm("open", UNCLIPPED, 1), SMALL, LINEAR, RECORDS, np.ones((1, 4), dtype=bool))
-
-
-@pytest.mark.parametrize("wrong", [{"patients": 5}, {"trainings": 3}, {"sampling_probability": 1.5}, {"noise": "none"}])
-def test_settings_that_cannot_be_are_refused(wrong):
-    with pytest.raises(ValueError, match="Expected"):
-        MembershipSettings(**wrong)
-
-
-def test_records_and_settings_must_agree():
-    with pytest.raises(ValueError, match="4 patients"):
-        train_models(Arm("open", UNCLIPPED, 1), SMALL, LINEAR, builder.records(3), np.ones((1, 4), dtype=bool))

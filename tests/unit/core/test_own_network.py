@@ -79,31 +79,6 @@ def test_a_network_of_ones_own_is_trained_as_one_of_the_library_is(tmp_path):
     assert header["model"] != read_ledger(files[0]["ledger_path"])[0].header.get("model")
 
 
-def test_plain_modules_and_labels_of_each_record_give_clipped_descent(paths):
-    """Against a loop over patients that knows nothing of the library."""
-    random = torch.Generator().manual_seed(0)
-    labels = torch.randint(4, (6, 5), generator=random)
-    data = Records.stacked(torch.randn(6, 5, 1, SIZE, SIZE, dtype=torch.complex64, generator=random), labels)
-    settings = replace(SETTINGS, rounds=1, images_per_patient=5)
-    torch.manual_seed(0)
-    model = Affine()
-    before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    sent = []
-    how = {"after_round": lambda _, messages: sent.append(messages[0])}
-    train_run(RUN, OWN, settings, EVERYBODY, data, None, **paths, model=model, **how)
-    reference = Affine()
-    reference.load_state_dict(before)
-    total = [torch.zeros_like(value) for value in before.values()]
-    for images, own in zip(data.inputs.unflatten(0, (6, 5)), labels, strict=True):
-        loss = functional.cross_entropy(reference(images), own)
-        gradients = torch.autograd.grad(loss, list(reference.parameters()))
-        norm = sum(float(g.abs().square().sum()) for g in gradients) ** 0.5
-        total = [t + g * min(1.0, 0.3 / norm) for t, g in zip(total, gradients, strict=True)]
-    flat = [torch.view_as_real(t).flatten() if t.is_complex() else t.flatten() for t in total]
-    torch.testing.assert_close(sent[0], torch.cat(flat) / 6, rtol=1e-4, atol=1e-6)
-    assert all(not torch.equal(value, before[name]) for name, value in model.named_parameters())
-
-
 class Mixing(Affine):
     """A network whose batch statistics mix patients."""
 

@@ -97,22 +97,6 @@ def test_loading_forgets_the_moments_of_before():
     assert torch.equal(one.weights, other.weights)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"learning_rate": 0},
-        {"drop_factor": -1},
-        {"drop_after": 1.5},
-        {"momentum": 1.0},
-        {"averaged": 2},
-        {"name": "adam"},
-    ],
-)
-def test_settings_are_checked(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        OptimiserSettings(**wrong)
-
-
 def test_plain_steps_follow_a_running_mean_of_the_updates():
     server = Server(torch.zeros(10), OptimiserSettings(0.3, drop_after=1, name="sgd", momentum=0.6), 6)
     expected, mean = torch.zeros(10), None

@@ -228,25 +228,6 @@ def test_a_patient_with_fewer_images_moves_no_bit_of_others(family):
     assert all(torch.equal(own, again) for own, again in zip(weighted, rows(weights=weights), strict=True))
 
 
-@pytest.mark.parametrize("family", ["complex hidden", "complex pooled", "linear"])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_layers_of_other_people_give_the_gradients_of_a_loop(family, weighted):
-    own = network(NETWORKS[family], dtype=torch.float64)
-    model = torch.nn.Sequential(Foreign(), own)
-    assert knows_units(own)
-    assert not knows_units(model)
-    layout = Layout.of(model)
-    images, labels = patients(3, 3, dtype=torch.float64)
-    weights = torch.tensor([[1 / 3] * 3, [0.5, 0.5, 0], [0, 0, 0]], dtype=torch.float64) if weighted else None
-    found = torch.cat(patient_gradients(model, layout, images, labels, weights), dim=1)
-    assert found.shape == (3, layout.dimension)
-    for patient, count in enumerate((3, 2, 0) if weighted else (3, 3, 3)):
-        expected = torch.zeros(layout.dimension, dtype=torch.float64)
-        if count:
-            expected = plain_gradient(model, images[patient, :count], labels[patient, :count])
-        torch.testing.assert_close(found[patient], expected, atol=1e-10, rtol=1e-10)
-
-
 def test_a_layer_that_is_not_trained_needs_no_rule():
     model = torch.nn.Sequential(Foreign().requires_grad_(requires_grad=False), network(TINY))
     assert knows_units(model)
@@ -257,16 +238,3 @@ def test_a_layer_that_is_not_trained_needs_no_rule():
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         wanted = dict(zip(trained, torch.autograd.grad(loss, list(trained.values())), strict=True))
         torch.testing.assert_close(mine, Layout.of(model).flatten(wanted), atol=1e-5, rtol=1e-4)
-
-
-def test_sums_of_other_peoples_layers_are_clipped_too():
-    model = torch.nn.Sequential(Foreign(), network(TINY))
-    images, labels = patients(5, 2)
-    options = {"count": 5, "chunk": 4}
-    layout = Layout.of(model)
-    plain = clipped_sums(model, layout, images, labels, torch.arange(5), bound=None, **options).sums
-    bound = float(plain.norm(dim=1).median())
-    clipped = clipped_sums(model, layout, images, labels, torch.arange(5), bound=bound, **options).sums
-    assert (clipped.double().norm(dim=1) <= bound).all()
-    factors = (bound / plain.norm(dim=1)).clamp_max(1.0)
-    torch.testing.assert_close(clipped, plain * factors[:, None], rtol=1e-4, atol=1e-6)

@@ -5,12 +5,11 @@ import torch
 from contributing import clipped_sums
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from training_builder import TINY, network, patients, plain_gradient
+from training_builder import TINY, network, patients
 
 from zetadp.base.tensors import Layout
-from zetadp.nn.layers import Linear
 from zetadp.nn.models import NetworkSettings
-from zetadp.privacy.contributions import Gradient, layers_to_factor, patient_gradients
+from zetadp.privacy.contributions import layers_to_factor, patient_gradients
 from zetadp.privacy.factored import Factored
 
 WIDE = {
@@ -95,19 +94,6 @@ def test_without_its_share_for_rounding_a_norm_would_be_too_short():
 
 
 @pytest.mark.parametrize("family", WIDE)
-def test_factors_give_the_gradients_of_a_loop(family):
-    model = wide(family, dtype=torch.float64)
-    layout = Layout.of(model)
-    images, labels = patients(3, 2, domain=WIDE[family].domain, dtype=torch.float64)
-    found = Gradient(model, layout).rows(images, labels, factors=True)
-    assert any(isinstance(g, Factored) for g in found)
-    written = [added_apart(g, torch.ones(3)) if isinstance(g, Factored) else g for g in found]
-    for mine, own_images, own_labels in zip(torch.cat(written, dim=1), images, labels, strict=True):
-        expected = plain_gradient(model, own_images, own_labels)
-        torch.testing.assert_close(mine, expected, atol=1e-10, rtol=1e-10)
-
-
-@pytest.mark.parametrize("family", WIDE)
 @pytest.mark.parametrize("bound", [1e-3, 0.5, None])
 @pytest.mark.parametrize("chunk", [2, 6, 100])
 def test_sums_are_those_of_gradients_that_are_written_out(family, bound, chunk, monkeypatch):
@@ -144,24 +130,3 @@ def test_large_layers_are_kept_as_factors_and_small_ones_written_out():
     assert not layers_to_factor(model, tuple(name for name in names if name != "head.0.weight"), 4)
     tiny = network(TINY)
     assert not layers_to_factor(tiny, Layout.of(tiny).names, 4)
-
-
-def test_a_layer_that_is_used_twice_has_the_terms_of_both_uses():
-    class Twice(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = Linear(64, 64, dtype=torch.float32)
-            torch.nn.init.normal_(self.layer.weight, std=0.1, generator=torch.Generator().manual_seed(0))
-
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            return self.layer(self.layer(images.flatten(1)).tanh())
-
-    model = Twice()
-    layout = Layout.of(model)
-    images = torch.randn(2, 2, 1, 8, 8, generator=torch.Generator().manual_seed(1))
-    labels = torch.tensor([[1, 2], [0, 3]])
-    assert layers_to_factor(model, layout.names, 2)
-    options = {"count": 2, "bound": None, "chunk": 8}
-    found = clipped_sums(model, layout, images, labels, torch.arange(2), **options).sums
-    expected = torch.cat(patient_gradients(model, layout, images, labels), dim=1)
-    assert (found - expected).norm() <= 2e-5 * expected.norm()

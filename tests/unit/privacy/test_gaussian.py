@@ -30,14 +30,6 @@ def test_delta_has_its_published_values(mu, deltas):
     assert found == pytest.approx(deltas, rel=5e-7)  # seven digits printed
 
 
-@pytest.mark.parametrize(
-    ("mu", "delta", "epsilon"),
-    [(1, 1e-5, 4.3772), (1, 1e-3, 3.1387), (ROOT2, 1e-5, 6.5730), (ROOT2, 1e-3, 4.8453)],
-)
-def test_epsilon_has_its_published_values(mu, delta, epsilon):
-    assert gaussian.epsilon(delta, mu) == pytest.approx(epsilon, abs=6e-5)
-
-
 def test_mu_has_its_published_values():
     found = [gaussian.mu(epsilon, 1e-3) for epsilon in (1, 3, 5, 8, 10)]
     assert found == pytest.approx((0.3884, 0.9641, 1.4496, 2.0833, 2.4627), abs=6e-5)
