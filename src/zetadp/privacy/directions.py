@@ -148,10 +148,6 @@ class Direction(Kind):
         """Return the direction with another concentration."""
         return replace(self, concentration=self.concentration / factor)
 
-    def capacity(self, dimension: int) -> float:
-        """Return the capacity of one direction."""
-        return capacity(self.concentration, self.dimension)
-
     def sample(self, clipped_sum: Tensor, clip: float, expected: float, generator: np.random.Generator) -> Tensor:
         """Return a random direction around that of the sum. Clipping norm and divisor do not matter."""
         from zetadp.privacy.seeded_noise import draw_direction

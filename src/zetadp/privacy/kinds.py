@@ -146,16 +146,6 @@ class Kind(ABC):
     def with_noise_times(self, factor: float) -> Self:
         """Return the same kind with its noise scaled by a factor."""
 
-    def capacity(self, dimension: int) -> float | None:
-        """Return the logarithm of the Bayes' capacity of one release, in nats; None if it is not known.
-
-        Parameters
-        ----------
-        dimension
-            Real numbers in one contribution.
-        """
-        return None
-
     @abstractmethod
     def sample(self, clipped_sum: Tensor, clip: float, expected: float, generator: np.random.Generator) -> Tensor:
         """Return a release with noise from a seeded generator, which protects nobody.
@@ -293,12 +283,6 @@ class NoisySum(Kind):
     def with_noise_times(self, factor: float) -> NoisySum:
         """Return the sum with other noise."""
         return replace(self, noise_multiplier=self.noise_multiplier * factor)
-
-    def capacity(self, dimension: int) -> float | None:
-        """Return the capacity for one unit's clipped contribution. Random sampling is not credited."""
-        from zetadp.privacy.gaussian import capacity
-
-        return capacity(self.noise_multiplier, 1.0, dimension) if self.units == 1 else None
 
     def sample(self, clipped_sum: Tensor, clip: float, expected: float, generator: np.random.Generator) -> Tensor:
         """Return the sum with noise, divided by the expected number of units."""

@@ -158,10 +158,6 @@ class MaskedSum(Kind):
         """Return the sum with other shares."""
         return replace(self, share=self.share * factor)
 
-    def capacity(self, dimension: int) -> float | None:
-        """Return the capacity of the sum for one unit's clipped contribution."""
-        return self.seen().capacity(dimension)
-
     def sample(self, clipped_sum: Tensor, clip: float, expected: float, generator: np.random.Generator) -> Tensor:
         """Refuse: a node's part of a sum is made of integers on a grid, and divided after it was summed."""
         raise UserError("Expected a release that is a mean of its own, found one node's part of a masked sum.")

@@ -125,20 +125,6 @@ class Risk:
             return [0.0] * len(false_alarms)
         return self._missed(false_alarms) if self.curved else None
 
-    def capacity(self) -> float | None:
-        """Return the logarithm of the Bayes' capacity of all releases, in nats, or None if it is not known.
-
-        The input is one person's clipped contribution, so the radius is one clipping norm. Everybody else's data are
-        known. Random sampling of people is not credited.
-        """
-        dimensions = {run.dimension for run in self.runs}
-        if self.guarantee == "none" or not self.curved or len(dimensions) != 1 or None in dimensions:
-            return None
-        (dimension,) = (each for each in dimensions if each is not None)
-        bounds = [_capacity(exposure, dimension) for exposure in self.exposures]
-        known = [bound for bound in bounds if bound is not None]
-        return max(known) if len(known) == len(bounds) else None
-
     def _missed(self, rates: Sequence[float]) -> list[float]:
         """Return points of the trade-off curve. It is computed once for all points that a page shows."""
         if set(rates) <= self._curve.keys():
@@ -158,20 +144,6 @@ class Risk:
     def curved(self) -> bool:
         """Whether the trade-off curve can be computed."""
         return all(kind.units == 1 for exposure in self.exposures for kind in exposure)
-
-
-def _capacity(exposure: Exposure, dimension: int) -> float | None:
-    r"""Return an upper bound on the logarithm of the Bayes' capacity of releases; None if that of one is not known.
-
-    The capacity of a mechanism, :math:`\int \sup_x f(x)(y) \, dy`, is the largest factor by which a release can raise
-    the chance of a correct guess. The factor holds for all priors and all gains, including gains that reward a near
-    guess. Its logarithm, in nats, is the Sibson mutual information of order infinity. Capacity bounds reconstruction.
-    Unlike epsilon, it promises nothing to one person if the attacker knows all others. The bound is the sum over the
-    releases. It also holds if later releases depend on earlier ones.
-    """
-    capacities = [(kind.capacity(dimension), count) for kind, count in exposure.items()]
-    known = [capacity * count for capacity, count in capacities if capacity is not None]
-    return math.fsum(known) if len(known) == len(capacities) else None
 
 
 def _weakest(exposures: Iterable[Exposure]) -> tuple[Exposure, ...]:

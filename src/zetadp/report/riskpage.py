@@ -23,9 +23,6 @@ from zetadp.report.page import Section, page_html, page_markdown
 
 TEN = 10
 """Number of candidates in the first sentence."""
-MANY = 1_000_000
-"""Number of candidates in the last row on capacity."""
-VACUOUS = "vacuous"
 PICTURE = "risk.svg"
 _MOST_ODDS = 1e6
 _SHOWN = {
@@ -199,26 +196,6 @@ def _sections(
             ),
         ],
     )
-    yield from _capacity(risk, unit)
-
-
-def _capacity(risk: Risk, unit: Unit) -> Iterator[Section]:
-    """Yield the section on Bayes' capacity. It comes last, because its bound is seldom useful here."""
-    found = risk.capacity()
-    if found is None:
-        return
-    rows = tuple(
-        (f"1 of {number:,}", VACUOUS if found >= math.log(number) else percent_up(math.exp(found) / number))
-        for number in (*CANDIDATES, MANY)
-    )
-    text = (
-        f"Bayes' capacity bounds how much all releases can help to guess one {unit}'s data, whatever an attacker knows "
-        "beforehand, and however close a guess must be. The chance of a right guess grows at most by the factor e^C, "
-        f"and here C is {rounded_up(found, 3)} nats. For equally likely candidates the bound is vacuous unless their "
-        f"number is above 10^{rounded_up(found / math.log(10), 3)}. The tables above are tighter for fewer candidates."
-    )
-    sheet = Sheet("Naming the right one, by capacity", ("candidates", "at most"), rows)
-    yield Section("Bayes' capacity", [text], tables=[sheet])
 
 
 def _candidates_sheet(risk: Risk, delta: float) -> Sheet:

@@ -14,7 +14,6 @@ from scipy.stats import norm
 from zetadp.cli.commands import main
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.events import Event
-from zetadp.privacy.gaussian import capacity as gaussian_capacity
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.risk import CANDIDATES, Risk
@@ -127,23 +126,6 @@ def test_of_many_images_a_person_epsilon_bounds_the_guesses(tmp_path):
     bound = math.exp(risk.epsilon(1e-3)) / 10 + 1e-3
     assert 0.1 < risk.right_guesses(10, 1e-3) == pytest.approx(bound)
     assert risk_figure(risk, "patient", 1e-3).axes
-
-
-def test_capacity_adds_up_over_releases_and_is_vacuous_where_it_exceeds_the_prior(tmp_path):
-    ledger = write_ledger(tmp_path, (10, 40.0, 3))
-    assert Risk.of(ledger).capacity() is None, "this header does not say the dimension"
-    risk = Risk.of(ledger)
-    known = replace(risk, runs=tuple(replace(run, dimension=50) for run in risk.runs))
-    assert known.capacity() == pytest.approx(3 * gaussian_capacity(40.0, 1.0, 50))
-    write_risk(known, "patient", 1e-3, tmp_path / "page", "ledger.jsonl", Evidence())
-    text = (tmp_path / "page/risk.md").read_text()
-    last = text[text.index("## Bayes' capacity") :]
-    assert "\n## " not in last
-    share = math.ceil(1000 * math.exp(known.capacity()) / 10) / 10
-    assert f"| 1 of 10 | {share:.1f} % |" in last
-    wide = replace(risk, runs=tuple(replace(run, dimension=10**5) for run in risk.runs))
-    write_risk(wide, "patient", 1e-3, tmp_path / "page", "ledger.jsonl", Evidence())
-    assert "| 1 of 1,000,000 | vacuous |" in (tmp_path / "page/risk.md").read_text()
 
 
 def test_the_trade_off_curve_of_a_page_is_computed_once(tmp_path, monkeypatch):
