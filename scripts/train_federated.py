@@ -14,6 +14,7 @@ from zetadp.core.start import with_public
 from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import Credentials, make_credentials
 from zetadp.federation.flower.launcher import Federation
+from zetadp.federation.flower.membership import make_roster
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.federation.partition import read_partition
 from zetadp.federation.settings import Patience
@@ -63,6 +64,7 @@ def main(
     shutil.rmtree(work, ignore_errors=True)
     credentials: Credentials = make_credentials(work / "keys", names)
     declared.write(work / "plan.json")
+    roster = make_roster(declared, credentials)
     rows = read_partition(partition).merge(read_table(table)[["record", "file"]], on="record")
     watched = rows[rows["role"] == "validation"]
     write_site_folder(work / "images/server", dataset.parent, watched, "test")
@@ -70,6 +72,7 @@ def main(
     server = ServerSettings(
         plan=work / "plan.json",
         keys={name: credentials.node(name)[0] for name in names},
+        roster=roster,
         model=model.resolve(),
         history=history.resolve(),
         ledger=ledger.resolve(),
@@ -96,6 +99,7 @@ def main(
                 name=name,
                 plan=work / "plan.json",
                 images=work / "images" / name,
+                roster=roster,
                 state=states / name,
                 # The cohort's ledger decides whether there may be another attempt.
                 attempts=UNLIMITED,

@@ -12,6 +12,7 @@ from federation.sites import write_hospital_folder
 from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import make_credentials
 from zetadp.federation.flower.launcher import Federation
+from zetadp.federation.flower.membership import make_roster
 from zetadp.federation.flower.processes import FORGE
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.federation.settings import Patience
@@ -33,6 +34,7 @@ class Consortium:
         self.names = [node.name for node in plan.nodes]
         plan.write(folder / "plan.json")
         self.credentials = make_credentials(folder / "keys", self.names)
+        self.roster = make_roster(plan, self.credentials)
         # Many nodes that look often would keep the server busy with answering that there is nothing.
         idle = 0.1 * max(2, len(self.names))
         self.federation = Federation(folder / "run", self.credentials, idle_seconds=idle, forge=forge)
@@ -55,7 +57,7 @@ class Consortium:
 
     def settings(self, name: str, **changes: object) -> HospitalSettings:
         given = {"attempts": 1000, "answer_seconds": 0.0, "limit_seconds": 8.0, "simulation": True}
-        given |= {"threads": 1, "chunk": 4, "backbone": self.backbone}
+        given |= {"threads": 1, "chunk": 4, "backbone": self.backbone, "roster": self.roster}
         return HospitalSettings(
             name, self.folder / "plan.json", self.images(name), self.state(name), **{**given, **changes}
         )
@@ -93,6 +95,7 @@ class Consortium:
         return ServerSettings(
             plan=self.folder / "plan.json",
             keys={name: self.credentials.node(name)[0] for name in self.names},
+            roster=self.roster,
             model=out / "model.safetensors",
             history=out / "history.csv",
             ledger=out / "ledger.jsonl",

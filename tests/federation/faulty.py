@@ -15,6 +15,7 @@ from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkStat
 from zetadp.federation.flower import processes
 from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.protocol import Answer, Refusal, Request
+from zetadp.federation.masks import FreshValue
 
 FAULTS = "FAULTS"
 """Variable of the environment: the server's state folder."""
@@ -31,7 +32,7 @@ honest = Hospital.reply
 store_object = InMemoryLinkState.store_object
 
 
-def reply(self: Hospital, request: Request) -> Answer | Refusal:
+def reply(self: Hospital, request: Request, own: FreshValue | None = None) -> Answer | Refusal:
     path = self.settings.state / "fault"
     fault, several, rest = (path.read_text() if path.exists() else "").partition(" ")
     if several:
@@ -40,7 +41,7 @@ def reply(self: Hospital, request: Request) -> Answer | Refusal:
         time.sleep(1000)
     if fault == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    answer = honest(self, request)
+    answer = honest(self, request, own)
     if fault == "dawdle":  # after the release, before the answer
         (self.settings.state / "released").touch()
         time.sleep(1000)

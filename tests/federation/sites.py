@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.asymmetric import ec
 from decathlon_builder import CHANNELS, volume, write_dataset_json, write_volume
 
 from zetadp.core.assembly import Assembly
@@ -16,8 +20,11 @@ from zetadp.core.settings import OptimiserSettings, Performance, TrainingSetting
 from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.protocol import Answer, Refusal, Request
 from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.federation.masks import CURVE, Member, Roster
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.models import NetworkSettings
+from zetadp.privacy.masked import Sums
+from zetadp.privacy.threat import MASKED_SUMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,7 +82,36 @@ def make_hospital(
     own = HospitalSettings(name=node.name, **{**settings, **changes})
     patients = node.population // plan.units_of_a_person
     units = items_of([(i,) for i in range(patients)], len(SEQUENCES) * SLICES)
-    return Hospital(own, plan, random_records(patients, place, sides), units, start, key)
+    keys = MemberKeys.of(plan)[place] if plan.masked else None
+    known = (key,) if keys is None else (keys.signing, keys.roster, keys.agreement)
+    return Hospital(own, plan, random_records(patients, place, sides), units, start, *known)
+
+
+@dataclass(frozen=True)
+class MemberKeys:
+    """What a hospital of a plan with masked sums has, the same for one plan in one process."""
+
+    signing: ec.EllipticCurvePrivateKey
+    agreement: ec.EllipticCurvePrivateKey
+    roster: Roster
+
+    @staticmethod
+    @cache
+    def _of(content: str) -> list[MemberKeys]:
+        plan = Plan.from_json(json.loads(content))
+        keys = [(ec.generate_private_key(CURVE), ec.generate_private_key(CURVE)) for _ in plan.nodes]
+        members = (Member.made(plan, node.name, *own[::-1]) for node, own in zip(plan.nodes, keys, strict=True))
+        roster = Roster(plan, tuple(members))
+        return [MemberKeys(*own, roster) for own in keys]
+
+    @staticmethod
+    def of(plan: Plan) -> list[MemberKeys]:
+        return MemberKeys._of(json.dumps(plan.to_json()))
+
+
+def sums_plan(nodes: int = 3, *, colluding: int = 1, missing: int = 0, spare: int = 2, **changes: object) -> Plan:
+    """Return a plan with masked sums."""
+    return make_plan(nodes, threat=MASKED_SUMS, sums=Sums(colluding, missing, spare), **changes)
 
 
 class DirectLine:
@@ -99,12 +135,16 @@ class DirectLine:
     def identity(self, name: str) -> str:
         return f"key of {name}"
 
+    def session(self, name: str) -> str:
+        return "" if name in self.away else str(id(self.hospitals[name]))
+
     def asked(self, name: str) -> bool:
         return False
 
     def ask(self, name: str, request: Request) -> None:
         self.requests.append((name, request))
-        reply = self.tamper(request, self.hospitals[name].reply(request))
+        hospital = self.hospitals[name]
+        reply = self.tamper(request, hospital.exchange(request, hospital.reply))
         if reply is not None:
             self.replies.append(reply)
 

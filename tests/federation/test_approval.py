@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from federation.sites import make_plan
+from federation.sites import make_plan, sums_plan
 
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
@@ -21,7 +21,9 @@ from zetadp.core.plan import Plan, RunName
 from zetadp.federation.flower.approval import approval_file, approve, check_approval, invitation
 from zetadp.federation.flower.certificates import make_credentials, make_node_key, read_node_key
 from zetadp.federation.flower.kit import duration
+from zetadp.federation.flower.membership import agreement_file, checked_roster, make_member
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
+from zetadp.federation.masks import Roster
 from zetadp.privacy import accounting
 
 PLAN = make_plan(noise="os")
@@ -131,6 +133,109 @@ def test_an_approval_for_another_plan_or_by_another_key_is_refused(hospital, tmp
         check_approval(hospital, PLAN, tmp_path / "other.key")
 
 
+SUMS = sums_plan(noise="os")
+
+
+@pytest.fixture
+def members(tmp_path, monkeypatch, capsys):
+    """Three hospitals that have made their keys for a plan with masked sums, and the coordinator's roster."""
+    monkeypatch.chdir(tmp_path)
+    SUMS.write(tmp_path / "plan.json")
+    names = [node.name for node in SUMS.nodes]
+    for name in names:
+        make_node_key(tmp_path / f"{name}.pub.pem", tmp_path / f"{name}.key")
+        assert main(["federation", "member", "plan.json", name, "--key", f"{name}.key"]) == 0
+        private = agreement_file(tmp_path / f"{name}.key", SUMS)
+        assert private.stat().st_mode & 0o777 == 0o600
+        assert str(private.name) in capsys.readouterr().out
+    assert main(["federation", "roster", "plan.json", *(f"{name}.member.json" for name in names)]) == 0
+    digest = Roster.read(tmp_path / "roster.json", SUMS).digest
+    assert digest in capsys.readouterr().out
+    (tmp_path / "node.yaml").write_text(
+        "name: node-02\nplan: plan.json\nroster: roster.json\nimages: images\nstate: state\n"
+    )
+    return names
+
+
+def test_a_roster_is_approved_by_its_own_hash_beside_the_plans(members, tmp_path, capsys):
+    digest = Roster.read(tmp_path / "roster.json", SUMS).digest
+    assert main(["federation", "show", "plan.json", "--roster", "roster.json"]) == 0
+    said = capsys.readouterr().out
+    assert digest in said
+    assert SUMS.digest in said
+    command = ["federation", "approve", "node.yaml", "--key", "node-02.key"]
+    assert main(command) == 0
+    assert re.findall("--hash ([0-9a-f]+) --roster-hash ([0-9a-f]+)", capsys.readouterr().out) == [
+        (SUMS.digest[:12], digest[:12])
+    ]
+    sign = [*command, "--who", "A. Physician", "--hash", SUMS.digest[:12]]
+    for wrong in ([], ["--roster-hash", digest[:11]], ["--roster-hash", SUMS.digest]):
+        assert main([*sign, *wrong]) == 1
+        assert "roster.json" in capsys.readouterr().err
+    assert main([*sign, "--roster-hash", digest[:12]]) == 0
+    settings, key = HospitalSettings.read(tmp_path / "node.yaml"), tmp_path / "node-02.key"
+    roster, _ = checked_roster(settings.roster, SUMS, "node-02", key)
+    check_approval(settings, SUMS, key, roster)
+
+
+def test_a_roster_that_was_changed_after_the_approval_is_refused(members, tmp_path):
+    """A server cannot put itself between two hospitals, or invent one: the approved roster says who they are."""
+    settings, key = HospitalSettings.read(tmp_path / "node.yaml"), tmp_path / "node-02.key"
+    approve(settings, key, "a test")
+    make_node_key(tmp_path / "invented.pub.pem", tmp_path / "invented.key")
+    invented = make_member(SUMS, "node-03", tmp_path / "invented.key", tmp_path / "other")
+    Roster.made(SUMS, [tmp_path / "node-01.member.json", tmp_path / "node-02.member.json", invented]).write(
+        tmp_path / "roster.json"
+    )
+    roster, _ = checked_roster(settings.roster, SUMS, "node-02", key)
+    with pytest.raises(UserError, match="for another roster"):
+        check_approval(settings, SUMS, key, roster)
+
+
+def test_a_roster_with_other_keys_of_the_hospital_is_not_approved(members, tmp_path):
+    settings, key = HospitalSettings.read(tmp_path / "node.yaml"), tmp_path / "node-02.key"
+    make_node_key(tmp_path / "invented.pub.pem", tmp_path / "invented.key")
+    invented = make_member(SUMS, "node-02", tmp_path / "invented.key", tmp_path / "other")
+    Roster.made(SUMS, [tmp_path / f"{name}.member.json" for name in ("node-01", "node-03")] + [invented]).write(
+        tmp_path / "roster.json"
+    )
+    with pytest.raises(UserError, match="agreement key of node-02 in the roster to be its own"):
+        approve(settings, key, "a test")
+
+
+def test_a_roster_is_needed_with_masked_sums_and_refused_without(members, hospital, tmp_path):
+    SUMS.write(tmp_path / "plan.json")
+    with pytest.raises(UserError, match="Expected the file of the roster"):
+        approve(hospital, tmp_path / "node.key", "a test")
+    PLAN.write(tmp_path / "plan.json")
+    with pytest.raises(UserError, match="Expected no roster"):
+        approve(replace(hospital, roster=tmp_path / "roster.json"), tmp_path / "node.key", "a test")
+
+
+def test_agreement_keys_are_made_for_one_plan_and_once(members, tmp_path, capsys):
+    """One that is stolen later opens the messages of no other training, and so does a stolen signing key."""
+    key = tmp_path / "node-01.key"
+    other = replace(SUMS, cohort="another")
+    make_member(other, "node-01", key, tmp_path / "other")
+    ours, theirs = (agreement_file(key, plan).read_text() for plan in (SUMS, other))
+    assert ours != theirs
+    assert main(["federation", "member", "plan.json", "node-01", "--key", str(key)]) == 1
+    assert "must not be lost" in capsys.readouterr().err
+    assert agreement_file(key, SUMS).read_text() == ours
+
+
+def test_the_servers_keys_and_roster_name_the_same_hospitals(members, tmp_path):
+    (tmp_path / "server.yaml").write_text(
+        "plan: plan.json\nroster: roster.json\nmodel: m\nhistory: h\nledger: l\nledger_file: f\ncheckpoint: c\nkeys:\n"
+        + "".join(f"  {name}: {name}.pub.pem\n" for name in members)
+    )
+    settings = ServerSettings.read(tmp_path / "server.yaml")
+    settings.agreed()
+    make_node_key(tmp_path / "new.pub.pem", tmp_path / "new.key")
+    with pytest.raises(UserError, match="signing key of node-01"):
+        replace(settings, keys=settings.keys | {"node-01": tmp_path / "new.pub.pem"}).agreed()
+
+
 @pytest.fixture
 def kits(tmp_path):
     PLAN.write(tmp_path / "plan.json")
@@ -172,7 +277,9 @@ def test_the_commands_of_a_kit_are_understood(kits):
     page = re.findall(r"`(zetadp \w+ [^`]*)`", (kit / "READ_ME_FIRST.md").read_text())
     shown = [" ".join(service["entrypoint"] + service["command"]), re.findall(r"/bin/(zetadp .*)", unit)[0], *page]
     named = [command.split()[1:3] for command in shown]
-    assert [words[-1] for words in named[:-1]] == ["node", "node", "key", "SCANS", "approve", "node"]
+    assert [words[-1] for words in named[:-1]] == [
+        *("node", "node", "key", "member", "SCANS", "show", "approve", "node")
+    ]
     assert named[-1] == ["verify", "--receipt"]
     for command in shown:
         command_line().parse_args(command.replace("YOUR NAME", "me").split()[1:])
@@ -200,7 +307,7 @@ def test_the_folder_of_the_server_needs_nothing_but_keys(kits):
     unit = (own / "zetadp-server.service").read_text()
     started = [" ".join(service["entrypoint"] + service["command"]), re.findall(r"/bin/(zetadp .*)", unit)[0]]
     shown = [*started, *re.findall(r"`(zetadp federation [^`]*)`", page)]
-    assert [command.split()[2] for command in shown] == ["serve", "serve", "certificates", "serve"]
+    assert [command.split()[2] for command in shown] == [*("serve", "serve", "certificates", "show", "roster", "serve")]
     given = [command_line().parse_args(command.split()[1:]) for command in shown]
     assert {(each.port, each.credentials) for each in given if "port" in each} == {(9443, Path("keys"))}
     # In the container it can write what the settings name, and nothing else; the port is the one that nodes call.

@@ -129,7 +129,7 @@ def test_both_engines_train_every_method_to_the_same_bits(method, tmp_path):
 def test_with_exact_noise_they_sum_the_same_integers(tmp_path, monkeypatch):
     """Noise of the operating system cannot be repeated; without it, and with everybody drawn, all else can."""
     module = "zetadp.privacy.mechanism"
-    monkeypatch.setattr(f"{module}.rounded_normal", lambda count, _: np.zeros(count, np.int64))
+    monkeypatch.setattr(f"{module}.rounded_normal", lambda count, _, **__: np.zeros(count, np.int64))
     monkeypatch.setattr(f"{module}.bernoulli_mask", lambda _, population: np.ones(population, bool))
     choices = f"{module}.ExactSampledGaussian.item_choices"
     monkeypatch.setattr(choices, lambda self, number: np.random.default_rng([int(self.event.node[-2:]), number]))
@@ -446,7 +446,7 @@ def test_after_a_node_crashed_within_a_round_both_its_releases_count(tmp_path, m
     failed = []
     original = three[1].reply
 
-    def reply(request):
+    def reply(request, _):
         if request.round == 1 and not failed:
             failed.append(True)
             with monkeypatch.context() as patched:
@@ -467,7 +467,7 @@ def test_a_node_that_followed_another_plan_all_the_same_is_found_out_by_its_ledg
     plan, quieter = make_plan(), make_plan(sigma=0.1)
     stray = make_hospital(quieter, 2, tmp_path)
     obedient = stray.reply
-    stray.reply = lambda request: obedient(replace(request, plan=quieter.digest))
+    stray.reply = lambda request, _: obedient(replace(request, plan=quieter.digest))
     with pytest.raises(UserError, match="the ledger of node-03 holds releases of another plan"):
         coordinator(plan, DirectLine([*hospitals(plan, tmp_path)[:2], stray]), tmp_path).run()
 

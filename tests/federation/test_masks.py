@@ -23,15 +23,17 @@ from zetadp.federation.masks import (
     Roster,
     Try,
     UnsafeTryError,
-    add_bytes,
     fresh_value,
+    from_bytes,
     signed_content,
     to_bytes,
 )
+from zetadp.privacy.masked import Sums
+from zetadp.privacy.threat import MASKED_SUMS
 
 SIZE = 1 << 16
 WORDS = 1 << 64
-PLAN = make_plan(nodes=4)
+PLAN = make_plan(nodes=4, threat=MASKED_SUMS, sums=Sums(colluding=0, missing=2))
 NAMES = [node.name for node in PLAN.nodes]
 AGREEMENT, SIGNING = ({name: ec.generate_private_key(CURVE) for name in NAMES} for _ in range(2))
 WEIGHTS = "a" * 64
@@ -49,9 +51,9 @@ def try_of(names=NAMES, roster=ROSTER, training="training", number=0, attempt=0)
     return Try(roster, training, number, attempt, tuple(values))
 
 
-def masking(attempt: Try, name: str, weights=WEIGHTS, least=2, **changes) -> Masking:
+def masking(attempt: Try, name: str, weights=WEIGHTS, **changes) -> Masking:
     own = next((value for value in attempt.values if value.name == name), None)
-    return Masking(attempt, name, **{"key": AGREEMENT[name], "own": own, "weights": weights, "least": least, **changes})
+    return Masking(attempt, name, **{"key": AGREEMENT[name], "own": own, "weights": weights, **changes})
 
 
 def masks(attempt: Try, weights=WEIGHTS, size=SIZE) -> dict[str, torch.Tensor]:
@@ -69,12 +71,11 @@ def test_the_masks_of_any_members_cancel(names):
 def test_a_masked_sum_is_the_clear_sum_to_the_bit():
     random = np.random.default_rng(5)
     clear = {name: torch.from_numpy(random.integers(-(1 << 58), 1 << 58, (1, SIZE))) for name in NAMES}
-    attempt, total = try_of(), np.zeros(SIZE, dtype=np.uint64)
-    for name in NAMES:
-        add_bytes(total, to_bytes(masking(attempt, name)(clear[name])[0]))
-    assert torch.equal(torch.from_numpy(total.view(np.int64)), sum(clear.values())[0])
+    attempt = try_of()
+    sent = [to_bytes(masking(attempt, name)(clear[name])[0]) for name in NAMES]
+    assert torch.equal(sum(from_bytes(each, SIZE) for each in sent), sum(clear.values())[0])
     with pytest.raises(ValueError, match="expected 524288 bytes"):
-        add_bytes(total, bytes(8))
+        from_bytes(bytes(8), SIZE)
 
 
 @pytest.mark.parametrize("names", [c for n in (1, 2, 3) for c in combinations(NAMES, n)], ids=" ".join)
@@ -162,10 +163,7 @@ def test_the_streams_are_those_of_the_documented_construction():
     roster = roster_of(plan, keys, signing)
     values = tuple(fresh_value(roster, name, signing[name], "t", 5, 6) for name in "db")
     attempt = Try(roster, "t", 5, 6, values)
-    found = [
-        Masking(attempt, v.name, keys[v.name], v, weights=WEIGHTS, least=2)(torch.zeros(100, dtype=torch.int64))
-        for v in values
-    ]
+    found = [Masking(attempt, v.name, keys[v.name], v, WEIGHTS)(torch.zeros(100, dtype=torch.int64)) for v in values]
     points = [keys[name].public_key().public_bytes(Encoding.X962, PublicFormat.CompressedPoint).hex() for name in "db"]
     transcript = ["zetadp masked sum 1", plan.digest, roster.digest, "t", "5", "6", "2"]
     transcript += ["d", values[0].value, "b", values[1].value, WEIGHTS]
@@ -215,9 +213,12 @@ def test_a_try_that_is_not_the_members_own_is_refused(what):
 
 def test_a_hospital_takes_part_only_in_a_large_enough_try_with_its_own_value():
     attempt = try_of(NAMES[:3])
-    masking(attempt, NAMES[0], least=3)
-    with pytest.raises(UnsafeTryError, match="at least 4 members, found 3"):
-        masking(attempt, NAMES[0], least=4)
+    masking(attempt, NAMES[0])
+    for missing in (0, 1):
+        plan = replace(PLAN, sums=Sums(colluding=0, missing=missing))
+        try_of(NAMES[missing:], roster_of(plan))
+        with pytest.raises(UnsafeTryError, match=f"at least {4 - missing} of"):
+            try_of(NAMES[missing + 1 :], roster_of(plan))
     with pytest.raises(UnsafeTryError, match="the value that node-04 gave"):
         masking(attempt, NAMES[3], own=try_of().values[3], key=AGREEMENT[NAMES[3]])
     with pytest.raises(UnsafeTryError, match="the value that node-01 gave"):

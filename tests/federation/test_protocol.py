@@ -39,7 +39,9 @@ def test_a_reply_arrives_as_it_was_sent(reply):
 def test_nothing_else_is_in_an_answer():
     content = pack_reply(REPLIES[0])
     assert set(content) == {FACTS, VECTORS}
-    assert set(content[FACTS]) == {"name", "attempt", "round", "lines"}
+    values = {"members", "fresh", "signatures"}  # lists of fresh values of masked sums
+    assert set(content[FACTS]) == {"name", "attempt", "round", "number", "lines"} | values
+    assert not any(content[FACTS][key] for key in values)
     assert {name: array.data for name, array in content[VECTORS].items()} == {"update": b"update"}
     assert not content.metric_records
 

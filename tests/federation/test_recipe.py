@@ -61,7 +61,19 @@ def shown_commands() -> list[list[str]]:
 def test_the_commands_that_are_shown_are_understood(capsys):
     shown = shown_commands()
     named = {command[2] for command in shown if command[1] == "federation"}
-    assert named == {"demo", "plan", "show", "certificates", "kit", "key", "approve", "node", "serve"}
+    assert named == {
+        "demo",
+        "plan",
+        "show",
+        "certificates",
+        "kit",
+        "key",
+        "member",
+        "roster",
+        "approve",
+        "node",
+        "serve",
+    }
     for name, *arguments in shown:
         assert name == "zetadp"
         with pytest.raises(SystemExit) as ended:  # help is shown where everything before it was understood

@@ -2,7 +2,7 @@
 # simulation, so everything after training is the same; the arm with one holder has nothing to federate.
 
 
-FEDERATED_ARMS = [arm for arm in CONFIG.arms if CONFIG.threat(arm) == "local"]
+FEDERATED_ARMS = [arm for arm in CONFIG.arms if CONFIG.threat(arm) != "central"]
 
 if CONFIG.engine == "flower" and FEDERATED_ARMS:
 

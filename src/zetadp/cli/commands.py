@@ -289,9 +289,11 @@ OF_FEDERATIONS = (
     federation.certificates,
     federation.plan,
     federation.kit,
+    federation.roster,
     federation.serve,
     hospital.show,
     hospital.key,
+    hospital.member,
     hospital.approve,
     hospital.node,
 )

@@ -81,7 +81,7 @@ def certificates(given: argparse.Namespace) -> None:
         option("configuration", type=Path, nargs="+", help="config.yaml, and a scenario (.yaml) that changes it"),
         option("--network", required=True, help="name of the network in the configuration"),
         option("--epsilon", required=True, help="target epsilon of a run of the configuration"),
-        option("--arm", default="federated", help="name of an arm with local noise (%(default)s)"),
+        option("--arm", default="federated", help="name of an arm with local noise or masked sums (%(default)s)"),
         option("--seed", type=int, default=0, help="seed of the run (%(default)s)"),
         option(
             "--backbone",
@@ -131,7 +131,7 @@ def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
 
     config = load_config(content)
     run = RunName(given.network, given.arm, epsilon_label(given.epsilon), given.seed)
-    federated = [each for each in config.run_names if config.threat(each.arm) == "local"]
+    federated = [each for each in config.run_names if config.threat(each.arm) != "central"]
     if run not in federated:
         known = "; ".join(f"{r.network} {r.arm} {r.epsilon} {r.seed}" for r in federated)
         found = f"{run.network} {run.arm} {given.epsilon} {run.seed}"
@@ -180,6 +180,32 @@ def kit(given: argparse.Namespace) -> None:
         print(f"{folder}: send it to the hospital, which reads {kit.PAGE} first")
     print(f"{own}: for the server; read {kit.PAGE} first")
     print(f"Tell every hospital the hash of the plan by another way: {plan.digest}")
+
+
+@command(
+    "federation roster",
+    examples=("federation roster plan.json node-01.member.json node-02.member.json node-03.member.json",),
+    options=[
+        option("plan", type=Path, help="the plan (plan.json), with masked sums"),
+        option("members", type=Path, nargs="+", help="the member file (.json) of each hospital"),
+        option("--output", type=Path, default=Path("roster.json"), help="file to write (%(default)s)"),
+    ],
+)
+def roster(given: argparse.Namespace) -> None:
+    """Make the roster of the hospitals of a plan with masked sums.
+
+    Check the member files of all hospitals of a plan (plan.json), and write them as one roster (roster.json). Every
+    site gets a copy. Its hash must reach every hospital by another way, because whoever can exchange a key unnoticed
+    can read single messages.
+    """
+    from zetadp.core.plan import Plan
+    from zetadp.federation.masks import Roster
+
+    made = Roster.made(Plan.read(given.plan), given.members)
+    with written():
+        made.write(given.output)
+    print(f"{given.output}: {', '.join(member.name for member in made.members)}")
+    print(f"Send it to every hospital. Tell every hospital its hash by another way: {made.digest}")
 
 
 @command(

@@ -19,18 +19,21 @@ PORT = 9443
     options=[
         option("plan", type=Path, help="the plan (plan.json)"),
         option("--node", help="name of one hospital's node (default: all)"),
+        option("--roster", type=Path, help="the roster (roster.json), where the plan has masked sums"),
     ],
 )
 def show(given: argparse.Namespace) -> None:
     """Print what a plan asks of a hospital, and its cost in privacy.
 
     Print a plan (plan.json) in plain words: what is trained, what leaves each hospital, what never does, and what it
-    costs a patient.
+    costs a patient. With --roster, check the roster and print its hash too.
     """
     from zetadp.core.plan import Plan
     from zetadp.federation.flower.approval import invitation
+    from zetadp.federation.masks import Roster
 
-    print(invitation(Plan.read(given.plan), given.node))
+    plan = Plan.read(given.plan)
+    print(invitation(plan, given.node, None if given.roster is None else Roster.read(given.roster, plan)))
 
 
 @command(
@@ -58,6 +61,34 @@ def key(given: argparse.Namespace) -> None:
 
 
 @command(
+    "federation member",
+    examples=("federation member plan.json node-03 --key node-03.key",),
+    options=[
+        option("plan", type=Path, help="the plan (plan.json), with masked sums"),
+        option("node", help="name of the hospital's node"),
+        option("--key", type=Path, required=True, help="the node's private key (.key)"),
+        option(
+            "--output", type=Path, default=Path(), metavar="FOLDER", help="folder for the member file (%(default)s)"
+        ),
+    ],
+)
+def member(given: argparse.Namespace) -> None:
+    """Make a hospital's agreement key for one plan, and the file that states it.
+
+    Make the agreement key of a node for a plan (plan.json) with masked sums. The private key lies beside the node's
+    signing key (.key) and never leaves the hospital. The member file (NAME.member.json) states the public key, signed
+    with the signing key. It goes to the coordinator, who makes the roster of all members.
+    """
+    from zetadp.core.plan import Plan
+    from zetadp.federation.flower.membership import agreement_file, make_member
+
+    plan = Plan.read(given.plan)
+    with written():
+        path = make_member(plan, given.node, given.key, given.output)
+    print(f"Send {path} to the server. Keep {agreement_file(given.key, plan)} here, and delete it after the training.")
+
+
+@command(
     "federation approve",
     examples=(
         "federation approve node.yaml --key node-03.key",
@@ -68,38 +99,42 @@ def key(given: argparse.Namespace) -> None:
         option("--key", type=Path, required=True, help="the node's private key (.key)"),
         option("--who", help="name of the person who approves"),
         option("--hash", help="the first twelve digits of the plan's hash, or more"),
+        option("--roster-hash", help="the same of the roster's hash, where the plan has masked sums"),
     ],
 )
 def approve(given: argparse.Namespace) -> None:
     """Approve a plan at a hospital, so that its node can start.
 
     Approve the plan (plan.json) that a hospital's settings (node.yaml) name. Without --hash, print the plan and approve
-    nothing. With --hash, sign the plan and the number of permitted attempts with the node's private key (.key). The
-    node starts only with this approval.
+    nothing. With --hash, sign the plan and the number of permitted attempts with the node's private key (.key). With
+    masked sums, the roster is signed too, so its hash is needed. The node starts only with this approval.
     """
     from zetadp.core.plan import Plan
     from zetadp.federation.flower import approval
     from zetadp.federation.flower.approval import check_terms, invitation
     from zetadp.federation.flower.certificates import read_node_key
+    from zetadp.federation.flower.membership import checked_roster
     from zetadp.federation.flower.settings import HospitalSettings, check_cap
 
     settings = HospitalSettings.read(given.settings)
     read_node_key(given.key)
     plan = Plan.read(settings.plan)
+    roster, _ = checked_roster(settings.roster, plan, settings.name, given.key)
     check_terms(settings, plan)
     check_cap(settings, plan)
     if (given.hash is None) != (given.who is None):
         raise UserError("Expected --who and --hash together, found one of them. Nothing is approved.")
     if given.hash is None:
+        also = "" if roster is None else f" --roster-hash {roster.digest[: approval.SHORTEST]}"
         print(
-            f"{invitation(plan, settings.name)}\n\nThe settings permit {settings.attempts} attempt(s).\n"
+            f"{invitation(plan, settings.name, roster)}\n\nThe settings permit {settings.attempts} attempt(s).\n"
             "Nothing is approved yet. If you agree to all of this, run:\n"
             f"  zetadp federation approve {given.settings} --key {given.key} --who 'YOUR NAME' "
-            f"--hash {plan.digest[: approval.SHORTEST]}"
+            f"--hash {plan.digest[: approval.SHORTEST]}{also}"
         )
         return
     with written():
-        path = approval.approve(settings, given.key, given.who, given.hash)
+        path = approval.approve(settings, given.key, given.who, given.hash, given.roster_hash)
     print(f"Approved by {given.who}: {path}. The node may start.")
 
 
@@ -134,6 +169,7 @@ def node(given: argparse.Namespace) -> None:
     from zetadp.core.plan import Plan
     from zetadp.federation.flower.approval import check_approval, check_terms
     from zetadp.federation.flower.certificates import checked_server, read_certificate, read_node_key
+    from zetadp.federation.flower.membership import checked_roster
     from zetadp.federation.flower.processes import SILENT, check_flower, folder_in_use
     from zetadp.federation.flower.settings import HospitalSettings, check_cap
 
@@ -146,7 +182,8 @@ def node(given: argparse.Namespace) -> None:
     pick_device(settings.device)
     read_certificate(given.authority)
     read_node_key(given.key)
-    approved = check_approval(settings, plan, given.key)
+    roster, _ = checked_roster(settings.roster, plan, settings.name, given.key)
+    approved = check_approval(settings, plan, given.key, roster)
     with folder_in_use(settings.state.resolve(), f"state in {given.settings}"):
         tell(f"{promise}; {approved}\n{settings.name} is starting.")
         os.environ.update(SILENT)

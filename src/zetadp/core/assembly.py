@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -124,19 +124,22 @@ class Assembly:
             event = replace(event, kind=KINDS[self.plan.training.release].hiding(event.kind, self.phase.message))
         return SampledGaussian(event, self.plan.place(name), seed=entropy, ledger=ledger, rows=rows, grid=self.grid)
 
-    def received(self, messages: Tensor) -> Tensor:
+    def received(self, messages: Tensor, missing: Collection[str] = ()) -> Tensor:
         """Return messages as the receiver takes them: the mean of a sum over all nodes as one row, others as they are.
 
         Parameters
         ----------
         messages
             Messages of the nodes, shape (node, number); of masked sums, their sum in whole steps, shape (1, number).
+        missing
+            Names of nodes without a part in a masked sum, which is then divided by the expected units of the others.
         """
         plan = self.plan
         if plan.sums is None:
             return messages
         if self.grid is not None and plan.masked:
-            return from_grid(messages, self.grid, plan.expected)
+            expected = plan.expected - math.fsum(node.expected for node in plan.nodes if node.name in missing)
+            return from_grid(messages, self.grid, expected)
         shares = torch.tensor([node.expected / plan.expected for node in plan.nodes], device=messages.device)
         return (shares[:, None] * messages).sum(dim=0, keepdim=True)
 

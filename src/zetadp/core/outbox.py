@@ -32,6 +32,9 @@ class Outbox:
         Folder with one file a round, for nodes that cannot draw their noise again; it is created with the first file.
         None stores nothing. Messages are privatised, but the time when they were computed is not, because a round takes
         longer if it draws more patients. So all files get the same time.
+    label
+        What a message answers beside its round: the transcript of a try of masked sums. Empty where a round has one
+        message.
 
     Attributes
     ----------
@@ -39,8 +42,8 @@ class Outbox:
         Bytes stored since the outbox was opened or `discard` was last called.
     """
 
-    def __init__(self, ledger: Ledger, folder: Path | None = None) -> None:
-        self.ledger, self.folder = ledger, folder
+    def __init__(self, ledger: Ledger, folder: Path | None = None, label: str = "") -> None:
+        self.ledger, self.folder, self.label = ledger, folder, label
         self.size = 0
 
     def record(self, events: Sequence[Event]) -> None:
@@ -107,13 +110,15 @@ class Outbox:
         return messages
 
     def answered(self, number: int, weights: Tensor) -> bool:
-        """Return whether messages of a round are stored; raise `UserError` if they answer other weights."""
-        return self._stored(number, weights, "cpu") is not None
+        """Return whether a message of a round is stored, whatever its label; raise `UserError` on other weights."""
+        paths = [] if self.folder is None else sorted(self.folder.glob(f"round-{number:06d}[-.]*safetensors"))
+        found = [self._read(path, number, weights, "cpu") for path in paths]
+        return any(stored is not None for stored in found)
 
     def discard(self, before: int) -> None:
         """Remove the messages of rounds that can no longer be requested."""
         for path in self.folder.glob("round-*.safetensors") if self.folder is not None else ():
-            if int(path.stem.removeprefix("round-")) < before:
+            if int(path.stem.split("-")[1]) < before:
                 path.unlink(missing_ok=True)
         self.size = 0
 
@@ -121,6 +126,10 @@ class Outbox:
         """Return stored messages of the attempt, and the head of the ledger at that time."""
         if self.folder is None or not (path := self._path(self.folder, number)).exists():
             return None
+        return self._read(path, number, weights, device)
+
+    def _read(self, path: Path, number: int, weights: Tensor, device: torch.device | str) -> tuple[Tensor, str] | None:
+        """Return the messages in a file, if they are of the attempt, and the head of the ledger at that time."""
         tensors, content = load_tensors(path, device)
         if content["attempt"] != self.ledger.identity:
             return None
@@ -132,9 +141,8 @@ class Outbox:
             )
         return tensors["messages"], content["ledger_head"]
 
-    @staticmethod
-    def _path(folder: Path, number: int) -> Path:
-        return folder / f"round-{number:06d}.safetensors"
+    def _path(self, folder: Path, number: int) -> Path:
+        return folder / ("-".join(filter(None, [f"round-{number:06d}", self.label])) + ".safetensors")
 
 
 def digest_of(numbers: Tensor) -> str:

@@ -91,7 +91,7 @@ class Member:
         except (ValueError, TypeError) as error:
             raise UserError(f"{wrong}: Expected keys on the curve P-384, found something else: {error}.") from error
         if not known or not isinstance(self.verifier.curve, ec.SECP384R1):
-            raise UserError(f"{wrong}: Expected keys on the curve P-384 as `zetadp federation key` writes them.")
+            raise UserError(f"{wrong}: Expected keys on the curve P-384 as `zetadp federation member` writes them.")
         try:
             check_signature(asdict(self), self.verifier)
         except UserError as error:
@@ -166,7 +166,7 @@ class Roster:
             if member.plan != self.plan.digest:
                 raise UserError(
                     f"Expected keys for the plan {self.plan.digest[:16]}, found at {member.name} those for "
-                    f"{shown(member.plan[:16])}. Make them for this plan: zetadp federation key"
+                    f"{shown(member.plan[:16])}. Make them for this plan: zetadp federation member"
                 )
         # Two points with one first coordinate give the same secrets; the first byte is the sign of the second one.
         points = {member.agreement[2:] for member in self.members}
@@ -190,6 +190,11 @@ class Roster:
         if not isinstance(content["members"], list):
             raise UserError(f"Expected a list of members in {path}, found something else.")
         return cls(plan, tuple(Member.of(each, path) for each in content["members"]))
+
+    @property
+    def least(self) -> int:
+        """Fewest members that a try may have. One alone would send its message without masks."""
+        return 2 if self.plan.sums is None else self.plan.sums.least_members(len(self.members))
 
     def write(self, path: Path) -> None:
         """Write the roster as JSON."""
@@ -258,8 +263,8 @@ class Try:
     Raises
     ------
     UnsafeTryError
-        If a member is unknown, named twice or in the wrong place, if it is the only one, or if a value was not signed
-        by its member for this very try.
+        If a member is unknown, named twice or in the wrong place, if there are fewer than the plan allows, or if a
+        value was not signed by its member for this very try.
     """
 
     roster: Roster
@@ -270,27 +275,20 @@ class Try:
 
     def __post_init__(self) -> None:
         """Check members and values."""
-        known = {member.name: member for member in self.roster.members}
+        known = [member.name for member in self.roster.members]
         found = [value.name for value in self.values]
-        if len(found) < 2 or found != [name for name in known if name in found]:
+        if len(found) < self.roster.least or found != [name for name in known if name in found]:
             raise UnsafeTryError(
-                f"Expected at least two of the roster's members, each once and in its order, found "
+                f"Expected at least {self.roster.least} of the roster's members, each once and in its order, found "
                 f"{', '.join(map(shown, found)) or 'none'}."
             )
         for value in self.values:
-            content = self._signed(value.name, value.value) | {"signature": value.signature}
-            try:
-                check_signature(content, known[value.name].verifier)
-            except UserError as error:
-                raise UnsafeTryError(f"The fresh value of {value.name} is not for this try: {error}.") from error
+            check_value(self.roster, value, self.training, self.round, self.number)
 
     @property
     def names(self) -> list[str]:
         """Names of the members of the try."""
         return [value.name for value in self.values]
-
-    def _signed(self, name: str, value: str) -> dict[str, Any]:
-        return signed_content(self.roster, name, value, self.training, self.round, self.number)
 
     def transcript(self, weights: str) -> bytes:
         """Return all that must be the same at every member, with the digest of the weights."""
@@ -327,6 +325,21 @@ def fresh_value(
     return FreshValue(name, value, signature(signed_content(roster, name, value, training, number, attempt), key))
 
 
+def check_value(roster: Roster, value: FreshValue, training: str, number: int, attempt: int) -> None:
+    """Refuse a value that its member did not sign for a try; the parameters are those of `fresh_value`.
+
+    Raises
+    ------
+    UnsafeTryError
+        If the signature is not the member's, or for something else.
+    """
+    content = signed_content(roster, value.name, value.value, training, number, attempt)
+    try:
+        check_signature(content | {"signature": value.signature}, roster.member(value.name).verifier)
+    except UserError as error:
+        raise UnsafeTryError(f"The fresh value of {shown(value.name)} is not for this try: {error}.") from error
+
+
 class Masking:
     """The masks of one member in one try, which `zetadp.core.round.do_round` adds to the member's message.
 
@@ -342,8 +355,6 @@ class Masking:
         The fresh value that this member gave for the try. It must be given to no second object.
     weights
         Digest of the weights that the message is computed for.
-    least
-        Fewest members that a try may have: the nodes of the plan without those that may be missing.
 
     Attributes
     ----------
@@ -353,8 +364,7 @@ class Masking:
     Raises
     ------
     UnsafeTryError
-        If the try has fewer members, lacks this one or holds another value of it, or if the roster holds another key
-        of it.
+        If the try lacks the member or holds another value of it, or if the roster holds another key of it.
     """
 
     def __init__(
@@ -363,12 +373,8 @@ class Masking:
         name: str,
         key: ec.EllipticCurvePrivateKey,
         own: FreshValue,
-        *,
         weights: str,
-        least: int,
     ) -> None:
-        if len(attempt.values) < least:
-            raise UnsafeTryError(f"Expected a try of at least {least} members, found {len(attempt.values)}.")
         if own.name != name or own not in attempt.values:
             raise UnsafeTryError(f"Expected the try to hold the value that {name} gave for it, found none or another.")
         if _point(key.public_key()) != attempt.roster.member(name).agreement:
@@ -422,17 +428,17 @@ def to_bytes(message: Tensor) -> bytes:
     return message.detach().cpu().numpy().astype("<i8", copy=False).tobytes()
 
 
-def add_bytes(total: np.ndarray, content: bytes) -> None:
-    """Add a message of `to_bytes` to a uint64 array in place, modulo 2^64.
+def from_bytes(content: bytes, numbers: int) -> Tensor:
+    """Return a message of `to_bytes`: int64, shape (numbers,). Sums of messages wrap around.
 
     Raises
     ------
     ValueError
         If the message has another length.
     """
-    if len(content) != 8 * len(total):
-        raise ValueError(f"expected {8 * len(total)} bytes ({len(total)} words), found {len(content)}")
-    total += np.frombuffer(content, "<u8")
+    if len(content) != 8 * numbers:
+        raise ValueError(f"expected {8 * numbers} bytes ({numbers} words), found {len(content)}")
+    return torch.from_numpy(np.frombuffer(content, "<i8").astype(np.int64))
 
 
 def joined(*parts: str | int | bytes) -> bytes:

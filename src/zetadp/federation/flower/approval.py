@@ -1,8 +1,9 @@
 """What a hospital reads before it takes part, and its signed approval, without which its node does not start.
 
-The signature covers the hash of the plan and the number of permitted attempts, which together fix what a patient can
-lose. So a plan or a number that was changed after somebody approved it is refused, whether by mistake or by anybody who
-can write the hospital's files and cannot read its key. It is no protection against somebody who has the key.
+The signature covers the hash of the plan, with masked sums that of the roster, and the number of permitted attempts,
+which together fix what a patient can lose. So a plan, a roster or a number that was changed after somebody approved it
+is refused, whether by mistake or by anybody who can write the hospital's files and cannot read its key. It is no
+protection against somebody who has the key.
 """
 
 from __future__ import annotations
@@ -19,19 +20,21 @@ from zetadp.core.plan import NodeConstants, Plan
 from zetadp.core.promise import OWN_DELTA, Promise, check_promise, promise_of
 from zetadp.core.settings import GAUSSIAN, NO_EXACT_DIRECTION
 from zetadp.federation.flower.certificates import check_signature, read_node_key, signature
+from zetadp.federation.flower.membership import checked_roster
 from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.federation.masks import Roster
 from zetadp.nn.settings import DESCENT, MIXED_ROWS
 from zetadp.privacy import accounting
 from zetadp.privacy.risk import Risk, percent_up
 
 SHORTEST = 12
 """Fewest digits of a plan's hash that name it."""
-KEYS = {"node", "plan", "attempts", "who", "date", "signature"}
+KEYS = {"node", "plan", "roster", "attempts", "who", "date", "signature"}
 TEN = 10
 """Number of candidates in the sentence about the chance of a right guess."""
 
 
-def invitation(plan: Plan, node: str | None = None) -> str:
+def invitation(plan: Plan, node: str | None = None, roster: Roster | None = None) -> str:
     """Return a plan in plain words.
 
     Parameters
@@ -40,6 +43,8 @@ def invitation(plan: Plan, node: str | None = None) -> str:
         The plan, with its noise.
     node
         The hospital whose part is told; None for all.
+    roster
+        The roster of masked sums; None where there is none, or none yet.
 
     Raises
     ------
@@ -50,11 +55,11 @@ def invitation(plan: Plan, node: str | None = None) -> str:
     if node is not None and node not in known:
         raise UserError(f"Expected a node of the plan ({', '.join(known)}), found {node}.")
     chosen = list(known.values()) if node is None else [known[node]]
-    lines = [*_training(plan), *(line for each in chosen for line in _part(plan, each))]
+    lines = [*_training(plan, roster), *(line for each in chosen for line in _part(plan, each))]
     return "\n".join(shown(line) for line in lines)
 
 
-def _training(plan: Plan) -> Iterator[str]:
+def _training(plan: Plan, roster: Roster | None) -> Iterator[str]:
     net, how = plan.network, plan.training
     yield f"Plan {plan.label} of cohort {plan.cohort or '(no name)'}"
     yield f"  hash:     {plan.digest}"
@@ -64,6 +69,13 @@ def _training(plan: Plan) -> Iterator[str]:
     yield f"  network:  {net.family} on {net.domain}, {start}{trained}"
     yield f"  rounds:   {how.rounds}, with {len(plan.nodes)} nodes"
     yield f"  noise:    {_source(how.noise)}"
+    if plan.sums is not None and plan.masked:
+        relied = plan.sums.shares(len(plan.nodes))
+        least, colluding = plan.sums.least_members(len(plan.nodes)), plan.sums.colluding
+        yield f"  sums:     masks hide every message, so the server sees nothing but sums of at least {least} hospitals"
+        yield f"            if at most {colluding} collude with the server, {relied} others are relied on for noise"
+        yield f"  tries:    {plan.tries}, of which {plan.sums.spare} spare"
+        yield f"  roster:   {'made when all hospitals have sent their keys' if roster is None else roster.digest}"
 
 
 def _source(noise: str) -> str:
@@ -149,7 +161,9 @@ def approval_file(settings: HospitalSettings, plan: Plan) -> Path:
     return settings.state / "approvals" / f"{plan.digest[:16]}.json"
 
 
-def approve(settings: HospitalSettings, key: Path, who: str, digits: str | None = None) -> Path:
+def approve(
+    settings: HospitalSettings, key: Path, who: str, digits: str | None = None, roster_digits: str | None = None
+) -> Path:
     """Approve the hospital's copy of the plan, and return the file of the approval.
 
     Parameters
@@ -163,22 +177,25 @@ def approve(settings: HospitalSettings, key: Path, who: str, digits: str | None 
     digits
         The first digits of the hash of the plan that was read, at least twelve; None where plan and approval come from
         the same program.
+    roster_digits
+        The same of the roster, where the plan has masked sums. Only its hash shows that no key was exchanged.
 
     Raises
     ------
     UserError
-        If the plan has another hash, or does not know the hospital.
+        If plan or roster has another hash, if the plan does not know the hospital, or the roster has other keys of it.
     """
     plan = Plan.read(settings.plan)
     plan.place(settings.name)
-    if digits is not None and not (len(digits) >= SHORTEST and plan.digest.startswith(digits.lower())):
-        raise UserError(
-            f"Expected at least the first {SHORTEST} digits of the hash of {settings.plan}, which is {plan.digest}, "
-            f"found {digits}. Read this plan again before you approve it."
-        )
+    roster, _ = checked_roster(settings.roster, plan, settings.name, key)
+    if digits is not None:
+        _check_digits(settings.plan, plan.digest, digits)
+        if settings.roster is not None and roster is not None:
+            _check_digits(settings.roster, roster.digest, roster_digits or "none")
     content = {
         "node": settings.name,
         "plan": plan.digest,
+        "roster": None if roster is None else roster.digest,
         "attempts": settings.attempts,
         "who": who,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -189,13 +206,21 @@ def approve(settings: HospitalSettings, key: Path, who: str, digits: str | None 
     return path
 
 
-def check_approval(settings: HospitalSettings, plan: Plan, key: Path) -> str:
-    """Return who approved a plan, in words, and when.
+def _check_digits(path: Path, digest: str, digits: str) -> None:
+    if not (len(digits) >= SHORTEST and digest.startswith(digits.lower())):
+        raise UserError(
+            f"Expected at least the first {SHORTEST} digits of the hash of {path}, which is {digest}, found {digits}. "
+            "Read it again before you approve it."
+        )
+
+
+def check_approval(settings: HospitalSettings, plan: Plan, key: Path, roster: Roster | None = None) -> str:
+    """Return who approved a plan and a roster, in words, and when.
 
     Raises
     ------
     UserError
-        If nobody approved this very plan with this key, for as many attempts as the settings now permit.
+        If nobody approved this very plan and roster with this key, for as many attempts as the settings now permit.
     """
     plan.place(settings.name)
     path = approval_file(settings, plan)
@@ -211,6 +236,8 @@ def check_approval(settings: HospitalSettings, plan: Plan, key: Path) -> str:
         raise UserError(f"The approval {path} is not valid for {key}: {error}. {remedy}") from error
     if (content["node"], content["plan"]) != (settings.name, plan.digest):
         raise UserError(f"The approval {path} is for another plan or another node. {remedy}")
+    if content["roster"] != (None if roster is None else roster.digest):
+        raise UserError(f"The approval {path} is for another roster than {settings.roster}. {remedy}")
     if settings.attempts > content["attempts"]:
         raise UserError(
             f"The approval {path} permits {content['attempts']} attempt(s), and the settings now say "

@@ -147,6 +147,15 @@ def read_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
     return key
 
 
+def read_agreement_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Return a node's private agreement key; raise a `UserError` unless the file holds one."""
+    expected = "an agreement key as `zetadp federation member` makes it"
+    key = _read(path, lambda text: serialization.load_pem_private_key(text, None), expected)
+    if not (isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP384R1)):
+        raise UserError(f"Expected {path} to hold {expected}, found a private key of another kind.")
+    return key
+
+
 def read_public_key(path: Path) -> bytes:
     """Return a node's public key in PEM; raise a `UserError` unless the file holds one."""
     _read(path, serialization.load_pem_public_key, f"a public key {_MADE_BY}")
@@ -324,6 +333,11 @@ def make_node_key(public: Path, private: Path) -> None:
     except OSError:
         private.unlink()  # half a pair is of no use, and stands in the way of the next
         raise
+
+
+def make_agreement_key(private: Path) -> None:
+    """Make a node's private agreement key, for one plan."""
+    _write_secret(private, ec.generate_private_key(ec.SECP384R1()), serialization.PrivateFormat.PKCS8)
 
 
 def _write_secret(path: Path, key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> None:

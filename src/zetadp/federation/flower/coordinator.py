@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 
@@ -88,7 +88,9 @@ class Coordinator:
         self.plan, self.patience, self.line, self.watched, self.files = plan, patience, line, watched, files
         self.performance = performance or Performance()
         self.names = [node.name for node in plan.nodes]
-        parts = Assembly.of(plan, watched, start)
+        # Without noise, parts of sums travel unmasked, and the sum needs every one of them.
+        self.least = self.patience.least_nodes if plan.sums is None else len(plan.nodes)
+        parts = self.parts = Assembly.of(plan, watched, start)
         self.task, self.receiver, self.phase = parts.task, parts.receiver(), parts.phase
         copies = copies_of(files.ledger)
         self.mirrors = {name: Mirror(copies / f"{name}.jsonl") for name in self.names}
@@ -117,15 +119,16 @@ class Coordinator:
             start = self._begin(ledger)
             saved = time.monotonic()
             for number in range(start, training.rounds):
-                messages = self._round(ledger, number)
-                self.receiver.step(torch.stack(list(messages.values())), number)
+                messages, missing = self._round(ledger, number)
+                self.receiver.step(self.parts.received(messages, missing), number)
                 done = number + 1
                 if done % how.evaluate_every == 0 or done == training.rounds:
                     self._look(done)
                 self._report(done)
                 # Save after every round with a missing node. A repeat of such a round could give a different result,
-                # and nodes that had already answered the next round would then hold outdated weights.
-                due = time.monotonic() - saved >= how.checkpoint_seconds or len(messages) < len(self.names)
+                # and nodes that had already answered the next round would then hold outdated weights. With masked sums
+                # a repeat might need another try, for which nodes pay again.
+                due = time.monotonic() - saved >= how.checkpoint_seconds or missing or self.plan.masked
                 if due and done < training.rounds:
                     self._save(ledger, done)
                     saved = time.monotonic()
@@ -184,8 +187,8 @@ class Coordinator:
         """Return epsilon of what a node's own ledger shows, of all attempts that this server has seen."""
         return accounting.epsilon(accounting.compose(self.mirrors[name].releases), self.plan.delta)
 
-    def _round(self, ledger: Ledger, number: int) -> dict[str, Tensor]:
-        """Return the updates of a round in the order of the plan, all of them in the account.
+    def _round(self, ledger: Ledger, number: int) -> tuple[Tensor, list[str]]:
+        """Return the updates of a round in the order of the plan, all of them in the account, and who is missing.
 
         Raises
         ------
@@ -200,8 +203,7 @@ class Coordinator:
         begun = self._told = time.monotonic()
         while True:
             self._tell_who_is_there(number, messages)
-            able = {name for name in self.names if name not in messages and failures[name] < self.patience.tries}
-            ready = [name for name in sorted(able & self.line.reachable()) if not self.line.asked(name)]
+            ready = self._ready(messages, failures)
             self._count_first(ledger, ready, number)
             for name in ready:
                 self.line.ask(name, self._request(ledger, name, number, weights))
@@ -219,7 +221,13 @@ class Coordinator:
                 break
             time.sleep(self.patience.poll_seconds)
         self._close(ledger, number, messages)
-        return {name: messages[name] for name in self.names if name in messages}
+        found = [messages[name] for name in self.names if name in messages]
+        return torch.stack(found), [name for name in self.names if name not in messages]
+
+    def _ready(self, done: Container[str], failures: Mapping[str, int]) -> list[str]:
+        """Return the nodes to ask: those that are there, have nothing to answer yet, and did not fail too often."""
+        able = {name for name in self.names if name not in done and failures[name] < self.patience.tries}
+        return [name for name in sorted(able & self.line.reachable()) if not self.line.asked(name)]
 
     def _gather(self, number: int) -> None:
         """Wait before the first request until all nodes are there, so that nobody pays for a training that never is.
@@ -238,10 +246,10 @@ class Coordinator:
             if time.monotonic() - begun >= longest:
                 if patience.missing == "continue":
                     return
-                raise UserError(self._stopped(number, f"no answer from {', '.join(away)} in {longest:g} seconds"))
+                raise self._stopped(number, f"no answer from {', '.join(away)} in {longest:g} seconds")
             time.sleep(patience.poll_seconds)
 
-    def _tell_who_is_there(self, number: int, messages: Mapping[str, Tensor]) -> None:
+    def _tell_who_is_there(self, number: int, messages: Container[str]) -> None:
         """Log which nodes connected or left, and at intervals the nodes that a long round waits for."""
         there, waiting = self.line.reachable(), [name for name in self.names if name not in messages]
         if there != self._there:
@@ -267,7 +275,7 @@ class Coordinator:
             ledger.record([self.plan.event(name, number) for name in first])
             self._counted.update(first)
 
-    def _ends(self, number: int, messages: dict[str, Tensor], failures: dict[str, int], waited: float) -> bool:
+    def _ends(self, number: int, messages: Mapping[str, object], failures: dict[str, int], waited: float) -> bool:
         """Return whether a round is over, with or without all nodes; raise if it cannot succeed.
 
         A node that was left out of the last round and has not been heard since is not waited for.
@@ -279,15 +287,15 @@ class Coordinator:
         hopeless = [name for name in missing if failures[name] >= patience.tries]
         if patience.missing == "continue":
             late = waited >= patience.round_seconds
-            if len(messages) >= patience.least_nodes and (late or self._absent.issuperset(set(missing) - {*hopeless})):
+            if len(messages) >= self.least and (late or self._absent.issuperset(set(missing) - {*hopeless})):
                 return True
-            if len(self.names) - len(hopeless) < patience.least_nodes:
-                raise UserError(self._stopped(number, f"fewer than {patience.least_nodes} nodes can answer"))
+            if len(self.names) - len(hopeless) < self.least:
+                raise self._stopped(number, f"fewer than {self.least} nodes can answer")
         elif hopeless:
-            raise UserError(self._stopped(number, f"{', '.join(hopeless)} failed {patience.tries} times"))
+            raise self._stopped(number, f"{', '.join(hopeless)} failed {patience.tries} times")
         if waited >= patience.give_up_seconds:
             text = f"no answer from {', '.join(missing)} in {patience.give_up_seconds:g} seconds"
-            raise UserError(self._stopped(number, text))
+            raise self._stopped(number, text)
         return False
 
     def _close(self, ledger: Ledger, number: int, messages: dict[str, Tensor]) -> None:
@@ -300,8 +308,8 @@ class Coordinator:
         for name in left_out:
             logger.warning("round %d goes on without %s", number + 1, name)
 
-    def _stopped(self, number: int, why: str) -> str:
-        return (
+    def _stopped(self, number: int, why: str) -> UserError:
+        return UserError(
             f"Round {number + 1} of {self.plan.label} ended the run: {why}. The logs of those nodes say more. The "
             f"checkpoint after round {self._checkpointed} is kept; start the run again to go on from it."
         )
@@ -328,11 +336,11 @@ class Coordinator:
         if isinstance(reply, Refusal):
             logger.warning("%s, round %d: %s", reply.name, reply.round + 1, reply.reason)
             if reply.final:
-                raise UserError(self._stopped(reply.round, f"{reply.name} refused: {reply.reason}"))
+                raise self._stopped(reply.round, f"{reply.name} refused: {reply.reason}")
             return None
         mirror = self.mirrors[reply.name]
         try:
-            update = decode(reply.update, self.phase.message)
+            update = self._decoded(reply.update)
         except WrongUpdateError as error:
             logger.warning("%s, round %d: wrong update: %s", reply.name, reply.round + 1, error)
             update = None
@@ -340,13 +348,16 @@ class Coordinator:
             mirror.extend(reply.lines)
         except BrokenChainError as error:
             why = f"the ledger of {reply.name} does not follow from what was seen of it ({error})"
-            raise UserError(self._stopped(reply.round, why)) from error
+            raise self._stopped(reply.round, why) from error
         events = self._releases(reply.name, reply.attempt)
         if any(event != self.plan.event(reply.name, event.round) for event in events):
-            raise UserError(self._stopped(reply.round, f"the ledger of {reply.name} holds releases of another plan"))
+            raise self._stopped(reply.round, f"the ledger of {reply.name} holds releases of another plan")
         if self.plan.event(reply.name, reply.round) not in events:
-            raise UserError(self._stopped(reply.round, f"{reply.name} sent an update that its ledger does not hold"))
+            raise self._stopped(reply.round, f"{reply.name} sent an update that its ledger does not hold")
         return update
+
+    def _decoded(self, update: bytes) -> Tensor:
+        return decode(update, self.phase.message)
 
     def _releases(self, name: str, attempt: str) -> list[Event]:
         return [event for event in self.mirrors[name].of_attempt(attempt) if event.node == name]
@@ -356,12 +367,12 @@ class Coordinator:
 
         The message of an earlier release may have been lost, so that its round continued without it. Such a late
         release is written twice: once for its cost, and once so that the round never counts as one whose average
-        contained every node's noise.
+        contained every node's noise. Masked sums rely on no such count: every try is written once.
         """
         new = []
         for name in self.names:
             for event, found in Counter(self._releases(name, ledger.identity)).items():
-                late = event.round < number and not ledger.holds(event)
+                late = not self.plan.masked and event.round < number and not ledger.holds(event)
                 wanted = found + late
                 new += [event] * sum(not ledger.holds(event, times) for times in range(1, wanted + 1))
         if new:
@@ -372,4 +383,4 @@ class Coordinator:
         for name in self.names:
             if name not in self._counted:
                 logger.warning("%s was never there; it is counted as if it had been", name)
-                ledger.record([self.plan.event(name, 0)] * 2)
+                ledger.record([self.plan.event(name, 0)] * (1 if self.plan.masked else 2))

@@ -16,6 +16,7 @@ from zetadp.core.start import shipped_backbone, with_public
 from zetadp.federation.flower.approval import approve, invitation
 from zetadp.federation.flower.certificates import Credentials, make_credentials
 from zetadp.federation.flower.launcher import Federation
+from zetadp.federation.flower.membership import make_roster
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.federation.settings import Patience
 from zetadp.mri.convert import write_site_folder
@@ -23,10 +24,12 @@ from zetadp.mri.decathlon import read_task
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.settings import NetworkSettings
 from zetadp.phantom.cohort import PhantomSettings, write_dataset_json, write_patients
+from zetadp.privacy.masked import Sums
 from zetadp.privacy.statement import account_run
+from zetadp.privacy.threat import MASKED_SUMS
 
 HOSPITALS, PATIENTS, WATCHED = 3, 12, 6
-EPSILON, DELTA, ROUNDS = "8", 1e-3, 10
+EPSILON, DELTA, ROUNDS, SPARE = "8", 1e-3, 10, 2
 ANSWER_SECONDS = 0.5
 """Answers leave at multiples of this, as between real hospitals; a round of the demonstration is shorter."""
 
@@ -60,6 +63,7 @@ def run_demo(folder: Path, say: Callable[[str], None]) -> Path:
     _simulate(work, names)
     say(f"{invitation(plan, names[0])}\n")
     credentials = make_credentials(work / "keys", names)
+    make_roster(plan, credentials)
     server = _server(work, credentials, names)
     with Federation(work / "processes", credentials, idle_seconds=0.3) as running:
         for name in names:
@@ -90,6 +94,8 @@ def demo_plan() -> Plan:
         how,
         tuple(NodeConstants(f"hospital-{n + 1}", PATIENTS, PATIENTS) for n in range(HOSPITALS)),
         delta=DELTA,
+        threat=MASKED_SUMS,
+        sums=Sums(colluding=1, missing=0, spare=SPARE),
         cohort="phantom-demo",
         simulated=True,
         task={"name": "brain_sequences", "slices": 20, "size": 32},
@@ -126,6 +132,7 @@ def _server(work: Path, credentials: Credentials, names: list[str]) -> ServerSet
         ledger=work / "ledger.jsonl",
         ledger_file=work / "account/ledger.jsonl",
         checkpoint=work / "account/checkpoint.safetensors",
+        roster=credentials.folder / "roster.json",
         watched=work / "server",
         watched_patients=WATCHED,
         evaluate_every=ROUNDS,
@@ -139,6 +146,7 @@ def _hospital(work: Path, name: str) -> HospitalSettings:
         name=name,
         plan=work / "plan.json",
         images=work / name,
+        roster=work / "keys/roster.json",
         state=work / f"{name}-state",
         answer_seconds=ANSWER_SECONDS,
         threads=1,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
 from zetadp.core.independence import check_run
-from zetadp.core.outbox import Outbox
+from zetadp.core.outbox import Outbox, digest_of
 from zetadp.core.plan import Plan
 from zetadp.core.records import Node, Records, check_units, checked_units, single_items
 from zetadp.core.round import do_round
@@ -32,6 +32,7 @@ from zetadp.core.start import backbone_of, starting_weights
 from zetadp.core.task import Classification, is_packaged, site_task_of, task_of
 from zetadp.federation.flower.approval import check_approval, check_terms
 from zetadp.federation.flower.certificates import read_node_key
+from zetadp.federation.flower.membership import checked_roster
 from zetadp.federation.flower.protocol import (
     Answer,
     Reason,
@@ -43,6 +44,7 @@ from zetadp.federation.flower.protocol import (
 )
 from zetadp.federation.flower.receipts import signed_head
 from zetadp.federation.flower.settings import HospitalSettings, header_at, ledger_of, limits_of
+from zetadp.federation.masks import FreshValue, Masking, Roster, Try, UnsafeTryError, fresh_value, to_bytes
 from zetadp.privacy import accounting
 from zetadp.privacy.book import held, ledger_files
 from zetadp.privacy.budget import CapError
@@ -68,7 +70,11 @@ class Hospital:
     start
         Public starting weights. Requests carry those that are trained; the others stay what they are.
     key
-        The node's private key, which signs the head of the ledger after every round; None signs nothing.
+        The node's private key, which signs the head of the ledger after every round; None signs nothing. It also signs
+        fresh values.
+    roster, agreement
+        With masked sums, the approved roster and the node's private agreement key, which were checked against each
+        other.
 
     Raises
     ------
@@ -84,9 +90,14 @@ class Hospital:
         patients: Sequence[Sequence[int]],
         start: Mapping[str, Tensor] | None = None,
         key: EllipticCurvePrivateKey | None = None,
+        roster: Roster | None = None,
+        agreement: EllipticCurvePrivateKey | None = None,
     ) -> None:
         self.settings, self.plan, self.records = settings, plan, records
-        self.start, self.key = start, key
+        self.start, self.key, self.roster, self.agreement = start, key, roster, agreement
+        if plan.masked and not (roster is not None and agreement is not None and key is not None):
+            raise ValueError("Expected roster, agreement key and signing key for a plan with masked sums.")
+        self._held: tuple[tuple[str, int, int], FreshValue] | None = None
         self.constants = plan.nodes[plan.place(settings.name)]
         self.ledger_path = ledger_of(settings, plan)
         self.message_folder = settings.state / "messages" / plan.label
@@ -110,16 +121,55 @@ class Hospital:
             phase = check_run(phase, records, self.units)
             self.rules = phase.has_rules
 
-    def reply(self, request: Request) -> Answer | Refusal:
-        """Answer a request, or say in one of a few fixed words why not."""
+    def exchange(
+        self, request: Request, compute: Callable[[Request, FreshValue | None], Answer | Refusal]
+    ) -> Answer | Refusal:
+        """Reply to a request, which ``compute`` answers, in this process or in a child.
+
+        Fresh values stay in the memory of this process, and the one for a try is taken out before its computation
+        begins. So no two computations have the same masks, whatever happens to either.
+        """
+        if self.roster is None:
+            return compute(request, None)
+        if not request.weights and not request.values:
+            if request.plan != self.plan.digest:
+                return self.refuse(request, Reason.PLAN)
+            value = self._fresh(request.attempt, request.round, request.number)
+            return Answer(self.settings.name, request.attempt, request.round, b"", (), request.number, value)
+        held, self._held = self._held, None
+        mine = held is not None and held[0] == (request.attempt, request.round, request.number)
+        reply = compute(request, held[1] if held is not None and mine else None)
+        if isinstance(reply, Answer) and request.round + 1 < self.plan.training.rounds:
+            return replace(reply, value=self._fresh(request.attempt, request.round + 1, 0))
+        return reply
+
+    def _fresh(self, training: str, number: int, attempt: int) -> FreshValue:
+        """Return a fresh value for a try, which replaces the one that is held."""
+        value = fresh_value(self.roster, self.settings.name, self.key, training, number, attempt)  # type: ignore[arg-type]
+        self._held = ((training, number, attempt), value)
+        return value
+
+    def reply(self, request: Request, own: FreshValue | None = None) -> Answer | Refusal:
+        """Answer a request, or say in one of a few fixed words why not.
+
+        Parameters
+        ----------
+        request
+            The request.
+        own
+            With masked sums, the fresh value that this node gave for the try; None if it gave none or has used it.
+        """
         try:
-            return self._answer(request)
+            return self._answer(request, own)
         except _RefusedError as refused:
             logger.warning("refused round %d: %s", request.round + 1, refused.reason)
             return self.refuse(request, refused.reason)
         except CapError as error:
             logger.warning("refused round %d: %s", request.round + 1, error)
             return self.refuse(request, Reason.CAP)
+        except UnsafeTryError as error:
+            logger.error("round %d: %s", request.round + 1, error)
+            return self.refuse(request, Reason.TRY)
         except LostError as error:
             logger.error("round %d: %s", request.round + 1, error)
             return self.refuse(request, Reason.LEDGER)
@@ -133,7 +183,7 @@ class Hospital:
 
     def refuse(self, request: Request, reason: Reason) -> Refusal:
         """Return a refusal of a request."""
-        return Refusal(self.settings.name, request.attempt, request.round, reason)
+        return Refusal(self.settings.name, request.attempt, request.round, reason, request.number)
 
     def report(self, number: int) -> None:
         """Log how far the training is and what it has cost so far, about twenty times."""
@@ -161,8 +211,8 @@ class Hospital:
         else:
             logger.info("all nodes are connected to the server")
 
-    def _answer(self, request: Request) -> Answer:
-        plan = self.plan
+    def _answer(self, request: Request, own: FreshValue | None) -> Answer:
+        plan, roster = self.plan, self.roster
         if request.plan != plan.digest:
             raise _RefusedError(Reason.PLAN)
         if not (0 <= request.round < plan.training.rounds and 0 <= request.checkpointed <= request.round):
@@ -179,16 +229,25 @@ class Hospital:
             for name, value in phase.layout.unflatten(weights.to(device)).items():
                 phase.model.get_parameter(name).copy_(value)
 
+        digest, attempt = digest_of(phase.weights()), None
+        if roster is not None:
+            attempt = Try(roster, request.attempt, request.round, request.number, tuple(request.values))
         with Ledger(self.ledger_path) as ledger:
             ledger.before_record = partial(self._check_again, ledger)
             self._begin(ledger, request, parts)
-            outbox = Outbox(ledger, self.message_folder)
+            outbox = Outbox(ledger, self.message_folder, "" if attempt is None else attempt.digest(digest))
             _refuse_repetition(outbox, request.round, phase.weights())
             # Every attempt has draws of its own: what is the same twice would be one release under common noise.
             mechanism = parts.mechanism(self.settings.name, plan.entropy(ledger.attempts - 1), ledger)
             before = ledger.releases(request.round)
             node = Node(mechanism, self.units)
-            messages, _ = do_round(phase, [node], records, outbox, request.round)
+            if attempt is None:
+                messages, _ = do_round(phase, [node], records, outbox, request.round)
+            elif (stored := outbox.replay(request.round, phase.weights(), device)) is not None:
+                messages = stored
+            else:
+                mask = self._masking(ledger, attempt, own, digest)
+                messages, _ = do_round(phase, [node], records, outbox, request.round, mask)
             if ledger.releases(request.round) > before:
                 # Only now: what was just recorded is synced, and with it the note that the older ones were sent.
                 outbox.discard(request.checkpointed)
@@ -196,8 +255,16 @@ class Hospital:
                 ledger.sign(partial(signed_head, self.settings.name, self.key))
             lines = _lines_after(self.ledger_path, request.head)
         # Closing the ledger has put these lines on disk: the server may remember them.
-        update = encode(messages[0])
-        return Answer(self.settings.name, request.attempt, request.round, update, lines)
+        update = encode(messages[0]) if attempt is None else to_bytes(messages[0])
+        return Answer(self.settings.name, request.attempt, request.round, update, lines, request.number)
+
+    def _masking(self, ledger: Ledger, attempt: Try, own: FreshValue | None, weights: str) -> Masking:
+        """Return the masks of a try that was not answered before; refuse one that the plan does not allow."""
+        if sum(ledger.releases(number) for number in range(self.plan.training.rounds)) >= self.plan.tries:
+            raise _RefusedError(Reason.TRIES)
+        if own is None or self.agreement is None:
+            raise _RefusedError(Reason.VALUE)
+        return Masking(attempt, self.settings.name, self.agreement, own, weights)
 
     def _begin(self, ledger: Ledger, request: Request, parts: Assembly) -> None:
         """Refuse if the ledger has lost lines; start a new attempt if the server did and it is permitted."""
@@ -288,7 +355,8 @@ def load_hospital(path: Path, key: Path) -> Hospital:
     # for ever. So this process must never start any.
     torch.set_num_threads(1)
     plan = Plan.read(settings.plan)
-    logger.info("the plan %s was %s", plan.digest[:16], check_approval(settings, plan, key))
+    roster, agreement = checked_roster(settings.roster, plan, settings.name, key)
+    logger.info("the plan %s was %s", plan.digest[:16], check_approval(settings, plan, key, roster))
     backbone = backbone_of(plan, settings.backbone, pick_device(settings.device))
     records = site_task_of(plan.task).site(
         settings.images,
@@ -299,4 +367,4 @@ def load_hospital(path: Path, key: Path) -> Hospital:
         backbone=backbone,
     )
     start = starting_weights(plan.network, backbone)
-    return Hospital(settings, plan, records, records.units(), start, read_node_key(key))
+    return Hospital(settings, plan, records, records.units(), start, read_node_key(key), roster, agreement)

@@ -67,6 +67,10 @@ def write_kits(
         "nodes": ", ".join(names),
         "keys": "\n".join(f"  {name}: keys/{name}.pub.pem" for name in names),
         "public": ", ".join(f"`{name}.pub.pem`" for name in names),
+        "roster": "roster: roster.json    # the coordinator sends it when it has the member files of all\n"
+        * plan.masked,
+        "roster_hash": " --roster-hash 'ITS FIRST 12 DIGITS'" * plan.masked,
+        "members": " ".join(f"{name}.member.json" for name in names),
     }
     if folder.exists():
         raise UserError(f"Expected a new folder, found {folder}. Name another: --output FOLDER")

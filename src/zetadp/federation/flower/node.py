@@ -66,6 +66,7 @@ from zetadp.federation.flower.protocol import (
     unpack_notice,
     unpack_request,
 )
+from zetadp.federation.masks import FreshValue
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -279,10 +280,13 @@ def reply_to(hospital: Hospital, message: Message, meanwhile: Callable[[], None]
             logger.warning("not a notice: %s", error)
         return Message(RecordDict({FACTS: ConfigRecord()}), reply_to=message)
     try:
-        reply = computed(hospital, unpack_request(message.content), meanwhile)
+        request = unpack_request(message.content)
+        reply = hospital.exchange(request, lambda asked, own: computed(hospital, asked, own, meanwhile))
     except WrongEnvelopeError as error:
         logger.warning("not a request: %s", error)
         reply = hospital.refuse(MALFORMED, Reason.PLAN)
+    if isinstance(reply, Answer) and not reply.update:
+        return Message(pack_reply(reply), reply_to=message)  # a fresh value, which has nothing to do with patients
     if isinstance(reply, Answer):
         hospital.report(reply.round)
     left = seconds_to_tick(begun, hospital.settings.answer_seconds)
@@ -293,11 +297,19 @@ def reply_to(hospital: Hospital, message: Message, meanwhile: Callable[[], None]
     return Message(pack_reply(reply), reply_to=message)
 
 
-def computed(hospital: Hospital, request: Request, meanwhile: Callable[[], None] = lambda: None) -> Answer | Refusal:
-    """Return the hospital's reply, computed in a child that is ended when its time is up."""
+def computed(
+    hospital: Hospital,
+    request: Request,
+    own: FreshValue | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Answer | Refusal:
+    """Return the hospital's reply, computed in a child that is ended when its time is up.
+
+    ``own`` is that of `Hospital.reply`.
+    """
     forking = multiprocessing.get_context("fork")
     receiver, sender = forking.Pipe(duplex=False)
-    child = forking.Process(target=_compute, args=(hospital, request, sender), daemon=True)
+    child = forking.Process(target=_compute, args=(hospital, request, own, sender), daemon=True)
     child.start()
     sender.close()
     end = time.monotonic() + hospital.settings.limit_seconds
@@ -318,7 +330,7 @@ def computed(hospital: Hospital, request: Request, meanwhile: Callable[[], None]
         child.join()
 
 
-def _compute(hospital: Hospital, request: Request, sender: Connection) -> None:
+def _compute(hospital: Hospital, request: Request, own: FreshValue | None, sender: Connection) -> None:
     die_with_parent()
     torch.set_num_threads(hospital.settings.threads or os.cpu_count() or 1)
-    sender.send(hospital.reply(request))
+    sender.send(hospital.reply(request, own))

@@ -18,6 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from zetadp.base.validation import UserError, checked_name
+from zetadp.federation.masks import FreshValue
 
 LIFE_SECONDS = 10.0
 """A node shows every few seconds that it lives; after twice this time without a sign it counts as away."""
@@ -50,6 +51,11 @@ class Request:
     seen
         Last heads of the node's other ledgers, of trainings that this server ran before. A node that lacks one of them
         has put back an older copy of its ledgers.
+    number
+        With masked sums, the try of the round, counted from zero.
+    values
+        With masked sums, the fresh values of the members of the try (`zetadp.federation.masks.Try`). Without any, and
+        without weights, the request asks for the node's own value for this try.
     """
 
     plan: str
@@ -59,6 +65,8 @@ class Request:
     head: str
     weights: bytes
     seen: Sequence[str] = ()
+    number: int = 0
+    values: Sequence[FreshValue] = ()
 
 
 @dataclass(frozen=True)
@@ -72,9 +80,15 @@ class Answer:
     attempt, round
         What it answers.
     update
-        The privatised mean gradient, as `encode` wrote it.
+        The privatised mean gradient, as `encode` wrote it; with masked sums, the masked words. Empty if only a fresh
+        value was asked for.
     lines
         The lines of the node's ledger after the head that the request named: public constants of releases.
+    number
+        With masked sums, the try of the round.
+    value
+        With masked sums, the node's fresh value: for the try that was asked about, or for the first one of the next
+        round.
     """
 
     name: str
@@ -82,6 +96,8 @@ class Answer:
     round: int
     update: bytes
     lines: Sequence[str]
+    number: int = 0
+    value: FreshValue | None = None
 
 
 class Reason(StrEnum):
@@ -93,6 +109,9 @@ class Reason(StrEnum):
     ATTEMPTS = "the node permits no further training from the start"
     ANSWERED = "the node has answered this round, for other weights or too long ago"
     LEDGER = "the node's ledger lacks lines that the server has seen"
+    TRY = "the try is not one that the node may take part in"
+    VALUE = "the node did not give this fresh value, or has used it"
+    TRIES = "the plan's rounds and spare tries are used up"
     CAP = "the node's cap on what its patients may pay would be crossed"
     BUSY = "the node is at work on an earlier request"
     TIME = "the node's computation took too long and was ended"
@@ -111,17 +130,20 @@ class Refusal:
         What it answers.
     reason
         Why.
+    number
+        With masked sums, the try of the round.
     """
 
     name: str
     attempt: str
     round: int
     reason: Reason
+    number: int = 0
 
     @property
     def final(self) -> bool:
         """Whether asking again, with nothing changed, can only bring the same."""
-        return self.reason not in (Reason.BUSY, Reason.TIME, Reason.FAILED)
+        return self.reason not in (Reason.BUSY, Reason.TIME, Reason.FAILED, Reason.VALUE)
 
 
 class Line(Protocol):
@@ -135,6 +157,9 @@ class Line(Protocol):
 
     def ask(self, name: str, request: Request) -> None:
         """Send a request to a node."""
+
+    def session(self, name: str) -> str:
+        """Return what tells a node's process from the next one; empty where the node is not connected."""
 
     def asked(self, name: str) -> bool:
         """Return whether a request to a node is pending; an answer or a restart of the node ends it."""
@@ -159,6 +184,8 @@ def pack_request(request: Request) -> RecordDict:
         "checkpointed": request.checkpointed,
         "head": request.head,
         "seen": list(request.seen),
+        "number": request.number,
+        **_told(request.values),
     }
     return _packed(facts, WEIGHTS, request.weights)
 
@@ -180,6 +207,8 @@ def unpack_request(content: RecordDict) -> Request:
         head=_fact(facts, "head", str),
         weights=_vector(content, WEIGHTS),
         seen=_texts(facts, "seen"),
+        number=_fact(facts, "number", int),
+        values=_values(facts),
     )
 
 
@@ -201,10 +230,11 @@ def unpack_notice(content: RecordDict) -> Sequence[str]:
 
 def pack_reply(reply: Answer | Refusal) -> RecordDict:
     """Return an answer or a refusal as the content of a message."""
-    facts: dict[str, Any] = {"name": reply.name, "attempt": reply.attempt, "round": reply.round}
+    facts: dict[str, Any] = {"name": reply.name, "attempt": reply.attempt, "round": reply.round, "number": reply.number}
     if isinstance(reply, Refusal):
         return RecordDict({FACTS: ConfigRecord({**facts, "refused": reply.reason.name})})
-    return _packed({**facts, "lines": list(reply.lines)}, UPDATE, reply.update)
+    values = [] if reply.value is None else [reply.value]
+    return _packed({**facts, "lines": list(reply.lines), **_told(values)}, UPDATE, reply.update)
 
 
 def unpack_reply(content: RecordDict) -> Answer | Refusal:
@@ -217,12 +247,30 @@ def unpack_reply(content: RecordDict) -> Answer | Refusal:
     """
     facts = _facts(content)
     name, attempt, number = _fact(facts, "name", str), _fact(facts, "attempt", str), _fact(facts, "round", int)
+    again = _fact(facts, "number", int)
     if "refused" in facts:
         reason = _fact(facts, "refused", str)
         if reason not in Reason.__members__:
             raise WrongEnvelopeError(f"a refusal for the reason {reason!r}")
-        return Refusal(name, attempt, number, Reason[reason])
-    return Answer(name, attempt, number, _vector(content, UPDATE), list(_texts(facts, "lines")))
+        return Refusal(name, attempt, number, Reason[reason], again)
+    update, lines, values = _vector(content, UPDATE), list(_texts(facts, "lines")), _values(facts)
+    return Answer(name, attempt, number, update, lines, again, values[0] if values else None)
+
+
+def _told(values: Sequence[FreshValue]) -> dict[str, list[str]]:
+    """Return fresh values as lists of equal length: of members, of values, of signatures."""
+    return {
+        "members": [value.name for value in values],
+        "fresh": [value.value for value in values],
+        "signatures": [value.signature for value in values],
+    }
+
+
+def _values(facts: Mapping[str, Any]) -> tuple[FreshValue, ...]:
+    parts = [_texts(facts, key) for key in ("members", "fresh", "signatures")]
+    if len({len(part) for part in parts}) > 1:
+        raise WrongEnvelopeError("fresh values without a member or a signature")
+    return tuple(FreshValue(*each) for each in zip(*parts, strict=True))
 
 
 def _packed(facts: dict[str, Any], name: str, vector: bytes) -> RecordDict:

@@ -7,6 +7,7 @@ import logging
 import shutil
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from zetadp.core.task import site_task_of
 from zetadp.core.training import Trained
 from zetadp.federation.flower.certificates import Credentials
 from zetadp.federation.flower.coordinator import Coordinator
+from zetadp.federation.flower.membership import roster_of
 from zetadp.federation.flower.processes import require_free_port
 from zetadp.federation.flower.protocol import (
     Answer,
@@ -37,6 +39,7 @@ from zetadp.federation.flower.protocol import (
 )
 from zetadp.federation.flower.settings import ServerSettings
 from zetadp.federation.flower.superlink import SuperLink
+from zetadp.federation.flower.tries import SummingCoordinator
 from zetadp.privacy.exposure import Series
 
 if TYPE_CHECKING:
@@ -83,7 +86,10 @@ def serve(settings: Path | str, credentials: Path | str, host: str, port: int) -
     backbone = backbone_of(plan, own.backbone)
     watched = _watched(own, plan, backbone)
     with SuperLink(files, host, port, keys) as superlink:
-        coordinator = Coordinator(
+        # A server of masked sums sees no single message.
+        roster = roster_of(own.roster, plan)
+        kind = Coordinator if roster is None else partial(SummingCoordinator, roster=roster)
+        coordinator = kind(
             plan,
             patience,
             NodeLine(superlink, keys, lifetime),
@@ -100,6 +106,8 @@ def serve(settings: Path | str, credentials: Path | str, host: str, port: int) -
     with written_whole(own.ledger) as temporary:
         shutil.copyfile(own.ledger_file, temporary)
     own.checkpoint.unlink(missing_ok=True)
+    if isinstance(coordinator, SummingCoordinator):
+        coordinator.record.unlink(missing_ok=True)
 
 
 def _watched(settings: ServerSettings, plan: Plan, backbone: Backbone | None) -> Records:
@@ -153,6 +161,10 @@ class NodeLine:
         """Return a hash of the node's public key."""
         return hashlib.sha256(self.keys[name].strip()).hexdigest()
 
+    def session(self, name: str) -> str:
+        """Return when a node that is connected was activated; empty where none is."""
+        return self._nodes[name][1] if name in self._nodes else ""
+
     def asked(self, name: str) -> bool:
         """Return whether a request is pending at a node that has not restarted; a restart loses requests."""
         sent, node = self._sent.get(name), self._nodes.get(name)
@@ -189,7 +201,7 @@ class NodeLine:
 
     def _reply(self, name: str, sent: _Sent, message: Message) -> Answer | Refusal | None:
         """Return what a message says; None where a message got lost and the request may be sent again."""
-        failed = Refusal(name, sent.request.attempt, sent.request.round, Reason.FAILED)
+        failed = Refusal(name, sent.request.attempt, sent.request.round, Reason.FAILED, sent.request.number)
         if message.has_error():
             logger.debug("%s: %s", name, message.error.reason)
             logger.warning("a message to or from %s was lost; the request is sent again", name)

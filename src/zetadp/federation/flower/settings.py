@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
 from zetadp.base.epsilon import SMALLEST_DELTA
 from zetadp.base.reading import read_file
 from zetadp.base.storage import write_json
@@ -14,6 +16,7 @@ from zetadp.base.validation import UserError, in_range, one_of, positive
 from zetadp.core.plan import Plan
 from zetadp.core.promise import OWN_DELTA
 from zetadp.federation.flower.certificates import read_public_key
+from zetadp.federation.flower.membership import roster_of
 from zetadp.federation.settings import Patience
 from zetadp.privacy.budget import Cap, Permission, RunCap
 from zetadp.privacy.ledger import read_ledger
@@ -29,6 +32,8 @@ class HospitalSettings:
         The node's name in the plan.
     plan
         The hospital's copy of the plan.
+    roster
+        The hospital's copy of the roster, where the plan has masked sums; null otherwise.
     images
         Folder in the layout of the Medical Segmentation Decathlon with the patients of this hospital only.
     state
@@ -67,6 +72,7 @@ class HospitalSettings:
     plan: Path
     images: Path
     state: Path
+    roster: Path | None = None
     attempts: int = 1
     most_epsilon: float | None = None
     delta: float = OWN_DELTA
@@ -143,6 +149,8 @@ class ServerSettings:
         The server's copy of the plan.
     keys
         For each node of the plan, the file of its public key in PEM.
+    roster
+        The server's copy of the roster, where the plan has masked sums; null otherwise.
     model, history, ledger
         Where the finished model, the training history and a sealed copy of the account go.
     ledger_file
@@ -176,6 +184,7 @@ class ServerSettings:
     ledger: Path
     ledger_file: Path
     checkpoint: Path
+    roster: Path | None = None
     watched: Path | None = None
     watched_patients: int = 0
     cache: Path | None = None
@@ -219,6 +228,13 @@ class ServerSettings:
         keys = {name: read_public_key(path) for name, path in self.keys.items()}
         if len({key.strip() for key in keys.values()}) < len(keys):
             raise UserError(f"Expected a key of its own for each of {sorted(keys)}, found one key at several nodes.")
+        if (roster := roster_of(self.roster, plan)) is not None:
+            for member in roster.members:
+                if load_pem_public_key(keys[member.name]) != member.verifier:
+                    raise UserError(
+                        f"Expected the signing key of {member.name} in {self.roster} to be the one in keys, found "
+                        "another. Ask the hospital which one is its own."
+                    )
         return plan, keys
 
     def write(self, path: Path) -> None:

@@ -1,0 +1,193 @@
+"""The server's rounds with masked sums: every try is named and written down before anybody is asked.
+
+A try is complete only with the messages of all its members. Until then their sum is masked and of no use, so a try with
+a member missing is void. The next one has other fresh values and other masks, the same weights, and at every member
+other patients and noise. The hospitals pay for each, so a plan declares how many there may be.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zetadp.base.storage import read_json, write_json
+from zetadp.federation.flower.coordinator import Coordinator
+from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request, WrongUpdateError, encode
+from zetadp.federation.masks import FreshValue, Roster, Try, UnsafeTryError, check_value, from_bytes
+from zetadp.privacy.ledger import Ledger
+
+logger = logging.getLogger(__name__)
+
+FARTHEST_SUM = 1 << 62
+"""No sum of messages is that large (`zetadp.privacy.masked.Sums.check_room`), and masks that do not cancel are."""
+
+
+class SummingCoordinator(Coordinator):
+    """A `Coordinator` that sees nothing but the sum of the nodes' messages.
+
+    Parameters
+    ----------
+    *arguments, **more
+        As for `Coordinator`.
+    roster
+        The roster of the plan.
+    """
+
+    def __init__(self, *arguments: Any, roster: Roster, **more: Any) -> None:  # noqa: ANN401  (as for Coordinator)
+        super().__init__(*arguments, **more)
+        self.roster = roster
+        self.record = self.files.checkpoint.with_name(f"{self.files.checkpoint.stem}.try.json")
+        self._values: dict[str, tuple[tuple[int, int], str, FreshValue]] = {}
+        self._sessions: dict[str, str] = {}
+        self.least = max(self.patience.least_nodes, roster.least)
+
+    def _round(self, ledger: Ledger, number: int) -> tuple[Tensor, list[str]]:
+        weights = encode(self.receiver.weights)
+        failures = dict.fromkeys(self.names, 0)
+        self._told = time.monotonic()
+        self._gather(number)
+        attempt, following = self._unfinished(ledger.identity, number)
+        while True:
+            if attempt is None:
+                attempt = self._named(ledger, number, following, failures)
+            total = self._asked(ledger, attempt, weights, failures)
+            if total is not None:
+                break
+            logger.warning("try %d of round %d is void; the next one follows", attempt.number + 1, number + 1)
+            following, attempt = attempt.number + 1, None
+        missing = [name for name in self.names if name not in attempt.names]
+        for name in missing:
+            logger.warning("round %d is the sum of the others, without %s", number + 1, name)
+        return total, missing
+
+    def _unfinished(self, training: str, number: int) -> tuple[Try | None, int]:
+        """Return the try of a round that was written down before a restart, if any, and the number of the next one."""
+        content = read_json(self.record) if self.record.exists() else {}
+        if (content.get("training"), content.get("round")) != (training, number):
+            return None, 0
+        values = tuple(FreshValue(**value) for value in content["values"])
+        try:
+            return Try(self.roster, training, number, content["try"], values), content["try"] + 1
+        except UnsafeTryError as error:  # the roster was made anew
+            logger.warning("%s", error)
+            return None, content["try"] + 1
+
+    def _named(self, ledger: Ledger, number: int, again: int, failures: dict[str, int]) -> Try:
+        """Return a new try of the nodes that are there, after each has sent a fresh value for it.
+
+        Raises
+        ------
+        UserError
+            If too few of them are there for too long.
+        """
+        begun = self._told = time.monotonic()
+        while True:
+            values = self._held(number, again, failures)
+            self._tell_who_is_there(number, values)
+            if self._ends(number, values, failures, time.monotonic() - begun):
+                found = tuple(values[name] for name in self.names if name in values)
+                return Try(self.roster, ledger.identity, number, again, found)
+            for name in self._ready(values, failures):
+                self._send(name, replace(self._request(ledger, name, number, b""), number=again))
+            for reply in self.line.collect():
+                self._absent.discard(reply.name)
+                if (reply.attempt, reply.round, reply.number) != (ledger.identity, number, again):
+                    continue  # a late answer to a try that is void
+                if isinstance(reply, Refusal):
+                    self._accept(reply)
+                if isinstance(reply, Refusal) or not self._keep(ledger, reply, number, again):
+                    failures[reply.name] += 1
+            time.sleep(self.patience.poll_seconds)
+
+    def _send(self, name: str, request: Request) -> None:
+        self._sessions[name] = self.line.session(name)
+        self.line.ask(name, request)
+
+    def _held(self, number: int, again: int, failures: Mapping[str, int]) -> dict[str, FreshValue]:
+        """Return the fresh values for a try that their nodes still have, unless they were restarted."""
+        return {
+            name: value
+            for name, (place, session, value) in self._values.items()
+            if place == (number, again)
+            and session == self.line.session(name) != ""
+            and failures[name] < self.patience.tries
+        }
+
+    def _keep(self, ledger: Ledger, reply: Answer, number: int, again: int) -> bool:
+        """Keep the fresh value that a node sent for a try; return whether it is one."""
+        if reply.value is None or reply.value.name != reply.name:
+            return False
+        try:
+            check_value(self.roster, reply.value, ledger.identity, number, again)
+        except UnsafeTryError as error:
+            logger.warning("%s", error)
+            return False
+        self._values[reply.name] = (number, again), self._sessions.get(reply.name, ""), reply.value
+        return True
+
+    def _asked(self, ledger: Ledger, attempt: Try, weights: bytes, failures: dict[str, int]) -> Tensor | None:
+        """Ask the members of a try, and return the sum of their messages, shape (1, number); None if it is void.
+
+        Raises
+        ------
+        UserError
+            If a member says that it will never answer, or stays away for too long.
+        """
+        number, again, patience = attempt.round, attempt.number, self.patience
+        values = [asdict(value) for value in attempt.values]
+        write_json(self.record, {"training": attempt.training, "round": number, "try": again, "values": values})
+        total, void = torch.zeros(1, self.phase.message, dtype=torch.int64), False
+        others, answered = set(self.names) - set(attempt.names), set[str]()
+        begun = self._told = time.monotonic()
+        while True:
+            self._tell_who_is_there(number, answered | others)
+            ready = self._ready(answered | others, dict.fromkeys(self.names, 0))
+            self._count_first(ledger, ready, number)
+            for name in ready:
+                request = self._request(ledger, name, number, weights)
+                self._send(name, replace(request, number=again, values=attempt.values))
+            for reply in self.line.collect():
+                self._absent.discard(reply.name)
+                late = (reply.attempt, reply.round, reply.number) != (attempt.training, number, again)
+                if late or reply.name in answered or (isinstance(reply, Answer) and not reply.update):
+                    continue
+                update = self._accept(reply)
+                if update is None:
+                    # A node that was restarted has lost its value and nothing else.
+                    failures[reply.name] += not (isinstance(reply, Refusal) and reply.reason == Reason.VALUE)
+                    void = True
+                elif isinstance(reply, Answer):
+                    total += update
+                    answered.add(reply.name)
+                    self._keep(ledger, reply, number + 1, 0)
+            self._account(ledger, number)
+            missing = [name for name in attempt.names if name not in answered]
+            waited = time.monotonic() - begun
+            if not (missing or void):
+                return total if self._in_range(total) else None
+            if void or (patience.missing == "continue" and waited >= patience.round_seconds):
+                self._absent.update(() if void else missing)
+                return None
+            if waited >= patience.give_up_seconds:
+                why = f"no answer from {', '.join(missing)} in {patience.give_up_seconds:g} seconds"
+                raise self._stopped(number, why)
+            time.sleep(patience.poll_seconds)
+
+    def _in_range(self, total: Tensor) -> bool:
+        """Return whether a sum can be one of messages. Garbage from a node is found by this alone."""
+        if bool(((total < FARTHEST_SUM) & (total > -FARTHEST_SUM)).all()):
+            return True
+        logger.error("the masks of a try did not cancel: a node sent what is no message of this try")
+        return False
+
+    def _decoded(self, update: bytes) -> Tensor:
+        try:
+            return from_bytes(update, self.phase.message)
+        except ValueError as error:
+            raise WrongUpdateError(str(error)) from error

@@ -1,0 +1,339 @@
+"""Rounds with masked sums: what a server gets, what it can do to hospitals that run the shipped code, and what not."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from federation.sites import OFTEN, DirectLine, MemberKeys, assembly, make_hospital, random_records, sums_plan
+from federation.test_coordinator import QUICK, flat, simulated
+
+from zetadp.base.validation import UserError
+from zetadp.core.checkpoint import RunFiles
+from zetadp.core.promise import promise_of
+from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request, encode
+from zetadp.federation.flower.tries import SummingCoordinator
+from zetadp.federation.masks import FreshValue, fresh_value, from_bytes
+from zetadp.privacy.accounting import compose, epsilon
+from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.mechanism import NodeMechanism
+
+PLAN = sums_plan(rounds=2)
+EXACT = sums_plan(rounds=2, noise="os")
+FOUR = sums_plan(4, missing=1, rounds=2)
+SIZE = assembly(PLAN).phase.message
+PATIENT = replace(QUICK, give_up_seconds=60.0)
+GO_ON = replace(QUICK, missing="continue")
+
+
+def hospitals(plan, folder, **changes):
+    return [make_hospital(plan, place, folder, **changes) for place in range(len(plan.nodes))]
+
+
+def coordinator(plan, line, folder, patience=PATIENT):
+    files = RunFiles(folder / "server/ledger.jsonl", folder / "server/checkpoint.safetensors")
+    roster = MemberKeys.of(plan)[0].roster
+    return SummingCoordinator(plan, patience, line, random_records(2, 99), files, performance=OFTEN, roster=roster)
+
+
+def releases(hospital) -> list[int]:
+    path = hospital.ledger_path
+    return [event.round for attempt in read_ledger(path) for event in attempt.releases()] if path.exists() else []
+
+
+def ask(hospital, **changes) -> Answer | Refusal:
+    """Send a hospital a request as a server might make it up."""
+    start = assembly(hospital.plan).phase.weights()
+    weights = encode(start + changes.pop("seed", 0) * torch.ones_like(start))
+    asked = Request(hospital.plan.digest, "training", 0, 0, "", weights)
+    return hospital.exchange(replace(asked, **changes), hospital.reply)
+
+
+def values_of(sites, **changes) -> tuple[FreshValue, ...]:
+    return tuple(ask(site, weights=b"", **changes).value for site in sites)
+
+
+def total(answers) -> torch.Tensor:
+    return sum(from_bytes(answer.update, SIZE) for answer in answers)
+
+
+def clear(numbers: torch.Tensor) -> bool:
+    """Return whether masks have cancelled."""
+    return bool((numbers.abs() < 1 << 62).all())
+
+
+# -- The training ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nodes", [3, 5])
+def test_both_engines_give_the_same_model_bit_for_bit(nodes, tmp_path):
+    plan = sums_plan(nodes, rounds=2)
+    expected = simulated(plan, tmp_path)
+    line = DirectLine(hospitals(plan, tmp_path))
+    found = coordinator(plan, line, tmp_path)
+    assert torch.equal(flat(found.run()), flat(expected.model))
+    assert [releases(hospital) for hospital in line.hospitals.values()] == [[0, 1]] * nodes
+    assert len(line.requests) == nodes * (2 + 1)  # one exchange a round, after one for the first values
+
+
+def test_a_node_that_dies_in_a_try_makes_it_void_and_takes_part_in_the_next(tmp_path):
+    """Its value is lost, the others draw anew, every release is counted, and the weights stay the same."""
+
+    def die(request, reply):
+        if (request.round, request.number, reply.name) == (1, 0, "node-01"):
+            line.hospitals["node-02"] = make_hospital(PLAN, 1, tmp_path)  # a new process on the same state
+        return reply
+
+    line = DirectLine(hospitals(PLAN, tmp_path), die)
+    coordinator(PLAN, line, tmp_path).run()
+    tries = {(request.round, request.number) for _, request in line.requests if request.values}
+    assert tries == {(0, 0), (1, 0), (1, 1)}
+    assert len({request.weights for _, request in line.requests if request.round == 1 and request.values}) == 1
+    assert [releases(hospital) for hospital in line.hospitals.values()] == [[0, 1, 1], [0, 1], [0, 1, 1]]
+    assert len(read_ledger(tmp_path / "server/ledger.jsonl")[-1].releases()) == 3 + 2 + 3
+
+
+def test_a_node_that_starts_anew_between_two_rounds_costs_no_try(tmp_path):
+    def die(request, reply):
+        if reply.name == "node-02" and reply.update and request.round == 0:
+            line.hospitals["node-02"] = make_hospital(PLAN, 1, tmp_path)
+        return reply
+
+    line = DirectLine(hospitals(PLAN, tmp_path), die)
+    coordinator(PLAN, line, tmp_path).run()
+    assert [releases(hospital) for hospital in line.hospitals.values()] == [[0, 1]] * 3
+
+
+def test_nothing_but_a_whole_try_enters_the_model(tmp_path):
+    """With noise that is drawn again, the model of a training with void tries is that of their last sums alone."""
+    sums = []
+
+    def spoil(request, reply):
+        if isinstance(reply, Answer) and reply.update:
+            sums.append(((request.round, request.number), reply.update))
+            if reply.name == "node-03" and request.number == 0 and request.round == 0:
+                return replace(reply, update=reply.update[:-8])
+        return reply
+
+    found = coordinator(PLAN, DirectLine(hospitals(PLAN, tmp_path), spoil), tmp_path)
+    model = found.run()
+    of_try = {place: sum(from_bytes(u, SIZE) for p, u in sums if p == place) for place, _ in sums}
+    assert sorted(of_try) == [(0, 0), (0, 1), (1, 0)]
+    assert not torch.equal(of_try[0, 0], of_try[0, 1])
+    parts = assembly(PLAN)
+    receiver = parts.receiver()
+    for number, place in enumerate([(0, 1), (1, 0)]):
+        receiver.step(parts.received(of_try[place][None]), number)
+    assert torch.equal(flat(model), flat(parts.phase.model))
+
+
+def test_late_and_doubled_answers_change_nothing(tmp_path):
+    expected = flat(coordinator(PLAN, DirectLine(hospitals(PLAN, tmp_path / "a")), tmp_path / "a").run())
+    seen = []
+
+    def repeat(_, reply):
+        line.replies += [reply, *seen]
+        seen.append(reply)
+        return reply
+
+    line = DirectLine(hospitals(PLAN, tmp_path / "b"), repeat)
+    assert torch.equal(flat(coordinator(PLAN, line, tmp_path / "b").run()), expected)
+
+
+def test_without_one_that_may_be_missing_the_training_goes_on_and_without_two_it_stops(tmp_path):
+    line = DirectLine(hospitals(FOUR, tmp_path))
+    line.away = {"node-02"}
+    coordinator(FOUR, line, tmp_path, GO_ON).run()
+    assert releases(line.hospitals["node-02"]) == []
+    assert releases(line.hospitals["node-01"]) == [0, 1]
+    line.away = {"node-02", "node-03"}
+    with pytest.raises(UserError, match="no answer from node-02, node-03"):
+        coordinator(FOUR, line, tmp_path / "again", replace(GO_ON, give_up_seconds=0.2)).run()
+    assert releases(line.hospitals["node-01"]) == [0, 1]
+
+
+@pytest.mark.parametrize("plan", [PLAN, EXACT], ids=["seeded", "os"])
+def test_a_server_that_dies_asks_the_same_try_again_and_gets_the_same_bytes(plan, tmp_path):
+    """The sum is the one of the first time, also where noise cannot be drawn again; nobody releases twice."""
+    sites, sent = hospitals(plan, tmp_path), []
+
+    def end(request, reply):
+        if reply.update:
+            sent.append((reply.name, request.values, reply.update))
+            if request.round == 1 and len(sent) == 6:
+                raise KeyboardInterrupt
+        return reply
+
+    with pytest.raises(KeyboardInterrupt):
+        coordinator(plan, DirectLine(sites, end), tmp_path).run()
+    again = [make_hospital(plan, place, tmp_path) for place in range(3)]  # nor does it matter that nodes are new
+    coordinator(plan, DirectLine(again, end), tmp_path).run()
+    assert sorted(sent[3:6]) == sorted(sent[6:9])
+    assert [releases(hospital) for hospital in again] == [[0, 1]] * 3
+
+
+def test_garbage_is_found_by_its_range_alone_and_makes_the_try_void(tmp_path, caplog):
+    def spoil(request, reply):
+        if reply.update and reply.name == "node-01" and not request.number:
+            return replace(reply, update=np.random.default_rng(request.round).bytes(len(reply.update)))
+        return reply
+
+    line = DirectLine(hospitals(PLAN, tmp_path), spoil)
+    coordinator(PLAN, line, tmp_path).run()
+    assert caplog.text.count("did not cancel") == 2
+    assert releases(line.hospitals["node-01"]) == [0, 0, 1, 1]
+
+
+def test_all_tries_together_cost_what_was_promised(tmp_path):
+    """Rounds and every spare try, as the ledger of a hospital counts them."""
+    sites = hospitals(PLAN, tmp_path)
+    for number in range(PLAN.tries):
+        values = values_of(sites, number=number)
+        answers = [ask(site, number=number, values=values) for site in sites]
+        assert clear(total(answers))
+    for attempt in (PLAN.tries, 0):
+        values = values_of(sites, number=attempt, round=1)
+        assert ask(sites[0], number=attempt, round=1, values=values).reason == Reason.TRIES
+    own = read_ledger(sites[0].ledger_path)[-1].releases()
+    assert len(own) == PLAN.tries == 4
+    assert epsilon(compose(own), PLAN.delta) == pytest.approx(promise_of(PLAN, "node-01").epsilon)
+
+
+# -- A server that deviates ------------------------------------------------------------------------------------------
+
+
+def test_a_hospital_says_no_to_a_try_that_is_not_whole_and_writes_nothing(tmp_path):
+    sites = hospitals(FOUR, tmp_path)
+    values = values_of(sites)
+    invented = replace(values[1], name="invented")
+    swapped = (values[0], replace(values[2], name="node-02"), replace(values[1], name="node-03"), values[3])
+    known = MemberKeys.of(sums_plan(4, missing=1, rounds=3))  # of another plan
+    foreign = [fresh_value(k.roster, v.name, k.signing, "training", 0, 0) for k, v in zip(known, values, strict=True)]
+    for what, told in {
+        "below n - m": values[:2],
+        "without itself": values[1:],
+        "invented": (values[0], invented, *values[2:]),
+        "swapped": swapped,
+        "twice": (values[0], *values),
+        "another order": values[::-1],
+        "of another roster": (values[0], *foreign[1:]),
+    }.items():
+        reply = ask(sites[0], values=told)
+        assert reply.reason == Reason.TRY if what != "without itself" else Reason.VALUE, what
+        values_of(sites[:1])
+        values = (values_of(sites[:1])[0], *values[1:])
+    assert releases(sites[0]) == []
+    answers = [ask(site, values=values) for site in sites]
+    assert clear(total(answers))
+
+
+def test_a_plan_with_fewer_missing_or_colluding_is_another_plan(tmp_path):
+    site = make_hospital(FOUR, 0, tmp_path)
+    for changes in ({"missing": 0}, {"missing": 1, "colluding": 0}, {"missing": 1, "spare": 9}):
+        other = sums_plan(4, rounds=2, **changes)
+        assert ask(site, plan=other.digest).reason == Reason.PLAN
+        assert ask(site, plan=other.digest, weights=b"").reason == Reason.PLAN
+
+
+def test_different_weights_give_a_server_words_that_do_not_cancel(tmp_path):
+    sites = hospitals(PLAN, tmp_path)
+    values = values_of(sites)
+    answers = [ask(site, values=values, seed=place == 0) for place, site in enumerate(sites)]
+    assert all(isinstance(answer, Answer) for answer in answers)
+    assert (total(answers).abs() > 1 << 62).double().mean() == pytest.approx(0.5, abs=0.2)
+    for seed in (0, 2):  # nor does a later try of the round take other weights
+        later = values_of(sites, number=1)
+        assert ask(sites[0], values=later, number=1, seed=seed).reason == Reason.ANSWERED
+
+
+def test_a_try_that_is_repeated_gets_the_same_bytes_or_nothing(tmp_path):
+    sites = hospitals(EXACT, tmp_path)
+    values = values_of(sites)
+    first = ask(sites[0], values=values)
+    assert ask(sites[0], values=values).update == first.update
+    assert ask(make_hospital(EXACT, 0, tmp_path), values=values).update == first.update
+    assert releases(sites[0]) == [0]
+    # One other value makes it another try, for which the own value is used up.
+    other = (values[0], *values_of(sites[1:2]), values[2])
+    assert ask(sites[0], values=other).reason == Reason.VALUE
+    shutil.rmtree(sites[0].message_folder)
+    assert ask(sites[0], values=values).reason == Reason.ANSWERED
+    assert releases(sites[0]) == [0]
+
+
+def test_a_restored_disk_and_a_second_process_answer_no_try_again(tmp_path):
+    """Only the process that gave a value can use it, and once. Else two messages would have the same masks."""
+    sites = hospitals(EXACT, tmp_path)
+    state = tmp_path / "node-01"
+    values = values_of(sites)
+    state.mkdir(exist_ok=True)
+    shutil.copytree(state, tmp_path / "snapshot")
+    second = make_hospital(EXACT, 0, tmp_path)
+    assert ask(second, values=values).reason == Reason.VALUE
+    assert isinstance(ask(sites[0], values=values), Answer)
+    shutil.rmtree(state)
+    shutil.copytree(tmp_path / "snapshot", state)
+    for site in (sites[0], second, make_hospital(EXACT, 0, tmp_path)):
+        assert ask(site, values=values).reason == Reason.VALUE
+        assert releases(site) == []
+
+
+def test_a_value_is_gone_when_a_computation_begins_whatever_comes_of_it(tmp_path):
+    site, *others = hospitals(EXACT, tmp_path)
+    values = values_of([site, *others])
+
+    def die(request, own):
+        assert own == values[0]
+        return site.refuse(request, Reason.FAILED)
+
+    weights = encode(assembly(EXACT).phase.weights())
+    request = Request(EXACT.digest, "training", 0, 0, "", weights, values=values)
+    assert site.exchange(request, die).reason == Reason.FAILED
+    assert site.exchange(request, site.reply).reason == Reason.VALUE
+
+
+@pytest.mark.parametrize("noise", ["seeded", "os"])
+def test_tries_that_differ_by_one_member_show_no_member_alone(noise, tmp_path):
+    """Every member draws anew: the difference of two sums has the noise of all of them, twice."""
+    plan = sums_plan(4, missing=1, rounds=2, sigma=100.0, noise=noise)
+    sites = hospitals(plan, tmp_path)
+    found = []
+    for number, members in enumerate((sites, sites[:3])):
+        values = values_of(members, number=number)
+        found.append(total([ask(site, values=values, number=number) for site in members]))
+    assert all(clear(each) for each in found)
+    share = float(assembly(plan).grid.noise_scale(100.0))
+    assert found[0].double().std() == pytest.approx(4**0.5 * share, rel=0.2)
+    assert (found[0] - found[1]).double().std() == pytest.approx(7**0.5 * share, rel=0.2)
+    assert [releases(site) for site in sites] == [[0, 0]] * 3 + [[0]]
+
+
+def test_neither_an_unmasked_message_nor_its_hash_is_stored_or_sent(tmp_path, monkeypatch):
+    clears, honest = [], NodeMechanism.release
+
+    def release(self, *arguments, **more):
+        clears.append(honest(self, *arguments, **more))
+        return clears[-1]
+
+    monkeypatch.setattr(NodeMechanism, "release", release)
+    sites = hospitals(EXACT, tmp_path)
+    values = values_of(sites)
+    answer = ask(sites[0], values=values)
+    (message,) = clears
+    content = b"".join(path.read_bytes() for path in (tmp_path / "node-01").rglob("*") if path.is_file())
+    content += answer.update + "".join(answer.lines).encode()
+    raw = message.numpy().tobytes()
+    assert raw[:64] not in content
+    assert hashlib.sha256(answer.update).hexdigest().encode() in content
+    assert hashlib.sha256(raw).hexdigest().encode() not in content
+
+
+def test_a_sum_without_a_node_is_divided_by_the_expected_units_of_the_others():
+    parts, steps = assembly(FOUR), torch.ones(1, SIZE, dtype=torch.int64)
+    expected = sum(node.expected for node in FOUR.nodes)
+    whole, part = parts.received(steps), parts.received(steps, ["node-02"])
+    assert torch.allclose(whole * expected, part * (expected - FOUR.nodes[1].expected))
