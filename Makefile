@@ -6,7 +6,7 @@
 #   PYTHON=python3.12        the Python to build the environment with (3.11 or newer)
 #   CORES=8                  cores for the workflow (default: all)
 #   CONFIG=workflow/scenarios/arms.yaml   another experiment for `make results`
-#   DATA="ecg=FOLDER"        data of your own for `make paper-complex_dp` (ecg, speech, real)
+#   DATA="ecg=FOLDER"        data of your own for `make paper-complex_dp` (ecg, speech)
 #   TORCH_INDEX=URL          take PyTorch from this wheel index. On Linux pip's default PyTorch is a CUDA build of
 #                            several gigabytes; on a machine without a GPU name the index of CPU wheels that
 #                            PyTorch's installation page gives.

@@ -4,7 +4,6 @@
 
 writes table.csv, table.md and images.svg from the runs of the scenario reconstruction.yaml. It also computes the
 epsilon per patient that follows from the epsilon per slice of Ziller et al. (paper.csv and paper.md).
-`reconstruct_real` tests the networks on data that are not simulated.
 """
 
 from __future__ import annotations
