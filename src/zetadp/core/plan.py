@@ -455,9 +455,9 @@ class Plan:
                 f"{shown(str(error))}."
             ) from error
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path | str) -> None:
         """Write the plan as a JSON file."""
-        write_json(path, self.to_json())
+        write_json(Path(path), self.to_json())
 
     @classmethod
     def read(cls, path: Path) -> Self:

@@ -108,7 +108,7 @@ def epsilon(*, noise_multiplier: float, sampling_probability: float, rounds: int
     """
     try:
         return accounting.epsilon({NoisySum(sampling_probability, noise_multiplier): rounds}, delta)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise UserError(str(error)) from error
 
 
@@ -124,5 +124,5 @@ def noise(*, epsilon: float, delta: float, sampling_probability: float, rounds: 
     """
     try:
         return calibration.noise_for_epsilon(epsilon, delta, sampling_probability, rounds)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise UserError(str(error)) from error

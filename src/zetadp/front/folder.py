@@ -56,6 +56,8 @@ class RunFolder:
         for name, place in (("folder", path), ("register", "ledgers" if register is None else register)):
             if not (isinstance(place, str | os.PathLike) and str(place).strip()):
                 raise UserError(f"{name}: Expected the path of a folder, such as 'runs/mine', found {place!r}.")
+            if Path(str(place)).is_file():
+                raise UserError(f"{name}: Expected a folder, found the file {place}. Choose another name.")
         own = Path(str(path))
         checked_name(own.resolve().name, "folder")
         return cls(own, own.resolve().parent / "ledgers" if register is None else Path(str(register)))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
-from zetadp.core.independence import check_own, check_run
+from zetadp.core.independence import PRECISE, check_own, check_run
 from zetadp.core.metrics import accuracy_interval, bootstrapped
 from zetadp.core.plan import Plan
 from zetadp.core.records import Records
@@ -158,7 +158,10 @@ def check_units_apart(
 
 
 def _hint(model: nn.Module) -> str:
-    """Return what to do about an error of a network with embeddings, which take whole numbers below a limit."""
+    """Return what to do about an error of a network with weights of another type, or with embeddings."""
+    wide = [own for own in model.parameters() if own.dtype not in PRECISE]
+    if wide:
+        return f" Its weights are {wide[0].dtype}: convert them, for instance with model.float()."
     if not any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in model.modules()):
         return ""
     return " Items are float32 or complex64. Let an embedding of n rows take items.long().clamp(0, n - 1)."
@@ -198,6 +201,9 @@ def check_model(model: nn.Module) -> None:
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
         raise UserError("model: Expected trained weights, found none that requires a gradient.")
+    lazy = [name for name, own in model.named_parameters() if isinstance(own, nn.parameter.UninitializedParameter)]
+    if lazy:
+        raise UserError(f"model: Expected weights of known shape, found {lazy[0]!r} without. Evaluate an item first.")
     for name, value in model.state_dict().items():
         if not torch.isfinite(value).all():
             raise UserError(f"model: Expected finite starting weights, found NaN or infinity in {name!r}.")

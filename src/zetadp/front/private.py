@@ -160,18 +160,18 @@ def private(
     chosen = task_for(own, loss, task, first, holders.items.targets)
     given = torch.optim.NAdam(model.parameters(), lr=RATE) if optimiser is None else optimiser
     training = TrainingSettings(
-        rounds=rounds,
-        images_per_patient=items_per_patient,
-        optimiser=OptimiserSettings(recipe=Recipe.of(model, given, scheduler, rounds=rounds).to_json()),
-        clip=clip,
+        rounds=int(rounds),
+        images_per_patient=int(items_per_patient),
+        optimiser=OptimiserSettings(recipe=Recipe.of(model, given, scheduler, rounds=int(rounds)).to_json()),
+        clip=float(clip),
         noise="os" if seed is None else "seeded",
     )
     plan = Plan(
-        RunName(place.name, "private", _label(epsilon), seed or 0),
+        RunName(place.name, "private", _label(epsilon), int(seed or 0)),
         NetworkSettings("own"),
         training,
-        tuple(NodeConstants(name, size, per_round * size / everybody) for name, size in sizes.items()),
-        delta=delta,
+        tuple(NodeConstants(name, size, float(per_round) * size / everybody) for name, size in sizes.items()),
+        delta=float(delta),
         task=described(chosen),
         simulated=seed is not None,
     )

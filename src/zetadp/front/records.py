@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Hashable, Iterable, Sequence
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -140,9 +141,9 @@ class Records:
         UserError
             If either part would have no patient.
         """
-        if not 0 < test < self.units:
+        if not isinstance(test, Integral) or isinstance(test, bool) or not 0 < test < self.units:
             raise UserError(
-                f"split: Expected test between 1 and {self.units - 1} of {self.units} patients, found {test}."
+                f"split: Expected test between 1 and {self.units - 1} of {self.units} patients, found {test!r}."
             )
         marks = [hashlib.sha256(f"{seed} {id_text(one)}".encode()).hexdigest() for one in self.ids]
         chosen = set(sorted(range(self.units), key=marks.__getitem__)[:test])

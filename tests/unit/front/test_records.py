@@ -158,6 +158,6 @@ def test_a_split_keeps_patients_whole_and_looks_at_ids_alone():
     assert (train.units, test.units, len(train), len(test)) == (80, 20, 240, 60)
     assert not set(train.ids) & set(test.ids)
     assert others.split(test=20)[1].ids == test.ids != records.split(test=20, seed=1)[1].ids
-    for wrong in (0, 100):
+    for wrong in (0, 100, 2.5, "20"):
         with pytest.raises(UserError, match="test"):
             records.split(test=wrong)

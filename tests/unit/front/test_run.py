@@ -7,15 +7,19 @@ import json
 import math
 import os
 import signal
+from functools import partial
 
 import h5py
+import numpy as np
 import pytest
 import torch
 
+import zetadp
 from zetadp.base.epsilon import CONSENT, rounded_up
 from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.core.outbox import Outbox
+from zetadp.core.plan import Plan
 from zetadp.core.round import Phase
 from zetadp.front import folder
 from zetadp.front import run as door
@@ -71,7 +75,7 @@ def run(tmp_path, name="run", model=None, data=None, **changed):
         "rounds": 6,
         "items_per_patient": EACH,
     }
-    return private(model, data, folder=tmp_path / name, **given | changed)
+    return private(model, data, **{"folder": tmp_path / name} | given | changed)
 
 
 def weights(finished):
@@ -96,6 +100,21 @@ def test_every_plan_has_the_noise_of_its_epsilon(tmp_path):
     for number, epsilon in enumerate((0.5, 3, 8)):
         plan = run(tmp_path, f"run-{number}", epsilon=epsilon).plan
         assert all(node.noise_multiplier > 0 for node in plan.nodes)
+
+
+def test_constants_may_be_numbers_of_numpy(tmp_path):
+    numbers = {"population": np.int64(PATIENTS), "rounds": np.int32(6), "items_per_patient": np.int64(EACH)}
+    numbers |= {"per_round": np.int64(20), "epsilon": np.float32(8), "delta": np.float64(1e-3), "seed": np.int64(1)}
+    plain = {"seed": 1}
+    assert run(tmp_path, "one", **numbers).plan.training == run(tmp_path, "other", **plain).plan.training
+
+
+@pytest.mark.parametrize("wrong", [{"rounds": 2.5}, {"delta": "1e-5"}, {"sampling_probability": 2}])
+def test_figures_of_wrong_arguments_are_refused(wrong):
+    given = {"sampling_probability": 0.1, "rounds": 3, "delta": 1e-5} | wrong
+    for figure in (partial(zetadp.noise, epsilon=8), partial(zetadp.epsilon, noise_multiplier=1.0)):
+        with pytest.raises(UserError):
+            figure(**given)
 
 
 def test_a_promise_is_the_same_after_training_and_a_look_changes_no_mode(tmp_path):
@@ -404,7 +423,8 @@ def test_hospitals_each_add_noise_and_draw_at_one_rate(tmp_path):
     nodes = {node.name: node for node in trained.plan.nodes}
     assert {name: node.expected / node.population for name, node in nodes.items()} == {"north": 0.5, "south": 0.5}
     assert set(trained.statement.content["nodes"]) == set(sizes)
-    trained.plan.write(tmp_path / "plan.json")
+    trained.plan.write(str(tmp_path / "plan.json"))
+    assert Plan.read(tmp_path / "plan.json") == trained.plan
 
 
 def test_one_id_at_two_hospitals_is_refused(tmp_path):
@@ -527,6 +547,9 @@ def spoiled() -> Network:
 WRONG = {
     "complex scores": ({"model": Complex()}, "model"),
     "wrong width": ({"model": torch.nn.Linear(5, 3, dtype=torch.complex64)}, "model"),
+    "lazy": ({"model": torch.nn.LazyLinear(3)}, "model"),
+    "double weights": ({"model": torch.nn.Linear(WIDTH, 3, dtype=torch.complex128)}, "model"),
+    "a file for a folder": ({"folder": __file__}, "folder"),
     "no weights": ({"model": torch.nn.Flatten()}, "model"),
     "frozen": ({"model": Network().requires_grad_(requires_grad=False)}, "model"),
     "tied": ({"model": Tied()}, "model"),
