@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from zetadp.audit.candidates import TRIALS
-from zetadp.audit.detection import FALSE_ALARM, AuditResult, Errors
+from zetadp.audit.detection import FALSE_ALARM, AuditResult
 from zetadp.audit.inversion import Rebuilt, similarity
 from zetadp.audit.membership import Attack, Claim
 from zetadp.base.epsilon import rounded_up
@@ -138,9 +138,23 @@ def _errors(panel: Axes, name: str, group: Sequence[tuple[int, AuditResult]]) ->
     for curve, key, colour, style in zip(curves, claims, _CURVES, _LINES, strict=False):
         numbers = ", ".join(str(n) for n, r in group if ordered(r.mechanisms) == key)
         panel.plot(rates, curve, color=colour, linestyle=style, linewidth=1.4, label=f"claimed for {numbers}")
-    for _, result in group:
+    for place, (number, result) in enumerate(group):
         errors = result.errors
         colour = _STANDS if result.passed else _REFUTED
+        # Audits may have made the same errors: their numbers lie in the four corners of the cross, then farther out.
+        far = 8 + 10 * (place // 4)
+        aside = far * (1 - 2 * (place % 2)), far * (1 - place // 2 % 2 * 2)
+        panel.annotate(
+            str(number),
+            (errors.alpha, errors.beta),
+            xytext=aside,
+            textcoords="offset points",
+            ha="center",
+            va="center",
+            fontsize=9,
+            color=colour,
+            zorder=4,
+        )
         panel.errorbar(
             errors.alpha,
             errors.beta,
@@ -156,8 +170,6 @@ def _errors(panel: Axes, name: str, group: Sequence[tuple[int, AuditResult]]) ->
     limit = min(1.0, math.ceil(10 * max(limits) + 1.5) / 10)
     if limit <= 0.5:
         guessing.set_label("_outside")
-    drawn = [np.column_stack([rates, curve]) for curve in (*curves, 1 - rates)]
-    _number_points(panel, group, np.concatenate(drawn), limit)
     panel.set_xlim(0, limit)
     panel.set_ylim(0, limit)
     panel.set_aspect("equal")
@@ -165,48 +177,6 @@ def _errors(panel: Axes, name: str, group: Sequence[tuple[int, AuditResult]]) ->
     panel.set_xlabel("false alarms (said “in”, was out)")
     panel.set_ylabel("misses (said “out”, was in)")
     panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, frameon=False, fontsize=8.5)
-
-
-def _number_points(panel: Axes, group: Sequence[tuple[int, AuditResult]], drawn: np.ndarray, limit: float) -> None:
-    """Write the number of each audit at the end of its error bars that has most room around it."""
-    crosses = {number: _cross(result.errors) for number, result in group}
-    written = np.empty((0, 2))
-    for number, result in group:
-        errors, gap = result.errors, 0.035 * limit
-        ends = np.array(
-            [
-                (errors.alpha, errors.beta_upper + gap),
-                (errors.alpha_upper + gap, errors.beta),
-                (errors.alpha, errors.beta_lower - gap),
-                (errors.alpha_lower - gap, errors.beta),
-            ]
-        )
-        others = [cross for other, cross in crosses.items() if other != number]
-        # A number near a curve is still legible. Near another audit's bars, it would seem to belong to that audit.
-        room = np.minimum(2 * _distances(ends, drawn), _distances(ends, np.concatenate([written, *others])))
-        room[((ends < gap) | (ends > limit - gap)).any(axis=1)] = -1
-        x, y = ends[np.argmax(room)]
-        written = np.vstack([written, (x, y)])
-        colour = _STANDS if result.passed else _REFUTED
-        panel.text(x, y, str(number), ha="center", va="center", fontsize=9, color=colour, zorder=4)
-
-
-def _distances(places: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Return how far each place is from the nearest of the points."""
-    return np.asarray(np.linalg.norm(places[:, None] - points, axis=-1).min(axis=1, initial=np.inf))
-
-
-def _cross(errors: Errors) -> np.ndarray:
-    """Return points along both error bars."""
-    along = np.linspace(0, 1, 25)
-    across = errors.alpha_lower + along * (errors.alpha_upper - errors.alpha_lower)
-    upwards = errors.beta_lower + along * (errors.beta_upper - errors.beta_lower)
-    return np.concatenate(
-        [
-            np.column_stack([across, np.full_like(along, errors.beta)]),
-            np.column_stack([np.full_like(along, errors.alpha), upwards]),
-        ]
-    )
 
 
 def _key(results: Sequence[AuditResult]) -> str:

@@ -28,7 +28,6 @@ from zetadp.base.tensors import load_tensors, save_tensors, tensors_digest
 from zetadp.base.validation import UserError
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.pretrained import FinishedModel
-from zetadp.core.task import SIMULATED_NAME
 from zetadp.mri.volumes import centre_images, log_assumptions, read_volume
 from zetadp.nn.backbone import Backbone
 from zetadp.nn.settings import IMAGE, STUDY
@@ -148,16 +147,13 @@ def origin(model: FinishedModel) -> str:
     """Describe in sentences what a model was trained on, with a warning if the training was a simulation."""
     about = model.trained_on
     if not about:
-        return "The file of the model does not say what it was trained on: an earlier version of zetadp wrote it."
+        return "The file of the model does not say what it was trained on."
     epsilon = epsilon_value(about["epsilon"])
     private = f"ε = {epsilon_shown(about['epsilon'])} per {about['unit']} at δ = {about['delta']:g}"
     guarantee = private if math.isfinite(epsilon) else "without noise, and so without a privacy guarantee"
     found = f"Trained on {about['units']} {about['unit']}s of the cohort {about['cohort'] or '(no name)'}, {guarantee}."
     simulated = []
-    patients_simulated = about.get("simulated")
-    if patients_simulated is None:  # files of earlier versions have no such field
-        patients_simulated = about["cohort"].startswith(SIMULATED_NAME)
-    if patients_simulated:
+    if about["simulated"]:
         simulated.append("its patients were simulated")
     if about["noise"] == "seeded" and math.isfinite(epsilon):
         simulated.append("its noise came from a seed, which protects nobody")
