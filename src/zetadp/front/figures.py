@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,8 @@ class Recorded:
             If delta is larger, or if the ledger records nothing.
         """
         declared = min((run.delta for run in self.runs), default=1.0)
-        if delta is not None and not 0 < delta <= declared:
-            raise UserError(f"delta: Expected at most {declared:g}, which the ledger declares, found {delta:g}.")
+        if delta is not None and not (isinstance(delta, Real) and 0 < delta <= declared):
+            raise UserError(f"delta: Expected at most {declared:g}, which the ledger declares, found {delta!r}.")
         return Statement(total_statement([replace(run, delta=delta or declared) for run in self.runs]))
 
 

@@ -319,7 +319,7 @@ def _tensor(values: Any, name: str) -> Tensor:  # noqa: ANN401
         if isinstance(values, Sequence) and values and isinstance(values[0], Tensor):
             return torch.stack(list(values))
         found = torch.as_tensor(values if isinstance(values, Tensor) else np.asarray(values))
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(
             f"{name}: Expected a tensor or an array of numbers, found {type(values).__name__}: {error}."
         ) from error

@@ -95,7 +95,16 @@ def release(
         )
     place = RunFolder.of(Path(file).with_suffix(""), register)
     settings = ReleaseSettings(
-        epsilon, delta, people, classes, rows, degree, active, norm, cap=most_epsilon, seed=seed or 0
+        float(epsilon),
+        float(delta),
+        people,
+        int(classes),
+        None if rows is None else int(rows),
+        None if degree is None else float(degree),
+        active,
+        float(norm),
+        cap=most_epsilon,
+        seed=int(seed or 0),
     )
     noise = "os" if seed is None else "seeded"
     if not place.ledger.exists():

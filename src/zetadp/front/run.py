@@ -21,7 +21,7 @@ from zetadp.base.validation import UserError
 from zetadp.core.evaluation import predict
 from zetadp.core.plan import Plan
 from zetadp.core.settings import Performance
-from zetadp.core.task import Task
+from zetadp.core.task import Classification, Task
 from zetadp.core.training import train
 from zetadp.front.figures import Statement
 from zetadp.front.folder import RunFolder, weights_of
@@ -181,7 +181,18 @@ class PrivateRun:
         both = [one for one in records.ids if one in trained]
         if both:
             raise UserError(f"evaluate: Expected other patients than those of the training, found {both[0]!r} in both.")
-        items = joined([records])
+        items, trained_on = joined([records]), self._holders.items
+        for what, own, given in (
+            ("items", trained_on.inputs, items.inputs),
+            ("labels", trained_on.targets, items.targets),
+        ):
+            if (own.shape[1:], own.dtype) != (given.shape[1:], given.dtype):
+                raise UserError(
+                    f"evaluate: Expected {what} as in the training, {own.dtype} of shape {tuple(own.shape[1:])}, found "
+                    f"{given.dtype} of shape {tuple(given.shape[1:])}."
+                )
+        if isinstance(self.task, Classification):
+            self.task.check(items.targets)
         table = pd.DataFrame({"patient": [f"{records.ids[code]}" for code in records.owner]})
         table["item"] = range(len(table))
         model = copy.deepcopy(self.model).eval()  # training may follow, in the mode that the user chose
@@ -250,7 +261,8 @@ class Evaluation:
     def __str__(self) -> str:
         name, patients = self.content["metric"], self.content["patients"]
         interval = self.content.get(f"{name}_interval") or {}
-        shown = f" ({interval['low']:.3g} to {interval['high']:.3g})" if {"low", "high"} <= interval.keys() else ""
+        ends = interval.get("low"), interval.get("high")  # none for a single patient
+        shown = "" if None in ends else f" ({ends[0]:.3g} to {ends[1]:.3g})"
         return f"{name} {self.value:.3g}{shown} on {patients} held-out patients, who have no guarantee."
 
     __repr__ = __str__

@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import os
+import re
 import signal
 from functools import partial
 
@@ -115,6 +116,29 @@ def test_figures_of_wrong_arguments_are_refused(wrong):
     for figure in (partial(zetadp.noise, epsilon=8), partial(zetadp.epsilon, noise_multiplier=1.0)):
         with pytest.raises(UserError):
             figure(**given)
+
+
+LOOKED_AT = {
+    "items of another shape": ({"items": ITEMS[:6, :2]}, "items"),
+    "items of another type": ({"items": ITEMS[:6].real}, "items"),
+    "labels of another type": ({"labels": LABELS[:6].float()}, "labels"),
+    "unknown classes": ({"labels": LABELS[:6] + 7}, "labels"),
+}
+
+
+@pytest.mark.parametrize("what", LOOKED_AT)
+def test_only_records_like_those_of_the_training_are_evaluated(tmp_path, what):
+    changed, named = LOOKED_AT[what]
+    given = {"items": ITEMS[:6], "labels": LABELS[:6], "patients": ["x", "y", "z"] * 2}
+    prepared = run(tmp_path)
+    assert "on 3 held-out patients" in str(prepared.evaluate(records(**given)))
+    with pytest.raises(UserError, match=named):
+        prepared.evaluate(records(**given | changed))
+
+
+def test_the_metric_of_one_patient_has_no_interval(tmp_path):
+    one = records(items=ITEMS[:3], labels=LABELS[:3], patients=["x"] * 3)
+    assert re.fullmatch(r"accuracy [\d.]+ on 1 held-out patients, .*", str(run(tmp_path).evaluate(one)))
 
 
 def test_a_promise_is_the_same_after_training_and_a_look_changes_no_mode(tmp_path):
