@@ -26,7 +26,7 @@ from zetadp.base.storage import write_text
 from zetadp.base.tensors import tensors_digest
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn.backbone import Backbone, load_backbone
-from zetadp.nn.models import taper_factors
+from zetadp.nn.models import SIGNAL_POWER, taper_factors
 from zetadp.nn.settings import IMAGE
 from zetadp.phantom.public import PublicSettings, simulate_public_patient
 from zetadp.phantom.shapes import draw_shapes
@@ -99,9 +99,8 @@ def trained(
     epsilon: float,
     averaged: float,
     random: np.random.Generator,
-    taper: float = 0.0,
     signal: float = math.inf,
-    power: float = 3.0,
+    power: float = SIGNAL_POWER,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean of the last heads of a noisy descent, in which each hospital adds its own noise.
 
@@ -116,20 +115,14 @@ def trained(
         Same as in the training settings of `zetadp`.
     random
         Generator of the noise.
-    taper
-        Same as in the network settings of `zetadp`.
     signal, power
-        The noise of the mean message over all rounds, as a multiple of the clipping norm, is k times ``signal``.
-        Component i is then also multiplied by ``(1 + k**2 * (1 + i / 4) ** power) ** -0.5``, and the bias by the factor
-        of component 0.
+        Same as in the rule for tapers of `zetadp`; without a signal there is no taper.
     """
     own = len(features) // HOSPITALS
     sigma = 0.0 if math.isinf(epsilon) else math.sqrt(rounds) / gaussian.mu(epsilon, DELTA)
     noise = sigma * math.sqrt(HOSPITALS) / (own * HOSPITALS * math.sqrt(rounds))
-    components = np.arange(len(start[0]) // 2)
-    shrunk = (1 + (noise / signal) ** 2 * (1 + components / 4) ** power) ** -0.5
-    factors = (taper_factors(len(components), taper).numpy() * shrunk).astype(np.float32).repeat(2)
-    of_bias = np.float32(shrunk[0])
+    factors = taper_factors(len(start[0]) // 2, noise / signal, power).repeat_interleave(2).numpy()
+    of_bias = factors[0]
     features, weight, bias = features * factors, start[0] / factors[:, None], start[1] / of_bias
     one_hot = np.eye(4, dtype=np.float32).repeat(features.shape[1] // 4, axis=0)
     hospital = np.arange(len(features)) % HOSPITALS

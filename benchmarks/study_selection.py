@@ -5,12 +5,14 @@
 The consortia have brains of random shapes, which differ from most patients that the public head has learnt from. In one
 of them every hospital has a scanner of its own. In each of the other three all hospitals share one protocol, so that
 all their patients differ from the public ones in the same way. The search is that of head_selection.py, with the images
-of a slice classified together, and with tapers. Writes study_selection.csv.
+of a slice classified together. It is for the constants by which the taper follows from the noise: the signal of the
+first component, and how fast it falls. Rate and clipping norm are the same at every epsilon. Writes
+study_selection.csv.
 """
 
 from __future__ import annotations
 
-from itertools import product
+import math
 
 import torch
 
@@ -23,12 +25,10 @@ from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
 
 SEEDS = (SHAPES, *ONE_PROTOCOL)
-SIZES = tuple((components, 0.0) for components in (8, 16, 32, 64)) + tuple(
-    (64, taper) for taper in (0.5, 0.75, 1.0, 1.25, 1.5)
-)
-"""Components and taper."""
-STEPS = ((3.0, 0.3), (10.0, 0.1), (10.0, 0.3), (30.0, 0.1))
-"""Rate and clipping norm."""
+RULES = ((0.009, 3.0), (0.0045, 3.0), (0.018, 3.0), (0.009, 2.0), (0.009, 4.0))
+"""Signal of the first component beside one clipped contribution, and the power with which its variance falls."""
+RATES = (30.0, 10.0)
+EPSILONS = (math.inf, 8.0, 3.0, 1.0, 0.3)
 ROUNDS = 20
 
 
@@ -49,11 +49,12 @@ def main() -> None:
     parser.set_defaults(backbone=shipped_backbone(NetworkSettings("head", STUDY)))
     given = parser.parse_args()
     torch.set_num_threads(2)
+    rules = [(*rule, RATES[0]) for rule in RULES] + [(*RULES[0], rate) for rate in RATES[1:]]
     settings = [
-        {"components": components, "taper": taper, "rounds": ROUNDS, "rate": rate, "clip": clip}
-        for (components, taper), (rate, clip) in product(SIZES, STEPS)
+        {"components": 64, "signal": signal, "power": power, "rounds": ROUNDS, "rate": rate, "clip": 0.1}
+        for signal, power, rate in rules
     ]
-    table = searched(load_backbone(given.backbone), SEEDS, settings, given, SLICE)
+    table = searched(load_backbone(given.backbone), SEEDS, settings, given, SLICE, EPSILONS)
     write_text(given.output, to_csv(table, origin(*declared(given.repetitions)), float_format="%.4g"))
 
 

@@ -27,7 +27,7 @@ CELLS = {
     ("complex", "central", "8"): 1,
     ("real_image", "federated", "inf"): 1,
     ("linear", "federated", "unclipped"): 2,
-    ("study_steep", "federated", "8"): 1,
+    ("head", "federated", "8"): 1,
 }
 RUNS = [f"{n}/{arm}/eps-{epsilon}/seed-{s}" for (n, arm, epsilon), seeds in CELLS.items() for s in range(seeds)]
 PRIVATE = [run for run in RUNS if "eps-8" in run]
@@ -252,7 +252,7 @@ def test_the_total_is_on_the_screen_before_anything_is_done_with_real_patients(f
         "cohort: {name: mine, source: folder, folder: hospital, train_patients: 12, test_patients: 6, unit: record}"
     )
     partition = "partition: {nodes: 1, validation_patients: 0}"
-    runs = "runs: [{networks: [study_gentle], arms: [federated], epsilons: [8], seeds: [0]}]"
+    runs = "runs: [{networks: [head], arms: [federated], epsilons: [8], seeds: [0]}]"
     text = "\n".join(("name: mine", cohort, partition, "privacy: {noise: os}", runs, ""))
     (fresh.root / "mine.yaml").write_text(text)
     said = fresh.snakemake("resources/mine/index.csv", configfile="mine.yaml", code=1)

@@ -86,7 +86,7 @@ def _version() -> str:
 @command(
     "predict",
     examples=(
-        "predict results/default/runs/study_steep/federated/eps-1/seed-0/model.safetensors brain.nii.gz",
+        "predict results/default/runs/head/federated/eps-1/seed-0/model.safetensors brain.nii.gz",
         "predict model.safetensors brain.nii --json",
         "predict model.safetensors brain.nii --anyway",
     ),
@@ -215,7 +215,7 @@ def convert(given: argparse.Namespace) -> None:
         f"  unit: {unit}\n" + (f"  patient_key: {key}\n" if unit == "patient" else "") + "partition:\n"
         "  nodes: 1\n  validation_patients: 0\n"
         "privacy:\n  noise: os\n"
-        "runs:\n  - {networks: [study_gentle], arms: [federated], epsilons: [8], seeds: [0]}"
+        "runs:\n  - {networks: [head], arms: [federated], epsilons: [8], seeds: [0]}"
     )
 
 

@@ -24,7 +24,7 @@ LEDGER = "ledger.jsonl"
 @command(
     "risk",
     examples=(
-        "risk results/default/runs/study_gentle/federated/eps-8/seed-0",
+        "risk results/default/runs/head/federated/eps-8/seed-0",
         "risk runs/mine",
         "risk rows.jsonl --output report",
     ),
@@ -61,10 +61,10 @@ def risk(given: argparse.Namespace) -> None:
 @command(
     "verify",
     examples=(
-        "verify results/default/runs/study_steep/federated/eps-1/seed-0 --ledgers ledgers/phantom-no-atlas",
+        "verify results/default/runs/head/federated/eps-1/seed-0 --ledgers ledgers/phantom-no-atlas",
         "verify runs/mine",
         "verify --receipt node-02.json --authority authority.pem --server server.example --ledgers state/ledgers",
-        "verify state/ledgers/study_gentle-federated-eps-8-seed-0.jsonl --key node-02.pub.pem",
+        "verify state/ledgers/head-federated-eps-8-seed-0.jsonl --key node-02.pub.pem",
     ),
     options=[
         option("place", type=Path, metavar="RUN", nargs="?", help="folder of a finished run; with --key, a ledger"),

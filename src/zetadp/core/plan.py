@@ -16,11 +16,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from zetadp.base.epsilon import SMALLEST_DELTA, UNCLIPPED, epsilon_label
+from zetadp.base.epsilon import SMALLEST_DELTA, UNCLIPPED, epsilon_label, epsilon_value
 from zetadp.base.storage import read_json, write_json
 from zetadp.base.validation import UserError, checked_name, in_range, one_of, shown, whole
 from zetadp.core.settings import GAUSSIAN, MixingSettings, OptimiserSettings, TrainingSettings
-from zetadp.nn.settings import DESCENT, STUDY, NetworkSettings
+from zetadp.nn.settings import BY_NOISE, DESCENT, STUDY, NetworkSettings
 from zetadp.privacy.events import COHORT_UNITS, KINDS, Event, sampling_probability
 from zetadp.privacy.kinds import Kind
 from zetadp.privacy.masked import MaskedSum, Sums
@@ -34,6 +34,8 @@ HEAD = NetworkSettings("head", "features")
 """The network of a bare plan with mixed rows."""
 LEAST_NOISE, MOST_NOISE = 1e-3, 1e12
 """Range of noise multipliers above zero. Less noise hides nothing, and accountants cannot state what it costs."""
+SIGNAL = 0.009
+"""Signal in a head's first component, beside one clipped contribution, found on public patients (docs/settings.md)."""
 PUBLIC = ("backbone", "start", "model", "encoder")
 """Inputs from public data whose hashes a plan may hold; they stand in ledgers beside the plan's own keys."""
 
@@ -107,7 +109,8 @@ class Plan:
     run
         Name of the run; the starting weights follow from its seed.
     network, training
-        The network and how it is trained. ``training.noise`` must be ``os`` where patients are real.
+        The network and how it is trained. ``training.noise`` must be ``os`` where patients are real. A taper ``noise``
+        becomes a number as soon as the plan has its noise.
     nodes
         The nodes. Their positions in this order distinguish their seeded streams.
     delta
@@ -171,6 +174,9 @@ class Plan:
         names = [node.name for node in self.nodes]
         if not names or len(set(names)) != len(names):
             raise ValueError(f"Expected one node or more, each with a different name, found {names}.")
+        if self.network.taper == BY_NOISE and (self.noise_of_mean or math.isinf(epsilon_value(self.run.epsilon))):
+            beside_signal = self.noise_of_mean / math.sqrt(self.training.rounds) / SIGNAL
+            object.__setattr__(self, "network", replace(self.network, taper=float(f"{beside_signal:.4g}")))
         if self.training.noise == "os" and len({node.noise_multiplier > 0 for node in self.nodes}) > 1:
             raise ValueError(
                 "Expected noise from the operating system at all nodes or at none, found nodes with and without noise."
@@ -185,7 +191,7 @@ class Plan:
             found = self.training.estimator
             raise UserError(f"Expected estimator {DESCENT} for a network that is not of family head, found {found}.")
         if self.training.estimator != DESCENT and self.network.taper:
-            raise UserError(f"Expected taper 0 with estimator {self.training.estimator}, found {self.network.taper:g}.")
+            raise UserError(f"Expected taper 0 with estimator {self.training.estimator}, found {self.network.taper}.")
         if any(self.probability(node.name) > 1 for node in self.nodes):
             raise UserError(
                 "Expected at most as many patients in a mixed row as are open to it, found more. Lower the degree of "
@@ -369,7 +375,7 @@ class Plan:
         partition = json.dumps(self.partition, sort_keys=True)
         further: list[Any] = [] if own.release == GAUSSIAN else [own.release]
         further += [] if own.mixing is None else [asdict(own.mixing)]
-        further += [{"taper": float(net.taper)}] if net.taper else []
+        further += [{"taper": net.taper}] if net.taper else []
         further += [] if optimiser.recipe is None else [optimiser.recipe]
         content = json.dumps([SEEDING, run, network, training, nodes, rest, partition, *further])
         return hashlib.sha256(content.encode()).hexdigest()

@@ -38,7 +38,8 @@ def _public_weights(network: NetworkSettings, backbone: Backbone) -> dict[str, T
     found = backbone.start(network)
     if network.taper:
         weight = found["affine.weight"]
-        found["affine.weight"] = weight / taper_factors(weight.shape[1], network.taper).to(weight.device)
+        factors = taper_factors(weight.shape[1], network.taper).to(weight.device)
+        found |= {"affine.weight": weight / factors, "affine.bias": found["affine.bias"] / factors[0]}
     return found
 
 

@@ -25,6 +25,8 @@ from zetadp.nn.spectral import SpectrogramClassifier
 from zetadp.nn.stacked import block_weight, blocks, modulus, ordinary, stack, unstack
 from zetadp.nn.unet import UNet, inverse_fourier
 
+SIGNAL_POWER = 3.0
+"""How fast the signal's variance falls over the components of a head, found on public patients (docs/settings.md)."""
 UNTRAINED_BLOCK = 1 << 17
 """Numbers in a block without gradients. A block and its copy take 1 MiB in float32, as common L2 caches have."""
 
@@ -163,21 +165,33 @@ class LinearClassifier(nn.Module):
         return self.affine(functional.layer_norm(features, features.shape[1:]))  # type: ignore[no-any-return]
 
 
-def taper_factors(components: int, taper: float) -> Tensor:
-    """Return the factors by which a head multiplies its components (`NetworkSettings.taper`), shape (component,)."""
-    return (1 + torch.arange(components) / 4) ** -taper
+def taper_factors(components: int, taper: float | str, power: float = SIGNAL_POWER) -> Tensor:
+    """Return the factors by which a head multiplies its components, shape (component,).
+
+    The square of a factor is the best shrinkage of a signal with variance ``(1 + i / 4) ** -power`` in noise with
+    variance ``taper**2``. Without noise all factors are one.
+
+    Raises
+    ------
+    UserError
+        If the taper is not a number yet.
+    """
+    if isinstance(taper, str):
+        raise UserError(f"Expected taper as a number, found {taper}, which a plan sets when it has its noise.")
+    return (1 + taper**2 * (1 + torch.arange(components) / 4) ** power) ** -0.5
 
 
 class HeadClassifier(nn.Module):
     """A complex affine map of complex features, with the real parts of its outputs as scores.
 
     The loss is convex in its weights, so few rounds with averaged weights are enough. With a taper, the weights act on
-    scaled features. Their gradients are clipped as any others, so the guarantee stays as it is.
+    scaled features, and the bias counts as much as the first of them. Their gradients are clipped as any others, so the
+    guarantee stays as it is.
     """
 
     factors: Tensor
 
-    def __init__(self, components: int, classes: int, taper: float = 0.0) -> None:
+    def __init__(self, components: int, classes: int, taper: float | str = 0.0) -> None:
         super().__init__()
         self.components = components
         self.register_buffer("factors", taper_factors(components, taper), persistent=False)
@@ -185,9 +199,10 @@ class HeadClassifier(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return class scores of shape (image, class) for features of shape (image, 1, 1, feature)."""
-        features = images.flatten(1)[:, : self.components] * self.factors
+        first = self.factors[0]
+        features = images.flatten(1)[:, : self.components] * (self.factors / first)
         real, _ = self.affine(stack(features)).chunk(2, dim=1)
-        return real  # type: ignore[no-any-return]
+        return real * first  # type: ignore[no-any-return]
 
 
 def build(settings: NetworkSettings, classes: int, size: int, generator: np.random.Generator) -> nn.Module:

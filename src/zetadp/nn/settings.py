@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from zetadp.base.constraints import Count, Filled, NotNegative, OneOf, Positive, Seed, Within, check_fields
+from zetadp.base.validation import in_range, one_of
 
 OWN = "own"
 """Family of the user's own networks, which are PyTorch modules."""
@@ -26,6 +27,8 @@ FEATURES = ("features", "layers", STUDY)
 """Domains of a head: features of the last layer of a public network, features of all layers of the public backbone, or
 the latter minus their mean over all images of the record."""
 DOMAINS = ("kspace", "image", "complex", "signal", "spectrum", *FEATURES)
+BY_NOISE = "noise"
+"""Taper of a head that follows from the noise of the plan."""
 DECISIONS = IMAGE, SLICE, VOLUME = ("image", "slice", "volume")
 """Inputs of one decision in the task of pulse sequences: an image, or images or volumes of all sequences together."""
 TOGETHER = {
@@ -87,8 +90,10 @@ class NetworkSettings:
     components
         Number of components that a head takes, counted from the first; 0 takes all.
     taper
-        A head multiplies its component i, counted from 0, by ``(1 + i / 4) ** -taper``. Gradients and noise of the last
-        components then move the scores less, so a head with many components needs less noise. 0 leaves all as they are.
+        How strong the noise of all rounds is beside the signal in a head's first component. A head multiplies its
+        component i, counted from 0, by ``(1 + taper**2 * (1 + i / 4) ** 3) ** -0.5``, and its bias by the factor of
+        component 0 (`zetadp.nn.models.taper_factors`). Gradients and noise of the last components then move the scores
+        less. ``noise``: the number follows from the noise of the plan. 0 leaves all as they are.
     start
         Starting weights: ``random``, or ``public`` for those of the backbone.
     trained
@@ -106,7 +111,7 @@ class NetworkSettings:
     activation: str = "conj_mish"
     transform: Annotated[str, OneOf(("none", "fourier"))] = "none"
     components: Annotated[int, Within(ge=0, le=10**6)] = 0
-    taper: Annotated[float, Within(ge=0, le=10)] = 0
+    taper: float | str = 0
     start: Annotated[str, OneOf(("random", "public"))] = "random"
     trained: Annotated[str, OneOf(("all", "norms", "head"))] = "all"
 
@@ -135,9 +140,13 @@ class NetworkSettings:
             raise ValueError(
                 f"Expected start random for family {self.family}: no backbone has its shape; found public."
             )
+        if isinstance(self.taper, str):
+            one_of((BY_NOISE,), taper=self.taper)
+        else:
+            in_range(0, 1e6, taper=self.taper)
         if self.family != "head" and self.taper:
             raise ValueError(
-                f"Expected taper 0 for family {self.family}: only heads have components; found {self.taper:g}."
+                f"Expected taper 0 for family {self.family}: only heads have components; found {self.taper}."
             )
         for width in self.widths:
             if self.family in {"complex", "real"} and width % self.groups:

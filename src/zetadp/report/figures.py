@@ -78,9 +78,9 @@ class _Panel:
 def accuracy_against_epsilon(table: pd.DataFrame, cohort_label: str, *, chance: float | None = None) -> Figure:
     """Draw the task's metric against epsilon.
 
-    With one arm, there are up to two panels: one for the networks that start from public weights, one for the others.
-    The axis of the first begins higher if all its values are high, and its title says so. With several arms, each
-    network has a panel with one line for each arm.
+    If at most one network has several arms, there are up to two panels: one for the networks that start from public
+    weights, one for the others. The axis of the first begins higher if all its values are high, and its title says so.
+    Otherwise each network has a panel with one line for each arm.
 
     Parameters
     ----------
@@ -131,14 +131,16 @@ def accuracy_against_epsilon(table: pd.DataFrame, cohort_label: str, *, chance: 
 
 
 def _panels(table: pd.DataFrame, called: dict[str, str]) -> list[_Panel]:
-    """Divide the rows into panels: networks share one if there is one arm and there are at most `LOOKS` of them."""
+    """Divide the rows into panels: with at most `LOOKS` lines, networks share one if at most one has several arms."""
     networks = {str(name): rows for name, rows in table.groupby("network", sort=False)}
-    if table["arm"].nunique() == 1 < len(networks) <= LOOKS:
+    arms, shown = {name: rows["arm"].nunique() for name, rows in networks.items()}, list(arms_shown(table).items())
+    if sum(number > 1 for number in arms.values()) <= 1 < len(networks) and sum(arms.values()) <= LOOKS:
         groups: dict[str, list[tuple[int, str, pd.DataFrame]]] = {FROM_PUBLIC: [], FROM_RANDOM: []}
-        for look, (name, rows) in enumerate(networks.items()):
-            groups[FROM_RANDOM if _start(rows) is None else FROM_PUBLIC].append((look, f"network {called[name]}", rows))
+        pairs = [(str(name), str(arm), rows) for (name, arm), rows in table.groupby(["network", "arm"], sort=False)]
+        for look, (name, arm, rows) in enumerate(pairs):
+            label = f"network {called[name]}" + (f", {dict(shown)[arm]}" if arms[name] > 1 else "")
+            groups[FROM_RANDOM if _start(rows) is None else FROM_PUBLIC].append((look, label, rows))
         return [_Panel(title, lines) for title, lines in groups.items() if lines]
-    shown = list(arms_shown(table).items())
     lines = {
         name: [(look, label, rows[rows["arm"] == arm]) for look, (arm, label) in enumerate(shown)]
         for name, rows in networks.items()

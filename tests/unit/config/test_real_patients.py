@@ -18,7 +18,7 @@ cohort: {name: my-hospital, source: folder, folder: data, train_patients: 20, te
 partition: {nodes: 2, validation_patients: 0}
 privacy: {noise: os}
 """
-ONE = "runs: [{networks: [study_steep], arms: [federated], epsilons: [8], seeds: [0]}]"
+ONE = "runs: [{networks: [head], arms: [federated], epsilons: [8], seeds: [0]}]"
 
 
 def loaded(*texts: str) -> Config:
@@ -37,14 +37,14 @@ def refusal(*texts: str) -> str:
 
 def test_real_patients_get_one_run_unless_more_are_written_down():
     loaded(OWN, ONE)
-    message = refusal(OWN, "runs: [{networks: [study_steep], arms: [federated], epsilons: [1, 8], seeds: [0]}]")
+    message = refusal(OWN, "runs: [{networks: [head], arms: [federated], epsilons: [1, 8], seeds: [0]}]")
     assert "runs: " in message
     assert "privacy.trainings" in message
 
 
 @pytest.mark.parametrize("epsilon", ["inf", "unclipped"])
 def test_a_run_without_noise_on_real_patients_needs_a_sentence(epsilon):
-    run = f"runs: [{{networks: [study_steep], arms: [federated], epsilons: [{epsilon}], seeds: [0]}}]"
+    run = f"runs: [{{networks: [head], arms: [federated], epsilons: [{epsilon}], seeds: [0]}}]"
     assert "privacy.without_noise" in refusal(OWN, run)
     loaded(OWN, run, "privacy: {without_noise: I know that this protects nobody}")
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from zetadp.core.records import Records
 from zetadp.core.round import Phase, do_round, items_in_a_pass
 from zetadp.core.settings import DIRECTION, OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import Trained, train
-from zetadp.nn.models import NetworkSettings, build
+from zetadp.nn.models import NetworkSettings, build, taper_factors
 from zetadp.privacy.budget import Permission
 from zetadp.privacy.directions import Direction, gaussian_bound
 from zetadp.privacy.exposure import recorded_runs
@@ -465,7 +466,7 @@ PLAIN = OptimiserSettings(0.5, drop_after=1, name="sgd", averaged=0.6)
 @pytest.mark.parametrize("taper", [0.0, 1.5])
 def test_a_head_at_full_participation_is_clipped_descent_from_the_public_weights(paths, taper):
     """Against a loop over patients that knows neither heads, nodes nor flat vectors."""
-    scaled = (1 + torch.arange(3) / 4) ** -taper
+    factors = (1 + taper**2 * (1 + torch.arange(3) / 4) ** 3) ** -0.5
     data = records(6, images_per_class=2)
     data = replace(data, inputs=data.inputs[:, :, :1].clone())  # images of one row, as features are
     random = torch.Generator().manual_seed(5)
@@ -492,7 +493,7 @@ def test_a_head_at_full_participation_is_clipped_descent_from_the_public_weights
         total = [torch.zeros_like(weight), torch.zeros_like(bias)]
         for images in by_record(data):
             parameters = [weight.clone().requires_grad_(), bias.clone().requires_grad_()]
-            scores = (images[:, 0, 0, :3] * scaled @ parameters[0].T + parameters[1]).real
+            scores = (images[:, 0, 0, :3] * factors @ parameters[0].T + factors[0] * parameters[1]).real
             gradients = torch.autograd.grad(functional.cross_entropy(scores, of_record(data, 0)[1]), parameters)
             norm = torch.sqrt(sum(g.abs().square().sum() for g in gradients))
             for place, gradient in enumerate(gradients):
@@ -511,6 +512,29 @@ def test_a_taper_is_part_of_what_a_plan_is_known_by():
     assert len({plan.seeding for plan in plans}) == 3
     assert "taper" not in plans[0].to_json()["network"]  # an older plan keeps its hash
     assert [type(plan).from_json(plan.to_json()) for plan in plans] == plans
+
+
+def test_a_taper_follows_from_the_noise_of_the_mean_over_all_rounds():
+    settings = TrainingSettings(rounds=4, images_per_patient=8, optimiser=PLAIN, clip=0.4)
+    head = replace(HEAD, components=8, taper="noise")
+    nodes = (NodeConstants("a", 10, 10.0), NodeConstants("b", 20, 20.0))
+    declared = Plan(replace(RUN, epsilon="1"), head, settings, nodes)
+    tapers = [declared.with_noise(sigma).network.taper for sigma in (0.5, 1, 2)]
+    assert declared.network.taper == "noise"  # nobody knows the noise yet
+    with pytest.raises(UserError, match="Expected taper as a number"):
+        taper_factors(8, declared.network.taper)
+    assert tapers == pytest.approx([sigma * math.hypot(0.1, 0.05) / 2 / 2 / 0.009 for sigma in (0.5, 1, 2)], rel=1e-3)
+    factors = torch.stack([taper_factors(8, taper) for taper in (0, *tapers)])
+    assert (factors[0] == 1).all()
+    assert (factors.diff(dim=0) < 0).all()  # the more noise, the less of every component
+    assert (factors[1:].diff(dim=1) < 0).all()
+    noisy = declared.with_noise(2)
+    assert json.loads(json.dumps(noisy.to_json()))["network"]["taper"] == tapers[2]
+    assert Plan.from_json(noisy.to_json()) == noisy
+    for epsilon in ("inf", "unclipped"):
+        without = replace(declared, run=replace(RUN, epsilon=epsilon))
+        assert without.network.taper == 0
+        assert "taper" not in without.to_json()["network"]
 
 
 def test_other_starting_weights_are_another_training(tmp_path):

@@ -144,9 +144,12 @@ def test_a_head_scores_the_real_part_of_an_affine_map_of_its_first_components():
 def test_a_taper_scales_the_components_of_a_head():
     plain, tapered = (network(replace(NETWORKS["head"], taper=taper), dtype=torch.float64) for taper in (0.0, 0.5))
     features = torch.randn(5, 1, 1, SIZE, dtype=torch.complex128, generator=torch.Generator().manual_seed(0))
+    factors = torch.tensor([1.25**-0.5, (1 + 1.25**3 / 4) ** -0.5, (1 + 1.5**3 / 4) ** -0.5], dtype=torch.float64)
     scaled = features.clone()
-    scaled[..., :3] *= torch.tensor([1.0, 0.8**0.5, (2 / 3) ** 0.5], dtype=torch.float64)
+    scaled[..., :3] *= factors
     tapered.load_state_dict(plain.state_dict())  # the factors are no weights
+    tapered.affine.bias.data += 1
+    plain.affine.bias.data = tapered.affine.bias.data * factors[0]
     torch.testing.assert_close(tapered(features), plain(scaled), rtol=1e-6, atol=1e-6)
     assert not torch.allclose(tapered(features), plain(features))
 
@@ -155,7 +158,9 @@ def test_a_taper_scales_the_components_of_a_head():
     ("settings", "message"),
     [
         ({"family": "complex", "taper": 1.0}, "taper 0 for family complex"),
+        ({"family": "complex", "taper": "noise"}, "taper 0 for family complex"),
         ({"family": "head", "domain": "features", "taper": -1.0}, "taper"),
+        ({"family": "head", "domain": "features", "taper": "nois"}, "Did you mean 'noise'"),
         ({"family": "head"}, "domain features, layers or study for family head"),
         ({"domain": "features"}, "domain features, layers or study for family head"),
         ({"family": "real", "transform": "fourier"}, "transform none for family real"),
