@@ -17,6 +17,9 @@ from benchmarks import shares
 from papers.experiments import configuration, declared_by
 from papers.join import declared_joins, scenarios_of
 from zetadp.config.experiment import Config
+from zetadp.core.plan import SIGNAL
+from zetadp.nn.models import SIGNAL_POWER
+from zetadp.nn.settings import BY_NOISE
 
 ROOT = Path(__file__).parents[2]
 PLACES = [ROOT / "docs/results", *ROOT.glob("papers/*/results")]
@@ -157,40 +160,40 @@ def test_shares_are_of_every_cohort_decision_head_and_epsilon():
     found = [
         (row["cohort"], row["decision"], row["network"], row["epsilon"]) for row in rows("docs/results/shares.csv")
     ]
-    heads = ("study_steep", "study_gentle")
+    heads = dict.fromkeys(network for _, _, network, _ in found)
     assert found == list(product(shares.SCENARIOS, shares.SHOWN.values(), heads, ("1", "8")))
 
 
 def test_readme_and_the_list_say_what_the_tables_say():
     default = rows("docs/results/default/table1.csv")
-    table = {(row["network"], row["epsilon"]): f"{float(row['mean']):.1f} %" for row in default}
+    table = {(row["network"], row["epsilon"]): f"{float(row['mean']):.1f} %" for row in default if row["arm"] != "sums"}
+    sums = {row["epsilon"]: f"{float(row['mean']):.1f} %" for row in default if row["arm"] == "sums"}
     start = {row["network"]: f"{float(row['public_start']):.1f} %" for row in default if row["public_start"]}
     said = " ".join((ROOT / "README.md").read_text().replace("**", "").split())
-    for name, network in (
-        ("head with a steep taper on the public backbone", "study_steep"),
-        ("head with a gentle taper", "study_gentle"),
-    ):
-        cells = (start[network], *(table[network, epsilon] for epsilon in ("1", "8", "inf")))
-        assert f"| {name} | {' | '.join(cells)} |" in said
+    cells = (start["head"], *(table["head", epsilon] for epsilon in ("1", "8", "inf")))
+    assert f"| head on the public backbone | {' | '.join(cells)} |" in said
+    assert f"| the same with masked sums | {start['head']} | {sums['1']} | {sums['8']} | |" in said
     best = table["backbone", "unclipped"]
     assert f"| whole backbone, trained on | {start['backbone']} | | | {best} |" in said
     scratch = f"{table['complex', '8']} | {table['complex', 'inf']}"
     assert f"| small network, trained from scratch | | | {scratch} |" in said
-    shares = {
-        (row["cohort"], row["network"], row["epsilon"]): f"{float(row['share']):.0f} %"
+    best = max(
+        float(row["best without noise"])
         for row in rows("docs/results/shares.csv")
-        if row["decision"] == "a slice together" and row["share"]
-    }
-    one, eight = (shares["no atlas (the default)", *cell] for cell in (("study_steep", "1"), ("study_gentle", "8")))
+        if (row["cohort"], row["decision"]) == ("no atlas (the default)", "a slice together")
+    )
+    reached = {row["epsilon"]: row for row in default if (row["network"], row["arm"]) == ("head", "federated")}
+    low = float(reached["1"]["public_start"])
+    one, eight = (f"{100 * (float(reached[epsilon]['mean']) - low) / (best - low):.0f} %" for epsilon in ("1", "8"))
     assert f"private training goes {one} of the way at ε = 1 and {eight} at ε = 8" in said
-    volumes = {
-        (row["network"], row["epsilon"]): f"from {float(row['public alone']):.1f} to {float(row['private']):.1f} %"
-        for row in rows("docs/results/shares.csv")
-        if (row["cohort"], row["decision"]) == ("no atlas (the default)", "volumes together")
+    one, eight = (f"{float(reached[epsilon]['image_accuracy']):.1f} %" for epsilon in ("1", "8"))
+    assert f"the same head reaches {one} at ε = 1 and {eight} at ε = 8" in said
+    once = {
+        row["epsilon"]: f"{float(row['one']):.1f} %"
+        for row in rows("docs/results/one_head.csv")
+        if (row["cohort"], row["decision"]) == ("phantom-drawn-4", "slice")
     }
-    assert f"{volumes['study_steep', '1']} at ε = 1 and {volumes['study_gentle', '8']} at ε = 8" in said
-    one, eight = (shares["drawn from a commit's hash", *cell] for cell in (("study_steep", "1"), ("study_gentle", "8")))
-    assert f"There it goes {one} of the way at ε = 1 and {eight} at ε = 8" in said
+    assert f"the head reaches {once['1']} at ε = 1 and {once['8']} at ε = 8" in said
 
 
 def test_the_default_head_is_the_best_of_the_recorded_search():
@@ -204,12 +207,15 @@ def test_the_default_head_is_the_best_of_the_recorded_search():
     assert list(training.values()) == [float(best[key]) for key in ("rounds", "rate", "clip", "averaged")]
 
 
-def test_heads_on_a_study_have_the_best_setting_of_their_recorded_search():
-    networks = configuration(None).networks
-    for name, epsilon in (("study_steep", "1"), ("study_gentle", "8")):
-        tried = [row for row in rows("docs/results/study_selection.csv") if row["epsilon"] == epsilon]
-        assert len(tried) == 36
-        best = max(tried, key=lambda row: float(row["mean"]))
-        head, training = networks[name], networks[name].training
-        found = [head.components, head.taper, *(training[key] for key in ("rounds", "learning_rate", "clip"))]
-        assert found == [float(best[key]) for key in ("components", "taper", "rounds", "rate", "clip")]
+def test_the_taper_of_the_default_has_the_best_setting_of_the_recorded_search():
+    keys = ("components", "signal", "power", "rounds", "rate", "clip")
+    means: dict[tuple[float, ...], list[float]] = {}
+    for row in rows("docs/results/study_selection.csv"):
+        if row["signal"]:
+            means.setdefault(tuple(float(row[key]) for key in keys), []).append(float(row["mean"]))
+    assert len(means) == 6
+    assert {len(each) for each in means.values()} == {5}  # one for each epsilon
+    head = configuration(None).networks["head"]
+    training = [head.training[key] for key in ("rounds", "learning_rate", "clip")]
+    assert max(means, key=lambda setting: sum(means[setting])) == (head.components, SIGNAL, SIGNAL_POWER, *training)
+    assert head.taper == BY_NOISE
