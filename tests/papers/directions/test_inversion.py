@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -11,6 +12,8 @@ import torch
 from papers.directions import invert_batches
 from papers.directions.compare_utility import begun, clipped_sums
 from papers.directions.invert_batches import Run
+
+ROOT = Path(__file__).parents[3]
 
 
 def one() -> tuple[torch.Tensor, torch.Tensor]:
@@ -59,3 +62,16 @@ def test_a_setting_that_leaks_more_has_the_smaller_error_in_an_ordered_pair():
     first, second = rows.itertuples()
     assert invert_batches.ordered([(first, second), (second, first)], "capacity") == 2
     assert invert_batches.ordered([(first, second._replace(capacity=10.0))], "capacity") == 0
+
+
+def test_the_page_shows_what_orders_the_kept_errors():
+    page = (ROOT / "papers/directions/README.md").read_text()
+    kept = pd.read_csv(ROOT / "papers/directions/results/judged.csv", comment="#")
+    assert len(kept)
+    for row in kept.itertuples():
+        counts = (
+            (row.epsilon_orders, row.pairs),
+            (row.capacity_orders, row.pairs),
+            (row.capacity_orders_alike, row.alike),
+        )
+        assert " | ".join(f"{right} of {pairs}" for right, pairs in counts) in page
