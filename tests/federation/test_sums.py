@@ -27,6 +27,7 @@ EXACT = sums_plan(rounds=2, noise="os")
 FOUR = sums_plan(4, missing=1, rounds=2)
 SIZE = assembly(PLAN).phase.message
 PATIENT = replace(QUICK, give_up_seconds=60.0)
+SELDOM = replace(OFTEN, checkpoint_seconds=1e9)
 GO_ON = replace(QUICK, missing="continue")
 
 
@@ -37,7 +38,7 @@ def hospitals(plan, folder, **changes):
 def coordinator(plan, line, folder, patience=PATIENT):
     files = RunFiles(folder / "server/ledger.jsonl", folder / "server/checkpoint.safetensors")
     roster = MemberKeys.of(plan)[0].roster
-    return SummingCoordinator(plan, patience, line, random_records(2, 99), files, performance=OFTEN, roster=roster)
+    return SummingCoordinator(plan, patience, line, random_records(2, 99), files, performance=SELDOM, roster=roster)
 
 
 def releases(hospital) -> list[int]:
@@ -142,6 +143,28 @@ def test_late_and_doubled_answers_change_nothing(tmp_path):
 
     line = DirectLine(hospitals(PLAN, tmp_path / "b"), repeat)
     assert torch.equal(flat(coordinator(PLAN, line, tmp_path / "b").run()), expected)
+
+
+def test_a_late_answer_to_a_void_try_is_no_part_of_the_next(tmp_path):
+    late = []
+
+    def spoil(request, reply):
+        if isinstance(reply, Answer) and reply.update and request.round == 0:
+            if reply.name == "node-01":
+                line.replies += late  # before the right one
+                late.append(reply)
+                return None if request.number == 0 else reply
+            if reply.name == "node-03" and request.number == 0:
+                return replace(reply, update=b"short")
+        return reply
+
+    line = DirectLine(hospitals(PLAN, tmp_path), spoil)
+    coordinator(PLAN, line, tmp_path).run()
+    assert {(request.round, request.number) for _, request in line.requests if request.values} == {
+        (0, 0),
+        (0, 1),
+        (1, 0),
+    }
 
 
 def test_without_one_that_may_be_missing_the_training_goes_on_and_without_two_it_stops(tmp_path):
@@ -310,6 +333,32 @@ def test_tries_that_differ_by_one_member_show_no_member_alone(noise, tmp_path):
     assert found[0].double().std() == pytest.approx(4**0.5 * share, rel=0.2)
     assert (found[0] - found[1]).double().std() == pytest.approx(7**0.5 * share, rel=0.2)
     assert [releases(site) for site in sites] == [[0, 0]] * 3 + [[0]]
+
+
+def test_every_try_draws_patients_anew(tmp_path, monkeypatch):
+    drawn, honest = [], NodeMechanism.draw
+
+    def draw(self, *arguments, **more):
+        drawn.append(honest(self, *arguments, **more))
+        return drawn[-1]
+
+    monkeypatch.setattr(NodeMechanism, "draw", draw)
+    plan = sums_plan(rounds=1, spare=9)
+    sites = hospitals(plan, tmp_path)
+    for number in range(plan.tries):
+        ask(sites[1], number=number, values=values_of(sites, number=number))
+    assert len({tuple(each.members) for each in drawn}) > 3
+
+
+def test_other_weights_are_refused_also_after_a_try_that_was_lost_and_stored_messages_are_gone(tmp_path, monkeypatch):
+    sites = hospitals(EXACT, tmp_path)
+    assert isinstance(ask(sites[0], values=values_of(sites)), Answer)
+    with monkeypatch.context() as patched:
+        patched.setattr("zetadp.core.outbox.Outbox.keep", lambda *_: 1 / 0)
+        assert ask(sites[0], number=1, values=values_of(sites, number=1)).reason == Reason.FAILED
+    assert isinstance(ask(sites[0], round=1, checkpointed=1, values=values_of(sites, round=1)), Answer)
+    for seed in (0, 1):
+        assert ask(sites[0], number=2, seed=seed, values=values_of(sites, number=2)).reason == Reason.ANSWERED
 
 
 def test_neither_an_unmasked_message_nor_its_hash_is_stored_or_sent(tmp_path, monkeypatch):

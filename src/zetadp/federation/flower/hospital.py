@@ -309,7 +309,7 @@ def _refuse_repetition(outbox: Outbox, number: int, weights: Tensor) -> None:
     except UserError as error:
         logger.warning("%s", error)
         raise _RefusedError(Reason.ANSWERED) from error
-    if not stored and outbox.ledger.sent(number, times - 1) is not None:
+    if not stored and any(outbox.ledger.sent(number, again) is not None for again in range(times)):
         raise _RefusedError(Reason.ANSWERED)
 
 
