@@ -23,8 +23,7 @@ from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.federation.masks import CURVE, Member, Roster
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.models import NetworkSettings
-from zetadp.privacy.masked import Sums
-from zetadp.privacy.threat import MASKED_SUMS
+from zetadp.privacy.threat import MASKED_SUMS, Sums
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

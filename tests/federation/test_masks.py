@@ -28,8 +28,7 @@ from zetadp.federation.masks import (
     signed_content,
     to_bytes,
 )
-from zetadp.privacy.masked import Sums
-from zetadp.privacy.threat import MASKED_SUMS
+from zetadp.privacy.threat import MASKED_SUMS, Sums
 
 SIZE = 1 << 16
 WORDS = 1 << 64

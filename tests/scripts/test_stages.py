@@ -31,8 +31,8 @@ from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.masked import Sums
 from zetadp.privacy.statement import account_run
+from zetadp.privacy.threat import Sums
 from zetadp.privacy.wording import plain_text
 from zetadp.report.figures import training_curves
 from zetadp.report.tables import collect_histories

@@ -34,8 +34,7 @@ from zetadp.core.settings import Performance, TrainingSettings
 from zetadp.federation.partition import PartitionSettings, node_name, node_sizes
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.settings import DESCENT, FEATURES, IMAGE, MIXED_ROWS
-from zetadp.privacy.masked import Sums
-from zetadp.privacy.threat import CENTRAL_HOLDER, MASKED_SUMS, Threat, threat_of_arm
+from zetadp.privacy.threat import CENTRAL_HOLDER, MASKED_SUMS, Sums, Threat, threat_of_arm
 
 PLANNED = ("rounds", "participation", "expected_patients", "unit")
 """Training settings of a network that replace its arm's, including the unit that is drawn."""

@@ -33,8 +33,7 @@ from zetadp.core.task import SIMULATED_NAME, task_of
 from zetadp.federation.partition import PartitionSettings, node_sizes
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.settings import AT_ONCE, DESCENT, IMAGE, MIXED_ROWS, STUDY
-from zetadp.privacy.masked import Sums
-from zetadp.privacy.threat import MASKED_SUMS, threat_of_arm
+from zetadp.privacy.threat import MASKED_SUMS, Sums, threat_of_arm
 
 Rule = Callable[..., Iterator[str]]
 _RULES: list[Rule] = []

@@ -16,7 +16,7 @@ from zetadp.core.settings import MixingSettings, OptimiserSettings, Performance,
 from zetadp.federation.settings import Patience
 from zetadp.mri.kspace import AugmentationSettings
 from zetadp.nn.settings import AT_ONCE, DECISIONS, DESCENT, IMAGE, OWN, BackboneTraining, NetworkSettings
-from zetadp.privacy.masked import Sums
+from zetadp.privacy.threat import Sums
 
 BRAIN = "brain_sequences"
 """The task that has slices, a cohort in the Decathlon's layout and a public backbone."""

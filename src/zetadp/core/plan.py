@@ -23,8 +23,8 @@ from zetadp.core.settings import GAUSSIAN, MixingSettings, OptimiserSettings, Tr
 from zetadp.nn.settings import BY_NOISE, DESCENT, STUDY, NetworkSettings
 from zetadp.privacy.events import COHORT_UNITS, KINDS, Event, sampling_probability
 from zetadp.privacy.kinds import Kind
-from zetadp.privacy.masked import MaskedSum, Sums
-from zetadp.privacy.threat import MASKED_SUMS, Threat
+from zetadp.privacy.masked import MaskedSum
+from zetadp.privacy.threat import MASKED_SUMS, Sums, Threat
 
 FORMAT = 4
 """Version of a plan's file."""

@@ -20,8 +20,8 @@ from zetadp.privacy.accounting import MOST_RELEASES, Exposure
 from zetadp.privacy.events import COHORT_UNITS, Event, NodeHistory, Unit, histories
 from zetadp.privacy.kinds import Kind, NoisySum
 from zetadp.privacy.ledger import Attempt, read_ledger
-from zetadp.privacy.masked import MaskedSum, Sums
-from zetadp.privacy.threat import CENTRAL_HOLDER, MASKED_SUMS, Audience, NodeRelease, Threat, effective_noise
+from zetadp.privacy.masked import MaskedSum
+from zetadp.privacy.threat import CENTRAL_HOLDER, MASKED_SUMS, Audience, NodeRelease, Sums, Threat, effective_noise
 
 
 @dataclass(frozen=True, slots=True)

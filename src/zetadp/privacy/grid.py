@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from zetadp.base.validation import in_range, positive
-from zetadp.privacy.masked import FARTHEST
+from zetadp.privacy.threat import FARTHEST
 
 MOST_BITS = 31
 """Largest k. Squares of grid values up to 2**31 fit in int64."""

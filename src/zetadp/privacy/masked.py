@@ -33,11 +33,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from zetadp.base.constraints import Within, check_fields
 from zetadp.base.validation import UserError, whole
 from zetadp.privacy.kinds import Kind, NoisySum
+from zetadp.privacy.threat import LEAST_SHARES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,14 +45,8 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
     from torch import Tensor
 
-LEAST_SHARES = 2
-"""Fewest honest shares of noise in a sum. With one, a sum would be no better than a message with local noise."""
 LEAST_STEPS = 1 << 10
 """Smallest standard deviation of a share, in steps of the grid, for which the law of the sum is used."""
-FARTHEST = 64
-"""Standard deviations of noise for which sums have room. Larger noise has probability ``exp(-2048)``."""
-MOST_CLIPS = 1 << 31
-"""A sum of fewer clipping norms stays below 2**62 steps on the finest grid, whose norm is 2**31 steps."""
 
 
 @dataclass(frozen=True)
@@ -166,65 +160,3 @@ class MaskedSum(Kind):
         """Return the numbers that define the kind. One unit is not mentioned."""
         found = super().values()
         return found if self.units > 1 else {key: value for key, value in found.items() if key != "units"}
-
-
-@dataclass(frozen=True)
-class Sums:
-    """What a plan with masked sums relies on. All of it is public.
-
-    Attributes
-    ----------
-    colluding
-        Largest number c of nodes that collude with the server, the same ones in the whole run.
-    missing
-        Largest number m of nodes that may be missing from a try of a round.
-    spare
-        Number of tries in addition to one for each round. A try with a node missing that had been named is void, and
-        another one follows, with new draws and new noise. The noise is calibrated for all tries.
-    """
-
-    colluding: Annotated[int, Within(ge=0)] = 1
-    missing: Annotated[int, Within(ge=0)] = 0
-    spare: Annotated[int, Within(ge=0)] = 0
-
-    def __post_init__(self) -> None:
-        """Check every number."""
-        check_fields(self)
-
-    def shares(self, nodes: int) -> int:
-        """Return how many of a number of nodes are relied on to add noise.
-
-        Raises
-        ------
-        UserError
-            If these are fewer than two.
-        """
-        found = nodes - self.colluding - self.missing
-        if found < LEAST_SHARES:
-            raise UserError(
-                f"Expected at least {LEAST_SHARES} of {nodes} nodes to be relied on for noise, found {nodes} - "
-                f"{self.colluding} colluding - {self.missing} missing = {found}. Declare fewer, or use local noise."
-            )
-        return found
-
-    def check_room(self, people: int, share: float, nodes: int) -> None:
-        """Refuse sums that might leave the range of whole numbers, whatever grid is chosen.
-
-        Parameters
-        ----------
-        people
-            Number of units of all nodes.
-        share
-            Noise of each node, in units of the clipping norm.
-        nodes
-            Number of nodes.
-        """
-        if people + FARTHEST * share * math.sqrt(nodes) >= MOST_CLIPS:
-            raise UserError(
-                f"Expected a sum of fewer than {MOST_CLIPS} clipping norms, found {people} units and shares of noise "
-                f"of {share:g}: it might leave the range of whole numbers."
-            )
-
-    def least_members(self, nodes: int) -> int:
-        """Return the fewest members that a try may have."""
-        return nodes - self.missing

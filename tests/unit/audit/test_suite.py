@@ -23,7 +23,7 @@ from zetadp.core.settings import TrainingSettings
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.masked import Sums
+from zetadp.privacy.threat import Sums
 from zetadp.report.attackfigure import audit_figure
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.rendering import to_markdown

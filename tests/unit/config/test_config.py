@@ -20,7 +20,7 @@ from zetadp.config.experiment import Config
 from zetadp.config.load import load_config, overlay, schema
 from zetadp.core.plan import Plan, RunName
 from zetadp.core.pretrained import trained_on
-from zetadp.privacy.masked import Sums
+from zetadp.privacy.threat import Sums
 
 ROOT = Path(__file__).parents[3]
 SCENARIOS = sorted([*ROOT.glob("workflow/scenarios/*.yaml"), *ROOT.glob("papers/*/scenarios/*.yaml")])

@@ -17,7 +17,8 @@ from zetadp.core.round import do_round
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.privacy.grid import from_grid
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.masked import MaskedSum, Sums
+from zetadp.privacy.masked import MaskedSum
+from zetadp.privacy.threat import Sums
 
 HELD = [Held("a", [[0]], 1, 1.0, 0.3), Held("b", [[1], [2]], 2, 2.0, 0.3), Held("c", [[3], [4], [5]], 3, 3.0, 0.3)]
 """Three nodes of one, two and three patients, all of whom take part."""

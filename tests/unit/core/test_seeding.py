@@ -9,7 +9,7 @@ import pytest
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import DIRECTION, MixingSettings, OptimiserSettings, TrainingSettings
 from zetadp.nn.settings import NetworkSettings
-from zetadp.privacy.masked import Sums
+from zetadp.privacy.threat import Sums
 
 PLAN = Plan(
     run=RunName("head", "federated", "8", 3),

@@ -31,8 +31,8 @@ from zetadp.privacy.directions import Direction, gaussian_bound
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.masked import Sums
 from zetadp.privacy.statement import last_statement
+from zetadp.privacy.threat import Sums
 from zetadp.privacy.wording import plain_text
 
 RUN = RunName("complex", "federated", "8", 3)

@@ -25,9 +25,10 @@ from zetadp.privacy.exposure import Run, declared, declared_run, over_runs, run_
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Attempt, Ledger
-from zetadp.privacy.masked import LEAST_STEPS, MaskedSum, Sums
+from zetadp.privacy.masked import LEAST_STEPS, MaskedSum
 from zetadp.privacy.mechanism import ExactSampledGaussian, SampledGaussian
 from zetadp.privacy.statement import run_statement, total_statement
+from zetadp.privacy.threat import Sums
 from zetadp.privacy.wording import plain_text
 
 DELTA, TARGET, ROUNDS, SHARE = 1e-3, 8.0, 20, 2.0

@@ -13,10 +13,9 @@ from zetadp.privacy.events import Event, histories
 from zetadp.privacy.exposure import Run, seen_by
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.masked import Sums
 from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.privacy.statement import run_statement
-from zetadp.privacy.threat import NodeRelease, effective_noise
+from zetadp.privacy.threat import NodeRelease, Sums, effective_noise
 from zetadp.privacy.wording import plain_text
 
 DELTA = 1e-3

@@ -24,9 +24,8 @@ from zetadp.mri.decathlon import read_task
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.settings import NetworkSettings
 from zetadp.phantom.cohort import PhantomSettings, write_dataset_json, write_patients
-from zetadp.privacy.masked import Sums
 from zetadp.privacy.statement import account_run
-from zetadp.privacy.threat import MASKED_SUMS
+from zetadp.privacy.threat import MASKED_SUMS, Sums
 
 HOSPITALS, PATIENTS, WATCHED = 3, 12, 6
 EPSILON, DELTA, ROUNDS, SPARE = "8", 1e-3, 10, 2
