@@ -31,5 +31,7 @@ def test_the_demonstration_trains_and_its_next_steps_work(tmp_path, capsys):
 def test_the_plan_is_one_that_real_hospitals_would_take():
     plan = demo_plan()
     assert plan.training.noise == "os"
-    assert plan.threat == "local"
+    assert plan.threat == "masked_sums"
+    assert plan.sums is not None
+    assert plan.sums.colluding == 1
     assert "backbone" in plan.public
