@@ -1,0 +1,71 @@
+"""Measure what masked sums cost a hospital and the server in a round: processor time of one thread, and bytes.
+
+A hospital checks the signed values of all members, and adds a stream for each other member to its message. Its noise is
+the same work with and without masks. The server adds messages into one buffer.
+
+    python -m benchmarks.sums
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from fractions import Fraction
+
+import pandas as pd
+import torch
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from benchmarks.growth import RESULTS
+from benchmarks.step import declared
+from zetadp.base.storage import write_text
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.settings import TrainingSettings
+from zetadp.federation.masks import CURVE, Masking, Member, Roster, Try, fresh_value, from_bytes, to_bytes
+from zetadp.nn.settings import NetworkSettings
+from zetadp.privacy.exact import rounded_normal
+from zetadp.privacy.threat import MASKED_SUMS, Sums
+from zetadp.report.provenance import origin
+from zetadp.report.rendering import to_csv
+
+HOSPITALS, NUMBERS, TURNS = (3, 11, 50), (520, 187_272), 9
+SCALE = Fraction(1 << 20)
+
+
+def measured(hospitals: int, numbers: int) -> dict[str, float]:
+    """Return the costs of one round with messages of so many numbers, times in milliseconds."""
+    nodes = tuple(NodeConstants(f"node-{place}", 44, 44.0) for place in range(hospitals))
+    training = (NetworkSettings("linear"), TrainingSettings(20))
+    plan = Plan(RunName("linear", "sums", "inf", 0), *training, nodes, threat=MASKED_SUMS, sums=Sums())
+    keys = {node.name: (ec.generate_private_key(CURVE), ec.generate_private_key(CURVE)) for node in nodes}
+    roster = Roster(plan, tuple(Member.made(plan, name, *own) for name, own in keys.items()))
+    values = tuple(fresh_value(roster, name, own[1], "training", 0, 0) for name, own in keys.items())
+    attempt = Try(roster, "training", 0, 0, values)
+    mask = Masking(attempt, nodes[0].name, keys[nodes[0].name][0], values[0], "weights")
+    message, total = torch.from_numpy(rounded_normal(numbers, SCALE)), torch.zeros(numbers, dtype=torch.int64)
+    sent = to_bytes(mask(message))
+    times: dict[str, Callable[[], object]] = {
+        "check_values_ms": lambda: Try(roster, "training", 0, 0, values),
+        "masks_ms": lambda: mask(message),
+        "noise_ms": lambda: rounded_normal(numbers, SCALE),
+        "add_at_server_ms": lambda: total.add_(from_bytes(sent, numbers)),
+    }
+    sizes = {"bytes": len(sent), "bytes_with_local_noise": 4 * numbers, "buffer_at_server_bytes": total.nbytes}
+    return {"hospitals": hospitals, "numbers": numbers} | {name: timed(each) for name, each in times.items()} | sizes
+
+
+def timed(action: Callable[[], object]) -> float:
+    """Return the median of `TURNS` of processor time, in milliseconds."""
+    seconds = []
+    for _ in range(TURNS):
+        begun = time.process_time()
+        action()
+        seconds.append(time.process_time() - begun)
+    return round(1000 * sorted(seconds)[TURNS // 2], 2)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    table = pd.DataFrame(measured(hospitals, numbers) for hospitals in HOSPITALS for numbers in NUMBERS)
+    print(table.to_string(index=False))
+    write_text(RESULTS / "sums.csv", to_csv(table, origin(*declared())))
