@@ -39,7 +39,6 @@ def main(
     epsilon: str,
     seed: str,
     device: str,
-    settings: dict[str, Any],
     cohort_label: str,
 ) -> None:
     """Write predictions and metrics, the privacy statement as JSON and as text, the card of the model, and the seal.
@@ -61,8 +60,9 @@ def main(
     write_json(privacy, statement)
     write_text(text, plain_text(statement))
     measured = read_json(metrics)
-    words = task.words(settings)
-    write_text(card, model_card(measured["run"], settings, read_json(privacy), measured, cohort_label, words))
+    trained = read_json(agreed)["network"]  # with the taper that follows from the noise
+    words = task.words(trained)
+    write_text(card, model_card(measured["run"], trained, read_json(privacy), measured, cohort_label, words))
     seal(sealed, [model, ledger, agreed, predictions, metrics, privacy, text, card])
 
 

@@ -35,7 +35,6 @@ rule evaluate:
         runtime="30m",
     params:
         device=CONFIG.device,
-        settings=lambda wildcards: CONFIG.networks[wildcards.network].content,
         cohort_label=cohort_label(),
         code=code_of("scripts/evaluate.py", TASK_CODE),
     script:
