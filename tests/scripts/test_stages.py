@@ -331,7 +331,6 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
         card=tmp_path / "MODEL_CARD.md",
         sealed=tmp_path / "seal.json",
         device="cpu",
-        settings=asdict(NetworkSettings(family)),
         cohort_label="test",
     )
     (tmp_path / "history.x").rename(tmp_path / "history.csv")

@@ -8,7 +8,7 @@ These tests cannot see plain copies to the device, which also make the processor
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from zetadp.core.settings import OptimiserSettings
 from zetadp.core.task import Classification
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.nn.settings import FEATURES
+from zetadp.nn.settings import BY_NOISE, FEATURES
 from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
@@ -41,7 +41,11 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 CONFIG = load_config(yaml.safe_load((ROOT / "config.yaml").read_text()))
-NETWORKS = {name: CONFIG.networks[name].settings for name in CONFIG.networks}
+# A taper that follows from a plan's noise has a number in every plan.
+NETWORKS = {
+    name: replace(network.settings, taper=1.0 if network.settings.taper == BY_NOISE else network.settings.taper)
+    for name, network in CONFIG.networks.items()
+}
 BACKBONE = NetworkSettings(**asdict(CONFIG.pretraining.network))
 PRETRAINED = {"backbone": BACKBONE, "complex": NETWORKS["complex"]}
 SIDE = CONFIG.slices.size

@@ -42,8 +42,8 @@ def test_a_program_runs_again_exactly_when_its_code_changes(fresh):
 def test_what_lacks_its_data_is_left_out_and_named():
     assert PAPERS == ["complex_dp", "complex_mri", "directions", "neuromixgdp"]
     wanted, left_out = commands("complex_dp", {}, [])
-    assert len(left_out) == 6
-    assert all(word in " ".join(left_out) for word in ("speech", "ecg", "real"))
+    assert len(left_out) == 5
+    assert all(word in " ".join(left_out) for word in ("speech", "ecg"))
     assert not any("speech" in part for command in wanted for part in command)
     more, still = commands("complex_dp", {"speech": "/clips"}, [])
     assert len(more) == len(wanted) + 3
@@ -54,7 +54,7 @@ def test_what_lacks_its_data_is_left_out_and_named():
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_scenarios_run_one_by_one_before_the_tables(paper):
-    *scenarios, last = commands(paper, {"speech": "a", "ecg": "b", "real": "c"}, ["--cores", "2"])[0]
+    *scenarios, last = commands(paper, {"speech": "a", "ecg": "b"}, ["--cores", "2"])[0]
     assert scenarios
     assert all(command[:4] == ["snakemake", "--cores", "2", "--configfile"] for command in scenarios)
     assert last[3:5] == ["--snakefile", "papers/Snakefile"]
