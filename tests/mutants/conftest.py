@@ -10,5 +10,6 @@ pytest.register_assert_rewrite(
     "mutants.checks_of_noise",
     "mutants.checks_of_records",
     "mutants.checks_of_sampling",
+    "mutants.checks_of_sums",
     "mutants.hospitals",
 )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import shutil
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
+from federation.sites import MemberKeys
 
 from mutants.stub import CLASSES, CLIP, Messages, random_records
 from zetadp.core.assembly import Assembly
@@ -15,13 +19,16 @@ from zetadp.core.settings import TrainingSettings
 from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.protocol import Answer, Refusal, Request, decode, encode
 from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.federation.masks import FreshValue, from_bytes
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.mechanism import Draw, NodeMechanism
+from zetadp.privacy.threat import MASKED_SUMS, Sums
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -32,7 +39,14 @@ MOST_ROUNDS = 20
 
 
 def _hospitals(
-    folder: Path, held: Sequence[Sequence[int]], events: Sequence[Event], records: Records, *, exact: bool
+    folder: Path,
+    held: Sequence[Sequence[int]],
+    events: Sequence[Event],
+    records: Records,
+    *,
+    exact: bool,
+    sums: Sums | None = None,
+    rounds: int = MOST_ROUNDS,
 ) -> list[Hospital]:
     """Return hospitals that follow one plan, which says of each what its event does.
 
@@ -44,19 +58,25 @@ def _hospitals(
         cohort="made-by-a-check",
         network=NetworkSettings("head", "features"),
         training=TrainingSettings(
-            rounds=MOST_ROUNDS, images_per_patient=CLASSES, clip=events[0].clip, noise="os" if exact else "seeded"
+            rounds=rounds, images_per_patient=CLASSES, clip=events[0].clip, noise="os" if exact else "seeded"
         ),
         task={"name": "classification", "classes": CLASSES},
         nodes=tuple(NodeConstants(e.node, e.population, e.expected, e.noise_multiplier) for e in events),
+        threat="local" if sums is None else MASKED_SUMS,
+        sums=sums,
     )
+    keys: list[dict[str, Any]] = [{} for _ in events]
+    if sums is not None:
+        keys = [{"key": own.signing, "agreement": own.agreement, "roster": own.roster} for own in MemberKeys.of(plan)]
     return [
         Hospital(
             HospitalSettings(event.node, folder, folder, folder / event.node, device="cpu", simulation=True),
             plan,
             Records.joined(*(records.part(slice(CLASSES * r, CLASSES * (r + 1))) for r in own)),
             items_of([(patient,) for patient in range(len(own))], CLASSES),
+            **own_keys,
         )
-        for event, own in zip(events, held, strict=True)
+        for event, own, own_keys in zip(events, held, keys, strict=True)
     ]
 
 
@@ -128,3 +148,118 @@ class Hospitals(Messages):
             for attempt in read_ledger(hospital.ledger_path)
             for event in attempt.releases()
         ]
+
+
+@dataclass(frozen=True)
+class Released:
+    """What a node knows of one release and tells nobody.
+
+    Attributes
+    ----------
+    clipped_sum
+        Sum of the clipped contributions, in steps of the grid.
+    message
+        The same with noise and without masks.
+    """
+
+    clipped_sum: Tensor
+    message: Tensor
+
+
+@contextmanager
+def releases_seen() -> Iterator[list[Released]]:
+    """Collect every release of this process before it is masked."""
+    found: list[Released] = []
+    honest = NodeMechanism.release
+
+    def release(self: NodeMechanism, draw: Draw, clipped_sum: Tensor, *, again: int = 0) -> Tensor:
+        message = honest(self, draw, clipped_sum, again=again)
+        found.append(Released(clipped_sum, message))
+        return message
+
+    with mock.patch.object(NodeMechanism, "release", release):
+        yield found
+
+
+class SummingHospitals:
+    """Hospitals whose messages are parts of masked sums, one colluding and one that may be missing.
+
+    Parameters
+    ----------
+    folder, held, exact
+        As for `Hospitals`.
+    expected
+        Expected patients in a round at every hospital; None draws everybody.
+    sigma
+        Noise of each hospital, in clipping norms.
+    """
+
+    COLLUDING, MISSING, SPARE, ROUNDS = 1, 1, 2, 2
+
+    def __init__(
+        self,
+        folder: Path,
+        held: Sequence[Sequence[int]],
+        *,
+        expected: float | None = None,
+        sigma: float = 300.0,
+        exact: bool = False,
+    ) -> None:
+        sizes = [(len(own), len(own) if expected is None else expected) for own in held]
+        events = [
+            Event(f"node-{place}", 0, count, mean, CLIP, NoisySum(mean / count, sigma))
+            for place, (count, mean) in enumerate(sizes)
+        ]
+        data = random_records(1 + max(max(own) for own in held), side=SIDE)
+        data = replace(data, inputs=data.inputs.flatten(1)[:, None, None])
+        sums = Sums(self.COLLUDING, self.MISSING, self.SPARE)
+        self.hospitals = _hospitals(folder, held, events, data, exact=exact, sums=sums, rounds=self.ROUNDS)
+        self.plan = self.hospitals[0].plan
+        self.parts = Assembly.of(self.plan, self.hospitals[0].records)
+        self.weights = self.parts.phase.weights()
+
+    def ask(
+        self, place: int, number: int, again: int, values: Sequence[FreshValue] = (), **changes: Any
+    ) -> Answer | Refusal:
+        """Return what a hospital answers, as its process exchanges it; without values, it is asked for one.
+
+        Parameters
+        ----------
+        place
+            The hospital.
+        number, again
+            The round, and the try of it.
+        values
+            Fresh values of the members.
+        **changes
+            Other contents of the request.
+        """
+        hospital = self.hospitals[place]
+        weights = encode(self.weights) if values else b""
+        asked = Request(self.plan.digest, "training", number, 0, "", weights, number=again, values=tuple(values))
+        return hospital.exchange(replace(asked, **changes), hospital.reply)
+
+    def values(self, places: Sequence[int], number: int, again: int, training: str = "training") -> list[FreshValue]:
+        """Return a fresh value of each hospital for a try."""
+        found = [self.ask(place, number, again, attempt=training) for place in places]
+        return [reply.value for reply in found if isinstance(reply, Answer) and reply.value is not None]
+
+    def total(self, places: Sequence[int], number: int, again: int) -> Tensor:
+        """Return what the server adds up in a try, shape (1, number)."""
+        values = self.values(places, number, again)
+        parts = [self.decoded(self.ask(place, number, again, values)) for place in places]
+        return torch.stack(parts).sum(dim=0, keepdim=True)
+
+    def decoded(self, reply: Answer | Refusal) -> Tensor:
+        """Return the message of an answer; a refusal fails the check."""
+        assert isinstance(reply, Answer), f"{reply.name} refused: {reply.reason}"
+        return from_bytes(reply.update, self.parts.phase.message)
+
+    def events(self, place: int) -> list[Event]:
+        """Return what a hospital's ledger says that it released."""
+        path = self.hospitals[place].ledger_path
+        return [event for attempt in read_ledger(path) for event in attempt.releases()] if path.exists() else []
+
+    def forget(self, place: int) -> None:
+        """Put back the disk of a hospital as it was before the training. Its process goes on."""
+        shutil.rmtree(self.hospitals[place].settings.state, ignore_errors=True)

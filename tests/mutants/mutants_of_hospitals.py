@@ -29,13 +29,13 @@ HOSPITAL = "zetadp.federation.flower.hospital"
 ROUND = f"{HOSPITAL}:do_round"
 
 
-def _with_node(original: Any, alter: Callable[[Node], None]) -> Any:
+def with_node(original: Any, alter: Callable[[Node], None]) -> Any:
     """Return a hospital's way to its round, with the node that it has built altered."""
 
-    def do_round(contribution: Any, nodes: Any, records: Any, outbox: Any, number: int) -> Any:
+    def do_round(contribution: Any, nodes: Any, *more: Any) -> Any:
         for node in nodes:
             alter(node)
-        return original(contribution, nodes, records, outbox, number)
+        return original(contribution, nodes, *more)
 
     return do_round
 
@@ -56,7 +56,7 @@ def noise_divided_among_hospitals(original: Any) -> Any:
         event = node.mechanism.event
         node.mechanism.event = replace(event, kind=event.kind.with_noise_times(2**-0.5))
 
-    return _with_node(original, alter)
+    return with_node(original, alter)
 
 
 @mutant(ROUND, check_hospitals_without_patients_send_noise)
@@ -75,7 +75,7 @@ def hospitals_seeded_alike(original: Any) -> Any:
     def alter(node: Node) -> None:
         node.mechanism.place = 0
 
-    return _with_node(original, alter)
+    return with_node(original, alter)
 
 
 @mutant(ROUND, check_a_hospitals_patients_add_up_to_the_clip_each)
@@ -84,7 +84,7 @@ def hospital_without_noise_does_not_clip(original: Any) -> Any:
         if node.mechanism.event.noise_multiplier == 0:
             node.mechanism.event = replace(node.mechanism.event, clip=float("inf"))
 
-    return _with_node(original, alter)
+    return with_node(original, alter)
 
 
 @mutant(f"{HOSPITAL}:Ledger", check_a_hospital_records_a_round_before_it_releases)

@@ -83,6 +83,8 @@ POWERS = {
         for messages in (MESSAGES, EXACT_ROUNDS)
         for ratio in (0.5, 0.25, 2.0)
     },
+    # Parts of one, two, three, one and two patients, each divided by their number.
+    "half the variance of a masked sum": variance_power(2 * PART, 0.53, FALSE_ALARM / 2),
     # A batch of n of four patients divides by n instead of 2: the variance is (2/n)^2 of what is stated.
     "a realised divisor, in one message or another": 1
     - (1 - sum(share * variance_power(PART, (EXPECTED / max(1, size)) ** 2, ALARM) for size, share in enumerate(SIZES)))

@@ -19,6 +19,7 @@ from mutants import (  # noqa: F401  (modules that register mutants and their ch
     mutants_of_records,
     mutants_of_rows,
     mutants_of_sampling,
+    mutants_of_sums,
 )
 from mutants.installing import CHECKS, MUTANTS, installed
 from zetadp.nn import weight_gradients
