@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 import warm
+from decathlon_builder import real_sample
 from federation.consortium import Consortium
 from federation.sites import sums_plan
 from federation.test_faults import wait_until, weights
 
-from zetadp.core.promise import promise_of
+from zetadp.cli import main
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.promise import noise_of_plan, promise_of
+from zetadp.core.settings import OptimiserSettings, TrainingSettings
+from zetadp.core.start import shipped_backbone, with_public
 from zetadp.federation.flower.protocol import Reason
+from zetadp.federation.flower.receipts import write_receipts
+from zetadp.mri.convert import write_site_folder
+from zetadp.mri.decathlon import read_task
+from zetadp.nn.backbone import load_backbone
+from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.accounting import compose, epsilon
+from zetadp.privacy.threat import MASKED_SUMS, Sums
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def three(tmp_path, monkeypatch):
-    """Three nodes with exact noise and four spare tries."""
+def faults(tmp_path, monkeypatch):
+    """Let processes find the forge whose nodes can be spoiled."""
     here = str(Path(__file__).parent)
     monkeypatch.setenv("FAULTS", str(tmp_path / "state" / "server"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")])))
+
+
+@pytest.fixture
+def three(tmp_path, faults):
+    """Three nodes with exact noise and four spare tries."""
     plan = sums_plan(spare=4, rounds=3, noise="os")
     with Consortium(tmp_path, plan, "faulty", python=warm.python()) as running:
         running.start_nodes()
@@ -72,3 +90,79 @@ def test_a_node_that_is_killed_before_its_release_makes_one_try_void(three):
     log = (three.federation.folder / "logs/server.log").read_text()
     assert f"node-01, round 1: {Reason.VALUE}" in log
     assert [len(three.own_account(name).releases()) for name in three.names] == [3, 4, 4]
+
+
+def head_plan(rounds: int) -> Plan:
+    """Return the plan of the default's head with three hospitals of one patient each."""
+    how = TrainingSettings(
+        rounds,
+        images_per_patient=80,
+        optimiser=OptimiserSettings(name="sgd", learning_rate=30.0, drop_after=1.0, averaged=0.5),
+        clip=0.1,
+        noise="os",
+    )
+    network = NetworkSettings("head", "study", components=64, taper="noise", start="public")
+    plan = Plan(
+        RunName("head", "federated", "8", 0),
+        network,
+        how,
+        tuple(NodeConstants(f"node-{n + 1:02d}", 1, 1) for n in range(3)),
+        cohort="three-real-patients",
+        threat=MASKED_SUMS,
+        sums=Sums(colluding=1, missing=0, spare=2),
+        task={"name": "brain_sequences", "slices": 20, "size": 32, "decision": "slice"},
+    )
+    plan = plan.with_noise(noise_of_plan(plan))
+    return with_public(plan, load_backbone(shipped_backbone(plan.network)))
+
+
+class OnePatientEach(Consortium):
+    """Hospitals that hold one real patient each, and so do not declare a simulation."""
+
+    def __enter__(self):
+        cohort = real_sample()
+        task = read_task(cohort)
+        super().__enter__()
+        for name, file in zip(self.names, (*task.training, *task.test), strict=True):
+            row = pd.DataFrame({"file": [str(file)], "patient": [name]})
+            write_site_folder(self.images(name), cohort, row, "train")
+        return self
+
+    def settings(self, name, **changes):
+        return super().settings(
+            name, **{"simulation": False, "chunk": None, "attempts": 1, "answer_seconds": 0.5, **changes}
+        )
+
+
+def test_real_patients_pay_what_was_promised_through_the_death_of_a_node_and_of_the_server(tmp_path, faults, capsys):
+    plan = head_plan(rounds=4)
+    with OnePatientEach(tmp_path, plan, "faulty", python=warm.python()) as three:
+        three.start_nodes()
+        settings = three.server()
+        three.spoil("node-01", "hang")
+        three.spoil("node-02", "none", "none", "dawdle")  # its answers to both tries of the first round are right
+        three.federation.begin(settings)
+        own = three.state("node-02") / "ledgers" / f"{plan.label}.jsonl"
+        wait_until(lambda: own.exists() and '"kind": "signed"' in own.read_text(), 200)
+        three.federation.processes.kill("node-01")
+        (three.state("node-01") / "fault").unlink()
+        three.start_nodes("node-01")
+        wait_until((three.state("node-02") / "released").exists, 200)
+        three.federation.processes.kill("server")
+        three.mend()
+        three.federation.run(three.server_again())
+        found = {name: three.own_account(name).releases() for name in three.names}
+    assert [len(own) for own in found.values()] == [4, 5, 5]
+    write_receipts(settings, three.credentials)
+    for name, own in found.items():
+        assert epsilon(compose(own), plan.delta) <= promise_of(plan, name).epsilon <= 8
+        ledger = three.state(name) / "ledgers" / f"{plan.label}.jsonl"
+        receipt = ["--receipt", str(settings.ledger.parent / "receipts" / f"{name}.json"), "--server", "127.0.0.1"]
+        trusted = ["--authority", str(three.credentials.authority), "--ledgers", str(ledger.parent)]
+        assert main(["verify", *receipt, *trusted]) == 0
+        assert main(["verify", str(ledger), "--key", str(three.credentials.node(name)[0])]) == 0
+        capsys.readouterr()
+        assert main(["ledger", str(ledger), "--json"]) == 0
+        stated = json.loads(capsys.readouterr().out)
+        assert stated["guarantee"] == "holds"
+        assert stated["private_rows"]["epsilon"] == pytest.approx(promise_of(plan, name).epsilon)
