@@ -170,7 +170,11 @@ def test_a_late_answer_to_a_void_try_is_no_part_of_the_next(tmp_path):
 def test_without_one_that_may_be_missing_the_training_goes_on_and_without_two_it_stops(tmp_path):
     line = DirectLine(hospitals(FOUR, tmp_path))
     line.away = {"node-02"}
-    coordinator(FOUR, line, tmp_path, GO_ON).run()
+    server, left_out = coordinator(FOUR, line, tmp_path, GO_ON), []
+    step = server.receiver.step
+    server.receiver.step = lambda mean, number, missing: (left_out.append(missing), step(mean, number, missing))
+    server.run()
+    assert left_out == [["node-02"], ["node-02"]]
     assert releases(line.hospitals["node-02"]) == []
     assert releases(line.hospitals["node-01"]) == [0, 1]
     line.away = {"node-02", "node-03"}
@@ -286,6 +290,17 @@ def test_a_try_that_is_repeated_gets_the_same_bytes_or_nothing(tmp_path):
     shutil.rmtree(sites[0].message_folder)
     assert ask(sites[0], values=values).reason == Reason.ANSWERED
     assert releases(sites[0]) == [0]
+
+
+def test_a_void_try_that_is_asked_for_again_gets_the_word_for_it_and_not_its_message(tmp_path):
+    site, *others = hospitals(EXACT, tmp_path)
+    values = values_of([site, *others])
+    assert isinstance(ask(site, values=values), Answer)
+    later = values_of([site, *others], number=1)
+    answer = ask(site, number=1, values=later)
+    assert ask(site, values=values).reason == Reason.ANSWERED
+    assert ask(site, number=1, values=later).update == answer.update
+    assert releases(site) == [0, 0]
 
 
 def test_a_restored_disk_and_a_second_process_answer_no_try_again(tmp_path):

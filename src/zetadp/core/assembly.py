@@ -108,7 +108,10 @@ class Assembly:
             receiver = Collector(weights, layout, self.solved, public="start" in plan.public, learns=learns)
         else:
             public = "start" in plan.public
-            deviation = plan.training.clip * plan.noise_of_mean
+
+            def deviation(missing: Collection[str]) -> float:
+                return plan.training.clip * plan.noise_of_mean_without(missing)
+
             receiver = Solver(weights, layout, self.solved, deviation=deviation, public=public)
         for name, view in layout.unflatten(receiver.weights.data).items():
             owner, _, leaf = name.rpartition(".")

@@ -21,6 +21,10 @@ from zetadp.privacy.events import Event
 from zetadp.privacy.ledger import Ledger
 
 
+class SupersededError(UserError):
+    """A request for a message of a round that was released again since."""
+
+
 class Outbox:
     """The ledger of a site's nodes, and the messages of the rounds of its last attempt.
 
@@ -92,6 +96,8 @@ class Outbox:
         UserError
             If the round was answered for other weights, if the ledger has lost the record of a stored message, or if a
             stored message cannot be read or is not the one that was sent.
+        SupersededError
+            If the message was sent, and the round was released again since.
         """
         if (found := self._stored(number, weights, device)) is None:
             return None
@@ -103,6 +109,9 @@ class Outbox:
                 "start over, delete the checkpoint."
             )
         if not self.may_send(number, messages):
+            earlier = [self.ledger.sent(number, again) for again in range(self.ledger.releases(number) - 1)]
+            if digest_of(messages) in earlier:
+                raise SupersededError(f"Round {number} was released again after the message that is asked for.")
             raise UserError(
                 f"The stored message of round {number} is not the one that was sent. Restore it from a backup. To "
                 "start over, delete the checkpoint."

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -251,14 +251,24 @@ class Plan:
 
     @property
     def noise_of_mean(self) -> float:
-        """Standard deviation of the noise in the mean of all messages of a round, per part, in clipping norms.
+        """What `noise_of_mean_without` returns where no node is missing."""
+        return self.noise_of_mean_without(())
 
-        Masked sums are divided by the expected number of all units. Other messages are means of their nodes' units, and
-        the mean of these has every node with equal weight.
+    def noise_of_mean_without(self, missing: Collection[str]) -> float:
+        """Return the standard deviation of the noise in the mean of a round's messages, per part, in clipping norms.
+
+        Masked sums are divided by the expected number of their nodes' units. Other messages are means of their nodes'
+        units, and the mean of these has every node with equal weight.
+
+        Parameters
+        ----------
+        missing
+            Names of nodes that sent no message.
         """
+        there = [node for node in self.nodes if node.name not in missing]
         if self.sums is not None:
-            return math.hypot(*(node.noise_multiplier for node in self.nodes)) / self.expected
-        return math.hypot(*(node.noise_multiplier / node.expected for node in self.nodes)) / len(self.nodes)
+            return math.hypot(*(node.noise_multiplier for node in there)) / math.fsum(node.expected for node in there)
+        return math.hypot(*(node.noise_multiplier / node.expected for node in there)) / len(there)
 
     @property
     def masked(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -36,8 +36,18 @@ class Receiver(ABC):
         return math.nan
 
     @abstractmethod
-    def step(self, messages: Tensor, round_number: int) -> None:
-        """Update the weights from the messages of all nodes, shape (node, dimension)."""
+    def step(self, messages: Tensor, round_number: int, missing: Collection[str] = ()) -> None:
+        """Update the weights.
+
+        Parameters
+        ----------
+        messages
+            Messages of the nodes, or one row that is the mean of a masked sum, shape (node, dimension).
+        round_number
+            The round, counted from zero.
+        missing
+            Names of nodes that sent none.
+        """
 
     def state(self) -> dict[str, Tensor]:
         """Return all that a resumed run needs, as tensors."""
@@ -95,7 +105,7 @@ class Server(Receiver):
         late = round_number >= self.settings.drop_after * self.rounds
         return self.settings.learning_rate / (self.settings.drop_factor if late else 1.0)
 
-    def step(self, messages: Tensor, round_number: int) -> None:
+    def step(self, messages: Tensor, round_number: int, missing: Collection[str] = ()) -> None:
         """Average the messages of all nodes, shape (node, dimension), with equal weight and take one step.
 
         All nodes have the same weight: weights by the numbers of drawn patients would reveal private information.
@@ -175,15 +185,15 @@ class HeadReceiver(Receiver):
         start = layout.unflatten(weights.clone())
         self.start = (start["affine.weight"], start["affine.bias"]) if public else None
 
-    def step(self, messages: Tensor, round_number: int) -> None:
+    def step(self, messages: Tensor, round_number: int, missing: Collection[str] = ()) -> None:
         """Set the weights to the head that follows from the messages of all nodes, shape (node, dimension)."""
-        if (head := self.head(messages)) is not None:
+        if (head := self.head(messages, missing)) is not None:
             weight, bias = (part.to(torch.complex64) for part in head)
             found = {"affine.weight": weight, "affine.bias": bias}
             self.weights.data.copy_(self.layout.flatten(found))
 
     @abstractmethod
-    def head(self, messages: Tensor) -> tuple[Tensor, Tensor] | None:
+    def head(self, messages: Tensor, missing: Collection[str] = ()) -> tuple[Tensor, Tensor] | None:
         """Return weight and bias of the head that follows from messages; None leaves the weights unchanged."""
 
 
@@ -197,19 +207,26 @@ class Solver(HeadReceiver):
     statistic
         Estimator whose noisy mean contributions the nodes send.
     deviation
-        Standard deviation of the noise in each coordinate of the mean message.
+        Returns the standard deviation of the noise in each coordinate of the mean message, given the names of the nodes
+        that are missing from it.
     """
 
     def __init__(
-        self, weights: Tensor, layout: Layout, statistic: ClassMeans, *, deviation: float, public: bool
+        self,
+        weights: Tensor,
+        layout: Layout,
+        statistic: ClassMeans,
+        *,
+        deviation: Callable[[Collection[str]], float],
+        public: bool,
     ) -> None:
         super().__init__(weights, layout, public=public)
         self.statistic, self.deviation = statistic, deviation
 
-    def head(self, messages: Tensor) -> tuple[Tensor, Tensor]:
+    def head(self, messages: Tensor, missing: Collection[str] = ()) -> tuple[Tensor, Tensor]:
         """Average the messages of all nodes with equal weight and solve for the head."""
         public = None if self.start is None else self.start[0]
-        return self.statistic.head(messages.mean(dim=0), self.deviation, public)
+        return self.statistic.head(messages.mean(dim=0), self.deviation(missing), public)
 
 
 class Collector(HeadReceiver):
@@ -229,7 +246,7 @@ class Collector(HeadReceiver):
         super().__init__(weights, layout, public=public)
         self.mixture, self.learns = mixture, learns
 
-    def head(self, messages: Tensor) -> tuple[Tensor, Tensor] | None:
+    def head(self, messages: Tensor, missing: Collection[str] = ()) -> tuple[Tensor, Tensor] | None:
         """Store the rows of all nodes, one node after the other, and train a head on them."""
         self.released = messages.reshape(-1, self.mixture.dimension).cpu()
         return learnt_head(self.mixture.examples(self.released), self.start) if self.learns else None

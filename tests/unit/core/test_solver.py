@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from training_builder import CLASSES, Held, by_record, train_run
+from training_builder import CLASSES, Held, by_record, plan_for, train_run
 
 from zetadp.base.validation import UserError
+from zetadp.core.assembly import Assembly
 from zetadp.core.plan import RunName
 from zetadp.core.records import Records
 from zetadp.core.server import Solver
@@ -22,6 +23,7 @@ from zetadp.nn.settings import CLASS_MEANS
 from zetadp.privacy.exposure import run_of
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import run_statement
+from zetadp.privacy.threat import Sums
 
 COMPONENTS, PATIENTS = 3, 5
 HEAD = NetworkSettings("head", "features", components=COMPONENTS)
@@ -94,8 +96,25 @@ def test_the_server_knows_the_noise_of_the_mean_message(tmp_path, monkeypatch):
         trained(folder, plans=loud, run=run, after_round=lambda _, sent: messages.append(sent.mean(dim=0)))
     values = torch.stack(messages)
     deviation = float(values.square().mean().sqrt())
-    assert seen[0]["deviation"] == pytest.approx(1e4 * 0.5 * math.hypot(1 / 2, 1 / 3) / 2)
-    assert deviation == pytest.approx(seen[0]["deviation"], rel=6 / (2 * values.numel()) ** 0.5)
+    stated = seen[0]["deviation"](())
+    assert stated == pytest.approx(1e4 * 0.5 * math.hypot(1 / 2, 1 / 3) / 2)
+    assert deviation == pytest.approx(stated, rel=6 / (2 * values.numel()) ** 0.5)
+
+
+def test_where_a_node_is_missing_the_server_knows_the_noise_of_the_others(monkeypatch):
+    seen = []
+    monkeypatch.setattr(ClassMeans, "head", lambda self, mean, deviation, public: seen.append(deviation))
+    held = [*PLANS, replace(PLANS[1], name="node-03")]
+    plan = plan_for(RUN, HEAD, settings(), held, threat="masked_sums", sums=Sums(colluding=0, missing=1))
+    parts = Assembly.of(plan, data())
+    for changes, missing, wanted in (
+        ({}, [], 0.8 * 3**0.5 / 8),
+        ({}, ["node-02"], 0.8 * 2**0.5 / 5),
+        ({"threat": "local", "sums": None}, ["node-02"], 0.8 * math.hypot(1 / 2, 1 / 3) / 2),
+    ):
+        changed = replace(parts, plan=replace(plan, **changes))
+        changed.receiver().step(torch.zeros(1, parts.phase.message), 0, missing)
+        assert seen.pop() == pytest.approx(0.5 * wanted)
 
 
 def test_a_statement_of_one_round_of_everybody_gives_mu_as_one_over_sigma(tmp_path):

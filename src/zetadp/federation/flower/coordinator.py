@@ -120,7 +120,7 @@ class Coordinator:
             saved = time.monotonic()
             for number in range(start, training.rounds):
                 messages, missing = self._round(ledger, number)
-                self.receiver.step(self.parts.received(messages, missing), number)
+                self.receiver.step(self.parts.received(messages, missing), number, missing)
                 done = number + 1
                 if done % how.evaluate_every == 0 or done == training.rounds:
                     self._look(done)

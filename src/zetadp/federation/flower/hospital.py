@@ -24,7 +24,7 @@ from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
 from zetadp.core.independence import check_run
-from zetadp.core.outbox import Outbox, digest_of
+from zetadp.core.outbox import Outbox, SupersededError, digest_of
 from zetadp.core.plan import Plan
 from zetadp.core.records import Node, Records, check_units, checked_units, single_items
 from zetadp.core.round import do_round
@@ -173,6 +173,9 @@ class Hospital:
         except LostError as error:
             logger.error("round %d: %s", request.round + 1, error)
             return self.refuse(request, Reason.LEDGER)
+        except SupersededError as error:
+            logger.warning("refused round %d: %s", request.round + 1, error)
+            return self.refuse(request, Reason.ANSWERED)
         except UserError as error:
             logger.error("round %d: %s", request.round + 1, error)
             locked = isinstance(error.__cause__, BlockingIOError)
