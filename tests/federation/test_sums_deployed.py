@@ -27,6 +27,7 @@ from zetadp.mri.decathlon import read_task
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.accounting import compose, epsilon
+from zetadp.privacy.statement import account_run
 from zetadp.privacy.threat import MASKED_SUMS, Sums
 
 pytestmark = pytest.mark.slow
@@ -90,6 +91,28 @@ def test_a_node_that_is_killed_before_its_release_makes_one_try_void(three):
     log = (three.federation.folder / "logs/server.log").read_text()
     assert f"node-01, round 1: {Reason.VALUE}" in log
     assert [len(three.own_account(name).releases()) for name in three.names] == [3, 4, 4]
+
+
+def test_a_node_that_never_returns_is_left_out_by_all_others(tmp_path, faults):
+    """Its try is void, the next ones do without it, and everybody pays as promised."""
+    plan = sums_plan(4, missing=1, spare=4, rounds=3, noise="os")
+    with Consortium(tmp_path, plan, "faulty", python=warm.python()) as four:
+        four.start_nodes()
+        settings = four.server(missing="continue", round_seconds=8.0)
+        four.spoil("node-04", "none", "hang")
+        four.federation.begin(settings)
+        own = four.state("node-01") / "ledgers" / f"{plan.label}.jsonl"
+        wait_until(lambda: own.exists() and '"round": 1' in own.read_text())
+        four.federation.processes.kill("node-04")
+        four.federation.wait(watch=False)
+        found = {name: [event.round for event in four.own_account(name).releases()] for name in four.names}
+        log = (four.federation.folder / "logs/server.log").read_text()
+    assert torch.isfinite(weights(settings)).all()
+    assert found.pop("node-04") == [0]
+    assert list(found.values()) == [[0, 1, 1, 2]] * 3
+    assert log.count("is the sum of the others, without node-04") == 2
+    statement = account_run(settings.ledger, settings.model, name=plan.label)
+    assert statement["epsilon"] == pytest.approx(max(promise_of(plan, name).epsilon for name in four.names))
 
 
 def head_plan(rounds: int) -> Plan:
