@@ -237,7 +237,6 @@ STAGES = {
             params={
                 **NAME,
                 "device": "cpu",
-                "settings": asdict(NetworkSettings(**NETWORK)),
                 "cohort_label": LABEL,
             },
         ),
