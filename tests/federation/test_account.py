@@ -67,10 +67,10 @@ class Storm:
         line.away = {name for name in line.hospitals if not calm and self.random.random() < 0.15}
         step, keep = Server.step, Outbox.keep
 
-        def counted(server, messages, number):
+        def counted(server, messages, number, missing):
             (*_, identity) = self.accounts()
             self.averaged[identity, number] = len(messages)
-            step(server, messages, number)
+            step(server, messages, number, missing)
 
         def lossy(store, *arguments):
             if not calm and self.random.random() < 0.1:
