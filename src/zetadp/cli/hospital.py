@@ -113,7 +113,7 @@ def approve(given: argparse.Namespace) -> None:
     from zetadp.federation.flower import approval
     from zetadp.federation.flower.approval import check_terms, invitation
     from zetadp.federation.flower.certificates import read_node_key
-    from zetadp.federation.flower.membership import checked_roster
+    from zetadp.federation.flower.membership import SHORTEST, checked_roster
     from zetadp.federation.flower.settings import HospitalSettings, check_cap
 
     settings = HospitalSettings.read(given.settings)
@@ -125,12 +125,12 @@ def approve(given: argparse.Namespace) -> None:
     if (given.hash is None) != (given.who is None):
         raise UserError("Expected --who and --hash together, found one of them. Nothing is approved.")
     if given.hash is None:
-        also = "" if roster is None else f" --roster-hash {roster.digest[: approval.SHORTEST]}"
+        also = "" if roster is None else f" --roster-hash {roster.digest[:SHORTEST]}"
         print(
             f"{invitation(plan, settings.name, roster)}\n\nThe settings permit {settings.attempts} attempt(s).\n"
             "Nothing is approved yet. If you agree to all of this, run:\n"
             f"  zetadp federation approve {given.settings} --key {given.key} --who 'YOUR NAME' "
-            f"--hash {plan.digest[: approval.SHORTEST]}{also}"
+            f"--hash {plan.digest[:SHORTEST]}{also}"
         )
         return
     with written():

@@ -110,7 +110,7 @@ class Assembly:
             public = "start" in plan.public
 
             def deviation(missing: Collection[str]) -> float:
-                return plan.training.clip * plan.noise_of_mean_without(missing)
+                return plan.training.clip * plan.noise_of_mean(missing)
 
             receiver = Solver(weights, layout, self.solved, deviation=deviation, public=public)
         for name, view in layout.unflatten(receiver.weights.data).items():
@@ -141,9 +141,9 @@ class Assembly:
         if plan.sums is None:
             return messages
         if self.grid is not None and plan.masked:
-            expected = plan.expected - math.fsum(node.expected for node in plan.nodes if node.name in missing)
-            return from_grid(messages, self.grid, expected)
-        shares = torch.tensor([node.expected / plan.expected for node in plan.nodes], device=messages.device)
+            return from_grid(messages, self.grid, plan.expected(missing))
+        whole = plan.expected()
+        shares = torch.tensor([node.expected / whole for node in plan.nodes], device=messages.device)
         return (shares[:, None] * messages).sum(dim=0, keepdim=True)
 
     def header(self) -> dict[str, Any]:
@@ -214,25 +214,20 @@ def mixture_of(plan: Plan, task: Task, inputs: int) -> Mixture:
 
 
 def _grid(plan: Plan, dimension: int) -> Grid | None:
+    if not (plan.exact or plan.masked):
+        return None
     sigmas = [node.noise_multiplier for node in plan.nodes]
+    most_noise, population = max(sigmas), max(node.population for node in plan.nodes)
     if plan.masked:
         # The sum of all nodes has the patients of all, and must have room for the noise of all.
-        grid = Grid.choose(
-            plan.training.clip,
-            noise_multiplier=min(sigmas),
-            most_noise=max(sigmas) * math.sqrt(len(sigmas)),
-            population=plan.people,
-            dimension=dimension,
-        )
-        if grid.noise_scale(min(sigmas)) < LEAST_STEPS:
-            raise UserError(f"Expected shares of noise of at least {LEAST_STEPS} steps of the grid, found less.")
-        return grid
-    if not plan.exact:
-        return None
-    return Grid.choose(
+        most_noise, population = most_noise * math.sqrt(len(sigmas)), plan.people
+    grid = Grid.choose(
         plan.training.clip,
         noise_multiplier=min(sigmas),
-        most_noise=max(sigmas),
-        population=max(node.population for node in plan.nodes),
+        most_noise=most_noise,
+        population=population,
         dimension=dimension,
     )
+    if plan.masked and grid.noise_scale(min(sigmas)) < LEAST_STEPS:
+        raise UserError(f"Expected shares of noise of at least {LEAST_STEPS} steps of the grid, found less.")
+    return grid

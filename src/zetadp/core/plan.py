@@ -23,7 +23,7 @@ from zetadp.core.settings import GAUSSIAN, MixingSettings, OptimiserSettings, Tr
 from zetadp.nn.settings import BY_NOISE, DESCENT, STUDY, NetworkSettings
 from zetadp.privacy.events import COHORT_UNITS, KINDS, Event, sampling_probability
 from zetadp.privacy.kinds import Kind
-from zetadp.privacy.masked import MaskedSum
+from zetadp.privacy.masked import part_of_sum
 from zetadp.privacy.threat import MASKED_SUMS, Sums, Threat
 
 FORMAT = 4
@@ -174,8 +174,8 @@ class Plan:
         names = [node.name for node in self.nodes]
         if not names or len(set(names)) != len(names):
             raise ValueError(f"Expected one node or more, each with a different name, found {names}.")
-        if self.network.taper == BY_NOISE and (self.noise_of_mean or math.isinf(epsilon_value(self.run.epsilon))):
-            beside_signal = self.noise_of_mean / math.sqrt(self.training.rounds) / SIGNAL
+        if self.network.taper == BY_NOISE and (self.noise_of_mean() or math.isinf(epsilon_value(self.run.epsilon))):
+            beside_signal = self.noise_of_mean() / math.sqrt(self.training.rounds) / SIGNAL
             object.__setattr__(self, "network", replace(self.network, taper=float(f"{beside_signal:.4g}")))
         if self.training.noise == "os" and len({node.noise_multiplier > 0 for node in self.nodes}) > 1:
             raise ValueError(
@@ -244,17 +244,11 @@ class Plan:
         """Declared number of units of all nodes."""
         return sum(node.population for node in self.nodes)
 
-    @property
-    def expected(self) -> float:
-        """Expected number of units of all nodes in a round, by which a sum of their messages is divided."""
-        return math.fsum(node.expected for node in self.nodes)
+    def expected(self, missing: Collection[str] = ()) -> float:
+        """Return the expected number of units in a round of all nodes but the missing: the divisor of a masked sum."""
+        return math.fsum(node.expected for node in self._there(missing))
 
-    @property
-    def noise_of_mean(self) -> float:
-        """What `noise_of_mean_without` returns where no node is missing."""
-        return self.noise_of_mean_without(())
-
-    def noise_of_mean_without(self, missing: Collection[str]) -> float:
+    def noise_of_mean(self, missing: Collection[str] = ()) -> float:
         """Return the standard deviation of the noise in the mean of a round's messages, per part, in clipping norms.
 
         Masked sums are divided by the expected number of their nodes' units. Other messages are means of their nodes'
@@ -265,10 +259,13 @@ class Plan:
         missing
             Names of nodes that sent no message.
         """
-        there = [node for node in self.nodes if node.name not in missing]
+        there = self._there(missing)
         if self.sums is not None:
-            return math.hypot(*(node.noise_multiplier for node in there)) / math.fsum(node.expected for node in there)
+            return math.hypot(*(node.noise_multiplier for node in there)) / self.expected(missing)
         return math.hypot(*(node.noise_multiplier / node.expected for node in there)) / len(there)
+
+    def _there(self, missing: Collection[str]) -> list[NodeConstants]:
+        return [node for node in self.nodes if node.name not in missing]
 
     @property
     def masked(self) -> bool:
@@ -320,9 +317,8 @@ class Plan:
             clip=self.clip,
             share=Fraction(1) if mixing is None else mixing.share,
         )
-        if self.sums is not None and node.noise_multiplier:
-            shares = self.sums.shares(len(self.nodes))
-            first = replace(first, kind=MaskedSum(first.sampling_probability, node.noise_multiplier, shares))
+        if self.sums is not None:
+            first = replace(first, kind=part_of_sum(first.kind, self.sums.shares(len(self.nodes))))
         return replace(first, round=round_number, count=self.open_rows)
 
     def events(self, name: str) -> Iterator[Event]:

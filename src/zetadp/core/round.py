@@ -167,8 +167,8 @@ def do_round(
         raise ValueError("Expected a store of messages for noise that cannot be drawn again, found none.")
     weights = phase.weights()
     kind = nodes[0].mechanism.event.kind
-    summed = isinstance(kind, MaskedSum)
-    if isinstance(kind, MaskedSum) and mask is None and len(nodes) < kind.shares:
+    shares = kind.shares if isinstance(kind, MaskedSum) else None
+    if shares is not None and mask is None and len(nodes) < shares:
         raise ValueError(f"Expected masks for a part of a masked sum, or all its nodes, found {len(nodes)} nodes.")
 
     def computed(again: int) -> tuple[list[Draw], ClippedSums]:
@@ -181,7 +181,7 @@ def do_round(
 
         # Each node has its own stream of noise, so the bytes do not depend on the order of the nodes.
         messages = torch.stack(side_by_side(message, nodes, draws, sums))
-        if not summed:
+        if shares is None:
             return messages
         return messages.sum(dim=0, keepdim=True) if mask is None else mask(messages)
 

@@ -202,7 +202,8 @@ class HeadClassifier(nn.Module):
         first = self.factors[0]
         features = images.flatten(1)[:, : self.components] * (self.factors / first)
         real, _ = self.affine(stack(features)).chunk(2, dim=1)
-        return real * first  # type: ignore[no-any-return]
+        scores: Tensor = real * first
+        return scores
 
 
 def build(settings: NetworkSettings, classes: int, size: int, generator: np.random.Generator) -> nn.Module:

@@ -94,7 +94,7 @@ def noise_for_sum(
     releases
         Declared number of sums: the rounds, and the spare tries.
     shares
-        Number of nodes that are relied on to add noise (`zetadp.privacy.masked.Sums.shares`).
+        Number of nodes that are relied on to add noise (`zetadp.privacy.threat.Sums.shares`).
 
     Returns
     -------

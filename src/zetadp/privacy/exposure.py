@@ -20,7 +20,7 @@ from zetadp.privacy.accounting import MOST_RELEASES, Exposure
 from zetadp.privacy.events import COHORT_UNITS, Event, NodeHistory, Unit, histories
 from zetadp.privacy.kinds import Kind, NoisySum
 from zetadp.privacy.ledger import Attempt, read_ledger
-from zetadp.privacy.masked import MaskedSum
+from zetadp.privacy.masked import MaskedSum, part_of_sum
 from zetadp.privacy.threat import CENTRAL_HOLDER, MASKED_SUMS, Audience, NodeRelease, Sums, Threat, effective_noise
 
 
@@ -209,7 +209,7 @@ def declared_run(name: str, header: Mapping[str, Any]) -> Run:
     ]
     if "sums" in header:
         shares = Sums(**header["sums"]).shares(len(header["nodes"]))
-        events = [replace(event, kind=masked(event.kind, shares)) for event in events]
+        events = [replace(event, kind=part_of_sum(event.kind, shares)) for event in events]
     first = run_of(name, Attempt(dict(header), events))
     nodes = {node: history.repeated(first.declared_rounds) for node, history in first.nodes.items()}
     return replace(first, nodes=nodes)
@@ -306,11 +306,6 @@ def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[
                 return None
             seen[name][NoisySum(kind.sampling_probability, noise)] += count - history.unshielded.get(kind, 0)
     return seen
-
-
-def masked(kind: Kind, shares: int) -> Kind:
-    """Return a noisy sum as one of a number of nodes' parts of a masked sum; without noise, the kind as it is."""
-    return MaskedSum(kind.sampling_probability, kind.noise_multiplier, shares) if kind.private else kind
 
 
 def single_messages(exposure: Exposure) -> Counter[Kind]:

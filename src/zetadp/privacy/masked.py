@@ -160,3 +160,8 @@ class MaskedSum(Kind):
         """Return the numbers that define the kind. One unit is not mentioned."""
         found = super().values()
         return found if self.units > 1 else {key: value for key, value in found.items() if key != "units"}
+
+
+def part_of_sum(kind: Kind, shares: int) -> Kind:
+    """Return a noisy sum as one node's part of a masked sum of so many shares; without noise, the kind as it is."""
+    return MaskedSum(kind.sampling_probability, kind.noise_multiplier, shares) if kind.private else kind

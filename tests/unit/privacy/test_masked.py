@@ -245,13 +245,9 @@ def test_a_plan_is_read_as_it_was_written_and_its_numbers_change_noise_and_draws
     PLAN.write(tmp_path / "plan.json")
     assert Plan.read(tmp_path / "plan.json") == PLAN
     others = [replace(PLAN, sums=Sums(*each)) for each in ((0, 1, 2), (1, 0, 2), (1, 1, 3))]
-    assert len({json_of(plan.calibration()) for plan in (PLAN, *others)}) == 4
+    assert len({repr(plan.calibration()) for plan in (PLAN, *others)}) == 4
     assert len({plan.seeding for plan in (PLAN, *others)}) == 4
     assert noise_of_plan(others[2]) > noise_of_plan(PLAN) > noise_of_plan(others[0])
-
-
-def json_of(values) -> str:
-    return repr(values)
 
 
 def test_a_share_is_many_steps_of_any_grid_that_a_plan_can_choose():
@@ -262,7 +258,7 @@ def test_a_share_is_many_steps_of_any_grid_that_a_plan_can_choose():
 
 def test_the_noise_of_the_mean_is_that_of_all_shares():
     plan = PLAN.with_noise(2.0)
-    assert plan.noise_of_mean == pytest.approx(2.0 * 2 / 47.0)
+    assert plan.noise_of_mean() == pytest.approx(2.0 * 2 / 47.0)
     local = replace(plan, threat="local", sums=None)
-    assert local.noise_of_mean == pytest.approx(math.hypot(1.0, 1.0, 2 / 40, 2 / 3) / 4)
+    assert local.noise_of_mean() == pytest.approx(math.hypot(1.0, 1.0, 2 / 40, 2 / 3) / 4)
     assert Counter(plan.mechanisms("a")).total() == 22

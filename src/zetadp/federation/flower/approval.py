@@ -20,15 +20,13 @@ from zetadp.core.plan import NodeConstants, Plan
 from zetadp.core.promise import OWN_DELTA, Promise, check_promise, promise_of
 from zetadp.core.settings import GAUSSIAN, NO_EXACT_DIRECTION
 from zetadp.federation.flower.certificates import check_signature, read_node_key, signature
-from zetadp.federation.flower.membership import checked_roster
+from zetadp.federation.flower.membership import SHORTEST, checked_roster
 from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.federation.masks import Roster
 from zetadp.nn.settings import DESCENT, MIXED_ROWS
 from zetadp.privacy import accounting
 from zetadp.privacy.risk import Risk, percent_up
 
-SHORTEST = 12
-"""Fewest digits of a plan's hash that name it."""
 KEYS = {"node", "plan", "roster", "attempts", "who", "date", "signature"}
 TEN = 10
 """Number of candidates in the sentence about the chance of a right guess."""

@@ -145,7 +145,9 @@ class Hospital:
 
     def _fresh(self, training: str, number: int, attempt: int) -> FreshValue:
         """Return a fresh value for a try, which replaces the one that is held."""
-        value = fresh_value(self.roster, self.settings.name, self.key, training, number, attempt)  # type: ignore[arg-type]
+        assert self.roster is not None  # as in `exchange`
+        assert self.key is not None  # checked when this object was made
+        value = fresh_value(self.roster, self.settings.name, self.key, training, number, attempt)
         self._held = ((training, number, attempt), value)
         return value
 

@@ -17,13 +17,13 @@ from zetadp.core.plan import Plan
 from zetadp.federation.flower.certificates import Credentials, make_agreement_key, read_agreement_key, read_node_key
 from zetadp.federation.masks import Member, Roster
 
-SHORT = 12
-"""Digits of a plan's hash in the name of an agreement key's file."""
+SHORTEST = 12
+"""Fewest digits of a hash that name a plan or a roster, also in names of files."""
 
 
 def agreement_file(key: Path, plan: Plan) -> Path:
     """Return the file of a node's agreement key for a plan, which lies beside its signing key."""
-    return key.with_name(f"{key.stem}.{plan.digest[:SHORT]}.agreement.key")
+    return key.with_name(f"{key.stem}.{plan.digest[:SHORTEST]}.agreement.key")
 
 
 def make_member(plan: Plan, name: str, key: Path, folder: Path) -> Path:

@@ -25,7 +25,7 @@ from zetadp.privacy.ledger import Ledger
 logger = logging.getLogger(__name__)
 
 FARTHEST_SUM = 1 << 62
-"""No sum of messages is that large (`zetadp.privacy.masked.Sums.check_room`), and masks that do not cancel are."""
+"""No sum of messages is that large (`zetadp.privacy.threat.Sums.check_room`), and masks that do not cancel are."""
 
 
 class SummingCoordinator(Coordinator):
