@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zetadp.audit.inversion import ATTACKS, SEED, Message, Rebuilt, Search, frame, guessed, rebuild, sheet
-from zetadp.audit.spread import spread
+from zetadp.audit.suite import spread
 from zetadp.base.epsilon import epsilon_label, epsilon_shown, epsilon_value
 from zetadp.base.storage import write_text
 from zetadp.base.workflow import run

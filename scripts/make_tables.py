@@ -7,8 +7,8 @@ from zetadp.base.storage import read_json, write_text
 from zetadp.base.workflow import run
 from zetadp.report import rendering, tables
 from zetadp.report.notes import notes
-from zetadp.report.page import to_html
 from zetadp.report.provenance import origin, seeds_shown
+from zetadp.report.rendering import to_html
 
 
 def main(

@@ -29,7 +29,7 @@ from zetadp.privacy import register
 from zetadp.privacy.book import Book
 from zetadp.privacy.chain import START, Link, follow
 from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.secret import REGISTER
+from zetadp.privacy.register import REGISTER
 
 PLAN = make_plan(rounds=3, noise="os")
 NAME = "node-02"

@@ -43,7 +43,7 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager
 import zetadp.opacus
 from zetadp.opacus.engine import PrivacyEngine
 from zetadp.opacus.gradients import ComplexGradSampleModule
-from zetadp.opacus.refusals import check_network
+from zetadp.opacus.optimizer import check_network
 
 # PyTorch says so of every network whose input needs no gradient, which is every network here.
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")

@@ -4,24 +4,67 @@ from __future__ import annotations
 
 import logging
 import math
+import multiprocessing
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
+import torch
 
 from zetadp.audit.canary import Audited
 from zetadp.audit.detection import FALSE_ALARM, AuditResult, Trials, power_of, trials_for_curve
 from zetadp.audit.many_rounds import audit_training, error_rates
 from zetadp.audit.one_round import audit_one_round, one_round_rates
 from zetadp.audit.settings import LEAST_TRIALS, AuditSettings
-from zetadp.audit.spread import spread
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.tables import MISSING, Sheet
+from zetadp.base.workflow import PROGRESS
 from zetadp.privacy.accounting import Exposure
 from zetadp.privacy.kinds import NoisySum
+
+progress = logging.getLogger(PROGRESS)
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+
+def spread(
+    work: Callable[[Job], Result], jobs: Sequence[Job], processes: int, name: Callable[[Result], str]
+) -> list[Result]:
+    """Return the result of ``work`` for every job, in the order of the jobs.
+
+    Parameters
+    ----------
+    work
+        A function that other processes can import: a function of a module, or a partial of one.
+    jobs
+        Arguments of the calls.
+    processes
+        Number of processes. With one, the jobs run in this process.
+    name
+        Returns the name of a result for the log.
+    """
+    if processes == 1:
+        return [_told(work(job), number, len(jobs), name) for number, job in enumerate(jobs, start=1)]
+    # A server that has imported PyTorch once and runs no thread can be forked safely and quickly.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    with ProcessPoolExecutor(processes, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        waiting = [pool.submit(work, job) for job in jobs]
+        for number, done in enumerate(as_completed(waiting), start=1):
+            _told(done.result(), number, len(jobs), name)
+        return [each.result() for each in waiting]
+
+
+def _told(result: Result, number: int, of: int, name: Callable[[Result], str]) -> Result:
+    progress.info("attack %d of %d: %s", number, of, name(result))
+    return result
+
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from zetadp.base.validation import UserError
 from zetadp.cli import federation, hospital, privacy
 from zetadp.cli.helping import command, option, share
-from zetadp.cli.release import release, statement
-from zetadp.cli.runs import budget, risk, verify
+from zetadp.cli.runs import budget, release, risk, statement, verify
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -34,7 +34,7 @@ from zetadp.core.round import do_round, items_in_a_pass
 from zetadp.core.settings import Performance
 from zetadp.core.task import Classification, is_packaged
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.secret import Secret
+from zetadp.privacy.register import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

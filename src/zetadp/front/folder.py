@@ -21,7 +21,7 @@ from zetadp.core.plan import Plan
 from zetadp.front.figures import Statement
 from zetadp.privacy.book import note_people, read_ledgers
 from zetadp.privacy.budget import Cap, Permission
-from zetadp.privacy.secret import Secret
+from zetadp.privacy.register import Secret
 from zetadp.privacy.statement import last_statement
 from zetadp.privacy.verification import RUN, SEAL, SEALED, seal
 

@@ -17,7 +17,7 @@ from zetadp.front.private import check_constants, check_numbers
 from zetadp.front.promise import shown, spent_with, with_earlier
 from zetadp.front.records import Records
 from zetadp.privacy.book import note_people
-from zetadp.privacy.secret import Secret
+from zetadp.privacy.register import Secret
 from zetadp.rows.release import ReleaseSettings, release_features
 
 

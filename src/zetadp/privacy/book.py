@@ -21,8 +21,7 @@ from zetadp.privacy import register
 from zetadp.privacy.events import Event
 from zetadp.privacy.exposure import Run, named, runs_of
 from zetadp.privacy.ledger import Attempt, LostError, fault_of, read_ledger
-from zetadp.privacy.register import Register
-from zetadp.privacy.secret import NAME, RECORDS, REGISTER, Secret
+from zetadp.privacy.register import NAME, RECORDS, REGISTER, Register, Secret
 
 LOCK = "cap.lock"
 """Lock file of a folder. Only one attempt starts at a time, so two attempts cannot both use the same room."""

@@ -25,8 +25,7 @@ from zetadp.base.validation import UserError, shown
 from zetadp.privacy import register
 from zetadp.privacy.chain import START, BrokenChainError, Link, follow
 from zetadp.privacy.events import Event
-from zetadp.privacy.register import Register
-from zetadp.privacy.secret import REGISTER
+from zetadp.privacy.register import REGISTER, Register
 
 FORMAT = 2
 """Version of a ledger's lines. There is one: a ledger of another format is refused."""

@@ -11,8 +11,7 @@ from zetadp.base.tables import MISSING, Sheet
 from zetadp.core.task import Words
 from zetadp.privacy.threat import MASKED_SUMS, PERSONS, arm_shown
 from zetadp.report import notes
-from zetadp.report.page import filled
-from zetadp.report.rendering import to_markdown
+from zetadp.report.rendering import filled, to_markdown
 from zetadp.report.tables import is_simulated
 
 FALSE_ALARM = 0.01

@@ -15,9 +15,8 @@ from zetadp.base.storage import read_json, write_text
 from zetadp.base.tables import Sheet
 from zetadp.base.validation import UserError
 from zetadp.privacy.threat import arm_shown
-from zetadp.report.page import Section, page_html
 from zetadp.report.provenance import KEYS
-from zetadp.report.rendering import accuracy_sheet
+from zetadp.report.rendering import Section, accuracy_sheet, page_html
 from zetadp.report.tables import is_simulated, metric_shown
 
 FIGURE = "accuracy.svg"

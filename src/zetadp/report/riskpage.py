@@ -19,7 +19,7 @@ from zetadp.privacy.risk import CANDIDATES, DELTAS, DRAWN, FALSE_ALARMS, Risk, p
 from zetadp.privacy.threat import Unit
 from zetadp.privacy.wording import does_not_cover
 from zetadp.report.figurestyle import WIDTH, figure_style, panel_grid, save_svg, set_title
-from zetadp.report.page import Section, page_html, page_markdown
+from zetadp.report.rendering import Section, page_html, page_markdown
 
 TEN = 10
 """Number of candidates in the first sentence."""

@@ -22,7 +22,7 @@ from zetadp.audit.inversion import (
     whitened_kspace,
     with_what_whitening_loses,
 )
-from zetadp.audit.spread import spread
+from zetadp.audit.suite import spread
 from zetadp.base.tensors import Layout
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn.models import NetworkSettings, build

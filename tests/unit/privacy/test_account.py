@@ -20,8 +20,7 @@ from zetadp.privacy.budget import Permission
 from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.register import Register
-from zetadp.privacy.secret import Secret
+from zetadp.privacy.register import Register, Secret
 
 ROUNDS = 4
 HEADER = {

@@ -9,8 +9,16 @@ from run_builder import write_run
 from zetadp.base.tables import Sheet
 from zetadp.base.validation import UserError
 from zetadp.report.notes import notes
-from zetadp.report.page import Section, page_html, page_markdown, to_html
-from zetadp.report.rendering import accuracy_sheet, to_csv, to_markdown, to_text
+from zetadp.report.rendering import (
+    Section,
+    accuracy_sheet,
+    page_html,
+    page_markdown,
+    to_csv,
+    to_html,
+    to_markdown,
+    to_text,
+)
 from zetadp.report.tables import collect, table1
 
 TOTAL = {"statement": "4 private run(s) together: (4.05, 0.001) & more."}
