@@ -12,6 +12,7 @@ from zetadp.core.plan import Plan
 from zetadp.privacy import accounting
 from zetadp.privacy.calibration import noise_for_nodes, noise_for_sum
 from zetadp.privacy.exposure import single_messages
+from zetadp.privacy.threat import IF_HIDDEN
 
 OWN_DELTA = 1e-3
 """The largest delta at which a hospital judges a plan, unless the hospital itself writes another."""
@@ -84,7 +85,7 @@ class Promise:
         if self.images > 1:
             text += f"; for a patient with all {self.images} images {rounded_up(self.person)}"
         if self.alone is not None:
-            text += f"; as long as masks hide single messages, without them {rounded_up(self.alone)}"
+            text += f"; {IF_HIDDEN}, without them {rounded_up(self.alone)}"
         return text
 
 
@@ -157,9 +158,10 @@ def check_promise(
         total = promise_of(plan, name, attempts, delta).person
         if total > most_epsilon:
             times = "one training" if attempts == 1 else f"{attempts} trainings"
+            condition = f", {IF_HIDDEN}" if plan.masked else ""
             raise UserError(
                 f"Expected a plan that costs a patient of {name} at most epsilon {most_epsilon:g} in {times}, as "
-                f"most_epsilon says, found {rounded_up(total)} at delta {delta:g}."
+                f"most_epsilon says, found {rounded_up(total)} at delta {delta:g}{condition}."
             )
     return found
 

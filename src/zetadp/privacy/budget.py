@@ -14,6 +14,7 @@ from zetadp.privacy.book import Book, held
 from zetadp.privacy.events import Event
 from zetadp.privacy.exposure import Run, declared_run, named, runs_of, total
 from zetadp.privacy.ledger import Ledger, begun, protected_attempts, read_ledger
+from zetadp.privacy.threat import IF_HIDDEN
 
 
 class CapError(UserError):
@@ -38,7 +39,7 @@ class Cap:
     The cap and the total are one computation: what `zetadp.privacy.exposure.total` says of `Book.runs`, shared patients
     of other cohorts included. Before an attempt starts, its declared cost is added. An attempt does not declare
     repeated releases of a round, so the total is computed again before each of them. If it exceeds the cap, nothing is
-    recorded or released. In a cohort of records, the cap is for one record.
+    recorded or released. In a cohort of records, the cap is for one record. Masked sums count as the server sees them.
 
     Attributes
     ----------
@@ -101,11 +102,13 @@ class Cap:
         CapError
             If they exceed it, for example because the cap was lowered after the attempt had started.
         """
-        found = total(self._book(ledger).runs(about=ledger), self.delta)
+        runs = self._book(ledger).runs(about=ledger)
+        found = total(runs, self.delta)
         if found > self.epsilon:
             raise CapError(
                 f"The runs recorded in {ledger.parent} cost their patients epsilon {rounded_up(found)} at delta "
-                f"{self.delta:g} when they are finished. The cap is {self.epsilon:g}. The run does not continue."
+                f"{self.delta:g} when they are finished{_condition(runs)}. The cap is {self.epsilon:g}. The run does "
+                "not continue."
             )
 
     def check_again(self, ledger: Ledger, events: Sequence[Event]) -> None:
@@ -139,9 +142,14 @@ class Cap:
         if found > self.epsilon:
             raise CapError(
                 f"{what} would bring the total of all runs on these patients from epsilon "
-                f"{rounded_up(total(before, self.delta))} to {rounded_up(found)} at delta {self.delta:g}. The cap is "
-                f"{self.epsilon:g}. Nothing was released."
+                f"{rounded_up(total(before, self.delta))} to {rounded_up(found)} at delta {self.delta:g}"
+                f"{_condition(after)}. The cap is {self.epsilon:g}. Nothing was released."
             )
+
+
+def _condition(runs: Sequence[Run]) -> str:
+    """Return what a total depends on: masked sums count as the server sees them."""
+    return f", {IF_HIDDEN}" if any(run.sums for run in runs) else ""
 
 
 class RunCap(Cap):

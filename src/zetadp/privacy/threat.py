@@ -31,6 +31,8 @@ CENTRAL_HOLDER = "central"
 NOTHING_HIDDEN = "None: no noise was added, and nothing is hidden from anybody."
 """Text that replaces the assumptions of a run without noise."""
 
+IF_HIDDEN = "as long as masks hide single messages"
+"""What an epsilon of masked sums depends on, for messages that limit it."""
 
 LEAST_SHARES = 2
 """Fewest honest shares of noise in a sum. With one, a sum would be no better than a message with local noise."""

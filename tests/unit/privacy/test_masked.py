@@ -15,10 +15,11 @@ from scipy.stats import norm
 
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.promise import noise_of_plan, promise_of
+from zetadp.core.promise import check_promise, noise_of_plan, promise_of
 from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting, gaussian
+from zetadp.privacy.budget import Cap, CapError
 from zetadp.privacy.calibration import noise_for_epsilon, noise_for_sum
 from zetadp.privacy.events import Event, histories, kind_from_json
 from zetadp.privacy.exposure import Run, declared, declared_run, over_runs, run_of, seen_by
@@ -262,3 +263,14 @@ def test_the_noise_of_the_mean_is_that_of_all_shares():
     local = replace(plan, threat="local", sums=None)
     assert local.noise_of_mean() == pytest.approx(math.hypot(1.0, 1.0, 2 / 40, 2 / 3) / 4)
     assert Counter(plan.mechanisms("a")).total() == 22
+
+
+def test_limits_that_a_masked_sum_would_exceed_say_which_figure_they_bind(tmp_path):
+    plan, words = PLAN.with_noise(noise_of_plan(PLAN)), "as long as masks hide single messages"
+    with pytest.raises(UserError, match=rf"most_epsilon says, found .*, {words}\."):
+        check_promise(plan, "c", most_epsilon=1.0)
+    with pytest.raises(CapError, match=rf"to \S+ at delta 0.001, {words}\. The cap is 1\."):
+        Cap(1.0, DELTA).check_plan(tmp_path / "run.jsonl", plan.header())
+    local = replace(plan, threat="local", sums=None)
+    with pytest.raises(CapError, match=r"to \S+ at delta 0.001\. The cap is 1\."):
+        Cap(1.0, DELTA).check_plan(tmp_path / "run.jsonl", local.header())
