@@ -2,7 +2,8 @@
 
 A step includes everything from images on the device to updated weights: loss, gradient and optimiser. The private step
 also includes one clipped gradient per patient, sums, and noise for every node. It is the library's own step, and its
-passes are as large as in training. The floor is the fastest non-private step that we can write, in passes of the same
+passes are as large as in training. It is compiled if that is quicker, as training chooses in long runs
+(`zetadp.core.compiling`). The floor is the fastest non-private step that we can write, in passes of the same
 size. There are three candidates: the library's layers, the explicit weight gradients of the private step, and complex
 normalisation compiled by PyTorch. Two further steps are timed for comparison: real and imaginary parts stacked with
 ordinary automatic differentiation, and PyTorch's complex64.
@@ -31,10 +32,9 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -50,8 +50,7 @@ from zetadp.core.round import Phase, items_in_a_pass, side_by_side
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.nn.normalisation import ComplexGroupNorm, plain_norm, scale_and_shift
-from zetadp.nn.stacked import ordinary_operations
+from zetadp.nn.stacked import compiled_operations, ordinary_operations
 from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.contributions import Contributors, Gradient
 from zetadp.privacy.seeded_noise import noisy_mean
@@ -174,26 +173,10 @@ class Bench:
         self.server.step(torch.stack(messages), 0)
 
 
-def with_compiled_norms(step: Callable[[int], None], chunk: int) -> None:
-    """Take a step with the complex normalisation, forward and backward, compiled by PyTorch for each shape.
-
-    Convolutions, activations and pooling stay as they are: compiled, activations are slower than those written out.
-    """
-
-    def forward(module: ComplexGroupNorm, x: Tensor) -> Tensor:
-        # Copies, because PyTorch cannot compile what are views of complex weights.
-        parts = [part.clone() for part in scale_and_shift(module, len(x))]
-        return _compiled_norm()(x, module.groups, module.epsilon, parts)
-
-    with patch.object(ComplexGroupNorm, "forward", forward):
+def compiled(step: Callable[[int], None], chunk: int) -> None:
+    """Take a step with the complex normalisation compiled by PyTorch, as training does in long runs."""
+    with compiled_operations():
         step(chunk)
-
-
-@cache
-def _compiled_norm() -> Callable[..., Tensor]:
-    torch._dynamo.config.recompile_limit = 64  # every shape is a program of its own
-    compiled: Callable[..., Tensor] = torch.compile(plain_norm, dynamic=False)
-    return compiled
 
 
 def by_ordinary_operations(model: nn.Module, images: Tensor) -> Tensor:
@@ -258,7 +241,7 @@ def _walk(
     return x
 
 
-def steps_of(bench: Bench, chunk: int, *, compiled: bool) -> dict[str, Step]:
+def steps_of(bench: Bench, chunk: int, *, compiles: bool) -> dict[str, Step]:
     """Return all steps to be timed, by name: floors, the private step, and others, in passes of ``chunk`` images."""
     steps: dict[str, Step] = {
         "floor": partial(bench.non_private, bench.model, chunk),
@@ -267,9 +250,9 @@ def steps_of(bench: Bench, chunk: int, *, compiled: bool) -> dict[str, Step]:
         "plain stacked": partial(bench.non_private, partial(by_ordinary_operations, bench.model), chunk),
         "native complex64": partial(bench.non_private, partial(native, bench.model), chunk),
     }
-    if compiled:
-        steps["floor compiled"] = partial(with_compiled_norms, partial(bench.non_private, bench.model), chunk)
-        steps["private compiled"] = partial(with_compiled_norms, bench.private, chunk)
+    if compiles:
+        steps["floor compiled"] = partial(compiled, partial(bench.non_private, bench.model), chunk)
+        steps["private compiled"] = partial(compiled, bench.private, chunk)
     return steps
 
 
@@ -314,9 +297,10 @@ def timed(
 
 
 def finalists(tried: dict[str, np.ndarray]) -> list[str]:
-    """Return the names of the quickest floors, given seconds of a few turns, and of the private step."""
+    """Return the names of the quickest floors, given seconds of a few turns, and of the quicker private step."""
     # With few turns, the minimum is more reliable than the median: disturbances only make a step longer.
-    return [*sorted(floors(tried), key=lambda name: float(tried[name].min()))[:FINALISTS], "private"]
+    order = sorted(tried, key=lambda name: float(tried[name].min()))
+    return [*floors(order)[:FINALISTS], next(name for name in order if name.startswith("private"))]
 
 
 def floors(names: Iterable[str]) -> list[str]:
@@ -363,7 +347,7 @@ def measure_times(task: str) -> None:
     torch.set_num_threads(threads)
     device = torch.device(kind)
     bench = Bench.make(NETWORKS[network], patients, images, device)
-    steps = steps_of(bench, bench.pass_size(), compiled=True)
+    steps = steps_of(bench, bench.pass_size(), compiles=True)
     times = timed({name: steps[name] for name in names}, repetitions, device, CLOCKS[clock], WARM)
     print(json.dumps(np.stack([times[name] for name in names], axis=1).tolist()))
 
@@ -411,7 +395,7 @@ def measure_memory(task: str) -> None:
     small = Bench.make(NETWORKS[network], 1, 4, torch.device(device))
     small.private(4)
     small.non_private(small.model, 4)
-    print(added_memory(steps_of(bench, chunk, compiled=False)[kind], torch.device(device)))
+    print(added_memory(steps_of(bench, chunk, compiles=False)[kind], torch.device(device)))
 
 
 def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, device: torch.device) -> dict[str, object]:
@@ -419,7 +403,7 @@ def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, dev
     bench = Bench.make(NETWORKS[network], *case, device)
     check_equal(bench)
     chunk = bench.pass_size()
-    steps = steps_of(bench, chunk, compiled=not chosen.no_compile)
+    steps = steps_of(bench, chunk, compiles=not chosen.no_compile)
     if device.type == "cuda":
         steps = affordable(steps)
     tried = timed(steps, chosen.tries, device, CLOCKS[chosen.clock])
@@ -432,7 +416,7 @@ def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, dev
     for name in names:
         print(f"  {name:28} {1e3 * middles[name]:9.1f} ms  ({len(times)} processes of {times.shape[1]})", flush=True)
     floor = min(floors(names), key=middles.__getitem__)
-    times = times[:, :, [names.index(floor), names.index("private")]]
+    times = times[:, :, [names.index(floor), len(names) - 1]]
     middle, low, high = ratio(times)
     floor_ms, private_ms = 1e3 * np.median(times, axis=(0, 1))
     memory = float("nan")
@@ -445,6 +429,7 @@ def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, dev
         "threads": chosen.threads,
         "clock": chosen.clock,
         "floor": floor,
+        "private": names[-1],
         "chunk": chunk,
         "processes": chosen.processes,
         "floor_ms": round(float(floor_ms), 2),

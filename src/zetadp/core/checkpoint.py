@@ -40,6 +40,8 @@ class Checkpoint:
         Number of contributions so far that were not finite; zero where noise protects real patients.
     secret
         Name of the secret that keyed the fingerprint; empty if the fingerprint depends on no private data.
+    compiled
+        Whether the private step is compiled (`zetadp.core.compiling`); None before it is decided.
     """
 
     round: int
@@ -49,6 +51,7 @@ class Checkpoint:
     ledger_head: str
     not_finite: int = 0
     secret: str = ""
+    compiled: bool | None = None
 
     def save(self, path: Path) -> None:
         """Write the checkpoint, whole or not at all."""
@@ -59,6 +62,7 @@ class Checkpoint:
             "ledger_head": self.ledger_head,
             "not_finite": self.not_finite,
             "secret": self.secret,
+            "compiled": self.compiled,
         }
         tensors = {key: value.detach().cpu().contiguous() for key, value in self.state.items()}
         save_tensors(path, tensors, content)
@@ -75,6 +79,7 @@ class Checkpoint:
             ledger_head=content["ledger_head"],
             not_finite=content["not_finite"],
             secret=content["secret"],
+            compiled=content["compiled"],
         )
 
     def check(self, path: Path, ledger: Ledger, secret: str) -> None:

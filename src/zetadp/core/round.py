@@ -208,6 +208,12 @@ def _repeatable(nodes: Sequence[Node]) -> bool:
     return all(node.mechanism.repeatable for node in nodes)
 
 
+def draws_must_not_show(nodes: Sequence[Node]) -> bool:
+    """Return whether passes must not depend on who was drawn: where draws are secret and not of everybody."""
+    events = [node.mechanism.event for node in nodes]
+    return not (_repeatable(nodes) or all(event.expected == event.population for event in events))
+
+
 def _clipped_sums(phase: Phase, nodes: Sequence[Node], records: Records, draws: Sequence[Draw]) -> ClippedSums:
     """Sum the clipped contributions of the drawn units, node by node."""
     chunk = phase.chunk or items_in_a_pass(phase, records.inputs)
@@ -215,9 +221,7 @@ def _clipped_sums(phase: Phase, nodes: Sequence[Node], records: Records, draws: 
         return _mixed_sums(phase, nodes, records, draws, chunk)
     nobody = len(nodes)  # the sum of units that were not drawn, which no node releases
     groups = [np.full(len(draw.members), place) for place, draw in enumerate(draws)]
-    if not (
-        _repeatable(nodes) or all(node.mechanism.event.expected == node.mechanism.event.population for node in nodes)
-    ):
+    if draws_must_not_show(nodes):
         # The last bits of a contribution depend on the shape of its pass, so the shape must not depend on the draw.
         if chunk >= CHEAP:
             groups = [np.full(node.mechanism.event.population, nobody) for node in nodes]

@@ -148,7 +148,10 @@ class PrivateRun:
                 self._place.files(self.plan, self._most),
                 model=copy.deepcopy(self.model),
                 task=self.task,
-                performance=Performance(evaluate_every=self.plan.training.rounds),
+                performance=Performance(
+                    evaluate_every=self.plan.training.rounds,
+                    compile="auto" if self.plan.training.noise == "os" else "never",  # a simulation repeats its bits
+                ),
                 after_round=self._after,
             )
         self.model = result.model.requires_grad_(requires_grad=False)

@@ -12,7 +12,8 @@ shift, one for each image.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +22,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from zetadp.nn.layers import per_image
-from zetadp.nn.stacked import blocks, complex_too, merged, ordinary, split
+from zetadp.nn.stacked import blocks, compiled, complex_too, merged, ordinary, split
 from zetadp.privacy.contributions import unit_layer
 
 
@@ -70,7 +71,13 @@ class ComplexGroupNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise stacked images of shape (image, 2 * channel, row, column)."""
         if ordinary():
-            return plain_norm(x, self.groups, self.epsilon, scale_and_shift(self, len(x)))
+            return plain_norm(x, self.groups, self.epsilon, _scale_and_shift(self, len(x)))
+        if compiled():
+            # Copies, because PyTorch cannot compile what are views of complex weights.
+            parts = [part.clone() for part in _scale_and_shift(self, len(x))]
+            for each in (x, *parts):
+                torch._dynamo.maybe_mark_dynamic(each, 0)  # one program serves any number of images
+            return _compiled_norm()(x, self.groups, self.epsilon, parts)
         scale, shift = (torch.view_as_real(per_image(p, len(x), 1)) for p in (self.scale, self.shift))
         out: Tensor = _Whitened.apply(x, scale, shift, self.groups, self.epsilon)[0]  # type: ignore[no-untyped-call]
         return out
@@ -92,16 +99,27 @@ def plain_norm(x: Tensor, groups: int, epsilon: float, parts: Sequence[Tensor]) 
     grouped = x.view(len(x), 2, groups, -1)
     n = grouped.shape[-1]
     real, imaginary = (grouped - grouped.mean(dim=-1, keepdim=True)).unbind(1)
-    a, b = (part.square().sum(-1, keepdim=True) / (n - 1) + epsilon for part in (real, imaginary))
+    var_real, var_imaginary = (part.square().sum(-1, keepdim=True) / (n - 1) for part in (real, imaginary))
     c = (real * imaginary).sum(-1, keepdim=True) / (n - 1)
-    s = torch.sqrt(a * b - c * c)
+    a, b = var_real + epsilon, var_imaginary + epsilon
+    # As in `_Root.of`: rounding cannot make it zero or negative.
+    s = torch.sqrt((var_real * var_imaginary - c * c).clamp_min(0) + epsilon * (var_real + b))
     k = 1 / (s * torch.sqrt(a + b + 2 * s))
     real, imaginary = ((b + s) * k * real - c * k * imaginary), ((a + s) * k * imaginary - c * k * real)
     real, imaginary = (p.view(len(x), -1, *x.shape[2:]) for p in (real, imaginary))
     return torch.cat((g * real - h * imaginary + left, h * real + g * imaginary + right), dim=1)
 
 
-def scale_and_shift(module: ComplexGroupNorm, images: int) -> tuple[Tensor, ...]:
+@cache
+def _compiled_norm() -> Callable[..., Tensor]:
+    """Return `plain_norm`, which PyTorch compiles once for each size of images."""
+    torch._dynamo.config.recompile_limit = 64
+    torch._inductor.config.compile_threads = 1  # no helper processes
+    compiled: Callable[..., Tensor] = torch.compile(plain_norm)
+    return compiled
+
+
+def _scale_and_shift(module: ComplexGroupNorm, images: int) -> tuple[Tensor, ...]:
     """Return real and imaginary parts of a layer's scale and shift, for `plain_norm`."""
     spread = (per_image(p, images, 1)[..., None, None] for p in (module.scale, module.shift))
     return tuple(part for z in spread for part in (z.real, z.imag))

@@ -4,8 +4,9 @@ A complex tensor of shape (image, channel, ...) becomes a real tensor of shape (
 first. One real convolution or matrix product with the block weight ``[[A, -B], [B, A]]`` then replaces a complex one
 with weight ``A + iB``. It is two to three times as fast as PyTorch's complex64 operators (measured).
 
-Layers take complex tensors too and then return complex ones (`complex_too`). `ordinary_operations` chooses between two
-ways of computing the same numbers. `blocks`, `merged` and `split` serve functions that treat every image by itself.
+Layers take complex tensors too and then return complex ones (`complex_too`). `ordinary_operations` and
+`compiled_operations` choose between ways of computing the same numbers. `blocks`, `merged` and `split` serve functions
+that treat every image by itself.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from torch import Tensor
 
 BLOCK = 1 << 19
 """Approximate numbers in one block on a CPU; a block has at least one image. On a GPU all images are one block."""
-_ordinary = False
+ORDINARY, COMPILED = "ordinary", "compiled"
+_way = "written out"
 
 
 def stack(z: Tensor) -> Tensor:
@@ -75,17 +77,39 @@ def ordinary_operations() -> Iterator[None]:
 
     Otherwise some layers have hand-written backward passes, which can be differentiated only once.
     """
-    global _ordinary
-    before, _ordinary = _ordinary, True
+    with _computed(ORDINARY):
+        yield
+
+
+@contextmanager
+def compiled_operations() -> Iterator[None]:
+    """Let PyTorch compile the complex normalisation, forward and backward, in a block; it needs a C++ compiler.
+
+    The first call for a shape of images takes many seconds, the others less time than without. Numbers are the same up
+    to rounding. `torch.vmap` cannot map what is compiled.
+    """
+    with _computed(COMPILED):
+        yield
+
+
+@contextmanager
+def _computed(way: str) -> Iterator[None]:
+    global _way
+    before, _way = _way, way
     try:
         yield
     finally:
-        _ordinary = before
+        _way = before
 
 
 def ordinary() -> bool:
     """Return whether layers use ordinary operations (`ordinary_operations`)."""
-    return _ordinary
+    return _way == ORDINARY
+
+
+def compiled() -> bool:
+    """Return whether layers are compiled where that is quicker (`compiled_operations`)."""
+    return _way == COMPILED
 
 
 def blocks(x: Tensor, size: int | None = None) -> Iterator[slice]:

@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -245,6 +246,21 @@ def test_how_one_looks_saves_and_fits_into_memory_does_not_stop_a_resume(paths, 
     rounds = []
     trained(paths, how=replace(OFTEN, **change), after_round=lambda done, _: rounds.append(done))
     assert rounds == [4, 5]
+
+
+def test_a_run_that_continues_is_compiled_as_it_was_begun(paths, monkeypatch):
+    wishes = []
+
+    def decide(wish, *_):
+        wishes.append(wish)
+        return wish != "never"
+
+    monkeypatch.setattr(zetadp.core.training, "is_compiled", decide)
+    monkeypatch.setattr(zetadp.core.training, "compiled_operations", nullcontext)
+    with pytest.raises(KilledError):
+        trained(paths, how=replace(OFTEN, compile="auto"), after_round=stop_after(3))
+    trained(paths)
+    assert wishes == ["auto", "always"]
 
 
 def test_a_checkpoint_is_written_only_as_often_as_asked(paths):
