@@ -155,6 +155,18 @@ def test_a_node_that_released_last_and_was_never_heard_again_is_counted_in_full(
     assert sum(declared(histories(account.releases())["node-02"], plan.training.rounds).values()) >= len(own.releases())
 
 
+def test_a_release_that_the_server_learns_of_after_its_round_credits_nobody_with_its_noise(tmp_path):
+    plan = make_plan(rounds=3)
+    line = DirectLine([make_hospital(plan, place, tmp_path) for place in range(3)])
+    line.tamper = lambda request, reply: None if (reply.name, request.round) == ("node-02", 1) else reply
+    coordinator(plan, line, tmp_path, POLICIES["continue"]).run()
+    (account,) = read_ledger(tmp_path / "server/ledger.jsonl")
+    releases = [(event.node, event.round) for event in account.releases()]
+    assert [releases.count(("node-02", number)) for number in range(3)] == [1, 2, 1]
+    for node in ("node-01", "node-03"):  # the average of that round lacked one node's noise
+        assert sum(histories(account.releases())[node].unshielded.values()) == 1
+
+
 def test_a_training_given_up_while_the_first_answers_were_lost_is_counted(tmp_path):
     plan = make_plan()
     line = DirectLine([make_hospital(plan, place, tmp_path, attempts=2) for place in range(3)])
