@@ -38,7 +38,7 @@ from zetadp.base.device import keep_freed_memory
 from zetadp.base.storage import write_text
 from zetadp.base.tensors import Layout
 from zetadp.core.outbox import Outbox
-from zetadp.core.records import Node, Records, items_of
+from zetadp.core.records import LabelledItems, Node, items_of
 from zetadp.core.round import Phase, do_round
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
@@ -93,7 +93,7 @@ class Federation:
         self.server = Server(start, OptimiserSettings(), 1000)
         shape = (RECORDS, images, side, side)
         values = torch.complex(*(torch.from_numpy(random.standard_normal(shape, dtype=np.float32)) for _ in range(2)))
-        self.records = Records.stacked(values.unsqueeze(2), torch.arange(4).repeat_interleave(images // 4))
+        self.records = LabelledItems.stacked(values.unsqueeze(2), torch.arange(4).repeat_interleave(images // 4))
         self.ledger = Ledger(folder / "ledger.jsonl")
         self.ledger.start({"benchmark": "growth"})
         own = [range(place, patients, nodes) for place in range(nodes)]

@@ -13,7 +13,7 @@ from zetadp.core.progress import announced_tick, wait_for_tick
 from zetadp.core.start import with_public
 from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import Credentials, make_credentials
-from zetadp.federation.flower.launcher import Federation
+from zetadp.federation.flower.launcher import LocalFederation
 from zetadp.federation.flower.membership import make_roster
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.federation.partition import read_partition
@@ -91,7 +91,7 @@ def main(
     )
     # The nodes' own ledgers must remain when results are deleted, like the cohort's ledgers.
     states = Path(ledger_file).resolve().with_suffix(".hospitals")
-    with Federation(work, credentials, idle_seconds=max(0.25, 0.1 * len(names))) as running:
+    with LocalFederation(work, credentials, idle_seconds=max(0.25, 0.1 * len(names))) as running:
         for name in names:
             own = rows[(rows["role"] == "train") & (rows["node"] == name)]
             write_site_folder(work / "images" / name, dataset.parent, own, "train")

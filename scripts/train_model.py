@@ -13,7 +13,7 @@ from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import Plan
 from zetadp.core.pretrained import save_model
 from zetadp.core.progress import announced_tick, wait_for_tick
-from zetadp.core.records import Records, single_items
+from zetadp.core.records import LabelledItems, single_items
 from zetadp.core.settings import Performance
 from zetadp.core.start import starting_weights, with_public
 from zetadp.core.task import pipeline_task_of
@@ -90,7 +90,7 @@ def calibrated(plan: dict[str, Any], noise: list[Path]) -> Plan:
     return declared.with_noise(read_json(noise[0])["noise_multiplier"]) if noise else declared
 
 
-def units_of(records: Records, plan: Plan) -> list[list[list[int]]]:
+def units_of(records: LabelledItems, plan: Plan) -> list[list[list[int]]]:
     """Return the units of each node; a central holder is one node that holds all of them."""
     result = []
     for node in plan.nodes:

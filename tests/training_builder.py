@@ -14,7 +14,7 @@ from zetadp.base.validation import UserError
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan
 from zetadp.core.promise import check_noise
-from zetadp.core.records import Records, items_of, single_items
+from zetadp.core.records import LabelledItems, items_of, single_items
 from zetadp.core.training import train
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.backbone import Backbone
@@ -89,8 +89,8 @@ def train_run(
     network: NetworkSettings,
     settings: TrainingSettings,
     nodes: Sequence[Held],
-    data: Records,
-    validation: Records | None,
+    data: LabelledItems,
+    validation: LabelledItems | None,
     *,
     ledger_path: Path,
     checkpoint_path: Path,
@@ -134,26 +134,26 @@ def patients(
     return (values[0] if domain == "image" else torch.complex(values[0], values[1])), labels
 
 
-def records(count: int, images_per_class: int = 1, seed: int = 0) -> Records:
+def records(count: int, images_per_class: int = 1, seed: int = 0) -> LabelledItems:
     """Return records of random k-space with a pattern for each class."""
     images, _ = patients(count, CLASSES * images_per_class, seed)
     pattern, _ = patients(1, CLASSES, 12345)
     values = images[:, :, 0] + pattern[:, :, 0].repeat_interleave(images_per_class, dim=1)
-    return Records.stacked(values.unsqueeze(2), torch.arange(CLASSES).repeat_interleave(images_per_class))
+    return LabelledItems.stacked(values.unsqueeze(2), torch.arange(CLASSES).repeat_interleave(images_per_class))
 
 
-def items_each(data: Records) -> int:
+def items_each(data: LabelledItems) -> int:
     """Return how many items each record has, which lie stratum after stratum."""
     ends = np.flatnonzero(np.diff(data.strata) < 0)
     return int(ends[0]) + 1 if len(ends) else len(data.strata)
 
 
-def by_record(data: Records) -> Tensor:
+def by_record(data: LabelledItems) -> Tensor:
     """Return the inputs as a view of shape (record, item, ...)."""
     return data.inputs.view(-1, items_each(data), *data.inputs.shape[1:])
 
 
-def of_record(data: Records, record: int) -> tuple[Tensor, Tensor]:
+def of_record(data: LabelledItems, record: int) -> tuple[Tensor, Tensor]:
     """Return inputs and targets of one record."""
     each = items_each(data)
     own = data.part(slice(each * record, each * (record + 1)))

@@ -32,7 +32,7 @@ from zetadp.core.checkpoint import RunFiles
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.core.training import train
 from zetadp.nn.activations import ACTIVATIONS
@@ -164,7 +164,7 @@ def trained(comparison: Comparison, items: Items, run: Run) -> dict[str, float]:
     targets = torch.from_numpy(items.labels)
     # Of a patient a round takes equally many items of every class.
     strata = items.labels if comparison.unit == "patient" else np.zeros(len(items.labels), dtype=np.int64)
-    records = Records(items.inputs[train_on], targets[train_on], strata[train_on])
+    records = LabelledItems(items.inputs[train_on], targets[train_on], strata[train_on])
     owners = items.people[train_on] if comparison.unit == "patient" else train_on
     units = [part.tolist() for part in np.split(np.arange(len(owners)), np.flatnonzero(owners[1:] != owners[:-1]) + 1)]
     plan = comparison.plan(run, len(units))

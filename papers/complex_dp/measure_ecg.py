@@ -34,7 +34,7 @@ from zetadp.core.evaluation import outputs_of
 from zetadp.core.metrics import LEVEL, percentile_interval
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.core.training import train
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import compose
@@ -154,7 +154,7 @@ class Training:
         targets = torch.from_numpy(self.patients.labels.astype(np.float32))
         own = self.patients.folds != fold
         table = self.patients.table[own].reset_index(drop=True)
-        records = Records(inputs[own], targets[own], items=table)
+        records = LabelledItems(inputs[own], targets[own], items=table)
         units = records.units()
         plan = self.plan(network, epsilon, seed, len(units), fold)
         name = f"{network}-{epsilon}-{seed}-{fold}"

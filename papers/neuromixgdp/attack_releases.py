@@ -36,7 +36,7 @@ from zetadp.base.storage import write_text
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.core.assembly import Assembly
 from zetadp.core.outbox import Outbox
-from zetadp.core.records import Node, Records
+from zetadp.core.records import LabelledItems, Node
 from zetadp.core.round import do_round
 from zetadp.nn.mixture import RowExamples
 from zetadp.privacy import accounting
@@ -90,7 +90,7 @@ class Released:
 
 def released(plan: Plan, x: torch.Tensor, labels: torch.Tensor) -> Released:
     """Release rows with the library, from one feature vector per person."""
-    records = Records(x.to(torch.complex64)[:, None, None], labels)
+    records = LabelledItems(x.to(torch.complex64)[:, None, None], labels)
     parts = Assembly.of(plan, records)
     with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "ledger.jsonl") as ledger:
         ledger.start(parts.header())

@@ -39,7 +39,7 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.core.assembly import mixture_of
 from zetadp.core.checkpoint import RunFiles
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.core.task import Classification
 from zetadp.core.training import train
 from zetadp.nn.heads import learnt_head
@@ -174,7 +174,7 @@ def released_rows(x: Tensor, labels: Tensor, settings: ReleaseSettings) -> tuple
     The seed of draws and noise follows from the cohort's name.
     """
     plan = replace(planned(replace(settings, cohort="")), cohort=settings.cohort)
-    data = Records(x.to(torch.complex64)[:, None, None], labels)
+    data = LabelledItems(x.to(torch.complex64)[:, None, None], labels)
     with tempfile.TemporaryDirectory() as folder:
         files = RunFiles(Path(folder) / "rows.jsonl", Path(folder) / "rows.checkpoint")
         trained = train(plan, data, [[[person] for person in range(len(x))]], files)

@@ -11,7 +11,7 @@ from federation.sites import write_hospital_folder
 
 from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import make_credentials
-from zetadp.federation.flower.launcher import Federation
+from zetadp.federation.flower.launcher import LocalFederation
 from zetadp.federation.flower.membership import make_roster
 from zetadp.federation.flower.processes import FORGE
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
@@ -37,7 +37,7 @@ class Consortium:
         self.roster = make_roster(plan, self.credentials)
         # Many nodes that look often would keep the server busy with answering that there is nothing.
         idle = 0.1 * max(2, len(self.names))
-        self.federation = Federation(folder / "run", self.credentials, idle_seconds=idle, forge=forge)
+        self.federation = LocalFederation(folder / "run", self.credentials, idle_seconds=idle, forge=forge)
         self.runs = 0
 
     def __enter__(self) -> Self:

@@ -15,7 +15,7 @@ from decathlon_builder import CHANNELS, volume, write_dataset_json, write_volume
 
 from zetadp.core.assembly import Assembly
 from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.records import Records, items_of
+from zetadp.core.records import LabelledItems, items_of
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.protocol import Answer, Refusal, Request
@@ -63,12 +63,12 @@ def assembly(
     return Assembly.of(plan, random_records(0, sides=sides), start)
 
 
-def random_records(count: int, seed: int = 0, sides: tuple[int, int] = (SIZE, SIZE)) -> Records:
+def random_records(count: int, seed: int = 0, sides: tuple[int, int] = (SIZE, SIZE)) -> LabelledItems:
     generator = np.random.default_rng([SEED, seed])
     shape = (count, len(SEQUENCES) * SLICES, *sides)
     values = generator.standard_normal((2, *shape)).astype(np.float32)
     labels = torch.arange(len(SEQUENCES)).repeat_interleave(SLICES)
-    return Records.stacked(torch.complex(*torch.from_numpy(values)).unsqueeze(2), labels)
+    return LabelledItems.stacked(torch.complex(*torch.from_numpy(values)).unsqueeze(2), labels)
 
 
 def make_hospital(

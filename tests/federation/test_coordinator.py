@@ -16,7 +16,7 @@ from zetadp.base.validation import UserError
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import Plan, RunName
 from zetadp.core.promise import promise_of
-from zetadp.core.records import Records, items_of, single_items
+from zetadp.core.records import LabelledItems, items_of, single_items
 from zetadp.core.settings import MixingSettings, Performance
 from zetadp.core.start import starting_weights, with_public
 from zetadp.core.training import train
@@ -67,7 +67,7 @@ def simulated(plan: Plan, folder, how: Performance = OFTEN, *, start=None, sides
     """Train by the engine of one process."""
     sizes = [node.population // plan.units_of_a_person for node in plan.nodes]
     parts = [random_records(size, place, sides) for place, size in enumerate(sizes)]
-    records = Records.joined(*parts)
+    records = LabelledItems.joined(*parts)
     ends = np.cumsum(sizes)
     each = len(records.inputs) // sum(sizes)
     own = [items_of([(i,) for i in range(end - size, end)], each) for size, end in zip(sizes, ends, strict=True)]

@@ -23,7 +23,7 @@ from zetadp.base.tensors import load_tensors
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import Plan
 from zetadp.core.pretrained import BACKBONE
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.core.start import backbone_of, starting_weights, with_public
 from zetadp.core.task import site_task_of
 from zetadp.core.training import train
@@ -52,7 +52,7 @@ def simulated(consortium: Consortium, plan: Plan, public: Path | None) -> dict[s
         first += len(held.inputs)
     files = RunFiles(consortium.folder / "sim/ledger.jsonl", consortium.folder / "sim/checkpoint.safetensors")
     start = starting_weights(plan.network, used)
-    trained = train(plan, Records.joined(*parts), units, files, start=start, performance=OFTEN)
+    trained = train(plan, LabelledItems.joined(*parts), units, files, start=start, performance=OFTEN)
     return dict(trained.model.named_parameters())
 
 

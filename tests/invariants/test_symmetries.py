@@ -10,7 +10,7 @@ from training_builder import NETWORKS, TINY, Held, items_each, network, patients
 
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import RunName
-from zetadp.core.records import Records, items_of
+from zetadp.core.records import LabelledItems, items_of
 from zetadp.core.round import Phase
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.core.training import train
@@ -93,7 +93,7 @@ def test_a_head_on_turned_features_learns_the_turned_head(tmp_path):
 
     def learnt(where, inputs, weight):
         start = {"affine.weight": weight, "affine.bias": bias}
-        return trained(tmp_path / where, everybody, Records(inputs, targets, strata), head, start=start)[0]
+        return trained(tmp_path / where, everybody, LabelledItems(inputs, targets, strata), head, start=start)[0]
 
     plain = learnt("plain", features, weight)
     turned = learnt("turned", features @ turn.T, weight @ turn.mH)

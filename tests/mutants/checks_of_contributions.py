@@ -18,7 +18,7 @@ from training_builder import items_each
 from mutants.installing import certain
 from mutants.stub import CLASSES, CLIP, Chosen, Stub, federation, random_records
 from zetadp.base.storage import ImageStack
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.mri.kspace import whiten
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.privacy.grid import Grid, to_grid
@@ -53,7 +53,7 @@ class Foreign(nn.Module):
         return (scores.real.square() + scores.imag.square() + 1e-12).sqrt()
 
 
-def _contributions(folder: Path, data: Records, model: nn.Module, clip: float) -> Tensor:
+def _contributions(folder: Path, data: LabelledItems, model: nn.Module, clip: float) -> Tensor:
     """Return what each record adds to a message if it is a patient alone at a node, shape (record, dimension)."""
     each = items_each(data)
     alone = [[record] for record in range(len(data.inputs) // each)]
@@ -68,7 +68,7 @@ def _imaginary(model: Stub) -> Stub:
     return model
 
 
-def _hostile() -> dict[str, tuple[nn.Module, Records]]:
+def _hostile() -> dict[str, tuple[nn.Module, LabelledItems]]:
     """Return networks and patients whose gradients are long, imaginary only, isotropic, or the same in all images."""
     random = random_records(24, scale=100.0)
     real = replace(random, inputs=random.inputs.real.to(torch.complex64))
@@ -163,7 +163,7 @@ def check_a_contribution_does_not_depend_on_others(folder: Path) -> None:
         _independent(folder, data)
 
 
-def _independent(folder: Path, data: Records) -> None:
+def _independent(folder: Path, data: LabelledItems) -> None:
     """Compare what patients add together with what each adds alone, for every network."""
     for name, model in _networks().items():
 
@@ -193,7 +193,7 @@ def check_a_patient_that_is_not_finite_adds_zero(folder: Path) -> None:
     good = random_records(2, seed=6, scale=10.0)
     one = random_records(1)
     bad = [replace(one, inputs=torch.full_like(one.inputs, value)) for value in (math.nan, math.inf, 3e38)]
-    data = Records.joined(good, *bad)
+    data = LabelledItems.joined(good, *bad)
     networks = _networks()
     for name, number in product(("affine", "complex"), range(len(bad))):
         how: dict[str, Any] = {"records": data, "model": networks[name]}

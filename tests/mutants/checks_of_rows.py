@@ -14,7 +14,7 @@ from mutants.stub import CLIP
 from zetadp.core.assembly import Assembly
 from zetadp.core.outbox import Outbox
 from zetadp.core.plan import RunName
-from zetadp.core.records import Node, Records
+from zetadp.core.records import LabelledItems, Node
 from zetadp.core.round import do_round
 from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.nn.settings import NetworkSettings
@@ -62,7 +62,7 @@ def released(
     """Release rows of some of the units."""
     generator = torch.Generator().manual_seed(3)
     features = 100 * torch.randn(UNITS, 1, 1, COMPONENTS, dtype=torch.complex64, generator=generator)
-    records = Records(features, torch.arange(UNITS) % CLASSES)
+    records = LabelledItems(features, torch.arange(UNITS) % CLASSES)
     settings = TrainingSettings(
         1, images_per_patient=1, clip=CLIP, estimator="mixed_rows", feature_norm=1.0, mixing=mixing
     )

@@ -14,7 +14,7 @@ from federation.sites import MemberKeys
 from mutants.stub import CLASSES, CLIP, Messages, random_records
 from zetadp.core.assembly import Assembly
 from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.records import Records, items_of
+from zetadp.core.records import LabelledItems, items_of
 from zetadp.core.settings import TrainingSettings
 from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.protocol import Answer, Refusal, Request, decode, encode
@@ -42,7 +42,7 @@ def _hospitals(
     folder: Path,
     held: Sequence[Sequence[int]],
     events: Sequence[Event],
-    records: Records,
+    records: LabelledItems,
     *,
     exact: bool,
     sums: Sums | None = None,
@@ -72,7 +72,7 @@ def _hospitals(
         Hospital(
             HospitalSettings(event.node, folder, folder, folder / event.node, device="cpu", simulation=True),
             plan,
-            Records.joined(*(records.part(slice(CLASSES * r, CLASSES * (r + 1))) for r in own)),
+            LabelledItems.joined(*(records.part(slice(CLASSES * r, CLASSES * (r + 1))) for r in own)),
             items_of([(patient,) for patient in range(len(own))], CLASSES),
             **own_keys,
         )
@@ -108,7 +108,7 @@ class Hospitals(Messages):
         sigma: float = 0.0,
         clip: float = CLIP,
         exact: bool = False,
-        records: Records | None = None,
+        records: LabelledItems | None = None,
     ) -> None:
         sizes = [(len(own), len(own) if expected is None else expected) for own in held]
         self.declared = [

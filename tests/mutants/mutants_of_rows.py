@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from zetadp.core.records import Node, Records
+    from zetadp.core.records import LabelledItems, Node
     from zetadp.core.round import Phase
     from zetadp.privacy.clipping import ClippedSums
     from zetadp.privacy.mechanism import Draw, SampledGaussian
@@ -48,7 +48,9 @@ def rows_open_to_every_class(original: Any) -> Any:
 
 @mutant(SUMS, check_rows_hold_units_as_often_as_stated)
 def rows_divided_by_the_number_drawn(original: Any) -> Any:
-    def sums(phase: Phase, nodes: Sequence[Node], data: Records, draws: Sequence[Draw], chunk: int) -> ClippedSums:
+    def sums(
+        phase: Phase, nodes: Sequence[Node], data: LabelledItems, draws: Sequence[Draw], chunk: int
+    ) -> ClippedSums:
         found: ClippedSums = original(phase, nodes, data, draws, chunk)
         rows = found.sums.view(len(draws) * phase.rows, -1)
         sizes = rows.new_tensor(

@@ -14,7 +14,7 @@ from training_builder import items_each
 from zetadp.base.tensors import Layout
 from zetadp.core import round as rounds
 from zetadp.core.outbox import Outbox
-from zetadp.core.records import Node, Records, items_of
+from zetadp.core.records import LabelledItems, Node, items_of
 from zetadp.core.round import Phase
 from zetadp.nn.layers import Linear
 from zetadp.nn.stacked import stack
@@ -59,11 +59,11 @@ class Stub(nn.Module):
 
 def random_records(
     count: int, *, side: int = 8, images_per_class: int = 1, seed: int = 0, scale: float = 1.0
-) -> Records:
+) -> LabelledItems:
     """Return records of random complex images with labels that nothing in them explains."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(count, CLASSES * images_per_class, side, side, dtype=torch.complex64, generator=generator)
-    return Records.stacked(scale * images.unsqueeze(2), torch.arange(CLASSES).repeat_interleave(images_per_class))
+    return LabelledItems.stacked(scale * images.unsqueeze(2), torch.arange(CLASSES).repeat_interleave(images_per_class))
 
 
 class Chosen(SampledGaussian):
@@ -110,7 +110,7 @@ class Federation(Messages):
     nodes: list[Node]
     model: nn.Module
     layout: Layout
-    records: Records
+    records: LabelledItems
     ledger: Ledger
     outbox: Outbox
     images_per_patient: int
@@ -143,7 +143,7 @@ def federation(
     clip: float = CLIP,
     exact: bool = False,
     kind: type[SampledGaussian] = SampledGaussian,
-    records: Records | None = None,
+    records: LabelledItems | None = None,
     model: nn.Module | None = None,
     side: int = 8,
     images_per_patient: int = CLASSES,

@@ -22,7 +22,7 @@ from zetadp.base.tensors import save_tensors
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.progress import announced_tick
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.mri.index import index_cohort
 from zetadp.mri.kspace import to_kspace, whiten
@@ -370,10 +370,10 @@ def test_images_are_units_of_their_own_where_the_plan_says_so():
     items = pd.DataFrame({"patient": list("aabbcc"), "node": nodes})
     plan = Plan.from_json(plan_json([4, 2], [2.0, 1.0], 3, unit="image", units_of_a_person=2))
     inputs = torch.zeros(len(items), 1)
-    assert units_of(Records(inputs, inputs, items=items), plan) == [[[0], [1], [4], [5]], [[2], [3]]]
+    assert units_of(LabelledItems(inputs, inputs, items=items), plan) == [[[0], [1], [4], [5]], [[2], [3]]]
     items["patient"] = list("aabbaa")
     with pytest.raises(UserError, match="one record of 2 images a patient"):
-        units_of(Records(inputs, inputs, items=items), plan)
+        units_of(LabelledItems(inputs, inputs, items=items), plan)
 
 
 @pytest.mark.parametrize(("expected", "longest"), [(2, 600), (4, 60)])

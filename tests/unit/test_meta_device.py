@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 from zetadp.base.tensors import Layout
 from zetadp.config.load import load_config
 from zetadp.core.evaluation import outputs_of, watched_on_device
-from zetadp.core.records import Node, Records, choose_items, gather, items_of
+from zetadp.core.records import LabelledItems, Node, choose_items, gather, items_of
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
 from zetadp.core.task import Classification
@@ -65,7 +65,7 @@ class OneDevice(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def on_meta(name: str) -> tuple[torch.nn.Module, Layout, Records]:
+def on_meta(name: str) -> tuple[torch.nn.Module, Layout, LabelledItems]:
     """Return a network of the default configuration and records as it sees them, on the device without numbers."""
     settings = NETWORKS[name]
     shape = (1, BACKBONE.widths[-1]) if settings.domain in FEATURES else (SIDE, SIDE)
@@ -74,7 +74,7 @@ def on_meta(name: str) -> tuple[torch.nn.Module, Layout, Records]:
     kind = torch.float32 if settings.domain == "image" else torch.complex64
     labels = torch.arange(CLASSES).repeat_interleave(images // CLASSES).repeat(2 * PATIENTS)
     inputs = torch.empty(len(labels), 1, *shape, dtype=kind, device=META)
-    records = Records(inputs, labels.to(META), labels.numpy())
+    records = LabelledItems(inputs, labels.to(META), labels.numpy())
     return model, Layout.of(model), records
 
 

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import one_of, positive
-from zetadp.core.records import Node, Records, items_of
+from zetadp.core.records import LabelledItems, Node, items_of
 from zetadp.nn.layers import Linear
 from zetadp.nn.stacked import stack
 from zetadp.privacy.events import Event
@@ -80,7 +80,7 @@ class Stub:
 
     model: nn.Module
     layout: Layout
-    records: Records
+    records: LabelledItems
     direction: np.ndarray
 
     @property
@@ -119,7 +119,7 @@ def canary_stub(*, clip: float, direction: str = "general") -> Stub:
     x *= EXCESS * clip * 2**0.5 / float(torch.linalg.vector_norm(x))
     canary = torch.stack([x, -x]).to(torch.complex64)
     together = torch.stack([canary, torch.full_like(canary, torch.nan)])
-    records = Records.stacked(together.unsqueeze(2), torch.arange(CLASSES))
+    records = LabelledItems.stacked(together.unsqueeze(2), torch.arange(CLASSES))
     model = ComplexScores(SIDE)
     layout = Layout.of(model)
     start = layout.flatten(dict(model.named_parameters())).detach()
@@ -127,7 +127,7 @@ def canary_stub(*, clip: float, direction: str = "general") -> Stub:
     return Stub(model, layout, records, gradient / np.linalg.norm(gradient))
 
 
-def record_of(records: Records, record: int) -> tuple[Tensor, Tensor]:
+def record_of(records: LabelledItems, record: int) -> tuple[Tensor, Tensor]:
     """Return images and labels of a record with an image of each class."""
     own = records.part(slice(CLASSES * record, CLASSES * (record + 1)))
     return own.inputs, own.targets

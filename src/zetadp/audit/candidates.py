@@ -36,7 +36,7 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import Sheet
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.core.start import record_features, starting_weights
 from zetadp.core.training import train
 from zetadp.nn.backbone import Backbone
@@ -95,7 +95,7 @@ def gradients(plan: Plan, backbone: Backbone | None, size: int) -> Tensor:
     found: list[Tensor] = []
     with tempfile.TemporaryDirectory(prefix="zetadp-audit-") as folder:
         files = RunFiles(Path(folder) / "ledger.jsonl", Path(folder) / "checkpoint")
-        records = Records(inputs.flatten(0, 1), labels)
+        records = LabelledItems(inputs.flatten(0, 1), labels)
         start = starting_weights(plan.network, backbone)
         train(plan, records, nodes, files, start=start, after_round=lambda _, sent: found.append(sent.clone() / clip))
     return torch.stack(found)

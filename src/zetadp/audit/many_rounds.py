@@ -36,7 +36,7 @@ from zetadp.base.workflow import PROGRESS, only_errors
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.progress import OF_TRAINING
-from zetadp.core.records import Records, copies, items_of
+from zetadp.core.records import LabelledItems, copies, items_of
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import train
@@ -198,7 +198,7 @@ def error_rates(probability: float, noise_multiplier: float, rounds: int, *, tru
 class _Attacker:
     """An attacker who sees all messages, computes the weights and adds up the evidence for each trial's canary."""
 
-    def __init__(self, plan: Plan, records: Records, audited: Audited) -> None:
+    def __init__(self, plan: Plan, records: LabelledItems, audited: Audited) -> None:
         self.model, self.layout, start = _start(plan)
         self.server = Server(start, plan.training.optimiser, plan.training.rounds)
         self.images, self.labels = record_of(records, CANARY)
@@ -230,7 +230,7 @@ def _start(plan: Plan) -> tuple[nn.Module, Layout, Tensor]:
     return model, layout, layout.flatten(dict(model.named_parameters())).detach()
 
 
-def _records(plan: Plan) -> Records:
+def _records(plan: Plan) -> LabelledItems:
     """Return a canary and a record that contributes zero.
 
     The canary's second image has the inverse magnitudes of the first. A network on log magnitude then sees the same
@@ -250,4 +250,4 @@ def _records(plan: Plan) -> Records:
         candidates,
         key=lambda images: float(np.linalg.norm(patient_gradient(model, layout, start, images.unsqueeze(1), labels))),
     )
-    return Records.stacked(torch.stack([canary, torch.full_like(canary, torch.nan)]).unsqueeze(2), labels)
+    return LabelledItems.stacked(torch.stack([canary, torch.full_like(canary, torch.nan)]).unsqueeze(2), labels)

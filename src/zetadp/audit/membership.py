@@ -38,12 +38,12 @@ import numpy as np
 import pandas as pd
 
 from zetadp.audit.detection import FALSE_ALARM, upper_limit
-from zetadp.audit.membership_models import Arm, Models, arms, train_models
+from zetadp.audit.membership_models import AttackedRuns, Models, arms, train_models
 from zetadp.audit.settings import MembershipSettings
 from zetadp.base.epsilon import UNCLIPPED, rounded_up
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError, in_range
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.federation.partition import node_name
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy import accounting
@@ -176,7 +176,7 @@ class Attack:
         Result of `roc_band`, with the bounds of the private arm's claim against each audience.
     """
 
-    arm: Arm
+    arm: AttackedRuns
     patient: int
     scores_out: np.ndarray
     scores_in: np.ndarray
@@ -190,7 +190,7 @@ class Attack:
 
 
 def audit_membership(
-    settings: MembershipSettings, network: NetworkSettings, records: Records, delta: float
+    settings: MembershipSettings, network: NetworkSettings, records: LabelledItems, delta: float
 ) -> tuple[list[Attack], dict[str, Claim]]:
     """Train models in every arm, and attack them.
 
@@ -284,7 +284,9 @@ def refutation(attacks: Sequence[Attack], claims: dict[str, Claim], path: Path) 
     return None
 
 
-def _attack(arm: Arm, shadow: Models, attacked: Models, patient: int, claims: dict[str, Claim], kinds: int) -> Attack:
+def _attack(
+    arm: AttackedRuns, shadow: Models, attacked: Models, patient: int, claims: dict[str, Claim], kinds: int
+) -> Attack:
     """Score every attacked model for one patient and judge the scores."""
     scores = likelihood_ratios(shadow, attacked.confidence[:, patient], patient)
     inside = attacked.members[:, patient]

@@ -22,7 +22,7 @@ from zetadp.core.checkpoint import RunFiles
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.progress import OF_TRAINING
-from zetadp.core.records import Records, copies, items_of
+from zetadp.core.records import LabelledItems, copies, items_of
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import train
 from zetadp.federation.partition import node_name
@@ -37,7 +37,7 @@ _IMAGES_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
-class Arm:
+class AttackedRuns:
     """One kind of run that is attacked.
 
     Attributes
@@ -92,18 +92,22 @@ class Models:
         return Models(self.members[part], self.confidence[part], self.accuracy[part], self.exposure)
 
 
-def arms(settings: MembershipSettings, delta: float) -> list[Arm]:
+def arms(settings: MembershipSettings, delta: float) -> list[AttackedRuns]:
     """Return the attacked arms: a private one, the same without noise, and an overfitted one without clipping."""
     sigma = noise_for_epsilon(settings.epsilon, delta, settings.sampling_probability, settings.rounds)
     return [
-        Arm(f"private, epsilon {settings.epsilon:g}", f"{settings.epsilon:g}", settings.rounds, sigma),
-        Arm("clipped, no noise", "inf", settings.rounds),
-        Arm("unclipped, overfitted", UNCLIPPED, settings.rounds * settings.overfitted),
+        AttackedRuns(f"private, epsilon {settings.epsilon:g}", f"{settings.epsilon:g}", settings.rounds, sigma),
+        AttackedRuns("clipped, no noise", "inf", settings.rounds),
+        AttackedRuns("unclipped, overfitted", UNCLIPPED, settings.rounds * settings.overfitted),
     ]
 
 
 def train_models(
-    arm: Arm, settings: MembershipSettings, network: NetworkSettings, records: Records, members: np.ndarray
+    arm: AttackedRuns,
+    settings: MembershipSettings,
+    network: NetworkSettings,
+    records: LabelledItems,
+    members: np.ndarray,
 ) -> Models:
     """Train one model for each row of ``members``, shape (run, patient), and return the models' outputs."""
     each, rest = divmod(len(records.inputs), settings.patients)
@@ -113,7 +117,7 @@ def train_models(
         raise ValueError(f"Expected records and memberships of {settings.patients} patients, found {found}.")
     # This record replaces a patient that does not take part: its gradient is not finite, so it contributes zero.
     one = records.part(slice(each))
-    with_nobody = Records.joined(records, replace(one, inputs=torch.full_like(one.inputs, math.nan)))
+    with_nobody = LabelledItems.joined(records, replace(one, inputs=torch.full_like(one.inputs, math.nan)))
     training = TrainingSettings(
         rounds=arm.rounds,
         images_per_patient=each,
@@ -141,11 +145,11 @@ def train_models(
 
 
 def _train_one(
-    arm: Arm,
+    arm: AttackedRuns,
     settings: MembershipSettings,
     network: NetworkSettings,
     training: TrainingSettings,
-    records: Records,
+    records: LabelledItems,
     members: np.ndarray,
     number: int,
 ) -> tuple[nn.Module, Run]:
@@ -185,7 +189,7 @@ def _scratch() -> Path | None:
     return memory if os.access(memory, os.W_OK) else None
 
 
-def _shown(model: nn.Module, records: Records, each: int) -> tuple[np.ndarray, np.ndarray]:
+def _shown(model: nn.Module, records: LabelledItems, each: int) -> tuple[np.ndarray, np.ndarray]:
     """Return a model's confidence and accuracy on each patient."""
     scores = outputs_of(model, records.inputs).double()
     labels = records.targets[:, None]

@@ -98,7 +98,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Audit:
+class PlannedAudit:
     """One planned audit.
 
     Attributes
@@ -125,7 +125,7 @@ class Finding:
     power: float | None
 
 
-def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: AuditSettings) -> list[Audit]:
+def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: AuditSettings) -> list[PlannedAudit]:
     """Return the audits of an experiment: one round with mu = 1, and whole runs.
 
     The chance that any of them refutes code without a fault is `FALSE_ALARM`.
@@ -151,9 +151,9 @@ def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: Audit
     faulty = one_round_rates(0.5, 1 / SHORTFALL)
     sampled_trials = trials_for_curve(sampled, faulty, false_alarm=alarm)
     audits = [
-        Audit(partial(audit_one_round, trials=tried(trials)), LESS_NOISE, power),
+        PlannedAudit(partial(audit_one_round, trials=tried(trials)), LESS_NOISE, power),
         # Three patients, so that a wrong divisor is visible.
-        Audit(
+        PlannedAudit(
             partial(
                 audit_one_round,
                 trials=tried(trials, seed=1),
@@ -163,16 +163,16 @@ def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: Audit
             LESS_NOISE,
             power,
         ),
-        Audit(partial(audit_one_round, trials=tried(trials), audited=Audited(noise="os")), LESS_NOISE, power),
-        Audit(
+        PlannedAudit(partial(audit_one_round, trials=tried(trials), audited=Audited(noise="os")), LESS_NOISE, power),
+        PlannedAudit(
             partial(
                 audit_one_round, trials=tried(sampled_trials, seed=2), audited=Audited(probability=0.5, population=2)
             ),
             LESS_NOISE,
             power_of(sampled, faulty, sampled_trials, false_alarm=alarm),
         ),
-        Audit(partial(audit_one_round, trials=tried(SHARED_TRIALS, seed=3), view="nodes", nodes=3), OF_NODES),
-        Audit(partial(audit_one_round, trials=tried(SHARED_TRIALS, seed=4), view="rounds"), OF_ROUNDS),
+        PlannedAudit(partial(audit_one_round, trials=tried(SHARED_TRIALS, seed=3), view="nodes", nodes=3), OF_NODES),
+        PlannedAudit(partial(audit_one_round, trials=tried(SHARED_TRIALS, seed=4), view="rounds"), OF_ROUNDS),
     ]
     for target in targets:
         mechanism = (target.probability, target.noise_multiplier, target.rounds)
@@ -184,11 +184,11 @@ def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: Audit
             logger.info("%s: %d trials a side of %d, as audit.most_rounds allows", target.name, trials, wanted)
         audited = Audited(target.noise_multiplier, probability=target.probability, noise=noise)
         run = partial(audit_training, trials=tried(trials), audited=audited, rounds=target.rounds, name=target.name)
-        audits.append(Audit(run, LESS_NOISE, power_of(claim, faulty, trials, false_alarm=alarm)))
+        audits.append(PlannedAudit(run, LESS_NOISE, power_of(claim, faulty, trials, false_alarm=alarm)))
     return audits
 
 
-def carry_out(audits: Sequence[Audit], processes: int = 1) -> list[Finding]:
+def carry_out(audits: Sequence[PlannedAudit], processes: int = 1) -> list[Finding]:
     """Carry out the audits, each in a temporary folder. No ledger of the experiment is changed.
 
     The findings do not depend on the number of processes. Each audit runs in one process.
@@ -197,7 +197,7 @@ def carry_out(audits: Sequence[Audit], processes: int = 1) -> list[Finding]:
     return spread(_finding, audits[::-1], processes, lambda found: found.result.name)[::-1]
 
 
-def _finding(audit: Audit) -> Finding:
+def _finding(audit: PlannedAudit) -> Finding:
     with tempfile.TemporaryDirectory(prefix="zetadp-audit-") as folder:
         return Finding(audit.run(Path(folder)), audit.finds, audit.power)
 

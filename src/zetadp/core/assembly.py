@@ -14,7 +14,7 @@ from zetadp.base.device import use_float32
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.core.round import Phase
 from zetadp.core.server import Collector, Receiver, Server, Solver
 from zetadp.core.task import Classification, Task, task_of
@@ -57,7 +57,7 @@ class Assembly:
     def of(
         cls,
         plan: Plan,
-        records: Records,
+        records: LabelledItems,
         start: Mapping[str, Tensor] | None = None,
         model: nn.Module | None = None,
         task: Task | None = None,
@@ -155,7 +155,7 @@ class Assembly:
         return {**self.header(), "dimension": self.phase.dimension}
 
 
-def _statistic(plan: Plan, task: Task, records: Records) -> ClassMeans | Mixture | None:
+def _statistic(plan: Plan, task: Task, records: LabelledItems) -> ClassMeans | Mixture | None:
     """Return the statistic that units contribute instead of gradients; None for descent."""
     if plan.training.estimator == DESCENT:
         return None

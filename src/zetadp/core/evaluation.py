@@ -6,7 +6,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.core.task import Task
 
 ITEMS_AT_ONCE = 80
@@ -20,7 +20,7 @@ def outputs_of(model: nn.Module, inputs: Tensor) -> Tensor:
     return torch.cat([model(inputs[part]) for part in torch.split(places, ITEMS_AT_ONCE)])
 
 
-def watched(task: Task, model: nn.Module, records: Records) -> tuple[float, float]:
+def watched(task: Task, model: nn.Module, records: LabelledItems) -> tuple[float, float]:
     """Return the task's metric and the loss, both as means over all items, or NaN if there are no items."""
     if not len(records.inputs):
         return float("nan"), float("nan")
@@ -28,13 +28,13 @@ def watched(task: Task, model: nn.Module, records: Records) -> tuple[float, floa
     return metric, loss
 
 
-def watched_on_device(task: Task, model: nn.Module, records: Records) -> Tensor:
+def watched_on_device(task: Task, model: nn.Module, records: LabelledItems) -> Tensor:
     """Return the two means of `watched` in one tensor on the device, so that the processor waits for a GPU once."""
     outputs = outputs_of(model, records.inputs)
     return torch.stack([part(outputs, records.targets).mean() for part in (task.scores, task.losses)])
 
 
-def predict(task: Task, model: nn.Module, records: Records, items: pd.DataFrame) -> pd.DataFrame:
+def predict(task: Task, model: nn.Module, records: LabelledItems, items: pd.DataFrame) -> pd.DataFrame:
     """Return the table of predictions, one row an item.
 
     Parameters

@@ -19,7 +19,7 @@ import zetadp.nn.weight_gradients  # noqa: F401  (declares the rules)
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
-from zetadp.core.records import Positions, Records
+from zetadp.core.records import LabelledItems, Positions
 from zetadp.core.round import Phase, items_in_a_pass
 from zetadp.nn.settings import OWN
 from zetadp.privacy.contributions import Gradient, Losses, knows_units, one_an_item
@@ -38,7 +38,7 @@ Compute = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """A computation on a batch, from tensors to tensors. The first axis of all of them is lanes, such as units."""
 
 
-def check_run(phase: Phase, records: Records, units: Sequence[Positions]) -> Phase:
+def check_run(phase: Phase, records: LabelledItems, units: Sequence[Positions]) -> Phase:
     """Check that units are independent (`check_independence`) in a batch of as many units as fit into a pass.
 
     Networks and losses of the library need no check at run time: tests show that they keep units apart.

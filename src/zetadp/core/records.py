@@ -21,7 +21,7 @@ Positions: TypeAlias = Sequence[int] | np.ndarray
 
 
 @dataclass(frozen=True)
-class Records:
+class LabelledItems:
     """Items, such as images, with their targets and owners, in one flat list on one device.
 
     Attributes
@@ -73,7 +73,7 @@ class Records:
         return cls(inputs.flatten(0, 1), own, np.tile(kinds, len(inputs)))
 
     @classmethod
-    def joined(cls, *parts: Records) -> Self:
+    def joined(cls, *parts: LabelledItems) -> Self:
         """Return the items of several records one after the other."""
         inputs, targets = (torch.cat([getattr(p, name) for p in parts]) for name in ("inputs", "targets"))
         items = pd.concat([p.items for p in parts], ignore_index=True)
@@ -177,7 +177,7 @@ def choose_items(node: Node, draw: Draw, strata: np.ndarray, count: int) -> np.n
     node, draw
         The node and its draw.
     strata
-        As in `Records`.
+        As in `LabelledItems`.
     count
         Number of items of each unit, a multiple of the number of strata. If every unit has exactly this number, each
         item is chosen once. If a unit has too few items of a stratum, all of them are chosen, and the rest of its
@@ -235,7 +235,7 @@ def item_weights(node: Node, draw: Draw, strata: np.ndarray, count: int) -> np.n
 
 
 def items_of(units: Iterable[Sequence[int]], each: int) -> list[list[int]]:
-    """Return the positions of the items of units that hold whole records, in the order of `Records.stacked`.
+    """Return the positions of the items of units that hold whole records, in the order of `LabelledItems.stacked`.
 
     Parameters
     ----------
@@ -247,7 +247,9 @@ def items_of(units: Iterable[Sequence[int]], each: int) -> list[list[int]]:
     return [[each * record + place for record in own for place in range(each)] for own in units]
 
 
-def copies(records: Records, nodes: Sequence[Sequence[Sequence[int]]]) -> tuple[Records, list[list[list[int]]]]:
+def copies(
+    records: LabelledItems, nodes: Sequence[Sequence[Sequence[int]]]
+) -> tuple[LabelledItems, list[list[list[int]]]]:
     """Return records in which each unit has its own copies of its items, for simulations with several equal units.
 
     Parameters
@@ -263,7 +265,7 @@ def copies(records: Records, nodes: Sequence[Sequence[Sequence[int]]]) -> tuple[
     """
     items = torch.tensor([item for units in nodes for own in units for item in own], dtype=torch.long)
     places = iter(range(len(items)))
-    copied = Records(records.inputs[items], records.targets[items], records.strata[items.numpy()])
+    copied = LabelledItems(records.inputs[items], records.targets[items], records.strata[items.numpy()])
     return copied, [[[next(places) for _ in own] for own in units] for units in nodes]
 
 
@@ -393,7 +395,7 @@ def check_units(units: Sequence[Positions], strata: np.ndarray, count: int) -> N
         raise UserError(f"Expected items of all {len(kinds)} strata in every unit, found a unit that lacks one.")
 
 
-def gather(data: Records, items: np.ndarray) -> tuple[ChosenItems, Tensor]:
+def gather(data: LabelledItems, items: np.ndarray) -> tuple[ChosenItems, Tensor]:
     """Return the inputs of items, not yet looked up, and their targets; the first axes of both are (unit, item)."""
     places = to_device(torch.from_numpy(items), data.inputs.device)
     return ChosenItems(data.inputs, places), data.targets[places]

@@ -23,7 +23,7 @@ from zetadp.base.device import to_device
 from zetadp.base.randomness import Purpose
 from zetadp.base.tensors import Layout
 from zetadp.core.outbox import Outbox
-from zetadp.core.records import ChosenItems, Node, Records, choose_items, gather, item_weights
+from zetadp.core.records import ChosenItems, LabelledItems, Node, choose_items, gather, item_weights
 from zetadp.privacy.clipping import ClippedSums, clipped_sums
 from zetadp.privacy.contributions import (
     Contribution,
@@ -120,7 +120,7 @@ class Phase:
 def do_round(
     phase: Phase,
     nodes: Sequence[Node],
-    records: Records,
+    records: LabelledItems,
     outbox: Outbox,
     number: int,
     mask: Callable[[Tensor], Tensor] | None = None,
@@ -214,7 +214,7 @@ def draws_must_not_show(nodes: Sequence[Node]) -> bool:
     return not (_repeatable(nodes) or all(event.expected == event.population for event in events))
 
 
-def _clipped_sums(phase: Phase, nodes: Sequence[Node], records: Records, draws: Sequence[Draw]) -> ClippedSums:
+def _clipped_sums(phase: Phase, nodes: Sequence[Node], records: LabelledItems, draws: Sequence[Draw]) -> ClippedSums:
     """Sum the clipped contributions of the drawn units, node by node."""
     chunk = phase.chunk or items_in_a_pass(phase, records.inputs)
     if any(draw.rows is not None for draw in draws):
@@ -237,7 +237,7 @@ def _clipped_sums(phase: Phase, nodes: Sequence[Node], records: Records, draws: 
 
 
 def _mixed_sums(
-    phase: Phase, nodes: Sequence[Node], records: Records, draws: Sequence[Draw], chunk: int
+    phase: Phase, nodes: Sequence[Node], records: LabelledItems, draws: Sequence[Draw], chunk: int
 ) -> ClippedSums:
     """Sum the clipped contributions row by row; each node's message is its rows, one after the other.
 
@@ -263,7 +263,7 @@ def _mixed_sums(
 
 
 def _chosen(
-    phase: Phase, nodes: Sequence[Node], records: Records, draws: Sequence[Draw]
+    phase: Phase, nodes: Sequence[Node], records: LabelledItems, draws: Sequence[Draw]
 ) -> tuple[ChosenItems, dict[str, Tensor]]:
     """Return the inputs that make the drawn units' contributions, and what else `Contributors` know of units."""
     device = records.inputs.device

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from zetadp.core.plan import Plan
-    from zetadp.core.records import Records
+    from zetadp.core.records import LabelledItems
     from zetadp.nn.backbone import Backbone
 
 SIMULATED_NAME = "phantom"
@@ -106,7 +106,7 @@ class Task(Protocol):
 class PipelineTask(Task, Protocol):
     """A task that also loads its data in a workflow."""
 
-    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Records:
+    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
         """Return the items of all records with one role, in the order of the partition's rows.
 
         Parameters
@@ -133,7 +133,7 @@ class SiteTask(PipelineTask, Protocol):
 
     def site(
         self, folder: Path, plan: Plan, cache: Path, *, part: str, patients: int, backbone: Backbone | None
-    ) -> Records:
+    ) -> LabelledItems:
         """Return the items of the patients of one site of a federation, each prepared by itself.
 
         Parameters

@@ -30,7 +30,7 @@ from zetadp.core.independence import check_own, check_run
 from zetadp.core.outbox import Outbox
 from zetadp.core.progress import Progress
 from zetadp.core.promise import check_noise
-from zetadp.core.records import Node, Positions, Records, check_units, checked_units
+from zetadp.core.records import LabelledItems, Node, Positions, check_units, checked_units
 from zetadp.core.round import do_round, items_in_a_pass
 from zetadp.core.settings import Performance
 from zetadp.core.task import Classification, is_packaged
@@ -87,11 +87,11 @@ class Trained:
 
 def train(
     plan: Plan,
-    records: Records,
+    records: LabelledItems,
     units: Sequence[Sequence[Positions]],
     files: RunFiles,
     *,
-    validation: Records | None = None,
+    validation: LabelledItems | None = None,
     start: Mapping[str, Tensor] | None = None,
     model: nn.Module | None = None,
     task: Task | None = None,
@@ -209,14 +209,14 @@ def no_history(task: Task) -> pd.DataFrame:
     return pd.DataFrame({name: pd.Series(dtype=float) for name in ("round", "seconds", "learning_rate", *watched)})
 
 
-def _watched(parts: Assembly, validation: Records | None) -> tuple[float, float]:
+def _watched(parts: Assembly, validation: LabelledItems | None) -> tuple[float, float]:
     if validation is None:
         return math.nan, math.nan
     model = parts.phase.model
     return watched(parts.task, copy.deepcopy(model).eval() if parts.phase.drops else model, validation)
 
 
-def _check(plan: Plan, records: Records, units: Sequence[Sequence[np.ndarray]]) -> None:
+def _check(plan: Plan, records: LabelledItems, units: Sequence[Sequence[np.ndarray]]) -> None:
     """Raise `UserError` for a plan with too little noise for its name, or for units that do not match the plan."""
     check_noise(plan)
     if len(units) != len(plan.nodes):
@@ -232,7 +232,7 @@ def _check(plan: Plan, records: Records, units: Sequence[Sequence[np.ndarray]]) 
 def _begin(
     parts: Assembly,
     receiver: Receiver,
-    records: Records,
+    records: LabelledItems,
     units: Sequence[Sequence[np.ndarray]],
     files: RunFiles,
     ledger: Ledger,
@@ -286,7 +286,7 @@ def _repeat(plan: Plan, ledger: Path, keyed: str) -> int:
     return [*others, keyed].index(keyed)
 
 
-def _fingerprint(header: Mapping[str, object], records: Records, units: Sequence[Sequence[np.ndarray]]) -> str:
+def _fingerprint(header: Mapping[str, object], records: LabelledItems, units: Sequence[Sequence[np.ndarray]]) -> str:
     """Return a hash of all that defines a run: its public constants, the units of each node, and every item."""
     held = [[list(map(int, positions)) for positions in own] for own in units]
     digest = hashlib.sha256(json.dumps([header, held], sort_keys=True).encode())

@@ -9,7 +9,7 @@ from numbers import Integral
 from typing import Any
 
 from zetadp.base.validation import UserError, checked_name
-from zetadp.core.records import Records as Items
+from zetadp.core.records import LabelledItems
 from zetadp.front.records import Records, id_text, joined
 
 HERE = "here"
@@ -86,7 +86,7 @@ class Holders:
         return "".join(own.digest for own in self.records.values())
 
     @cached_property
-    def items(self) -> Items:
+    def items(self) -> LabelledItems:
         """All items, one holder after the other."""
         return joined([*self.records.values()])
 

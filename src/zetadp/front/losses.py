@@ -16,7 +16,7 @@ from zetadp.core.assembly import Assembly
 from zetadp.core.independence import PRECISE, check_own, check_run
 from zetadp.core.metrics import accuracy_interval, bootstrapped
 from zetadp.core.plan import Plan
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.core.task import Classification, Task
 from zetadp.privacy.contributions import one_an_item
 
@@ -142,7 +142,7 @@ def described(task: Task) -> dict[str, Any]:
 
 
 def check_units_apart(
-    plan: Plan, model: nn.Module, task: Task, records: Records, units: Sequence[Sequence[int]]
+    plan: Plan, model: nn.Module, task: Task, records: LabelledItems, units: Sequence[Sequence[int]]
 ) -> None:
     """Raise `UserError` if a network or a loss mixes patients, before a folder is made (`check_run`)."""
     check_own(model, plan)

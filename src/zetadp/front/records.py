@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from zetadp.base.validation import UserError, shown
-from zetadp.core.records import Records as Items
-from zetadp.core.records import checked_owners
+from zetadp.core.records import LabelledItems, checked_owners
 
 logger = logging.getLogger(__name__)
 
@@ -190,7 +189,7 @@ class Records:
         return digest.hexdigest()
 
 
-def joined(parts: Sequence[Records]) -> Items:
+def joined(parts: Sequence[Records]) -> LabelledItems:
     """Return the items of several records one after the other, as training takes them."""
     inputs = [part.inputs for part in parts]
     kinds = {(tuple(each.shape[1:]), each.dtype) for each in inputs}
@@ -200,8 +199,8 @@ def joined(parts: Sequence[Records]) -> Items:
     targets = torch.cat([part.targets for part in parts])
     whole = [each for each in inputs if isinstance(each, Tensor)]
     if len(whole) == len(inputs):
-        return Items(torch.cat(whole), targets)
-    return Items(LookedUp.joined(inputs), targets)  # type: ignore[arg-type]
+        return LabelledItems(torch.cat(whole), targets)
+    return LabelledItems(LookedUp.joined(inputs), targets)  # type: ignore[arg-type]
 
 
 class LookedUp:

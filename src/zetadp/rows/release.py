@@ -13,7 +13,7 @@ from zetadp.core.assembly import mixture_of
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.core.task import Classification
 from zetadp.core.training import train
@@ -165,7 +165,7 @@ def release_features(
     if labels.min() < 0 or labels.max() >= settings.classes:
         raise UserError(f"Expected labels from 0 to {settings.classes - 1}, found {labels.min()} to {labels.max()}.")
     plan = settings.plan(real=not np.iscomplexobj(features), noise=noise)
-    data = Records(inputs, torch.from_numpy(labels))
+    data = LabelledItems(inputs, torch.from_numpy(labels))
     permission = Permission(settings.delta) if noise == "os" else None
     cap = None if settings.cap is None else Cap(settings.cap, settings.delta)
     files = RunFiles(ledger, ledger.with_suffix(".checkpoint.safetensors"), permission, cap)

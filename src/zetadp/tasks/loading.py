@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-    from zetadp.core.records import Records
+    from zetadp.core.records import LabelledItems
     from zetadp.tasks.items import Items
 
     Take = Callable[[Mapping[str, np.ndarray], np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-def records_of(items: Items, partition: pd.DataFrame, role: str, device: torch.device, take: Take) -> Records:
+def records_of(items: Items, partition: pd.DataFrame, role: str, device: torch.device, take: Take) -> LabelledItems:
     """Return the items of all records with one role, in the order of the partition's rows.
 
     Parameters
@@ -38,13 +38,13 @@ def records_of(items: Items, partition: pd.DataFrame, role: str, device: torch.d
     """
     import torch  # takes seconds, and every start of the workflow makes a task
 
-    from zetadp.core.records import Records
+    from zetadp.core.records import LabelledItems
 
     rows = partition[partition["role"] == role].reset_index(drop=True)
     places = places_of(rows["record"], items.names["record"], "records", items.source)
     table = items.names.loc[places].merge(rows, on="record", how="left", validate="many_to_one")
     inputs, targets = (torch.from_numpy(values) for values in take(items.arrays, places))
-    return Records(inputs, targets, items=table).to(device)
+    return LabelledItems(inputs, targets, items=table).to(device)
 
 
 def values_and_labels(arrays: Mapping[str, np.ndarray], places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ from papers.neuromixgdp.membership import RowAttack
 from zetadp.audit.detection import count_errors, epsilon_of_errors
 from zetadp.core.assembly import mixture_of
 from zetadp.core.checkpoint import RunFiles
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.core.task import Classification
 from zetadp.core.training import train
 from zetadp.privacy import accounting
@@ -39,7 +39,7 @@ def plan_of(active: float, degree: float, sigma: float, name: str):
 
 def released(plan, x: torch.Tensor, labels: torch.Tensor, folder) -> torch.Tensor:
     """Return rows as they leave the node."""
-    records = Records(x.to(torch.complex64)[:, None, None], labels)
+    records = LabelledItems(x.to(torch.complex64)[:, None, None], labels)
     files = RunFiles(folder / f"{plan.cohort}.jsonl", folder / f"{plan.cohort}.checkpoint")
     return train(plan, records, [[[person] for person in range(len(x))]], files).released
 

@@ -12,7 +12,7 @@ from training_builder import by_record, of_record
 
 from zetadp.audit import membership, membership_models
 from zetadp.audit.membership import audit_membership, claims_of, likelihood_ratios, most_exposed, refutation
-from zetadp.audit.membership_models import Arm, Models, arms, train_models
+from zetadp.audit.membership_models import AttackedRuns, Models, arms, train_models
 from zetadp.audit.settings import MembershipSettings
 from zetadp.base.epsilon import UNCLIPPED
 from zetadp.base.randomness import Purpose, stream
@@ -102,7 +102,7 @@ def test_an_attack_without_power_is_called_so(audit):
 
 def test_a_patient_that_is_out_leaves_no_trace_and_the_constants_alone():
     # Without draws: seeded ones differ with the data.
-    arm, full = Arm("clipped", "inf", 3), replace(SMALL, sampling_probability=1.0)
+    arm, full = AttackedRuns("clipped", "inf", 3), replace(SMALL, sampling_probability=1.0)
     out = np.array([[True, False, True, True]])
     models = train_models(arm, full, LINEAR, RECORDS, out)
     changed = replace(RECORDS, inputs=RECORDS.inputs.clone())
@@ -123,7 +123,7 @@ def test_a_training_of_nobody_stays_where_it_starts(monkeypatch):
         membership_models, "train", lambda *given, **named: results.append(train(*given, **named)) or results[-1]
     )
     full = replace(SMALL, sampling_probability=1.0)
-    models = train_models(Arm("open", UNCLIPPED, 3), full, LINEAR, RECORDS, np.zeros((1, 4), dtype=bool))
+    models = train_models(AttackedRuns("open", UNCLIPPED, 3), full, LINEAR, RECORDS, np.zeros((1, 4), dtype=bool))
     start = build(LINEAR, builder.CLASSES, builder.SIZE, stream(SMALL.seed, Purpose.WEIGHTS))
     assert models.confidence[0] == pytest.approx(membership_models._shown(start, RECORDS, builder.CLASSES)[0], rel=1e-6)
     # By the rule for gradients that are not finite, not because the gradient of an empty image happens to be zero.
@@ -136,7 +136,7 @@ def test_trainings_share_the_start_and_no_draw():
     assert len(np.unique(private.confidence[:, 0])) == 3
     # All patients in every round and no noise: then nothing is left to differ.
     full = replace(SMALL, sampling_probability=1.0)
-    same = train_models(Arm("clipped", "inf", 3), full, LINEAR, RECORDS, members)
+    same = train_models(AttackedRuns("clipped", "inf", 3), full, LINEAR, RECORDS, members)
     assert same.confidence[:, 0] == pytest.approx(same.confidence[0, 0], rel=1e-5)
 
 
@@ -169,7 +169,7 @@ def test_scores_are_log_likelihood_ratios_of_the_shadow_models():
 def test_networks_from_scratch_and_exact_noise_are_attacked_alike(noise):
     settings = replace(SMALL, rounds=2, noise=noise)
     members = np.array([[True, False, True, True], [False, True, True, False]])
-    arm = Arm("private", "8", 2, 1.0)
+    arm = AttackedRuns("private", "8", 2, 1.0)
     models = train_models(arm, settings, builder.TINY, RECORDS, members)
     assert models.confidence.shape == models.accuracy.shape == (2, 4)
     claim = claims_of(models.exposure, node_name(0), DELTA)["server"]
@@ -186,4 +186,4 @@ def test_too_few_shadow_models_of_a_kind_are_a_mistake_of_the_user():
 def test_models_that_diverge_are_named(monkeypatch):
     monkeypatch.setattr(membership_models, "_shown", lambda *_: (np.full(4, np.nan), np.zeros(4)))
     with pytest.raises(UserError, match=r"audit\.membership\.learning_rate"):
-        train_models(Arm("open", UNCLIPPED, 1), SMALL, LINEAR, RECORDS, np.ones((1, 4), dtype=bool))
+        train_models(AttackedRuns("open", UNCLIPPED, 1), SMALL, LINEAR, RECORDS, np.ones((1, 4), dtype=bool))

@@ -16,7 +16,7 @@ from zetadp.audit.canary import Audited
 from zetadp.audit.detection import AuditResult, Errors, Trials, result_of_epsilon, result_of_mu
 from zetadp.audit.one_round import audit_one_round
 from zetadp.audit.settings import AuditSettings
-from zetadp.audit.suite import Audit, Finding, Target, carry_out, frame, plan, sheet
+from zetadp.audit.suite import Finding, PlannedAudit, Target, carry_out, frame, plan, sheet
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
@@ -90,14 +90,14 @@ def test_every_audit_gets_an_empty_folder_that_is_gone_afterwards():
         seen.append(folder)
         return honest()[1].result
 
-    assert len(carry_out([Audit(look, "a"), Audit(look, "b", 0.5)])) == 2
+    assert len(carry_out([PlannedAudit(look, "a"), PlannedAudit(look, "b", 0.5)])) == 2
     assert len(set(seen)) == 2
     assert not any(folder.exists() for folder in seen)
 
 
 def test_audits_in_several_processes_find_the_same_in_the_same_order(caplog):
     audits = [
-        Audit(
+        PlannedAudit(
             partial(
                 audit_one_round, trials=Trials(20, seed=clip), audited=Audited(clip=clip, probability=0.5, population=2)
             ),

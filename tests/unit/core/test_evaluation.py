@@ -12,7 +12,7 @@ from training_builder import TINY, network, records
 
 import zetadp.core.evaluation
 from zetadp.core.evaluation import outputs_of, predict, watched
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.core.task import Classification
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.tasks.brain_sequences import BrainSequences
@@ -33,7 +33,7 @@ def test_accuracy_and_loss_are_means_over_all_images():
     images = torch.zeros(2, 3, 2, 4)
     for place, (record, image) in enumerate([(r, i) for r in range(2) for i in range(3)]):
         images[record, image, 0, image if place < 5 else 0] = 2.0  # all right but the last
-    data = Records.stacked(images.unsqueeze(2), torch.tensor([0, 1, 2]))
+    data = LabelledItems.stacked(images.unsqueeze(2), torch.tensor([0, 1, 2]))
     accuracy, loss = watched(TASK, FirstPixels(), data)
     assert accuracy == pytest.approx(5 / 6)
     right, wrong = -math.log(math.e**2 / (math.e**2 + 2)), -math.log(1 / (math.e**2 + 2))
@@ -61,7 +61,7 @@ def test_predictions_name_patient_sequence_and_slice():
         guess = (sequence + patient * number) % 3  # the second slices of the second patient are all wrong
         images[patient, sequence, number, 0, guess] = 1.0 + patient
         answer[f"p{patient}", SEQUENCES[sequence], number] = SEQUENCES[guess], patient
-    data = Records.stacked(images.flatten(1, 2).unsqueeze(2), torch.arange(3).repeat_interleave(2))
+    data = LabelledItems.stacked(images.flatten(1, 2).unsqueeze(2), torch.arange(3).repeat_interleave(2))
     items = pd.DataFrame({"patient": np.repeat(["p0", "p1"], 6), "slice": np.tile([0, 1], 6)})
     table = predict(BrainSequences(classes=3), FirstPixels(), data, items)
     assert len(table) == 12

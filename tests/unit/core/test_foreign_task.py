@@ -18,7 +18,7 @@ from zetadp.core.checkpoint import RunFiles
 from zetadp.core.evaluation import predict
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan, promise_of
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.core.task import pipeline_task_of, task_of
 from zetadp.core.training import train
@@ -50,7 +50,7 @@ class Affine(nn.Module):
         return self.map(items)
 
 
-def held(seed: int, patients: int = PATIENTS) -> Records:
+def held(seed: int, patients: int = PATIENTS) -> LabelledItems:
     """Return patients with one to five items each."""
     random = np.random.default_rng(seed)
     owner = np.repeat(np.arange(patients), random.integers(1, 6, patients))
@@ -58,7 +58,7 @@ def held(seed: int, patients: int = PATIENTS) -> Records:
     inputs = torch.complex(*inputs)
     factors = torch.polar(torch.ones(FEATURES), torch.arange(FEATURES) / 2)
     items = pd.DataFrame({"patient": [f"P{n:02d}" for n in owner], "item": np.arange(len(owner))})
-    return Records(inputs, inputs @ factors, items=items)
+    return LabelledItems(inputs, inputs @ factors, items=items)
 
 
 def plan(**changes: object) -> Plan:
@@ -70,7 +70,7 @@ def plan(**changes: object) -> Plan:
     return Plan(RunName("own", "central", "inf", 0), NetworkSettings("own"), settings, (here,), **given)
 
 
-def trained(folder: Path, of: Plan, watched: Records | None = None, model: nn.Module | None = None):
+def trained(folder: Path, of: Plan, watched: LabelledItems | None = None, model: nn.Module | None = None):
     own = held(0)
     files = RunFiles(folder / "ledger.jsonl", folder / "checkpoint")
     return train(of, own, [own.units()], files, validation=watched, model=model or Affine())

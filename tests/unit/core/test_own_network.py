@@ -16,7 +16,7 @@ from training_builder import SIZE, TINY, Held, network, records, train_run
 import zetadp
 from zetadp.base.validation import UserError
 from zetadp.core.plan import RunName
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.ledger import read_ledger
@@ -127,7 +127,7 @@ def test_plan_and_model_must_agree(paths):
 
 
 def test_closed_forms_need_shares_of_classes_that_are_public(paths):
-    data = Records.stacked(torch.randn(6, 4, 1, 1, 5, dtype=torch.complex64), torch.randint(4, (6, 4)))
+    data = LabelledItems.stacked(torch.randn(6, 4, 1, 1, 5, dtype=torch.complex64), torch.randint(4, (6, 4)))
     settings = replace(SETTINGS, rounds=1, estimator="class_means")
     of_plan = {"task": {"name": "classification", "classes": 4}}
     with pytest.raises(UserError, match="equally many items of every class"):

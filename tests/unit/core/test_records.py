@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from training_builder import records
 
 from zetadp.base.validation import UserError
-from zetadp.core.records import Node, Records, check_units, choose_items, gather, item_weights, items_of, single_items
+from zetadp.core.records import (
+    LabelledItems,
+    Node,
+    check_units,
+    choose_items,
+    gather,
+    item_weights,
+    items_of,
+    single_items,
+)
 from zetadp.privacy.events import Event
 from zetadp.privacy.mechanism import Draw, SampledGaussian
 
@@ -174,4 +183,4 @@ def test_gathered_inputs_and_targets_belong_together():
 
 def test_parts_of_records_have_one_length():
     with pytest.raises(UserError, match="found 3, 2, 3"):
-        Records(torch.zeros(3, 1), torch.zeros(2), np.zeros(3))
+        LabelledItems(torch.zeros(3, 1), torch.zeros(2), np.zeros(3))

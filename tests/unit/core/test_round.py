@@ -14,7 +14,7 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
 from zetadp.core.outbox import Outbox
-from zetadp.core.records import Node, Records, items_of
+from zetadp.core.records import LabelledItems, Node, items_of
 from zetadp.core.round import Phase, do_round
 from zetadp.nn.layers import Linear
 from zetadp.nn.stacked import stack
@@ -46,7 +46,7 @@ def node(
 
 
 def one_round(
-    nodes: list[Node], ledger: Ledger, data: Records, model: nn.Module, number: int = 0, images: int = CLASSES
+    nodes: list[Node], ledger: Ledger, data: LabelledItems, model: nn.Module, number: int = 0, images: int = CLASSES
 ) -> tuple[Tensor, int]:
     return do_round(replace(Phase.of(model, images), chunk=8), nodes, data, Outbox(ledger), number)
 
@@ -158,7 +158,7 @@ def exact(ledger: Ledger, sigma: float = 1.0) -> list[Node]:
     ]
 
 
-def exact_round(outbox: Outbox, model: nn.Module, data: Records | None = None) -> Tensor:
+def exact_round(outbox: Outbox, model: nn.Module, data: LabelledItems | None = None) -> Tensor:
     data = records(4) if data is None else data
     phase = replace(Phase.of(model, CLASSES), chunk=8)
     return do_round(phase, exact(outbox.ledger), data, outbox, 0)[0]

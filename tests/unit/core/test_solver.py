@@ -13,7 +13,7 @@ from training_builder import CLASSES, Held, by_record, plan_for, train_run
 from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
 from zetadp.core.plan import RunName
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.core.server import Solver
 from zetadp.core.settings import Performance, TrainingSettings
 from zetadp.core.training import Trained
@@ -44,9 +44,9 @@ def settings(**more) -> TrainingSettings:
     return TrainingSettings(estimator=CLASS_MEANS, **(options | more))
 
 
-def data() -> Records:
+def data() -> LabelledItems:
     values = np.random.default_rng(0).standard_normal((2, PATIENTS, len(LABELS), 1, COMPONENTS + 2))
-    return Records.stacked(torch.complex(*torch.from_numpy(values).float()).unsqueeze(2), LABELS)
+    return LabelledItems.stacked(torch.complex(*torch.from_numpy(values).float()).unsqueeze(2), LABELS)
 
 
 def public(seed: int = 0) -> dict[str, torch.Tensor]:

@@ -22,7 +22,7 @@ from zetadp.base.validation import UserError
 from zetadp.core.checkpoint import Checkpoint, RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import check_noise, noise_of_plan, promise_of
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.core.round import Phase, do_round, items_in_a_pass
 from zetadp.core.settings import DIRECTION, OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import Trained, train
@@ -85,7 +85,7 @@ def stop_after(*rounds: int):
     return after_round
 
 
-def plain_loop(data: Records, settings: TrainingSettings, clip: float | None) -> torch.nn.Module:
+def plain_loop(data: LabelledItems, settings: TrainingSettings, clip: float | None) -> torch.nn.Module:
     """Train on everybody without zetadp's gradients, clipping, sums, flat vector, noise or server."""
     model = build(TINY, CLASSES, SIZE, stream(RUN.seed, Purpose.WEIGHTS))
     parameters = list(model.parameters())

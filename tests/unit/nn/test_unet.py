@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.core.round import Phase
 from zetadp.mri.kspace import to_image, to_kspace
 from zetadp.nn.models import build
@@ -95,7 +95,7 @@ def test_contributions_are_the_clipped_gradients_of_each_patient(family, trained
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, dtype=parameter.dtype)
     targets = torch.rand(6, 16, 16)
-    records = Records(inputs, targets)
+    records = LabelledItems(inputs, targets)
 
     def losses(outputs: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
         return (outputs - wanted).abs().mean(dim=(1, 2))

@@ -21,7 +21,7 @@ from zetadp.cli.commands import main
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.core.settings import TrainingSettings
 from zetadp.core.training import train
 from zetadp.nn.settings import NetworkSettings
@@ -122,7 +122,7 @@ def trained(ledger: Path, noise: str = "os", claimed: str = "8", people: int = 2
     plan = plan.with_noise(noise_of_plan(plan))
     files = RunFiles(ledger, ledger.with_suffix(".checkpoint"), **limits)
     units = [range(4 * each, 4 * each + 4) for each in range(people)]
-    train(plan, Records(items, labels), [units], files, model=Small())
+    train(plan, LabelledItems(items, labels), [units], files, model=Small())
     files.finish()
 
 

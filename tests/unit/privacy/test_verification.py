@@ -21,7 +21,7 @@ from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.pretrained import save_model
 from zetadp.core.promise import noise_of_plan
-from zetadp.core.records import Records, single_items
+from zetadp.core.records import LabelledItems, single_items
 from zetadp.core.settings import DIRECTION, GAUSSIAN, TrainingSettings
 from zetadp.core.training import train
 from zetadp.nn.settings import NetworkSettings
@@ -58,7 +58,7 @@ def make_run(folder: Path, epsilon: str = "8", images: int = 1, release: str = G
     parts = [units[n : n + PEOPLE // 3] for n in range(0, PEOPLE, PEOPLE // 3)]
     units = [part if images == 1 else single_items(part, images) for part in parts]
     live = RunFiles(folder / "ledgers/run.jsonl", folder / "run.checkpoint")
-    trained = train(plan, Records(inputs, torch.arange(4).repeat(PEOPLE)), units, live)
+    trained = train(plan, LabelledItems(inputs, torch.arange(4).repeat(PEOPLE)), units, live)
     run = folder / "run"
     run.mkdir()
     shutil.copy(live.ledger, run / "ledger.jsonl")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from zetadp.audit.membership import Attack, Claim, against, roc_band
-from zetadp.audit.membership_models import Arm
+from zetadp.audit.membership_models import AttackedRuns
 from zetadp.privacy.kinds import NoisySum
 from zetadp.report.attackfigure import LEAST_RATE, _empirical, membership_roc
 
@@ -17,7 +17,7 @@ def attack(name: str, mu: float, trials: int = 300) -> Attack:
     band = roc_band(outs, ins, arms=2)
     for audience, claim in CLAIMS.items():
         band = against(band, audience, claim)
-    return Attack(Arm(name, "8", 1), 0, outs, ins, 0.5, 0.5, band)
+    return Attack(AttackedRuns(name, "8", 1), 0, outs, ins, 0.5, 0.5, band)
 
 
 def drawn():

@@ -14,7 +14,7 @@ from zetadp.core.assembly import Assembly
 from zetadp.core.outbox import Outbox
 from zetadp.core.plan import Plan, RunName
 from zetadp.core.promise import noise_of_plan
-from zetadp.core.records import Node, Records
+from zetadp.core.records import LabelledItems, Node
 from zetadp.core.round import do_round
 from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.nn.settings import NetworkSettings
@@ -50,7 +50,7 @@ def plan(kind: str, *, sigma: float = 0.0, noise: str = "seeded", epsilon: str =
     return plan_for(RunName("head", "federated", epsilon, 0), HEAD, settings, nodes, task=task)
 
 
-def data(kind: str) -> tuple[Records, list[list[list[int]]]]:
+def data(kind: str) -> tuple[LabelledItems, list[list[list[int]]]]:
     """Return features, of which a class is the place of the largest, and whose they are."""
     each = CLASSES if kind == "all classes" else 1
     random = np.random.default_rng(5)
@@ -59,7 +59,7 @@ def data(kind: str) -> tuple[Records, list[list[list[int]]]]:
     values[np.arange(len(labels)), 0, 0, labels, 0] += 1
     inputs = torch.view_as_complex(torch.from_numpy(values).float())
     units = [[each * unit + place for place in range(each)] for unit in range(sum(SIZES))]
-    records = Records(inputs, torch.from_numpy(labels), labels if each > 1 else np.zeros(0, dtype=np.int64))
+    records = LabelledItems(inputs, torch.from_numpy(labels), labels if each > 1 else np.zeros(0, dtype=np.int64))
     return records, [units[: SIZES[0]], units[SIZES[0] :]]
 
 
@@ -160,7 +160,9 @@ def test_a_head_learns_the_classes_from_rows(kind, tmp_path):
         HEAD,
         of.training,
         [Held(n.name, [[next(people)] for _ in range(n.population)], n.population, n.expected, 0.0) for n in of.nodes],
-        Records(records.inputs[: sum(SIZES)], records.targets[: sum(SIZES)]) if kind != "all classes" else records,
+        LabelledItems(records.inputs[: sum(SIZES)], records.targets[: sum(SIZES)])
+        if kind != "all classes"
+        else records,
         None,
         ledger_path=tmp_path / "ledger.jsonl",
         checkpoint_path=tmp_path / "checkpoint.safetensors",

@@ -26,7 +26,7 @@ from zetadp.core.checkpoint import Checkpoint, RunFiles
 from zetadp.core.evaluation import watched
 from zetadp.core.plan import Plan
 from zetadp.core.promise import check_noise
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.core.settings import Performance
 from zetadp.core.training import no_history
 from zetadp.federation.flower.mirror import Mirror, copies_of, heads_elsewhere, note_identities
@@ -78,7 +78,7 @@ class Coordinator:
         plan: Plan,
         patience: Patience,
         line: Line,
-        watched: Records,
+        watched: LabelledItems,
         files: RunFiles,
         *,
         start: Mapping[str, Tensor] | None = None,

@@ -15,7 +15,7 @@ from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.core.start import shipped_backbone, with_public
 from zetadp.federation.flower.approval import approve, invitation
 from zetadp.federation.flower.certificates import Credentials, make_credentials
-from zetadp.federation.flower.launcher import Federation
+from zetadp.federation.flower.launcher import LocalFederation
 from zetadp.federation.flower.membership import make_roster
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.federation.settings import Patience
@@ -64,7 +64,7 @@ def run_demo(folder: Path, say: Callable[[str], None]) -> Path:
     credentials = make_credentials(work / "keys", names)
     make_roster(plan, credentials)
     server = _server(work, credentials, names)
-    with Federation(work / "processes", credentials, idle_seconds=0.3) as running:
+    with LocalFederation(work / "processes", credentials, idle_seconds=0.3) as running:
         for name in names:
             approve(_hospital(work, name), credentials.node(name)[1], "the demonstration")
             running.start_node(_hospital(work, name))

@@ -26,7 +26,7 @@ from zetadp.core.assembly import Assembly
 from zetadp.core.independence import check_run
 from zetadp.core.outbox import Outbox, SupersededError, digest_of
 from zetadp.core.plan import Plan
-from zetadp.core.records import Node, Records, check_units, checked_units, single_items
+from zetadp.core.records import LabelledItems, Node, check_units, checked_units, single_items
 from zetadp.core.round import do_round
 from zetadp.core.start import backbone_of, starting_weights
 from zetadp.core.task import Classification, is_packaged, site_task_of, task_of
@@ -86,7 +86,7 @@ class Hospital:
         self,
         settings: HospitalSettings,
         plan: Plan,
-        records: Records,
+        records: LabelledItems,
         patients: Sequence[Sequence[int]],
         start: Mapping[str, Tensor] | None = None,
         key: EllipticCurvePrivateKey | None = None,

@@ -33,7 +33,7 @@ LOOPBACK = "127.0.0.1"
 SERVER = "server"
 
 
-class Federation:
+class LocalFederation:
     """Server and nodes on the loopback interface, over TLS and with keys.
 
     Parameters

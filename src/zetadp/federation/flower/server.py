@@ -18,7 +18,7 @@ from zetadp.base.storage import written_whole
 from zetadp.base.validation import shown
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.pretrained import save_model
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.core.settings import Performance
 from zetadp.core.start import backbone_of, starting_weights
 from zetadp.core.task import site_task_of
@@ -110,12 +110,12 @@ def serve(settings: Path | str, credentials: Path | str, host: str, port: int) -
         coordinator.record.unlink(missing_ok=True)
 
 
-def _watched(settings: ServerSettings, plan: Plan, backbone: Backbone | None) -> Records:
+def _watched(settings: ServerSettings, plan: Plan, backbone: Backbone | None) -> LabelledItems:
     """Return the items of the patients that the server watches; none where it has none."""
     task = site_task_of(plan.task)
     if settings.watched is None:
         shape = task.input_shape(plan.network.domain, backbone)
-        return Records(torch.empty(0, *shape), torch.empty(0, dtype=torch.int64), np.empty(0, dtype=np.int64))
+        return LabelledItems(torch.empty(0, *shape), torch.empty(0, dtype=torch.int64), np.empty(0, dtype=np.int64))
     cache, patients = settings.cache or settings.checkpoint.parent / "watched", settings.watched_patients
     return task.site(settings.watched, plan, cache, part="test", patients=patients, backbone=backbone)
 

@@ -11,7 +11,7 @@ import torch
 
 from zetadp.base.storage import ImageStack, read_stack
 from zetadp.base.validation import UserError
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 
 
 def load_role(files: Sequence[Path], partition: pd.DataFrame, role: str) -> tuple[ImageStack, pd.DataFrame]:
@@ -44,12 +44,12 @@ def load_role(files: Sequence[Path], partition: pd.DataFrame, role: str) -> tupl
     return ImageStack(result, tuple(rows["record"]), stack.sequences, stack.axes, stack.units, stack.provenance), rows
 
 
-def to_records(stack: ImageStack, device: torch.device) -> Records:
+def to_records(stack: ImageStack, device: torch.device) -> LabelledItems:
     """Return an image stack as records on a device: one image an item, whose class is the index of its sequence."""
     records, sequences, slices = stack.values.shape[:3]
     images = as_given(stack.values).reshape(records, sequences * slices, 1, *stack.values.shape[3:])
     labels = torch.arange(sequences).repeat_interleave(slices)
-    return Records.stacked(images, labels).to(device)
+    return LabelledItems.stacked(images, labels).to(device)
 
 
 def as_given(values: np.ndarray) -> torch.Tensor:

@@ -21,7 +21,7 @@ from zetadp.base.storage import ImageStack, read_stack, write_stack
 from zetadp.base.validation import UserError, positive
 from zetadp.core.metrics import volume_accuracy
 from zetadp.core.plan import Plan
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.core.start import record_features
 from zetadp.core.task import Classification, Words
 from zetadp.mri.decathlon import SEQUENCES, read_task
@@ -77,7 +77,7 @@ class BrainSequences(Classification):
             return (1, self.size, self.size)
         return (1, 1, _given(backbone).components)
 
-    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Records:
+    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
         """Return the slices of all records with one role, and whose they are (`zetadp.core.task.PipelineTask.load`)."""
         stack, rows = load_role(files, partition, role)
         count, slices = len(stack.sequences), stack.values.shape[2]
@@ -87,7 +87,7 @@ class BrainSequences(Classification):
 
     def site(
         self, folder: Path, plan: Plan, cache: Path, *, part: str, patients: int, backbone: Backbone | None
-    ) -> Records:
+    ) -> LabelledItems:
         """Check and prepare the volumes of one site, once (`zetadp.core.task.SiteTask.site`)."""
         import torch
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from zetadp.core.records import Records
+    from zetadp.core.records import LabelledItems
 
 THRESHOLD = 0.5
 
@@ -122,7 +122,7 @@ class Ecg(Choice):
             **of_confusion(confusion, LABELS),
         }
 
-    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Records:
+    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
         """Return the recordings with one role (`zetadp.core.task.PipelineTask.load`)."""
         (file,) = files
 

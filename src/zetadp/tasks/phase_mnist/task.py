@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-    from zetadp.core.records import Records
+    from zetadp.core.records import LabelledItems
 
 COMPOSITES = ("drawn", "once", "none")
 FEATURES = "features.h5"
@@ -63,7 +63,7 @@ class PhaseMnist(Classification):
         one_of(COMPOSITES, composite=self.composite)
         in_range(0, 2**31, seed=self.seed)
 
-    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Records:
+    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
         """Return the examples with one role (`zetadp.core.task.PipelineTask.load`)."""
         (file,) = files
         # The task's workflow rules name the file of features, so the name shows what the file contains.

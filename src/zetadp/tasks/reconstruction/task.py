@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from zetadp.core.records import Records
+    from zetadp.core.records import LabelledItems
     from zetadp.tasks.reconstruction.public import PublicNetworks
 
 
@@ -146,7 +146,7 @@ class Reconstruction:
             "per_patient_psnr": patients["PSNR"].to_dict(),
         }
 
-    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Records:
+    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
         """Return the slices of the volumes with one role (`zetadp.core.task.PipelineTask.load`)."""
         (file,) = files
         items = Items.read(file, ("kspace", "targets", "slice"))

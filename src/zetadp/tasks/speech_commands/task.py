@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from zetadp.core.records import Records
+    from zetadp.core.records import LabelledItems
     from zetadp.tasks.speech_commands.encoder import WordEncoder
 
 REPLICATES = 1000
@@ -103,7 +103,7 @@ class SpeechCommands(Classification):
             "per_patient": {str(speaker): float(share) for speaker, share in shares.items()},
         }
 
-    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> Records:
+    def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
         """Return the clips of the units with one role (`zetadp.core.task.PipelineTask.load`)."""
         (file,) = files
         items = Items.read(file, names=NAMES)

@@ -9,7 +9,7 @@ from torch.nn import functional
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
 from zetadp.core.evaluation import watched
-from zetadp.core.records import Records
+from zetadp.core.records import LabelledItems
 from zetadp.nn.models import build
 from zetadp.nn.settings import NetworkSettings
 from zetadp.tasks.ecg.task import Ecg
@@ -55,7 +55,7 @@ def test_losses_are_binary_cross_entropies_and_what_is_watched_is_the_area():
     p = torch.sigmoid(outputs[:, 0].double())
     expected = -(targets * p.log() + (1 - targets) * (1 - p).log())
     torch.testing.assert_close(Ecg().losses(outputs, targets).double(), expected, atol=1e-5, rtol=1e-5)
-    metric, loss = watched(Ecg(), torch.nn.Identity(), Records(outputs, targets))
+    metric, loss = watched(Ecg(), torch.nn.Identity(), LabelledItems(outputs, targets))
     assert metric == pytest.approx(area(SCORES, LABELS), abs=1e-6)
     assert loss == pytest.approx(expected.mean().item(), abs=1e-5)
 
