@@ -27,7 +27,6 @@ from torch import Tensor
 
 from papers.experiments import Experiment, declared_by, ended, write_joined
 from zetadp.base.tables import MISSING, Sheet
-from zetadp.core.evaluation import outputs_of
 from zetadp.core.pretrained import load_model
 from zetadp.core.start import shipped_backbone
 from zetadp.federation.partition import read_partition
@@ -94,7 +93,7 @@ def trained_scores(experiment: Experiment, cell: tuple[str, str, str]) -> tuple[
     domain = experiment.config.networks[cell[0]].domain
     inputs, patients = held(experiment, domain if domain in FEATURES else "whitened", "test")
     folders = [experiment.folder(run) for run in experiment.cells[cell]]
-    found = [outputs_of(load_model(folder / "model.safetensors").network, inputs) for folder in folders]
+    found = [load_model(folder / "model.safetensors").outputs(inputs) for folder in folders]
     return torch.cat(found).reshape(len(patients) * len(found), -1, 4), patients * len(found)
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 from zetadp.base.device import pick_device
 from zetadp.base.storage import read_json, write_json, write_text, written_whole
 from zetadp.base.workflow import run
-from zetadp.core.evaluation import outputs_of, predict, watched
+from zetadp.core.evaluation import watched
 from zetadp.core.pretrained import load_model
 from zetadp.core.start import public_start
 from zetadp.core.task import PipelineTask
@@ -87,7 +87,8 @@ def evaluate(
     task, table = finished.task, read_partition(partition)
 
     test = task.load(images, table, "test", place)
-    tested = predict(task, finished.network, test, test.items.drop(columns=["record", "role", "node"]))
+    items = test.items.drop(columns=["record", "role", "node"])
+    tested = items.assign(**task.measure(finished.outputs(test.inputs), test.targets))
     public = {}
     if finished.settings.start == "public":
         found = task.backbone(backbone[0], place)
@@ -97,7 +98,7 @@ def evaluate(
     nodes = {}
     if (table["role"] == "validation").any():
         records = task.load(images, table, "validation", place)
-        scores = task.scores(outputs_of(finished.network, records.inputs), records.targets)
+        scores = task.scores(finished.outputs(records.inputs), records.targets)
         nodes = pd.Series(scores.cpu().double().numpy()).groupby(records.items["node"].to_numpy()).mean().to_dict()
     with written_whole(predictions) as temporary:
         tested.to_csv(temporary, index=False)

@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.base.validation import UserError
+from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import Plan
-from zetadp.core.task import PipelineTask, pipeline_task_of
+from zetadp.core.task import Classification, PipelineTask, pipeline_task_of
 from zetadp.nn.backbone import Backbone, from_tensors
+from zetadp.nn.heads import head_scores
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.nn.settings import FEATURES
+from zetadp.nn.settings import FEATURES, STUDY
 
 if TYPE_CHECKING:
     from zetadp.core.training import Trained
@@ -55,6 +57,29 @@ class FinishedModel:
     inputs: int
     backbone: Backbone | None = None
     trained_on: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def public_head(self) -> tuple[Tensor, Tensor] | None:
+        """Weight and bias of the public head that answers beside the network; None if the network answers alone.
+
+        Only a head on features of a study has one, if it started from it: those features ask for whole records, and so
+        does the choice between two heads.
+        """
+        settings = self.settings
+        if self.backbone is None or (settings.domain, settings.start) != (STUDY, "public"):
+            return None
+        return self.backbone.heads[settings.components or self.backbone.components]
+
+    def outputs(self, inputs: Tensor) -> Tensor:
+        """Return the model's outputs, shape (item, ...), for the items of whole records, without gradients.
+
+        A head with a public head beside it has the scores that its task makes of both (`Classification.beside`). Both
+        are public or released, so this is post-processing and costs no privacy.
+        """
+        own = outputs_of(self.network, inputs)
+        if self.public_head is None or not isinstance(self.task, Classification):
+            return own
+        return self.task.beside(own, head_scores(inputs.flatten(1), self.public_head))
 
 
 def load_model(path: Path, device: torch.device | str = "cpu") -> FinishedModel:

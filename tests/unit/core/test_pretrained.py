@@ -14,6 +14,7 @@ from zetadp.core.checkpoint import Checkpoint
 from zetadp.core.pretrained import BACKBONE, load_model, model_content
 from zetadp.core.task import task_of
 from zetadp.mri.kspace import to_kspace, whiten
+from zetadp.nn.heads import head_scores
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.tasks.brain_sequences import prepared_inputs
 from zetadp.tasks.brain_sequences.stacks import standardise
@@ -38,6 +39,24 @@ def test_a_model_that_was_saved_gives_the_same_scores(tmp_path, name):
     assert not any(p.requires_grad for p in found.network.parameters())
     images, _ = patients(1, 3, domain=NETWORKS[name].domain)
     assert torch.equal(found.network(images[0]), model(images[0]))
+
+
+@pytest.mark.parametrize(
+    ("domain", "start", "beside"), [("study", "public", True), ("study", "random", False), ("layers", "public", False)]
+)
+def test_a_head_on_a_study_that_started_from_the_public_head_has_it_beside(tmp_path, domain, start, beside):
+    public = backbone()
+    settings = NetworkSettings("head", domain, components=2, start=start, taper=0.7)
+    head = build(settings, 4, 4, np.random.default_rng(1))
+    tensors = dict(head.named_parameters()) | {f"{BACKBONE}{key}": value for key, value in public.tensors().items()}
+    content = model_content(settings, TASK, 4) | {"public": public.content()}
+    save_tensors(tmp_path / "model.safetensors", {key: value.detach() for key, value in tensors.items()}, content)
+    found = load_model(tmp_path / "model.safetensors")
+    items = torch.randn(2 * 4 * 20, 1, 1, 4, dtype=torch.complex64)
+    own = head(items).detach()
+    expected = found.task.beside(own, head_scores(items[:, 0, 0], public.heads[2])) if beside else own
+    torch.testing.assert_close(found.outputs(items), expected)
+    assert torch.allclose(found.outputs(items), own) != beside
 
 
 @pytest.mark.parametrize("domain", ["kspace", "image", "features"])

@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from zetadp.base.epsilon import epsilon_shown, epsilon_value
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_digest
 from zetadp.base.validation import UserError
-from zetadp.core.evaluation import outputs_of
 from zetadp.core.pretrained import FinishedModel
 from zetadp.mri.volumes import centre_images, log_assumptions, read_volume
 from zetadp.nn.backbone import Backbone
@@ -81,7 +80,7 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
     names = [f"channel {number}" for number in range(channels)]
     images = centre_images(volume, names, task.slices, task.size).reshape(-1, task.size, task.size)
     inputs = prepared_inputs(images, model.settings.domain, model.backbone)
-    outputs = outputs_of(model.network, inputs)
+    outputs = model.outputs(inputs)
     doubts = _doubts(model, inputs, outputs, channels)
     rows = []
     deciding = task if channels == len(task.names) else replace(task, decision=IMAGE)

@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 ALONE = "alone"
 """Column of predictions with what an image by itself says."""
+KEEN = 10.0
+"""How strongly a record prefers the head that explains it better, found on public patients (docs/settings.md)."""
 
 
 @dataclass(frozen=True)
@@ -150,10 +152,25 @@ class BrainSequences(Classification):
         images = outputs.reshape(-1, count, self.slices, count).transpose(1, 2)  # record, slice, image, class
         if self.decision == VOLUME:
             images = images.log_softmax(dim=-1).mean(dim=1, keepdim=True).expand_as(images)
-        orders = torch.tensor(list(permutations(range(count))), device=outputs.device)
-        likely = images[..., torch.arange(count), orders].sum(dim=-1).softmax(dim=-1)  # record, slice, order
-        found = torch.einsum("rso,oic->risc", likely, functional.one_hot(orders, count).to(likely.dtype))
-        return found.reshape(outputs.shape).clamp(max=1)  # sums of shares exceed it by rounding
+        shares = by_orders(images)
+        return shares.transpose(1, 2).reshape(outputs.shape)
+
+    def beside(self, own: Tensor, public: Tensor, keen: float = KEEN) -> Tensor:
+        """Return scores between those of the trained and of the public head, with one weight a record.
+
+        A head explains a record as well as its mean scores of the four volumes make the likeliest order of the
+        sequences: the log of the product of the four softmax values. The trained head has the weight of the logistic
+        function of ``keen`` times how much better it explains the record. So where private training has taught nothing
+        about a record, the public head decides.
+        """
+        trained, known = (_explained(self._by_volume(scores).mean(dim=2)) for scores in (own, public))
+        weight = (keen * (trained - known)).sigmoid()[:, None, None, None]
+        mixed = weight * self._by_volume(own) + (1 - weight) * self._by_volume(public)
+        return mixed.reshape(own.shape)
+
+    def _by_volume(self, scores: Tensor) -> Tensor:
+        """Return scores of shape (item, class) as (record, volume, slice, class)."""
+        return scores.reshape(-1, scores.shape[1], self.slices, scores.shape[1])
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Any]:
         """Return true and predicted sequence with its probability; for images together, also what each one says."""
@@ -174,6 +191,35 @@ class BrainSequences(Classification):
         return found
 
 
+def orders_of(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Return all orders of the classes, shape (order, class), and the score of each one for images that all differ.
+
+    Parameters
+    ----------
+    scores
+        Shape (..., image, class), with as many images as classes.
+
+    Returns
+    -------
+    The orders, and the sums of scores that they pick, shape (..., order).
+    """
+    count = scores.shape[-1]
+    orders = torch.tensor(list(permutations(range(count))), device=scores.device)
+    return orders, scores[..., torch.arange(count), orders].sum(dim=-1)
+
+
+def by_orders(scores: Tensor) -> Tensor:
+    """Return the probability of each class, (..., image, class), for images that all differ; scores likewise."""
+    orders, sums = orders_of(scores)
+    picks = functional.one_hot(orders, scores.shape[-1]).to(scores.dtype)
+    return torch.einsum("...o,oic->...ic", sums.softmax(dim=-1), picks).clamp(max=1)  # sums exceed it by rounding
+
+
+def _explained(scores: Tensor) -> Tensor:
+    """Return the log-likelihood of the likeliest order, shape (record,), for scores (record, volume, class)."""
+    return orders_of(scores.log_softmax(dim=-1))[1].amax(dim=-1)
+
+
 def _described(network: Mapping[str, Any]) -> str:
     """Say what kind of network this is, what it sees, and which of its weights were trained from where."""
     family, domain = network["family"], network["domain"]
@@ -185,10 +231,12 @@ def _described(network: Mapping[str, Any]) -> str:
         start = "the public head" if network["start"] == "public" else "random weights"
         layers = "" if domain == "features" else "at all its layers "
         less = ", less their mean over all slices of the patient" if domain == STUDY else ""
+        beside = domain == STUDY and network["start"] == "public"
+        both = " For each patient, the public head counts where it tells the sequences apart better." if beside else ""
         return (
             f"A complex-valued linear head on {count} of the complex features that a frozen public backbone computes "
             f"{layers}from the slice’s k-space{less}. The backbone is a complex-valued convolutional network, "
-            f"trained on public simulated patients only; the head alone was trained on the cohort, from {start}."
+            f"trained on public simulated patients only; the head alone was trained on the cohort, from {start}.{both}"
         )
     seen = "the slice itself" if domain == "image" else "the slice’s k-space"
     if family == "real" and domain == "kspace":

@@ -15,6 +15,7 @@ from zetadp.base.validation import UserError
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.report import notes, rendering, tables
 from zetadp.tasks.brain_sequences import BrainSequences
+from zetadp.tasks.brain_sequences.task import KEEN
 
 RECORDS, SLICES, COUNT = 3, 5, len(SEQUENCES)
 ALONE, TOGETHER = BrainSequences(slices=SLICES), BrainSequences(slices=SLICES, decision="slice")
@@ -102,6 +103,25 @@ def test_scores_that_say_nothing_are_right_by_chance():
     scores = torch.zeros(RECORDS * COUNT * SLICES, COUNT)
     for task in (TOGETHER, VOLUMES):
         assert task.scores(scores, TARGETS).mean() == pytest.approx(1 / COUNT)
+
+
+def likeliest(scores):
+    """Return the log-likelihood of the likeliest order of a record's volumes, by their mean scores, order by order."""
+    mean = scores.double().mean(dim=1).log_softmax(dim=-1)
+    return max(float(mean[torch.arange(COUNT), list(order)].sum()) for order in permutations(range(COUNT)))
+
+
+def test_of_two_heads_the_one_that_explains_a_record_better_counts_more(scores):
+    public = 2 * torch.randn(scores.shape, generator=torch.Generator().manual_seed(1))
+    public[1] += 9 * torch.eye(COUNT)[:, None]  # sure of a record of which the trained head is not
+    found = TOGETHER.beside(scores.reshape(-1, COUNT), public.reshape(-1, COUNT)).reshape(scores.shape)
+    for own, known, mixed in zip(scores, public, found, strict=True):
+        weight = 1 / (1 + np.exp(-KEEN * (likeliest(own) - likeliest(known))))
+        torch.testing.assert_close(mixed, weight * own + (1 - weight) * known)
+    torch.testing.assert_close(found[1], public[1])
+    order = torch.tensor([2, 0, 3, 1])  # the volumes of a patient may come in any order
+    turned = (scores[:, order].reshape(-1, COUNT), public[:, order].reshape(-1, COUNT))
+    torch.testing.assert_close(TOGETHER.beside(*turned).reshape(scores.shape), found[:, order])
 
 
 def test_another_decision_is_refused():
