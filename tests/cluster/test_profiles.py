@@ -15,13 +15,6 @@ if TYPE_CHECKING:
 PROFILES = {path.parent.name: yaml.safe_load(path.read_text()) for path in (ROOT / "profiles").glob("*/profile.yaml")}
 
 
-@pytest.mark.parametrize("name", sorted(PROFILES.keys() - {"default"}))
-def test_a_cluster_repeats_what_holds_everywhere(name: str) -> None:
-    """Naming a profile replaces the default one, and its rerun triggers with it: then every checkout trains anew."""
-    for key in ("rerun-triggers", "show-failed-logs"):
-        assert PROFILES[name][key] == PROFILES["default"][key]
-
-
 def test_packs_are_of_groups_that_rules_have() -> None:
     rules = "".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
     groups = set(re.findall(r'group:\n +"(\w+)"', rules))

@@ -37,7 +37,7 @@ PLAN = Plan(
     cohort="tiny",
     task={"name": "brain_sequences", "slices": 2, "size": 8},
 ).to_json()
-PERFORMANCE = asdict(Performance(evaluate_every=2, checkpoint_seconds=0.03))
+PERFORMANCE = asdict(Performance(evaluate_every=2, checkpoint_seconds=0.0))
 LABEL = "a tiny cohort"
 DELTA = 1e-3
 RECEIPT = f"{COHORT}/receipts/shard-00.json"

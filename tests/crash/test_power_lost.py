@@ -40,30 +40,6 @@ class Failing(CrashPoints):
         return False
 
 
-def test_the_disk_forgets_what_was_not_synced(tmp_path):
-    """The disk of these tests does what it says, or they would show nothing."""
-    import os
-
-    root = tmp_path / "root"
-    root.mkdir()
-    (root / "old").write_text("old")
-    with ForgetfulDisk(root, tmp_path / "attic") as disk:
-        with (root / "new").open("wb", buffering=0) as file:
-            file.write(b"synced")
-            os.fsync(file.fileno())
-            file.write(b" and not")
-            assert not (disk.remains(tmp_path / "a") / "new").exists()
-            handle = os.open(root, os.O_RDONLY)
-            os.fsync(handle)
-        (root / "old").unlink()
-        left = disk.remains(tmp_path / "b")
-        assert (left / "new").read_text() == "synced"
-        assert (left / "old").read_text() == "old"
-        os.fsync(handle)
-        os.close(handle)
-        assert {path.name for path in disk.remains(tmp_path / "c").iterdir()} == {"new"}
-
-
 @pytest.mark.parametrize(("noise", "checkpoint_seconds"), [("seeded", 0.0), ("os", 0.0), ("os", 1e6)])
 def test_a_training_goes_on_wherever_the_power_failed(tmp_path, noise, checkpoint_seconds):
     """Whatever remains is consistent: no line is missed that something names, nothing that was sent is forgotten."""

@@ -150,17 +150,3 @@ def test_a_training_killed_at_any_point_goes_on(zygote: Zygote, tmp_path, noise,
             expected, found = weights_of(straight), weights_of(folder)
             assert all((expected[name] == found[name]).all() for name in expected), point
             assert (folder / "history.csv").read_text() == (straight / "history.csv").read_text()
-
-
-def test_a_training_killed_again_and_again_gets_there(zygote: Zygote, tmp_path):
-    settings = {"noise": "os", "checkpoint_seconds": 1e6}
-    for number in range(1, 60):
-        for point in (f"before:Server.step#{number}", f"after:Ledger.record#{number}", f"torn:write#{2 * number}"):
-            zygote.run(train_tiny, {"folder": tmp_path, **settings}, kill_at=point, also=ALSO)
-            if (tmp_path / "sent.txt").exists():
-                check_never_less_than_released(tmp_path)
-        if (tmp_path / "model.safetensors").exists():
-            break
-    assert zygote.run(train_tiny, {"folder": tmp_path, **settings}).status == 0
-    check_never_less_than_released(tmp_path)
-    assert not list((tmp_path / "checkpoints").iterdir())

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import replace
 
 import pytest
-from federation.sites import DirectLine, assembly, make_hospital, make_plan, random_records
+from federation.sites import assembly, make_hospital, make_plan
 
 from zetadp.base.validation import UserError
-from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import check_promise, noise_of_plan
 from zetadp.federation.flower.approval import check_terms, invitation
 from zetadp.federation.flower.certificates import make_credentials
-from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.kit import write_kits
-from zetadp.federation.flower.mirror import Mirror
 from zetadp.federation.flower.protocol import Answer, Request, encode
 from zetadp.federation.flower.settings import HospitalSettings, limits_of
-from zetadp.federation.settings import Patience
 from zetadp.privacy.budget import Cap, spent
-from zetadp.privacy.chain import START, BrokenChainError, Link
-from zetadp.privacy.ledger import FORMAT
 
 DELTA = 1e-3
 REAL = {"simulation": False, "answer_seconds": 1}
@@ -43,16 +36,6 @@ def ask(hospital: Hospital, number: int, attempt: str) -> bool:
 
 def spent_at(hospital: Hospital) -> float:
     return spent(hospital.settings.state / "ledgers", DELTA)
-
-
-# Point 4: the server's copy
-
-
-def test_the_servers_copy_refuses_lines_of_an_unknown_kind(tmp_path):
-    start = Link.after(START, {"kind": "start", "format": FORMAT, "federation": "x"})
-    other = Link.after(start.head, {"kind": "release", "releases": [{"nodes": ["n"], "round": 0}]})
-    with pytest.raises(BrokenChainError):
-        Mirror(tmp_path / "node.jsonl").extend([start.text, other.text])
 
 
 # Point 6: what an attempt is, and what limits are asked of
@@ -92,14 +75,6 @@ def test_most_epsilon_is_asked_before_a_round_is_released_again(tmp_path):
     assert not all(again)
 
 
-def test_a_hospital_may_set_both_limits(tmp_path):
-    """They share one lock: asked for twice, it would never be given."""
-    hospital = make_hospital(plan_of(2), 1, tmp_path, **REAL, most_epsilon=8.1, cap=Cap(8.1, DELTA))
-    signal.alarm(60)  # ends the tests' process: a node that waits for itself is a failure
-    assert ask(hospital, 0, "x")
-    signal.alarm(0)
-
-
 # Point 7: the account belongs to patients
 
 
@@ -114,18 +89,6 @@ def test_a_second_kit_counts_what_the_first_one_spent(tmp_path):
         settings = HospitalSettings.read(kits / "node-02/node.yaml")
         spent_by.append(settings.state)
     assert spent_by[0] == spent_by[1]
-
-
-def test_no_node_releases_before_all_nodes_of_the_first_round_are_there(tmp_path):
-    plan = make_plan(rounds=1)
-    hospitals = [make_hospital(plan, place, tmp_path) for place in range(3)]
-    line = DirectLine(hospitals)
-    line.away = {"node-03"}
-    files = RunFiles(tmp_path / "ledger.jsonl", tmp_path / "checkpoint")
-    patience = Patience(give_up_seconds=1.0, poll_seconds=0.1)
-    with pytest.raises(UserError, match="node-03"):
-        Coordinator(plan, patience, line, random_records(0), files).run()
-    assert not line.requests
 
 
 # Point 11: a hospital judges at its own delta
@@ -162,21 +125,3 @@ def test_a_hospital_judges_at_its_own_delta_whatever_its_cap_and_the_plan_say(tm
     assert limits_of(node_settings(tmp_path, delta=0.01, most_epsilon=8), plan)[0].delta == 0.01
     assert limits_of(node_settings(tmp_path, most_epsilon=8), plan)[0].delta == DELTA
     assert "at delta 0.05" not in invitation(plan, "node-01")
-
-
-@pytest.mark.parametrize(
-    "own",
-    [
-        {"delta": 0},
-        {"delta": 1},
-        {"delta": ".nan"},
-        {"delta": "true"},
-        {"cap": "{epsilon: 10, delta: 1}"},
-        {"cap": "{epsilon: 10, delta: 0}"},
-        {"cap": "{epsilon: .inf, delta: 0.001}"},
-        {"cap": "{epsilon: 10, delta: 0.001, alone: true}"},
-    ],
-)
-def test_a_limit_that_limits_nothing_is_no_setting(tmp_path, own):
-    with pytest.raises(UserError, match=next(iter(own))):
-        node_settings(tmp_path, **own)

@@ -11,11 +11,9 @@ import torch
 from federation.sites import OFTEN, SIZE, DirectLine, assembly, make_hospital, make_plan, random_records
 from training_builder import NETWORKS, backbone
 
-from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import Plan, RunName
-from zetadp.core.promise import promise_of
 from zetadp.core.records import LabelledItems, items_of, single_items
 from zetadp.core.settings import MixingSettings, Performance
 from zetadp.core.start import starting_weights, with_public
@@ -75,19 +73,6 @@ def simulated(plan: Plan, folder, how: Performance = OFTEN, *, start=None, sides
     files = RunFiles(folder / "sim/ledger.jsonl", folder / "sim/checkpoint.safetensors")
     watched = random_records(2, 99, sides)
     return train(plan, records, units, files, validation=watched, start=start, performance=how)
-
-
-@pytest.mark.parametrize("nodes", [3, 11])
-def test_both_engines_give_the_same_model_bit_for_bit(nodes, tmp_path):
-    plan = make_plan(nodes=nodes, rounds=6)
-    expected = simulated(plan, tmp_path)
-    found = coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path)
-    assert torch.equal(flat(found.run()), flat(expected.model))
-    columns = ["round", "learning_rate", "validation_accuracy", "validation_loss"]
-    np.testing.assert_array_equal(found.history[columns], expected.history[columns])
-    assert sorted(map(str, account(tmp_path).releases())) == sorted(
-        map(str, read_ledger(tmp_path / "sim/ledger.jsonl")[-1].releases())
-    )
 
 
 METHODS = {
@@ -192,16 +177,6 @@ def test_a_server_that_stops_goes_on_with_the_messages_that_the_nodes_kept(noise
         assert len(attempt.releases()) == rounds
 
 
-def test_a_stopped_and_resumed_training_ends_at_the_same_bits(tmp_path):
-    plan = make_plan()
-    straight = coordinator(plan, DirectLine(hospitals(plan, tmp_path / "a")), tmp_path / "a").run()
-    for number in range(3):
-        with pytest.raises(UserError, match="ended the run"):
-            coordinator(plan, DirectLine(hospitals(plan, tmp_path / "b"), stop_after(number)), tmp_path / "b").run()
-    resumed = coordinator(plan, DirectLine(hospitals(plan, tmp_path / "b")), tmp_path / "b").run()
-    assert torch.equal(flat(resumed), flat(straight))
-
-
 def spoil(name: str, rounds: set[int], change):
     def tamper(request, reply):
         return change(reply) if reply.name == name and request.round in rounds else reply
@@ -244,21 +219,6 @@ def test_continuing_a_wrong_answer_is_left_out_and_accounted(wrong, tmp_path):
         assert sum(history.unshielded.values()) == (2 if name == "node-02" else 1)
         own = read_ledger(tmp_path / name / "ledgers" / f"{plan.label}.jsonl")[-1]
         assert history.releases >= len(own.releases())
-
-
-def test_the_mean_is_over_those_present(tmp_path):
-    plan = make_plan(rounds=1)
-    three = hospitals(plan, tmp_path)
-    sent = {}
-
-    def remember(_, reply):
-        sent[reply.name] = reply.update
-        return None if reply.name == "node-02" else reply
-
-    run = coordinator(plan, DirectLine(three, remember), tmp_path, GO_ON)
-    run.run()
-    present = [torch.from_numpy(np.frombuffer(sent[name], "<f4").copy()) for name in ("node-01", "node-03")]
-    torch.testing.assert_close(run.receiver.weights.grad, torch.stack(present).mean(dim=0))
 
 
 def test_a_round_with_a_node_missing_is_saved_at_once_and_never_asked_again(tmp_path):
@@ -314,33 +274,6 @@ def test_nobody_is_asked_for_the_first_round_before_everybody_is_there(policy, t
     assert not any(history.unshielded for history in histories(account(tmp_path).releases()).values())
 
 
-def test_who_is_missing_is_told_to_all_others(tmp_path, caplog):
-    plan = make_plan()
-    line = DirectLine(hospitals(plan, tmp_path))
-    line.tamper = lambda request, reply: line.away.add("node-02") or reply if request.round == 1 else reply
-    with pytest.raises(UserError, match="no answer from node-02"):
-        coordinator(plan, line, tmp_path).run()
-    assert "node-02 is not connected any more" in caplog.text
-    assert ("node-01", ("node-02",)) in line.notices
-    assert ("node-03", ("node-02",)) in line.notices
-
-
-def test_a_server_says_who_is_there_whom_it_waits_for_and_what_was_spent(tmp_path, caplog, monkeypatch):
-    caplog.set_level("INFO")
-    plan = make_plan(nodes=2, rounds=2, noise="os")
-    monkeypatch.setattr("zetadp.federation.flower.coordinator.REMINDER_SECONDS", 0.0)
-    line = DirectLine(hospitals(plan, tmp_path))
-    line.away = {"node-02"}
-    monkeypatch.setattr("zetadp.federation.flower.coordinator.time.sleep", lambda _: line.away.clear())
-    coordinator(plan, line, tmp_path).run()
-    assert "connected nodes: node-01; not connected: node-02" in caplog.messages
-    assert "round 1 of 2 waits for node-01 (at work), node-02 (not connected)" in caplog.messages
-    assert "connected nodes: node-01, node-02; not connected: none" in caplog.messages
-    spent = max(promise_of(plan, name).epsilon for name in ("node-01", "node-02"))
-    done = f"round 2 of 2 is done; epsilon spent so far {rounded_up(spent)} per patient, at delta 0.001"
-    assert done in caplog.messages
-
-
 def test_a_node_that_never_came_is_counted_as_if_it_had(tmp_path):
     plan = make_plan()
     line = DirectLine(hospitals(plan, tmp_path))
@@ -356,30 +289,6 @@ def test_a_node_that_never_came_is_counted_as_if_it_had(tmp_path):
     )
     # With a node missing from every round nobody is credited with the noise of others.
     assert statement["audiences"]["reader"]["epsilon"] == pytest.approx(statement["nodes"]["node-01"]["epsilon"])
-
-
-def test_fewer_nodes_than_the_least_are_waited_for_and_end_the_run(tmp_path):
-    plan = make_plan()
-    line = DirectLine(hospitals(plan, tmp_path))
-    line.away = {"node-02", "node-03"}
-    with pytest.raises(UserError, match=r"no answer from node-02, node-03 in 0\.3 seconds"):
-        coordinator(plan, line, tmp_path, GO_ON).run()
-
-
-def test_when_all_nodes_fail_the_run_fails(tmp_path):
-    plan = make_plan()
-    line = DirectLine(hospitals(plan, tmp_path), lambda _, reply: WRONG["refused"](reply))
-    for patience in (replace(QUICK, give_up_seconds=60), replace(GO_ON, give_up_seconds=60, round_seconds=60)):
-        with pytest.raises(UserError, match=r"node-01, node-02, node-03 failed 3 times|fewer than 2 nodes can answer"):
-            coordinator(plan, line, tmp_path, patience).run()
-
-
-def test_a_refusal_for_good_ends_the_run_at_once(tmp_path):
-    plan = make_plan()
-    other = make_plan(sigma=3.0)
-    mixed = [*hospitals(plan, tmp_path)[:2], make_hospital(other, 2, tmp_path)]
-    with pytest.raises(UserError, match="node-03 refused: the node follows another plan"):
-        coordinator(plan, DirectLine(mixed), tmp_path, GO_ON).run()
 
 
 def forge_lines(change):

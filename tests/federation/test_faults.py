@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 
 import pytest
@@ -14,8 +13,6 @@ from zetadp.base.validation import UserError
 from zetadp.privacy.events import histories
 
 pytestmark = pytest.mark.slow
-
-GO_ON = {"missing": "continue", "least_nodes": 2, "round_seconds": 8.0}
 
 
 @pytest.fixture
@@ -46,22 +43,6 @@ def weights(settings) -> torch.Tensor:
     return torch.cat([value.abs().flatten() for value in load_tensors(settings.model)[0].values()])
 
 
-def test_spoiled_updates_end_a_run_that_waits_and_it_resumes_when_they_are_right(three):
-    faults = ("nan", "short", "real", "long", "double")
-    settings = three.server(tries=len(faults), give_up_seconds=200.0)
-    three.spoil("node-02", *faults)
-    with pytest.raises(UserError, match=r"Round 1 .* node-02 failed 5 times"):
-        three.federation.run(settings)
-    assert (three.state("node-02") / "fault").read_text() == faults[-1], "not every fault had its turn"
-    assert settings.checkpoint.exists()
-    assert not settings.model.exists()
-    three.mend()
-    three.federation.run(three.server_again(tries=1))
-    assert weights(settings).isfinite().all()
-    assert len(three.account().releases()) == 3 * three.plan.training.rounds
-    assert_every_release_is_accounted(three)
-
-
 def test_a_computation_that_hangs_is_ended_and_the_server_told(three):
     three.spoil("node-03", "hang")
     with pytest.raises(UserError, match="node-03 failed 1 times"):
@@ -87,29 +68,6 @@ def test_a_node_killed_between_release_and_answer_sends_the_same_bytes_when_it_i
     assert len(three.account().releases()) == 3 * three.plan.training.rounds
 
 
-def test_continuing_a_machine_that_hangs_is_left_out(three):
-    processes = three.federation.processes
-    three.federation.begin(three.server(**GO_ON))
-    processes.send("node-03", signal.SIGSTOP)
-    try:
-        three.federation.wait()
-    finally:
-        processes.send("node-03", signal.SIGCONT)
-    assert_every_release_is_accounted(three)
-
-
-def test_a_node_that_joins_late_is_waited_for(three):
-    three.federation.processes.kill("node-03")
-    three.federation.begin(three.server())
-    log = three.federation.folder / "logs/node-01.log"
-    known = log.stat().st_size
-    wait_until(lambda: b"the server misses node-03" in log.read_bytes()[known:], 40)
-    three.start_nodes("node-03")
-    three.federation.wait()
-    assert len(three.account().releases()) == 3 * three.plan.training.rounds
-    assert not any(history.unshielded for history in histories(three.account().releases()).values())
-
-
 def test_a_server_that_is_killed_goes_on_from_its_checkpoint(three):
     three.forget()
     straight = three.server()
@@ -124,14 +82,3 @@ def test_a_server_that_is_killed_goes_on_from_its_checkpoint(three):
     assert len(three.account().releases()) == 3 * three.plan.training.rounds
     for name in three.names:
         assert len(three.own_account(name).releases()) == three.plan.training.rounds
-
-
-def test_a_server_killed_in_the_middle_of_a_message_is_not_waited_for(three):
-    settings = three.server(give_up_seconds=40.0)
-    three.spoil("server", "dawdle")
-    three.federation.begin(settings)
-    wait_until((three.state("server") / "announced").exists)
-    three.federation.processes.kill("server")
-    three.mend()
-    three.federation.run(three.server_again(give_up_seconds=40.0))
-    assert len(three.account().releases()) == 3 * three.plan.training.rounds

@@ -20,7 +20,7 @@ from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request, decode, encode
 from zetadp.federation.flower.settings import HospitalSettings, check_cap
 from zetadp.privacy.budget import Cap, spent
-from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.privacy.ledger import read_ledger
 
 SEEDED, EXACT = make_plan(), make_plan(noise="os")
 PLANS = pytest.mark.parametrize("plan", [SEEDED, EXACT], ids=["seeded", "os"])
@@ -55,57 +55,6 @@ def test_a_repeated_request_gets_the_same_bytes_also_from_a_node_begun_anew(plan
     assert releases(make_hospital(plan, 0, tmp_path)) == [1]
 
 
-@PLANS
-def test_a_second_request_with_other_weights_is_refused_and_releases_nothing(plan, tmp_path):
-    hospital = make_hospital(plan, 0, tmp_path)
-    hospital.reply(request(plan))
-    refused = hospital.reply(request(plan, seed=1))
-    assert refused == Refusal("node-01", "attempt", 0, Reason.ANSWERED)
-    assert releases(hospital) == [1]
-
-
-@PLANS
-def test_a_round_whose_message_was_discarded_is_never_answered_again(plan, tmp_path):
-    hospital = make_hospital(plan, 0, tmp_path)
-    for number in range(3):
-        assert isinstance(hospital.reply(request(plan, number, checkpointed=max(0, number - 1))), Answer)
-    assert len(list(hospital.message_folder.iterdir())) == 2
-    assert isinstance(hospital.reply(request(plan, 1)), Answer)
-    for seed in (0, 1):
-        assert hospital.reply(request(plan, 0, seed=seed)).reason == Reason.ANSWERED
-    assert releases(hospital) == [3]
-
-
-def releases_of(what: str, folder: Path) -> list[torch.Tensor]:
-    """Return updates of four rounds, or of three nodes, attempts or plans, that are noise above all."""
-    loud = make_plan(sigma=1000.0, noise="os" if what == "exact rounds" else "seeded")
-    if what == "plans":
-        clipped = replace(loud, training=replace(loud.training, clip=2.5))
-        asked = [(plan, 0, {}) for plan in (loud, make_plan(sigma=1000.0, cohort="another"), clipped)]
-    elif what == "nodes":
-        asked = [(loud, place, {}) for place in range(3)]
-    elif what == "attempts":
-        asked = [(loud, 0, {"attempt": attempt}) for attempt in ("a", "b", "c")]
-    else:
-        asked = [(loud, 0, {"round": number}) for number in range(4)]
-    found = []
-    for number, (plan, place, changes) in enumerate(asked):
-        own = folder / str(number) if what == "plans" else folder
-        reply = make_hospital(plan, place, own, attempts=3).reply(request(plan, **changes))
-        found.append(decode(reply.update, assembly(plan).phase.dimension).double())
-    return found
-
-
-@pytest.mark.parametrize("what", ["rounds", "exact rounds", "nodes", "attempts", "plans"])
-def test_releases_share_no_draw(what, tmp_path):
-    """Two sums under one noise would show their difference bare, and two attempts would not compose."""
-    updates = torch.stack(releases_of(what, tmp_path))
-    correlations = torch.corrcoef(updates) - torch.eye(len(updates))
-    assert correlations.abs().max() < 5 / updates.shape[1] ** 0.5
-    if "rounds" in what:
-        assert updates.std() == pytest.approx(1000.0, rel=0.2)  # sigma B / R
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -123,15 +72,6 @@ def test_what_the_plan_does_not_allow_is_refused_and_writes_nothing(change, reas
     assert hospital.reply(request(SEEDED, **change)) == Refusal("node-01", "attempt", change.get("round", 0), reason)
     assert f"refused round {change.get('round', 0) + 1}: {reason}" in caplog.text  # counted from 1, as by the server
     assert not hospital.ledger_path.exists() or hospital.ledger_path.read_text() == ""
-
-
-def test_only_so_many_attempts_are_permitted(tmp_path):
-    hospital = make_hospital(SEEDED, 0, tmp_path, attempts=2)
-    for attempt in ("a", "b"):
-        assert isinstance(hospital.reply(request(SEEDED, attempt=attempt)), Answer)
-    assert hospital.reply(request(SEEDED, attempt="c")).reason == Reason.ATTEMPTS
-    assert hospital.reply(request(SEEDED, attempt="a")).reason == Reason.ATTEMPTS  # nor one that was left
-    assert releases(hospital) == [1, 1]
 
 
 def test_the_lines_after_the_servers_head_are_sent_and_no_others(tmp_path):
@@ -168,46 +108,6 @@ def test_a_release_that_was_never_kept_is_drawn_anew_and_both_count(tmp_path, mo
     found = decode(hospital.reply(request(EXACT)).update, lost[0].shape[1])
     assert not torch.equal(found, lost[0][0])
     assert releases(hospital) == [2]
-
-
-def test_an_error_sends_a_fixed_word_and_none_of_its_text(tmp_path, monkeypatch, caplog):
-    hospital = make_hospital(SEEDED, 0, tmp_path)
-
-    def fail(*_, **__):
-        msg = "patient Smith has no images"
-        raise ValueError(msg)
-
-    monkeypatch.setattr("zetadp.federation.flower.hospital.do_round", fail)
-    refused = hospital.reply(request(SEEDED))
-    assert "Smith" not in repr(refused)
-    assert "Smith" in caplog.text
-    assert refused.reason == Reason.FAILED
-
-
-def test_a_hospital_says_what_each_round_has_cost_and_whom_the_server_misses(tmp_path, caplog):
-    caplog.set_level("INFO")
-    plan = make_plan(rounds=2, noise="os")
-    hospital = make_hospital(plan, 0, tmp_path)
-    for number in range(2):
-        hospital.reply(request(plan, number))
-        hospital.report(number)
-    spent = rounded_up(hospital.promise.epsilon)
-    said = [message for message in caplog.messages if "is recorded" in message]
-    assert [message.split()[1] for message in said] == ["1", "2"]
-    assert float(said[0].split()[10]) < float(said[1].split()[10]) == float(spent)
-    assert any("finished" in message for message in caplog.messages)
-    caplog.clear()
-    hospital.notice(["node-03", "\x1b[2J", "node-01\nall is well"])
-    hospital.notice([])
-    assert len(caplog.messages) == 2
-    assert "node-03" in caplog.messages[0]
-    assert all(message.isprintable() for message in caplog.messages)
-
-
-def test_a_node_at_work_says_so(tmp_path):
-    hospital = make_hospital(SEEDED, 0, tmp_path)
-    with Ledger(hospital.ledger_path):
-        assert hospital.reply(request(SEEDED)).reason == Reason.BUSY
 
 
 UNPROTECTED = {

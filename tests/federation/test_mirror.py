@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 from federation.sites import make_plan
 
-from zetadp.base.validation import UserError
 from zetadp.federation.flower.mirror import Mirror
 from zetadp.privacy.chain import BrokenChainError
 from zetadp.privacy.ledger import Ledger
@@ -78,19 +77,3 @@ def test_a_torn_line_of_the_node_counts_as_a_release(mirror, tmp_path):
     Ledger(path).close()
     mirror.extend(path.read_text().splitlines())
     assert mirror.of_attempt("x") == [PLAN.event("node-01", 0)] * 2
-
-
-def test_a_copy_whose_last_line_was_cut_off_goes_on_before_it(mirror, lines):
-    mirror.extend(lines[:6])
-    whole = mirror.path.read_text()
-    mirror.path.write_text(whole[:-30])
-    again = Mirror(mirror.path)
-    again.extend(lines[5:])
-    assert again.path.read_text().splitlines() == lines
-
-
-def test_an_edited_copy_is_a_users_error(mirror, lines):
-    mirror.extend(lines)
-    mirror.path.write_text(mirror.path.read_text().replace('"round": 2', '"round": 1', 1))
-    with pytest.raises(UserError, match="was edited or damaged"):
-        Mirror(mirror.path)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
-import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,7 +20,7 @@ from zetadp.cli import main
 from zetadp.core.checkpoint import RunFiles
 from zetadp.federation.flower.certificates import Credentials, _host, make_credentials, read_node_key
 from zetadp.federation.flower.coordinator import Coordinator
-from zetadp.federation.flower.receipts import check_receipt, write_receipts
+from zetadp.federation.flower.receipts import write_receipts
 from zetadp.federation.flower.settings import ServerSettings
 from zetadp.federation.settings import Patience
 from zetadp.privacy import register
@@ -33,7 +31,6 @@ from zetadp.privacy.register import REGISTER
 
 PLAN = make_plan(rounds=3, noise="os")
 NAME = "node-02"
-PAGE = (Path(__file__).parents[2] / "docs/federation.md").read_text()
 
 
 def settings(folder: Path) -> ServerSettings:
@@ -194,31 +191,6 @@ def test_a_training_that_is_given_up_leaves_receipts_of_what_was_released(tmp_pa
     assert rounds == {"node-01": 2, "node-02": 2, "node-03": 1}
 
 
-@pytest.mark.parametrize("kind", ["rsa:2048", "ed25519"])
-def test_certificates_of_other_kinds_sign_as_well(kind, site):
-    """By the commands of the page."""
-    (commands,) = re.findall(r"^```sh\n(mkdir keys.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
-    text = commands.replace("ec -pkeyopt ec_paramgen_curve:secp384r1", kind)
-    shutil.rmtree(site / "keys")
-    subprocess.run(["sh", "-euc", text], cwd=site, check=True, capture_output=True)
-    write_receipts(settings(site), Credentials(site / "keys"))
-    assert verify(site) == 0
-    spoil(site, "head")
-    assert verify(site) == 1
-
-
-@pytest.mark.parametrize("given", [["RUN", "--receipt", "a.json"], [], ["--receipt", "a.json"]])
-def test_half_a_question_is_one_message(given, capsys):
-    assert main(["verify", *given]) == 1
-    assert capsys.readouterr().err.startswith("zetadp: Expected ")
-
-
-def test_another_file_is_no_receipt(site):
-    (site / "other.json").write_text("{}")
-    with pytest.raises(UserError, match=r"Expected .*other\.json to be a receipt of a server, found something else"):
-        check_receipt(site / "other.json", site / "keys/authority.pem", site / NAME / "ledgers", "127.0.0.1")
-
-
 # What a node's own key says of its ledger
 
 
@@ -234,15 +206,6 @@ def test_a_node_signs_its_ledger_and_the_servers_copy_carries_the_signature(site
     for ledger in (live(site), site / f"server/ledger.nodes/{NAME}.jsonl"):
         assert signed(site, ledger) == 0
         assert signed(site, ledger, "node-01.pub.pem") == 1
-
-
-def test_a_certificate_of_a_nodes_key_serves_as_its_key(site):
-    key = read_node_key(site / f"keys/{NAME}.key")
-    name, now = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)]), datetime.now(UTC)
-    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(1)).sign(key, hashes.SHA256())
-    (site / "keys/node.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    assert signed(site, live(site), "node.pem") == 0
-    assert signed(site, live(site), "authority.pem") == 1
 
 
 @pytest.mark.parametrize("kept", [{"signed"}, set()])

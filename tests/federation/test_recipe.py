@@ -12,43 +12,24 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 import yaml
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
 from federation.sites import make_plan, write_hospital_folder
 
 from zetadp.base.tensors import load_tensors
 from zetadp.cli import main
 from zetadp.federation.flower.approval import approve
-from zetadp.federation.flower.certificates import Credentials, read_node_key, read_public_key
 from zetadp.federation.flower.processes import free_port
-from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
+from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.privacy.ledger import read_ledger
-
-if TYPE_CHECKING:
-    pass
 
 TEXT = (Path(__file__).parents[2] / "docs/federation.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
 CONFIGURATION, NODE, SERVER = [text for kind, text in BLOCKS if kind == "yaml"]
 (SERVICE,) = [text for kind, text in BLOCKS if kind == "ini"]
-(OPENSSL,) = [text for kind, text in BLOCKS if kind == "sh"]
 OUTPUTS = [text for kind, text in BLOCKS if kind == "text"]
-
-
-def test_the_settings_that_are_shown_are_accepted(tmp_path):
-    path = tmp_path / "shown.yaml"
-    path.write_text(NODE)
-    node = HospitalSettings.read(path)
-    assert (node.plan, node.simulation, node.attempts) == (tmp_path / "plan.json", False, 1)
-    path.write_text(SERVER)
-    server = ServerSettings.read(path)
-    assert server.keys["node-02"] == tmp_path / "keys/node-02.pub.pem"
-    assert server.patience.missing == "wait"
 
 
 def shown_commands() -> list[list[str]]:
@@ -104,29 +85,6 @@ def test_plan_kit_and_approval_print_what_the_page_shows(tmp_path, monkeypatch, 
     for command in [words[1:] for words in shown_commands() if words[2] == "approve"]:
         assert main(command) == 0
         assert capsys.readouterr().out.replace(str(tmp_path), "/srv/zetadp") in OUTPUTS
-
-
-def test_openssl_makes_certificates_that_a_server_takes(tmp_path):
-    done = subprocess.run(["sh", "-euc", OPENSSL], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip().endswith("keys/server.pem: OK")
-    made = Credentials(tmp_path / "keys")
-    made.check_server()
-    extensions = x509.load_pem_x509_certificate(made.server[0].read_bytes()).extensions
-    names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["server.example", "localhost"]
-    assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
-
-
-def test_openssh_makes_keys_that_a_node_and_a_server_take(tmp_path):
-    commands = [each.replace("\n", " ") for each in re.findall(r"`(ssh-keygen [^`]*)`", TEXT)]
-    assert len(commands) == 2
-    subprocess.run(["sh", "-euc", "; ".join(commands)], cwd=tmp_path, check=True, capture_output=True)
-    read_node_key(tmp_path / "node-02.key")
-    public = read_public_key(tmp_path / "node-02.pub.pem")
-    own = serialization.load_ssh_private_key((tmp_path / "node-02.key").read_bytes(), None).public_key()
-    form = serialization.PublicFormat.SubjectPublicKeyInfo
-    assert own.public_bytes(serialization.Encoding.PEM, form) == public
 
 
 def start(stack: ExitStack, folder: Path, *arguments: str) -> subprocess.Popen[bytes]:

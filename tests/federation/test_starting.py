@@ -9,30 +9,24 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from federation.sites import make_plan, write_hospital_folder
+from federation.sites import make_plan
 
 from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import check_connection, make_credentials
 from zetadp.federation.flower.processes import (
-    Processes,
     folder_in_use,
     free_port,
-    require_free_port,
-    silent_environment,
 )
-from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
-from zetadp.privacy.budget import Cap, Permission
+from zetadp.federation.flower.settings import HospitalSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,27 +86,6 @@ def listener() -> Iterator[int]:
 
 
 @pytest.mark.slow
-def test_a_second_node_of_the_same_state_is_refused_and_the_first_goes_on(site, run, capsys, monkeypatch):
-    monkeypatch.chdir(site)
-    write_hospital_folder(site / "images", 3)
-    put_node(site, approved=True)
-    node = ["node", "node.yaml", "--server", f"127.0.0.1:{free_port()}", "--authority", "keys/authority.pem"]
-    node += ["--key", "keys/node-01.key"]
-    first = run(site, *node)
-    assert first.stdout.readline().startswith("node-01: epsilon ")
-    assert first.stdout.readline().startswith("node-01 is starting")
-    message = mistake(capsys, *node)
-    assert f"The folder {site / 'state'} is in use" in message
-    assert "state in node.yaml" in message
-    said = iter(first.stdout.readline, "")
-    assert any("not connected" in line and "asked again and again" in line for line in said)
-    first.kill()
-    first.wait()
-    with folder_in_use(site / "state", ""):
-        pass
-
-
-@pytest.mark.slow
 def test_a_server_that_is_interrupted_says_so_and_a_second_one_is_refused(site, run, capsys, monkeypatch):
     serve = ["serve", "server.yaml", "--credentials", "keys", "--port", str(free_port())]
     first = run(site, *serve)
@@ -124,25 +97,6 @@ def test_a_server_that_is_interrupted_says_so_and_a_second_one_is_refused(site, 
     said, _ = first.communicate(timeout=60)
     assert first.returncode == 1
     assert said.startswith("zetadp: Stopped before the end")
-
-
-def test_a_port_is_free_again_when_its_server_ends_though_connections_linger(listener):
-    """A connection that the server closed first stays for a minute, in which the next server must be able to start."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        client = socket.create_connection(("127.0.0.1", port))
-        server.accept()[0].close()
-        client.recv(1)
-        client.close()
-        with pytest.raises(UserError, match=f"port {port} "):
-            require_free_port("0.0.0.0", port)
-    require_free_port("0.0.0.0", port)
-
-
-@pytest.mark.parametrize(("host", "port"), [("192.0.2.7", 9443), ("127.0.0.1", 0), ("127.0.0.1", 70_000)])
-def test_a_port_that_cannot_serve_is_named(host, port):
-    with pytest.raises(UserError, match=f"port {port} of {host}"):
-        require_free_port(host, port)
 
 
 def test_a_folder_in_use_is_free_when_its_process_ends_however_that_happens(tmp_path):
@@ -157,12 +111,6 @@ def test_a_folder_in_use_is_free_when_its_process_ends_however_that_happens(tmp_
             pass
         other.kill()
     with folder_in_use(folder, "--folder"):
-        pass
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="Cannot write the folder"), folder_in_use(tmp_path / "file/folder", "--folder"):
         pass
 
 
@@ -239,13 +187,6 @@ def test_what_a_node_lacks_is_one_message_before_it_starts(named, changes, site,
     assert not (site / "state").exists()
 
 
-def test_settings_that_were_written_are_read_again_whatever_their_numbers(site):
-    small = ServerSettings.read(site / "server.yaml")
-    small = replace(small, permission=Permission(1e-5), cap=Cap(8, 1e-7))
-    small.write(site / "server.json")
-    assert ServerSettings.read(site / "server.json") == small
-
-
 def test_what_cannot_be_written_or_read_is_one_message(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert "file" in mistake(capsys, "certificates", tmp_path / "file/keys", "--nodes", "a")
@@ -288,19 +229,3 @@ def test_what_answers_at_the_servers_address_is_checked_before_a_node_starts(tls
     assert check_connection(f"127.0.0.1:{free_port()}", tls.authority)
     with pytest.raises(UserError, match=r"certificate that 127\.0\.0\.1:\d+ shows is refused"):
         check_connection(f"127.0.0.1:{tls.port}", site / "keys/authority.pem")
-
-
-def test_what_processes_say_is_told_and_their_last_words_are_the_reason_of_their_end(tmp_path):
-    """By the real forge: a node whose settings are missing says so and ends."""
-    processes = Processes(tmp_path / "logs", silent_environment(tmp_path / "flower"))
-    try:
-        where = {"server": "127.0.0.1:1", "authority": "no.pem", "key": "no.key"}
-        processes.start("node-01", "node", settings=tmp_path / "no.yaml", **where)
-        end = time.monotonic() + 60
-        while processes.runs("node-01") and time.monotonic() < end:
-            time.sleep(0.05)
-        with pytest.raises(UserError, match=r"^node-01: Expected .*no\.yaml"):
-            processes.check()
-        assert processes.news() == []
-    finally:
-        processes.close()

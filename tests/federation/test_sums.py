@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from dataclasses import replace
 
@@ -14,13 +13,10 @@ from federation.test_coordinator import QUICK, flat, simulated
 
 from zetadp.base.validation import UserError
 from zetadp.core.checkpoint import RunFiles
-from zetadp.core.promise import promise_of
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request, encode
 from zetadp.federation.flower.tries import SummingCoordinator
 from zetadp.federation.masks import FreshValue, fresh_value, from_bytes
-from zetadp.privacy.accounting import compose, epsilon
 from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.mechanism import NodeMechanism
 
 PLAN = sums_plan(rounds=2)
 EXACT = sums_plan(rounds=2, noise="os")
@@ -215,21 +211,6 @@ def test_garbage_is_found_by_its_range_alone_and_makes_the_try_void(tmp_path, ca
     assert releases(line.hospitals["node-01"]) == [0, 0, 1, 1]
 
 
-def test_all_tries_together_cost_what_was_promised(tmp_path):
-    """Rounds and every spare try, as the ledger of a hospital counts them."""
-    sites = hospitals(PLAN, tmp_path)
-    for number in range(PLAN.tries):
-        values = values_of(sites, number=number)
-        answers = [ask(site, number=number, values=values) for site in sites]
-        assert clear(total(answers))
-    for attempt in (PLAN.tries, 0):
-        values = values_of(sites, number=attempt, round=1)
-        assert ask(sites[0], number=attempt, round=1, values=values).reason == Reason.TRIES
-    own = read_ledger(sites[0].ledger_path)[-1].releases()
-    assert len(own) == PLAN.tries == 4
-    assert epsilon(compose(own), PLAN.delta) == pytest.approx(promise_of(PLAN, "node-01").epsilon)
-
-
 # -- A server that deviates ------------------------------------------------------------------------------------------
 
 
@@ -258,25 +239,6 @@ def test_a_hospital_says_no_to_a_try_that_is_not_whole_and_writes_nothing(tmp_pa
     assert clear(total(answers))
 
 
-def test_a_plan_with_fewer_missing_or_colluding_is_another_plan(tmp_path):
-    site = make_hospital(FOUR, 0, tmp_path)
-    for changes in ({"missing": 0}, {"missing": 1, "colluding": 0}, {"missing": 1, "spare": 9}):
-        other = sums_plan(4, rounds=2, **changes)
-        assert ask(site, plan=other.digest).reason == Reason.PLAN
-        assert ask(site, plan=other.digest, weights=b"").reason == Reason.PLAN
-
-
-def test_different_weights_give_a_server_words_that_do_not_cancel(tmp_path):
-    sites = hospitals(PLAN, tmp_path)
-    values = values_of(sites)
-    answers = [ask(site, values=values, seed=place == 0) for place, site in enumerate(sites)]
-    assert all(isinstance(answer, Answer) for answer in answers)
-    assert (total(answers).abs() > 1 << 62).double().mean() == pytest.approx(0.5, abs=0.2)
-    for seed in (0, 2):  # nor does a later try of the round take other weights
-        later = values_of(sites, number=1)
-        assert ask(sites[0], values=later, number=1, seed=seed).reason == Reason.ANSWERED
-
-
 def test_a_try_that_is_repeated_gets_the_same_bytes_or_nothing(tmp_path):
     sites = hospitals(EXACT, tmp_path)
     values = values_of(sites)
@@ -292,79 +254,6 @@ def test_a_try_that_is_repeated_gets_the_same_bytes_or_nothing(tmp_path):
     assert releases(sites[0]) == [0]
 
 
-def test_a_void_try_that_is_asked_for_again_gets_the_word_for_it_and_not_its_message(tmp_path):
-    site, *others = hospitals(EXACT, tmp_path)
-    values = values_of([site, *others])
-    assert isinstance(ask(site, values=values), Answer)
-    later = values_of([site, *others], number=1)
-    answer = ask(site, number=1, values=later)
-    assert ask(site, values=values).reason == Reason.ANSWERED
-    assert ask(site, number=1, values=later).update == answer.update
-    assert releases(site) == [0, 0]
-
-
-def test_a_restored_disk_and_a_second_process_answer_no_try_again(tmp_path):
-    """Only the process that gave a value can use it, and once. Else two messages would have the same masks."""
-    sites = hospitals(EXACT, tmp_path)
-    state = tmp_path / "node-01"
-    values = values_of(sites)
-    state.mkdir(exist_ok=True)
-    shutil.copytree(state, tmp_path / "snapshot")
-    second = make_hospital(EXACT, 0, tmp_path)
-    assert ask(second, values=values).reason == Reason.VALUE
-    assert isinstance(ask(sites[0], values=values), Answer)
-    shutil.rmtree(state)
-    shutil.copytree(tmp_path / "snapshot", state)
-    for site in (sites[0], second, make_hospital(EXACT, 0, tmp_path)):
-        assert ask(site, values=values).reason == Reason.VALUE
-        assert releases(site) == []
-
-
-def test_a_value_is_gone_when_a_computation_begins_whatever_comes_of_it(tmp_path):
-    site, *others = hospitals(EXACT, tmp_path)
-    values = values_of([site, *others])
-
-    def die(request, own):
-        assert own == values[0]
-        return site.refuse(request, Reason.FAILED)
-
-    weights = encode(assembly(EXACT).phase.weights())
-    request = Request(EXACT.digest, "training", 0, 0, "", weights, values=values)
-    assert site.exchange(request, die).reason == Reason.FAILED
-    assert site.exchange(request, site.reply).reason == Reason.VALUE
-
-
-@pytest.mark.parametrize("noise", ["seeded", "os"])
-def test_tries_that_differ_by_one_member_show_no_member_alone(noise, tmp_path):
-    """Every member draws anew: the difference of two sums has the noise of all of them, twice."""
-    plan = sums_plan(4, missing=1, rounds=2, sigma=100.0, noise=noise)
-    sites = hospitals(plan, tmp_path)
-    found = []
-    for number, members in enumerate((sites, sites[:3])):
-        values = values_of(members, number=number)
-        found.append(total([ask(site, values=values, number=number) for site in members]))
-    assert all(clear(each) for each in found)
-    share = float(assembly(plan).grid.noise_scale(100.0))
-    assert found[0].double().std() == pytest.approx(4**0.5 * share, rel=0.2)
-    assert (found[0] - found[1]).double().std() == pytest.approx(7**0.5 * share, rel=0.2)
-    assert [releases(site) for site in sites] == [[0, 0]] * 3 + [[0]]
-
-
-def test_every_try_draws_patients_anew(tmp_path, monkeypatch):
-    drawn, honest = [], NodeMechanism.draw
-
-    def draw(self, *arguments, **more):
-        drawn.append(honest(self, *arguments, **more))
-        return drawn[-1]
-
-    monkeypatch.setattr(NodeMechanism, "draw", draw)
-    plan = sums_plan(rounds=1, spare=9)
-    sites = hospitals(plan, tmp_path)
-    for number in range(plan.tries):
-        ask(sites[1], number=number, values=values_of(sites, number=number))
-    assert len({tuple(each.members) for each in drawn}) > 3
-
-
 def test_other_weights_are_refused_also_after_a_try_that_was_lost_and_stored_messages_are_gone(tmp_path, monkeypatch):
     sites = hospitals(EXACT, tmp_path)
     assert isinstance(ask(sites[0], values=values_of(sites)), Answer)
@@ -374,30 +263,3 @@ def test_other_weights_are_refused_also_after_a_try_that_was_lost_and_stored_mes
     assert isinstance(ask(sites[0], round=1, checkpointed=1, values=values_of(sites, round=1)), Answer)
     for seed in (0, 1):
         assert ask(sites[0], number=2, seed=seed, values=values_of(sites, number=2)).reason == Reason.ANSWERED
-
-
-def test_neither_an_unmasked_message_nor_its_hash_is_stored_or_sent(tmp_path, monkeypatch):
-    clears, honest = [], NodeMechanism.release
-
-    def release(self, *arguments, **more):
-        clears.append(honest(self, *arguments, **more))
-        return clears[-1]
-
-    monkeypatch.setattr(NodeMechanism, "release", release)
-    sites = hospitals(EXACT, tmp_path)
-    values = values_of(sites)
-    answer = ask(sites[0], values=values)
-    (message,) = clears
-    content = b"".join(path.read_bytes() for path in (tmp_path / "node-01").rglob("*") if path.is_file())
-    content += answer.update + "".join(answer.lines).encode()
-    raw = message.numpy().tobytes()
-    assert raw[:64] not in content
-    assert hashlib.sha256(answer.update).hexdigest().encode() in content
-    assert hashlib.sha256(raw).hexdigest().encode() not in content
-
-
-def test_a_sum_without_a_node_is_divided_by_the_expected_units_of_the_others():
-    parts, steps = assembly(FOUR), torch.ones(1, SIZE, dtype=torch.int64)
-    expected = sum(node.expected for node in FOUR.nodes)
-    whole, part = parts.received(steps), parts.received(steps, ["node-02"])
-    assert torch.allclose(whole * expected, part * (expected - FOUR.nodes[1].expected))

@@ -8,26 +8,23 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
 import warm
 from decathlon_builder import real_sample
 from federation.consortium import Consortium
 from federation.sites import sums_plan
-from federation.test_faults import wait_until, weights
+from federation.test_faults import wait_until
 
 from zetadp.cli import main
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan, promise_of
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.core.start import shipped_backbone, with_public
-from zetadp.federation.flower.protocol import Reason
 from zetadp.federation.flower.receipts import write_receipts
 from zetadp.mri.convert import write_site_folder
 from zetadp.mri.decathlon import read_task
 from zetadp.nn.backbone import load_backbone
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.accounting import compose, epsilon
-from zetadp.privacy.statement import account_run
 from zetadp.privacy.threat import MASKED_SUMS, Sums
 
 pytestmark = pytest.mark.slow
@@ -48,71 +45,6 @@ def three(tmp_path, faults):
     with Consortium(tmp_path, plan, "faulty", python=warm.python()) as running:
         running.start_nodes()
         yield running
-
-
-def test_a_training_goes_through_the_death_of_a_node_and_of_the_server(three):
-    """kill -9 of a node after its release, of one that loses its message as well, and of the server in a try."""
-    settings = three.server()
-    three.spoil("node-02", "dawdle")
-    three.federation.begin(settings)
-    wait_until((three.state("node-02") / "released").exists)
-    three.federation.processes.kill("node-02")
-    three.federation.processes.kill("server")
-    three.mend()
-    three.start_nodes("node-02")
-    # The recorded try is asked again, and all three send the words that they stored.
-    again = three.server_again()
-    three.federation.begin(again)
-    wait_until(lambda: '"round": 1' in again.ledger_file.read_text())
-    assert [event.round for event in three.own_account("node-02").releases()].count(0) == 1
-    three.spoil("node-03", "die")
-    wait_until(lambda: "void" in (three.federation.folder / "logs/server.log").read_text())
-    three.mend()
-    three.federation.wait()
-    assert torch.isfinite(weights(settings)).all()
-    for name in three.names:
-        own = three.own_account(name).releases()
-        assert {event.round for event in own} == {0, 1, 2}
-        assert three.plan.training.rounds <= len(own) <= three.plan.tries
-        assert epsilon(compose(own), three.plan.delta) <= promise_of(three.plan, name).epsilon
-        assert sum(event.node == name for event in three.account().releases()) >= len(own)
-
-
-def test_a_node_that_is_killed_before_its_release_makes_one_try_void(three):
-    settings = three.server()
-    three.spoil("node-01", "hang")
-    three.federation.begin(settings)
-    own = three.state("node-02") / "ledgers" / f"{three.plan.label}.jsonl"
-    wait_until(lambda: own.exists() and '"kind": "signed"' in own.read_text())
-    three.federation.processes.kill("node-01")
-    three.mend()
-    three.start_nodes("node-01")
-    three.federation.wait()
-    log = (three.federation.folder / "logs/server.log").read_text()
-    assert f"node-01, round 1: {Reason.VALUE}" in log
-    assert [len(three.own_account(name).releases()) for name in three.names] == [3, 4, 4]
-
-
-def test_a_node_that_never_returns_is_left_out_by_all_others(tmp_path, faults):
-    """Its try is void, the next ones do without it, and everybody pays as promised."""
-    plan = sums_plan(4, missing=1, spare=4, rounds=3, noise="os")
-    with Consortium(tmp_path, plan, "faulty", python=warm.python()) as four:
-        four.start_nodes()
-        settings = four.server(missing="continue", round_seconds=8.0)
-        four.spoil("node-04", "none", "hang")
-        four.federation.begin(settings)
-        own = four.state("node-01") / "ledgers" / f"{plan.label}.jsonl"
-        wait_until(lambda: own.exists() and '"round": 1' in own.read_text())
-        four.federation.processes.kill("node-04")
-        four.federation.wait(watch=False)
-        found = {name: [event.round for event in four.own_account(name).releases()] for name in four.names}
-        log = (four.federation.folder / "logs/server.log").read_text()
-    assert torch.isfinite(weights(settings)).all()
-    assert found.pop("node-04") == [0]
-    assert list(found.values()) == [[0, 1, 1, 2]] * 3
-    assert log.count("is the sum of the others, without node-04") == 2
-    statement = account_run(settings.ledger, settings.model, name=plan.label)
-    assert statement["epsilon"] == pytest.approx(max(promise_of(plan, name).epsilon for name in four.names))
 
 
 def head_plan(rounds: int) -> Plan:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-import time
 import tomllib
-from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-import httpcore
 import httpx
 import pytest
 from cryptography import x509
@@ -18,8 +14,7 @@ from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, Regis
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from zetadp.base.validation import UserError
-from zetadp.cli import main
-from zetadp.federation.flower import node, superlink
+from zetadp.federation.flower import node
 from zetadp.federation.flower.certificates import make_credentials, make_node_key
 from zetadp.federation.flower.node import Uplink
 from zetadp.federation.flower.processes import FLOWER, free_port
@@ -127,14 +122,6 @@ def test_secrets_are_readable_by_their_owner_alone_and_never_overwritten(tmp_pat
         make_node_key(tmp_path / "a.pub.pem", tmp_path / "keys/a.key")
 
 
-@pytest.mark.parametrize("version", ["1.40.0", "1.43.0", "2.0.0"])
-@pytest.mark.parametrize("command", ["serve a.yaml --credentials b", "node a.yaml --server b:1 --authority c --key d"])
-def test_another_version_of_flower_is_refused_before_anything_of_it_is_used(command, version, monkeypatch, capsys):
-    monkeypatch.setattr("zetadp.federation.flower.processes.version", lambda _: version)
-    assert main(["federation", *command.split()]) == 1
-    assert f"found {version}" in capsys.readouterr().err
-
-
 def test_the_versions_of_flower_that_were_tried_are_those_that_are_installed():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     first, last = FLOWER[0], FLOWER[-1].partition(".")
@@ -142,44 +129,3 @@ def test_the_versions_of_flower_that_were_tried_are_those_that_are_installed():
     for file, line in (("requirements.lock", "flwr=="), ("envs/federation.yaml", "  - flwr=")):
         (pinned,) = [each for each in (ROOT / file).read_text().splitlines() if each.startswith(line)]
         assert pinned.removeprefix(line).rpartition(".")[0] == FLOWER[-1]
-
-
-def test_a_connection_that_does_not_end_keeps_no_server_from_its_end(keys, monkeypatch):
-    """The model is written after the block, so a block that waits for a connection would lose it."""
-    hanging = threading.Event()
-
-    def run(superlink: SuperLink) -> None:
-        superlink.started = True
-        hanging.wait()
-
-    monkeypatch.setattr(superlink.uvicorn.Server, "run", run)
-    monkeypatch.setattr(superlink, "END_SECONDS", 0.1)
-    begun = time.monotonic()
-    with SuperLink(keys, "127.0.0.1", free_port(), {}):
-        pass
-    assert time.monotonic() - begun < 5
-    hanging.set()
-
-
-def test_a_node_says_once_that_no_server_answers_and_goes_on_asking(keys, monkeypatch, caplog):
-    monkeypatch.setattr(node, "RETRY_SECONDS", 0.01)
-    tried = []
-    connect = httpcore.ConnectionPool.handle_request
-    monkeypatch.setattr(
-        httpcore.ConnectionPool, "handle_request", lambda *given: tried.append(given) or connect(*given)
-    )
-    address = f"127.0.0.1:{free_port()}"
-
-    def ask(uplink: Uplink) -> None:
-        with suppress(httpx.TransportError, RuntimeError):  # at the end, when the node signs off
-            uplink.show_life()
-
-    with Uplink(address, keys.authority, keys.node("a")[1]) as uplink:
-        asking = threading.Thread(target=ask, args=(uplink,))
-        asking.start()
-        while len(tried) < 3 and asking.is_alive():
-            time.sleep(0.01)
-        assert asking.is_alive()
-    asking.join(20)
-    assert not asking.is_alive()
-    assert [address in message for message in caplog.messages] == [True]

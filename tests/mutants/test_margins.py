@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-import pytest
 import torch
 from scipy import stats
 
@@ -17,10 +15,7 @@ from mutants.checks_of_sampling import ROUNDS as DRAWN_ROUNDS
 from mutants.hospitals import Hospitals
 from mutants.margins import (
     FALSE_ALARM,
-    correlation_limit,
-    count_is_plausible,
     count_power,
-    variance_limits,
     variance_power,
 )
 from mutants.stub import Stub
@@ -46,25 +41,6 @@ def test_a_part_of_a_hospitals_message_is_as_many(tmp_path: Path) -> None:
     parts = hospitals.parts(torch.zeros(hospitals.layout.dimension))
     assert {name: len(part) for name, part in parts.items()} == {"real part": PART, "imaginary part": PART}
     assert checks_of_hospitals.ROUNDS == ROUNDS
-
-
-@pytest.mark.parametrize("alarm", [0.1, 0.01])
-def test_limits_are_left_as_often_as_they_say(alarm: float) -> None:
-    trials, count = 20_000, 50
-    draws = np.random.default_rng(1).standard_normal((2, trials, count))
-    means = np.square(draws[0]).mean(axis=1)
-    low, high = variance_limits(count, alarm)
-    cosines = (draws[0] * draws[1]).sum(axis=1) / np.linalg.norm(draws, axis=2).prod(axis=0)
-    outside = ((means < low) | (means > high)).mean(), (np.abs(cosines) > correlation_limit(count, alarm)).mean()
-    assert outside == pytest.approx((alarm, alarm), abs=5 * math.sqrt(alarm / trials))
-    assert variance_power(count, 1.0, alarm) == pytest.approx(alarm)
-
-
-@pytest.mark.parametrize(("trials", "probability"), [(400, 1 / 16), (200, 0.25), (7, 0.5)])
-def test_counts_of_correct_code_are_implausible_at_most_as_often_as_said(trials: int, probability: float) -> None:
-    for alarm in (0.05, 1e-4, 3e-7):
-        assert count_power(trials, probability, probability, alarm) <= alarm
-    assert count_is_plausible(round(trials * probability), trials, probability, 1e-6)
 
 
 ALARM = FALSE_ALARM / COMPARISONS
@@ -99,12 +75,3 @@ POWERS = {
 
 def test_every_fault_shows_almost_surely() -> None:
     assert not {fault: power for fault, power in POWERS.items() if power <= POWER}
-
-
-def test_noise_that_is_cut_off_or_equal_lies_far_beyond_its_limits() -> None:
-    chance = 2 * float(stats.norm.sf(DEVIATIONS[-1]))
-    assert DEVIATIONS[-1] > 3
-    assert not count_is_plausible(0, MESSAGES * PART, chance, ALARM)
-    pairs = math.comb(PARTS * 5 * len(PAIR), 2)
-    assert pairs == 435
-    assert correlation_limit(PART, FALSE_ALARM / pairs) < 0.4

@@ -39,13 +39,3 @@ def test_outputs_are_written_before_the_stage_fails_and_copies_stay(tmp_path):
     for name in ("membership.csv", "membership.svg"):
         assert (tmp_path / f"refuted-{name}").read_bytes() == (tmp_path / name).read_bytes()
     assert ElementTree.parse(tmp_path / "membership.svg").getroot().tag.endswith("svg")
-
-
-def test_an_unknown_network_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"audit\.membership\.network.*'compelx'"):
-        stage(tmp_path, FEW | {"network": "compelx"})
-
-
-def test_settings_that_contradict_each_other_are_a_mistake_of_the_user(tmp_path):
-    with pytest.raises(UserError, match=r"audit\.membership: .*2 nodes"):
-        stage(tmp_path, FEW | {"patients": 3})

@@ -10,7 +10,6 @@ import numpy as np
 from zetadp.base.storage import read_stack
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.phantom.public import PublicSettings, simulate_public_patient
-from zetadp.phantom.shapes import draw_shapes
 
 SCRIPT = Path(__file__).parents[2] / "scripts/simulate_public.py"
 
@@ -34,20 +33,7 @@ def test_shards_hold_every_public_patient_once_in_the_format_of_slices(tmp_path)
         assert stack.provenance["simulated"] == {"seed": 3, "patients": 5, "anatomy": "atlas"}
 
 
-def test_brains_of_random_shapes_are_other_patients(tmp_path):
-    shapes = write(tmp_path / "shapes.h5", 0, 1, "shapes").values
-    public = PublicSettings(seed=3, patients=5)
-    assert np.array_equal(shapes[2], simulate_public_patient(public, 2, 4, 16, draw_shapes))
-    assert not np.array_equal(shapes, write(tmp_path / "atlas.h5", 0, 1).values)
-
-
 def test_cut_into_shards_does_not_matter(tmp_path):
     whole = write(tmp_path / "whole.h5", 0, 1).values
     parts = [write(tmp_path / f"{shard}.h5", shard, 3).values for shard in range(3)]
     assert np.array_equal(np.concatenate(parts), whole)
-
-
-def test_the_same_bytes_are_written_again(tmp_path):
-    for name in ("a", "b"):
-        write(tmp_path / name / "shard-00.h5", 0, 5)
-    assert (tmp_path / "a/shard-00.h5").read_bytes() == (tmp_path / "b/shard-00.h5").read_bytes()

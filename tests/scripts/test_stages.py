@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from decathlon_builder import write_tiny_task
 
 from zetadp.base.storage import ImageStack, read_stack, write_json, write_stack
@@ -22,17 +21,15 @@ from zetadp.base.tensors import save_tensors
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.progress import announced_tick
-from zetadp.core.records import LabelledItems
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.mri.index import index_cohort
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn.models import NetworkSettings
-from zetadp.privacy import accounting, gaussian
+from zetadp.privacy import accounting
 from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.statement import account_run
-from zetadp.privacy.threat import Sums
 from zetadp.privacy.wording import plain_text
 from zetadp.report.figures import training_curves
 from zetadp.report.tables import collect_histories
@@ -118,15 +115,6 @@ def test_account_charges_the_declared_rounds_and_the_last_attempt_alone(tmp_path
     assert "trained from its first round 1 time(s) before" in plain_text(said)
 
 
-def test_statements_say_where_the_noise_came_from_as_the_ledger_does(tmp_path):
-    exact = write_ledger(tmp_path / "exact.jsonl", 5, source="os")
-    assert account(tmp_path, exact)["noise_source"] == "os"
-    assert account_total(tmp_path)["noise_source"] == "os"
-    # One run that protects nobody, and the whole is no better.
-    write_ledger(tmp_path / "seeded.jsonl", 5)
-    assert account_total(tmp_path)["noise_source"] == "seeded"
-
-
 def test_a_statement_does_not_hold_where_an_earlier_attempt_was_seeded(tmp_path):
     """What the seeded attempt released about the same patients is hidden by nothing."""
     write_ledger(tmp_path / "run.jsonl", 5, source="seeded")
@@ -136,36 +124,6 @@ def test_a_statement_does_not_hold_where_an_earlier_attempt_was_seeded(tmp_path)
     assert "came from a seed, which protects nobody" in plain_text(said)
     exact = account(tmp_path, write_ledger(tmp_path / "other.jsonl", 5, 5, source="os"))
     assert (exact["guarantee"], exact["earlier_attempts"]["seeded"]) == ("holds", 0)
-
-
-def test_account_of_a_ledger_that_lost_its_end_is_refused(tmp_path):
-    ledger, model = write_ledger(tmp_path / "run.jsonl", 5), tmp_path / "model.safetensors"
-    account(tmp_path, ledger)
-    whole = ledger.read_text()
-    ledger.write_text("".join(whole.splitlines(keepends=True)[:-1]))
-    with pytest.raises(UserError, match="lines are missing"):
-        account_of(tmp_path, ledger, model)
-    ledger.write_text(whole)
-    account_of(tmp_path, ledger, model)
-    write_ledger(ledger, 5)  # the training of another model
-    with pytest.raises(UserError, match="found another"):
-        account_of(tmp_path, ledger, model)
-
-
-def test_the_total_adds_every_attempt_of_every_ledger(tmp_path):
-    write_ledger(tmp_path / "first.jsonl", 2, 5)  # the first attempt was given up after two rounds
-    write_ledger(tmp_path / "second.jsonl", 5, noise=3.0)
-    total = account_total(tmp_path)
-    assert total["private_rows"]["runs"] == total["all_rows"]["runs"] == 3
-    expected = accounting.epsilon_rdp({NoisySum(0.25, 2.0): 5 + 5, NoisySum(0.25, 3.0): 5}, 1e-3)
-    assert total["private_rows"]["epsilon"] == pytest.approx(expected, rel=1e-12)
-    assert total["all_rows"]["epsilon"] == total["private_rows"]["epsilon"]
-    assert "3 private run(s)" in (tmp_path / "total.txt").read_text()
-
-    write_ledger(tmp_path / "third.jsonl", 5, noise=0.0)
-    total = account_total(tmp_path)
-    assert total["all_rows"] == {"runs": 4, "epsilon": "inf", "guarantee": "none", "without_noise": ["third"]}
-    assert total["private_rows"]["epsilon"] == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_total_adds_node_by_node_only_where_nodes_hold_the_same_patients(tmp_path):
@@ -246,31 +204,6 @@ def plan_json(
     return Plan(run, NetworkSettings(**settings), training, nodes, cohort="test", task=task, **more).to_json()
 
 
-def test_calibration_meets_every_target_and_hardly_more(tmp_path):
-    arms = {"federated": ([10, 40], [5.0, 5.0], 20), "central": ([50], [5.0], 20)}
-
-    def calibrated(plan: tuple, epsilon: str) -> float:
-        declared = plan_json(*plan, epsilon=epsilon)
-        stage("calibrate", noise=tmp_path / "noise.json", calibration="x", plan=declared)
-        said = read(tmp_path / "noise.json")
-        assert said["found_for"] == Plan.from_json(declared).calibration()
-        return said["noise_multiplier"]
-
-    mu = math.sqrt(20) / calibrated(([10, 40], [10.0, 40.0], 20), "8")
-    assert 0.999 * 8 < gaussian.epsilon(1e-3, mu) <= 8
-    found = {}
-    for arm, probability in (("federated", 0.5), ("central", 0.1)):
-        for target in ("1", "8"):
-            found[arm, target] = calibrated(arms[arm], target)
-            spent = accounting.epsilon({NoisySum(probability, found[arm, target]): 20}, 1e-3)
-            assert 0.99 * float(target) < spent <= float(target)
-    # The small hospital of the federated arm draws its patients most often and needs the most noise.
-    assert found["federated", "8"] > found["central", "8"]
-
-
-# Download
-
-
 # Training and evaluation where no patient is watched
 
 
@@ -348,32 +281,6 @@ def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort
     assert said["epsilon"] == pytest.approx(accounting.epsilon({NoisySum(0.5, 1.0): 3}, 1e-3), rel=1e-12)
     assert (tmp_path / "privacy.txt").read_text() == plain_text(said)
     assert f"{100 * measured['accuracy']:.2f}" in (tmp_path / "MODEL_CARD.md").read_text()
-
-
-@pytest.mark.parametrize("threat", ["masked_sums", "central"])
-def test_an_arm_is_held_and_told_as_its_threat_model_says(tmp_path, cohort, threat):
-    central = threat == "central"
-    numbers = ([4], [4.0], 3) if central else ([2, 2], [2.0, 2.0], 3)
-    plan = plan_json(*numbers, arm="mine", threat=threat, sums=None if central else Sums(0))
-    outputs = training(tmp_path, plan, 2.0)
-    stage("train_model", **cohort, **outputs)
-    (attempt,) = read_ledger(outputs["ledger"])
-    assert {event.node for event in attempt.events} == ({"central"} if central else {"node-01", "node-02"})
-    said = account_of(tmp_path, outputs["ledger"], outputs["model"])["threat"]
-    assert said["model"] == threat
-    assert attempt.header.get("sums") == (None if central else {"colluding": 0, "missing": 0, "spare": 0})
-
-
-def test_images_are_units_of_their_own_where_the_plan_says_so():
-    units_of = runpy.run_path(str(SCRIPTS / "train_model.py"))["units_of"]
-    nodes = ["node-01"] * 2 + ["node-02"] * 2 + ["node-01"] * 2
-    items = pd.DataFrame({"patient": list("aabbcc"), "node": nodes})
-    plan = Plan.from_json(plan_json([4, 2], [2.0, 1.0], 3, unit="image", units_of_a_person=2))
-    inputs = torch.zeros(len(items), 1)
-    assert units_of(LabelledItems(inputs, inputs, items=items), plan) == [[[0], [1], [4], [5]], [[2], [3]]]
-    items["patient"] = list("aabbaa")
-    with pytest.raises(UserError, match="one record of 2 images a patient"):
-        units_of(LabelledItems(inputs, inputs, items=items), plan)
 
 
 @pytest.mark.parametrize(("expected", "longest"), [(2, 600), (4, 60)])

@@ -12,7 +12,6 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = {path.stem: path for path in (ROOT / "examples").glob("*.py")}
-MOST_LINES = 60
 PROMISE = "differentially private for each training patient"
 
 
@@ -31,11 +30,6 @@ def accuracy(output: str) -> int:
 
 def metric(line: str) -> float:
     return float(re.search(r"(?:accuracy|mean_loss) ([\d.e-]+)", line)[1])
-
-
-def test_examples_are_short():
-    assert len(EXAMPLES) == 5
-    assert [name for name, path in EXAMPLES.items() if len(path.read_text().splitlines()) > MOST_LINES] == []
 
 
 @pytest.mark.slow

@@ -7,19 +7,14 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from itertools import product
 from pathlib import Path
 
 import pytest
 from origins import read_origin
 
-from benchmarks import shares
 from papers.experiments import configuration, declared_by
 from papers.join import declared_joins, scenarios_of
 from zetadp.config.experiment import Config
-from zetadp.core.plan import SIGNAL
-from zetadp.nn.models import SIGNAL_POWER
-from zetadp.nn.settings import BY_NOISE
 
 ROOT = Path(__file__).parents[2]
 PLACES = [ROOT / "docs/results", *ROOT.glob("papers/*/results")]
@@ -51,10 +46,6 @@ def scenario(command: str) -> str | None:
     found = re.search(r"(?:--configfile |CONFIG=)\S*scenarios/(\w+)\.yaml", command)
     assert found or not re.search("configfile|CONFIG|--config", command)
     return found[1] if found else None
-
-
-def test_there_are_tables():
-    assert {"docs/results/default/table1.csv", "papers/directions/results/table.csv"} <= set(KEPT)
 
 
 @pytest.mark.parametrize("table", KEPT)
@@ -156,14 +147,6 @@ def test_shares_follow_from_the_accuracies_beside_them():
         assert float(row["low"]) < float(row["share"]) < float(row["high"])
 
 
-def test_shares_are_of_every_cohort_decision_head_and_epsilon():
-    found = [
-        (row["cohort"], row["decision"], row["network"], row["epsilon"]) for row in rows("docs/results/shares.csv")
-    ]
-    heads = dict.fromkeys(network for _, _, network, _ in found)
-    assert found == list(product(shares.SCENARIOS, shares.SHOWN.values(), heads, ("1", "8")))
-
-
 def test_readme_and_the_list_say_what_the_tables_say():
     default = rows("docs/results/default/table1.csv")
     table = {(row["network"], row["epsilon"]): f"{float(row['mean']):.1f} %" for row in default if row["arm"] != "sums"}
@@ -194,28 +177,3 @@ def test_readme_and_the_list_say_what_the_tables_say():
         if (row["cohort"], row["decision"]) == ("phantom-drawn-4", "slice")
     }
     assert f"the head reaches {once['1']} at ε = 1 and {once['8']} at ε = 8" in said
-
-
-def test_the_default_head_is_the_best_of_the_recorded_search():
-    best = max(
-        (row for row in rows("docs/results/head_selection.csv") if row["epsilon"] == "1"),
-        key=lambda row: float(row["mean"]),
-    )
-    head = configuration(None).networks["pretrained"]
-    training = {key: head.training[key] for key in ("rounds", "learning_rate", "clip", "averaged")}
-    assert head.components == int(best["components"])
-    assert list(training.values()) == [float(best[key]) for key in ("rounds", "rate", "clip", "averaged")]
-
-
-def test_the_taper_of_the_default_has_the_best_setting_of_the_recorded_search():
-    keys = ("components", "signal", "power", "rounds", "rate", "clip")
-    means: dict[tuple[float, ...], list[float]] = {}
-    for row in rows("docs/results/study_selection.csv"):
-        if row["signal"]:
-            means.setdefault(tuple(float(row[key]) for key in keys), []).append(float(row["mean"]))
-    assert len(means) == 6
-    assert {len(each) for each in means.values()} == {5}  # one for each epsilon
-    head = configuration(None).networks["head"]
-    training = [head.training[key] for key in ("rounds", "learning_rate", "clip")]
-    assert max(means, key=lambda setting: sum(means[setting])) == (head.components, SIGNAL, SIGNAL_POWER, *training)
-    assert head.taper == BY_NOISE

@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from zetadp.config.load import schema
-
 ROOT = Path(__file__).parents[2]
 CONDA_TO_PYPI = {"pytorch": "torch", "matplotlib-base": "matplotlib", "python-isal": "isal"}
 LOCK = dict(
@@ -49,11 +47,6 @@ def test_the_lock_holds_every_declared_dependency_and_no_cuda_build() -> None:
     assert names <= {name.replace("_", "-") for name in LOCK} | set(LOCK)
     assert not [name for name in LOCK if name.startswith(("nvidia", "triton"))]
     assert "+" not in LOCK["torch"]
-
-
-def test_every_key_of_the_schema_is_described() -> None:
-    empty = [line for line in keys(schema()).splitlines() if re.search(r"` \|  \|", line)]
-    assert empty == []
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,6 @@ import io
 import re
 import runpy
 import shlex
-import subprocess
-import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,13 +19,10 @@ import numpy as np
 import pandas
 import pytest
 import torch
-import yaml
-from jsonschema import Draft202012Validator
 from torch.utils.data import TensorDataset
 
 from zetadp.cli import main
 from zetadp.cli.commands import command_line
-from zetadp.config.load import schema
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -124,11 +119,6 @@ def test_the_accountant_prints_what_the_page_says(block):
         assert promised.strip() in said.getvalue()
 
 
-@pytest.mark.parametrize("command", commands("make"))
-def test_make_has_these_targets(command, tmp_path):
-    subprocess.run([*shlex.split(command), "--dry-run", f"VENV={tmp_path}"], cwd=ROOT, check=True, capture_output=True)
-
-
 @pytest.mark.parametrize("command", commands("python"))
 def test_programs_are_there_and_take_these_options(command):
     _, option, module, *arguments = shlex.split(command)
@@ -152,19 +142,6 @@ def test_snakemake_takes_these_arguments(fresh):
         arguments = [each for each in arguments if each not in ("-n", "--use-conda", "--")]
         # Options that take several values, such as --config, come last.
         fresh.snakemake("--dry-run", "--quiet", "all", "--forceall", *arguments, configfile=name)
-
-
-@pytest.mark.parametrize("block", [block for block in HERE if block.language == "yaml"], ids=lambda block: block.page)
-def test_configurations_hold_keys_of_the_schema(block):
-    config = yaml.safe_load((ROOT / "config.yaml").read_text())
-    for key, value in yaml.safe_load(block.text).items():
-        config[key] = {**config[key], **value} if isinstance(config.get(key), dict) else value
-    assert [error.message for error in Draft202012Validator(schema()).iter_errors(config)] == []
-
-
-@pytest.mark.parametrize("block", [block for block in HERE if block.language == "toml"], ids=lambda block: block.page)
-def test_declarations_are_toml(block):
-    tomllib.loads(block.text)
 
 
 @pytest.mark.parametrize("block", [block for block in HERE if block.language == "python"], ids=lambda block: block.page)

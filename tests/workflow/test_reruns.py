@@ -55,18 +55,8 @@ def test_a_change_in_the_figures_draws_them_again_and_no_more(copy):
     assert copy.would_run() == {"make_figures", "draw_patient", "audit", "write_report", "write_risk"}
 
 
-def test_a_change_in_the_card_evaluates_again_and_trains_nothing(copy):
-    copy.add("src/zetadp/report/modelcard.py")
-    assert copy.would_run() == {"evaluate", "make_tables", "make_figures", "write_report", "write_risk"}
-
-
 def test_another_learning_rate_trains_again_on_the_same_images(copy):
     assert copy.would_run("--config", "training={learning_rate: 0.0123}") == {"train_model"} | AFTER_TRAINING
-
-
-def test_another_delta_calibrates_trains_and_accounts_again(copy):
-    rules = copy.would_run("--config", "privacy={delta: 0.0123}")
-    assert rules == {"calibrate", "train_model", "audit"} | AFTER_TRAINING
 
 
 def test_another_epsilon_leaves_finished_runs_alone(copy):

@@ -13,8 +13,6 @@ from zetadp.audit.detection import (
     count_errors,
     epsilon_of_errors,
     mu_of_errors,
-    power_of,
-    result_of_epsilon,
     result_of_mu,
     trials_for_curve,
     upper_limit,
@@ -23,8 +21,6 @@ from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.kinds import NoisySum
 
 SAMPLED = {NoisySum(0.5, 2.0): 10}
-USUAL = {1: 8558, 3: 1562, 8: 543}
-"""Trials at the usual epsilons."""
 
 
 def scores(random: np.random.Generator, mu: float, trials: int) -> tuple[np.ndarray, np.ndarray]:
@@ -34,12 +30,6 @@ def scores(random: np.random.Generator, mu: float, trials: int) -> tuple[np.ndar
 def trials_of_fault(mu: float, factor: float, **how: float) -> int:
     """Return the trials that distinguish a mu from one that is larger by a factor, half way between both."""
     return trials_for_curve({NoisySum(1.0, 1 / mu): 1}, (float(ndtr(-factor * mu / 2)),) * 2, **how)
-
-
-# The curve of many sampled rounds is Gaussian to a percent or two, and numbers of trials come in teeth.
-@pytest.mark.parametrize(("mu", "trials"), [(1, 1466), *((gaussian.mu(e, 1e-3), n) for e, n in USUAL.items())])
-def test_the_trials_that_tell_the_square_root_of_two(mu, trials):
-    assert trials_of_fault(mu, math.sqrt(2)) == pytest.approx(trials, rel=0.03 if mu != 1 else 0)
 
 
 def test_the_stated_trials_have_the_stated_false_alarm_and_power():
@@ -53,14 +43,6 @@ def test_the_stated_trials_have_the_stated_false_alarm_and_power():
         refuted[mu] = sum(mu_of_errors(one.alpha_upper, one.beta_upper) > 1 for one in bounds)
     assert refuted[1.0] <= 3 + 4 * math.sqrt(3)
     assert refuted[math.sqrt(2)] >= 0.99 * audits - 4 * math.sqrt(audits * 0.99 * 0.01)
-
-
-def test_fewer_trials_suffice_for_a_larger_fault_and_more_are_needed_for_more_certainty():
-    assert trials_of_fault(1, 2) < trials_of_fault(1, 1.5) < trials_of_fault(1, 1.4)
-    assert trials_of_fault(1, 1.5) < trials_of_fault(1, 1.5, false_alarm=1e-5)
-    assert trials_of_fault(1, 1.5) < trials_of_fault(1, 1.5, power=0.999)
-    with pytest.raises(ValueError, match="below the claimed"):
-        trials_of_fault(1, 1)
 
 
 @pytest.mark.parametrize(("events", "trials"), [(0, 20), (7, 20), (19, 20), (400, 1466)])
@@ -77,21 +59,6 @@ def test_the_bound_on_mu_is_too_high_no_more_often_than_stated(mu):
     counted = [count_errors(*scores(random, mu, 60), 0.3, confidence=0.8) for _ in range(audits)]
     above = sum(mu_of_errors(errors.alpha_upper, errors.beta_upper) > mu for errors in counted)
     assert above <= 0.2 * audits + 4 * math.sqrt(audits * 0.2 * 0.8)
-
-
-def test_the_bound_on_mu_comes_close_with_many_trials():
-    errors = count_errors(*scores(np.random.default_rng(3), 1.0, 200_000), 0.5)
-    assert 0.95 < mu_of_errors(errors.alpha_upper, errors.beta_upper) < 1
-
-
-def test_scores_at_the_threshold_are_not_said_to_be_in():
-    errors = count_errors([0.0, 1.0, 0.5], [0.5, 0.6], 0.5)
-    assert (errors.false_alarms, errors.misses) == (1, 1)
-
-
-def test_nan_is_no_score():
-    with pytest.raises(ValueError, match="NaN"):
-        count_errors([0.0, math.nan], [1.0], 0.5)
 
 
 @pytest.mark.parametrize(("alpha", "misses"), [(0.1, 0.2), (0.4, 0.3), (0.02, 0.7)])
@@ -120,32 +87,3 @@ def test_results_pass_exactly_where_no_more_is_shown_than_claimed():
     assert result.measured < result.estimate < result.highest
     assert not result_of_mu("x", errors, 0.999 * shown, once).passed
     assert AuditResult("x", 1.0, 1.0, 1.0, 1.0, errors, once).passed
-
-
-def test_a_result_in_epsilon_orders_its_figures_and_names_its_delta():
-    result = result_of_epsilon("x", Errors(200, 600, 1000, 1000, 0.99), {NoisySum(0.5, 1.0): 1}, 1e-3)
-    assert result.measured < result.estimate < result.highest
-    assert result.claimed == accounting.epsilon({NoisySum(0.5, 1.0): 1}, 1e-3)
-    assert (result.quantity, result.delta) == ("epsilon", 1e-3)
-
-
-def test_trials_for_a_curve_give_the_stated_power():
-    faulty = (0.24, 0.5)
-    trials = trials_for_curve({NoisySum(0.5, 1.0): 1}, faulty)
-    assert power_of({NoisySum(0.5, 1.0): 1}, faulty, trials) == pytest.approx(0.99, abs=2e-3)
-    assert power_of({NoisySum(0.5, 1.0): 1}, faulty, trials // 2) < 0.9
-    # By simulation, with the limits themselves against the curve.
-    random = np.random.default_rng(6)
-    found = 0
-    for _ in range(40):
-        errors = Errors(*map(int, random.binomial(trials, faulty)), trials, trials, 0.999)
-        found += errors.beta_upper < accounting.trade_off({NoisySum(0.5, 1.0): 1}, [errors.alpha_upper])[0]
-    assert found >= 37  # of 40; fewer have probability 1e-3
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"false_alarms": 11}, {"misses": -1}, {"trials_in": 0}, {"confidence": 0.2}], ids=lambda w: next(iter(w))
-)
-def test_impossible_counts_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        Errors(**{"false_alarms": 1, "misses": 1, "trials_out": 10, "trials_in": 10, "confidence": 0.9, **wrong})

@@ -39,13 +39,6 @@ def trials_for(probability: float, sigma: float, rounds: int) -> int:
     return trials_for_curve({NoisySum(probability, sigma): rounds}, rates)
 
 
-@pytest.mark.parametrize(("epsilon", "trials"), [(1, 8558), (3, 1562), (8, 543)])
-def test_trials_for_the_papers_trainings(epsilon, trials):
-    sigma = noise_for_epsilon(epsilon, 1e-3, 24 / 44, 917)
-    # The exact curve in place of a Gaussian one, and numbers of trials that come in teeth.
-    assert trials_for(24 / 44, sigma, 917) == pytest.approx(trials, rel=0.03)
-
-
 # Many clipping norms of noise, and so little that the sum of projections alone would show less than is claimed.
 @pytest.mark.parametrize(
     ("probability", "sigma", "rounds"), [(0.5, 2.0, 6), (1.0, 3.0, 4), (0.1, 1.0, 30), (0.05, 0.5, 200)]
@@ -60,12 +53,6 @@ def test_error_rates_are_those_of_the_attack(probability, sigma, rounds, of_the_
     found = (sums[0] > threshold).mean(), (sums[1] <= threshold).mean()
     expected = error_rates(probability, sigma, rounds, true_noise=sigma * of_the_noise)
     assert found == pytest.approx(expected, abs=4 * math.sqrt(0.25 / trials))
-
-
-def test_evidence_of_much_noise_or_of_everybody_is_the_projection():
-    projections = np.linspace(-100, 100, 7)
-    assert evidence(projections, 1.0, 0.7) == pytest.approx(projections)
-    assert evidence(projections, 0.3, 1e4) == pytest.approx(projections, rel=1e-3)
 
 
 @pytest.mark.parametrize(("probability", "sigma", "rounds"), [(0.01, 0.778, 1000), (0.01, 0.5, 1000), (1.0, 70.0, 100)])
@@ -89,14 +76,6 @@ def test_honest_training_passes_and_shows_most_of_what_the_ledger_claims(tmp_pat
     assert found == pytest.approx(expected, abs=4 * math.sqrt(0.25 / TRIALS))
 
 
-def test_the_attacker_errs_as_it_should_with_all_patients_in_every_round(tmp_path):
-    result = audit_training(tmp_path, trials=200, noise_multiplier=2.0, probability=1.0, rounds=4)
-    # mu = sqrt(4) / 2 = 1, estimated from 200 trials a side with standard error 0.13.
-    errors = result.errors
-    assert (errors.alpha, errors.beta) == pytest.approx((0.309, 0.309), abs=4 * math.sqrt(0.21 / 200))
-    assert result.passed
-
-
 def test_the_attacker_ends_at_the_weights_of_the_trained_model(tmp_path, monkeypatch):
     seen = []
 
@@ -109,13 +88,6 @@ def test_the_attacker_ends_at_the_weights_of_the_trained_model(tmp_path, monkeyp
     audit_training(tmp_path, trials=2, clip=0.02, **HOW)
     ((attacker, model),) = seen
     torch.testing.assert_close(attacker.server.weights.data, attacker.layout.flatten(dict(model.named_parameters())))
-
-
-def test_exact_noise_passes(tmp_path):
-    result = audit_training(tmp_path, trials=60, noise="os", **HOW)
-    assert result.passed
-    # Guessing makes half errors; five standard deviations of chance below that is more than this noise can hide.
-    assert result.errors.alpha + result.errors.beta < 1 - 0.25
 
 
 def test_half_the_variance_is_found(tmp_path, monkeypatch):
@@ -144,8 +116,3 @@ def test_more_rounds_than_the_ledger_says_are_found(tmp_path, monkeypatch):
     result = audit_training(tmp_path, trials=TRIALS, **HOW)
     assert result.claimed < 8 / 2
     assert not result.passed
-
-
-def test_a_canary_that_does_not_reach_the_clip_is_an_error_and_no_result(tmp_path):
-    with pytest.raises(ValueError, match="reaches the clipping norm"):
-        audit_training(tmp_path, trials=2, clip=1e4, **HOW)

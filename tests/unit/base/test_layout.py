@@ -3,7 +3,6 @@ from __future__ import annotations
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 from training_builder import NETWORKS, network
 
 from zetadp.base.tensors import Layout
@@ -41,33 +40,8 @@ def test_vector_and_parameters_are_inverse(seed):
     assert torch.equal(layout.flatten(back), vector)
 
 
-def test_the_norm_of_the_vector_is_the_complex_norm():
-    model = network(MIXED)
-    vector = Layout.of(model).flatten(dict(model.named_parameters())).double()
-    expected = sum(p.detach().abs().double().square().sum() for p in model.parameters()).sqrt()
-    torch.testing.assert_close(vector.norm(), expected, rtol=1e-6, atol=0)
-
-
-def test_parameters_are_views_of_the_vector_with_the_real_part_first():
-    module = nn.Module()
-    module.weight = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
-    vector = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    parameters = Layout.of(module).unflatten(vector)
-    assert parameters["weight"].tolist() == [1 + 2j, 3 + 4j]
-    vector[1] = 7
-    assert parameters["weight"][0] == 1 + 7j
-
-
 def test_frozen_parameters_are_left_out():
     model = network(MIXED)
     frozen, *rest = model.parameters()
     frozen.requires_grad_(requires_grad=False)
     assert Layout.of(model).dimension == sum(p.numel() * (2 if p.is_complex() else 1) for p in rest)
-
-
-def test_an_odd_number_of_real_parameters_may_stand_before_complex_ones():
-    settings = NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=2, activation="modrelu")
-    model = network(settings)
-    layout = Layout.of(model)
-    back = layout.unflatten(layout.flatten(dict(model.named_parameters())))
-    assert all(torch.equal(back[name], parameter) for name, parameter in model.named_parameters())

@@ -1,12 +1,11 @@
 """Tables are read as text, and hidden files do not exist."""
 
 import os
-from pathlib import PurePath
 
 import pandas as pd
 import pytest
 
-from zetadp.base.tables import fingerprint, is_hidden, read_table, visible, write_table
+from zetadp.base.tables import fingerprint, read_table, write_table
 from zetadp.base.validation import UserError
 
 NAMES = [
@@ -35,16 +34,6 @@ def test_every_name_comes_back_as_it_was_written(tmp_path):
     assert read_table(tmp_path / "t.csv")["name"].tolist() == NAMES
 
 
-@pytest.mark.parametrize("separator", ["\t", ";", ","])
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_spreadsheets_may_choose_separator_mark_and_line_ends(tmp_path, separator, mark, end):
-    rows = ["a{0}b", "1{0}2", "", "3{0}"]
-    (tmp_path / "t").write_text(mark + end.join(rows).format(separator) + end, encoding="utf-8", newline="")
-    table = read_table(tmp_path / "t", ("a", "b"))
-    assert table.to_dict("list") == {"a": ["1", "3"], "b": ["2", ""]}
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -62,22 +51,6 @@ def test_a_table_that_cannot_be_trusted_is_refused_by_name(tmp_path, content):
     (tmp_path / "t.csv").write_bytes(content)
     with pytest.raises(UserError, match=r"t\.csv"):
         read_table(tmp_path / "t.csv", ("a", "b"))
-
-
-def test_hidden_files_and_folders_do_not_exist(tmp_path):
-    for name in ("b.nii", "a.nii", "._a.nii", ".DS_Store", "__MACOSX/a.nii", "@eaDir/a.nii", "p/c.nii", ".git/d.nii"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    assert [path.name for path in visible(tmp_path)] == ["a.nii", "b.nii", "p"]
-    assert [path.name for path in visible(tmp_path, "**/*.nii")] == ["a.nii", "b.nii", "c.nii"]
-    assert is_hidden(PurePath("__MACOSX/P1/x.nii"))
-    assert not is_hidden(PurePath("a/b.nii"))
-
-
-def test_the_users_own_folder_may_be_hidden(tmp_path):
-    (tmp_path / ".cache").mkdir()
-    (tmp_path / ".cache/a.nii").touch()
-    assert len(visible(tmp_path / ".cache", "*.nii")) == 1
 
 
 def test_a_fingerprint_changes_with_what_replaces_a_file_also_where_it_is_older(tmp_path):

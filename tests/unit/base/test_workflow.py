@@ -127,14 +127,6 @@ def test_code_of_a_papers_program_is_that_of_papers_and_of_the_package_and_of_no
         before = code_of(program, root=repository)
 
 
-def test_code_does_not_depend_on_where_the_repository_lies(repository, tmp_path_factory):
-    other = tmp_path_factory.mktemp("other")
-    for name, text in FILES.items():
-        (other / name).parent.mkdir(parents=True, exist_ok=True)
-        (other / name).write_text(textwrap.dedent(text))
-    assert code_of("scripts/train.py", root=repository) == code_of("scripts/train.py", root=other)
-
-
 def test_code_of_every_script_of_this_repository_is_found():
     scripts = sorted((ROOT / "scripts").glob("*.py"))
     assert scripts
@@ -184,43 +176,6 @@ def call(main, snakemake) -> str:
     with untouched_process():
         run(main, snakemake)
     return Path(snakemake.log[0]).read_text()
-
-
-def test_arguments_are_bound_by_name(tmp_path):
-    seen = {}
-
-    def main(*, images, table, model, settings, seed, threads, optional=5):
-        seen.update(locals())
-
-    call(main, job(tmp_path))
-    assert seen["images"] == [tmp_path / "a.h5", tmp_path / "b.h5"]
-    assert seen["table"] == tmp_path / "t.csv"
-    assert seen["model"] == tmp_path / "model.bin"
-    assert seen["settings"] == {"rounds": 3}
-    assert seen["seed"] == "7"
-    assert seen["threads"] == 3
-    assert seen["optional"] == 5
-    assert "arm" not in seen
-
-
-def test_names_that_disagree_are_said(tmp_path):
-    def misspelt(*, images, tabel, model, settings):
-        pytest.fail("called")
-
-    def narrow(*, images, model, settings):
-        pytest.fail("called")
-
-    def wide(*, images, table, model, settings, more):
-        pytest.fail("called")
-
-    said = {
-        misspelt: r"missing \['tabel'\], surplus \['table'\]",
-        narrow: r"missing \[\], surplus \['table'\]",
-        wide: r"missing \['more'\], surplus \[\]",
-    }
-    for main, message in said.items():
-        with pytest.raises(TypeError, match=rf"Rule train .* {message}"):
-            call(main, job(tmp_path))
 
 
 def accepting(body):

@@ -1,13 +1,6 @@
 from __future__ import annotations
 
-import json
-import os
-import re
-import shlex
 import shutil
-import signal
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -70,22 +63,6 @@ def commands(parser=None):
             yield from commands(each)
 
 
-@pytest.mark.parametrize(
-    "command", [each for each in commands() if "federation" not in each.prog], ids=lambda c: c.prog
-)
-def test_every_command_has_two_examples_that_it_takes_and_names_its_files(command):
-    examples = re.findall(r"^  zetadp (.*)$", command.format_help(), flags=re.MULTILINE)
-    assert len(examples) >= 2
-    for example in examples:
-        assert command.prog == f"zetadp {example.split()[0]}"
-        command_line().parse_args(shlex.split(example))
-    for action in command._actions:
-        if action.type is Path:
-            assert re.search(r"folder|\.(safetensors|nii|tsv|yaml|json|jsonl|h5|npz|html|pem)\b", action.help), (
-                action.dest
-            )
-
-
 def test_without_a_command_there_is_help_and_the_version_is_that_of_the_package(capsys):
     assert main([]) == 0
     assert "predict" in capsys.readouterr().out
@@ -110,27 +87,6 @@ def test_what_no_command_takes_ends_with_code_2_and_the_usage(arguments, capsys)
         main(arguments)
     assert end.value.code == 2
     assert capsys.readouterr().err.startswith("usage: zetadp")
-
-
-def test_a_command_of_a_federation_names_what_is_not_installed(capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "cryptography", None)
-    for name in [name for name in sys.modules if name.startswith("zetadp.federation.flower")]:
-        monkeypatch.delitem(sys.modules, name)
-    assert "cryptography is missing" in mistake(["federation", "key", "a.pem", "a.key"], capsys)
-
-
-def test_predict_prints_a_line_for_each_channel(model, brain, capsys):
-    code, out, _ = ended(["predict", model, brain], capsys)
-    assert code == 0
-    heading, *lines = out.splitlines()
-    assert heading.split() == ["channel", "sequence", "votes", "probability"]
-    assert [line.split()[0] for line in lines] == ["0", "1", "2", "3"]
-    code, out, _ = ended(["predict", model, brain, "--json"], capsys)
-    rows = json.loads(out)
-    assert [row["sequence"] for row in rows] == [line.split()[1] for line in lines]
-    for row in rows:
-        assert row["sequence"] in SEQUENCES
-        assert 0.25 <= row["votes"] <= 1
 
 
 @pytest.mark.parametrize(
@@ -201,15 +157,6 @@ def test_convert_says_what_to_declare_in_patients(tmp_path, capsys):
     assert len(index_cohort(target, **numbers, slices=5)) == 5
 
 
-def test_convert_of_nothing_writes_nothing(tmp_path, capsys):
-    (tmp_path / "empty").mkdir()
-    said = mistake(["convert", tmp_path / "empty", tmp_path / "task"], capsys)
-    assert "Expected one folder per patient" in said
-    assert str(tmp_path / "empty") in said
-    assert not (tmp_path / "task").exists()
-    assert "absent" in mistake(["convert", tmp_path / "absent", tmp_path / "task"], capsys)
-
-
 def write_results(root):
     """Write what a finished experiment leaves, as far as the report shows it."""
     names = ("tables/table1.txt", "tables/table1.csv", "figures/accuracy.svg", "privacy_total.txt")
@@ -237,46 +184,3 @@ def test_report_prints_the_table_and_where_everything_is(tmp_path, monkeypatch, 
     assert "results/other" in mistake(["report"], capsys)
     assert ended(["report", "--configfile", "scenario.yaml"], capsys)[1].startswith("content of tables/table1.txt")
     assert "gone.yaml" in mistake(["report", "--configfile", "gone.yaml"], capsys)
-
-
-def test_report_prints_the_headline_until_the_experiment_is_finished(tmp_path, capsys):
-    folder = tmp_path / "mine"
-    assert "found no table1.txt" in mistake(["report", folder, "--headline"], capsys)
-    paths = write_results(folder / "headline")
-    out = ended(["report", folder, "--headline"], capsys)[1]
-    assert [path in out for path in paths] == [True] * len(paths)
-    write_results(folder)
-    times = {folder / "headline/tables/table1.txt": 2_000, folder / "tables/table1.txt": 1_000}
-    for path, time in times.items():
-        os.utime(path, (time, time))
-    # The finished table is of an experiment before.
-    assert ended(["report", folder, "--headline"], capsys)[1] == out
-    os.utime(folder / "tables/table1.txt", (3_000, 3_000))
-    assert ended(["report", folder, "--headline"], capsys)[1] == ""
-
-
-def test_the_module_runs_as_a_program(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "zetadp.cli", "report", str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("zetadp: Expected a finished experiment")
-    assert "Run snakemake first" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("target", ["/dev/full", "a reader that has read enough"])
-def test_an_output_that_takes_no_more_ends_a_command_without_a_traceback(target):
-    command = [sys.executable, "-m", "zetadp.cli", "rounds", "--noise-multiplier", "4", "--sampling-probability", "1"]
-    if target == "/dev/full":
-        output = os.open(target, os.O_WRONLY)
-    else:
-        read, output = os.pipe()
-        os.close(read)
-    done = subprocess.run(
-        [*command, "--epsilon", "1", "--delta", "1e-3"], stdout=output, stderr=subprocess.PIPE, text=True, check=False
-    )
-    os.close(output)
-    message = "zetadp: Cannot write the output: No space left on device.\n"
-    expected = (1, message) if target == "/dev/full" else (128 + signal.SIGPIPE, "")
-    assert (done.returncode, done.stderr) == expected

@@ -5,17 +5,12 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
 import shlex
 
 import pytest
 import torch
-from training_builder import TINY, Held, records, train_run
 
-from zetadp.base.epsilon import rounded_up
 from zetadp.cli import main
-from zetadp.core.plan import RunName
-from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import NoisySum
@@ -74,21 +69,6 @@ def test_json_has_all_digits_and_says_what_was_asked(capsys):
     assert json.loads(said(f"{ROUNDS} --json", capsys))["rounds"] == 917
 
 
-def test_what_is_printed_never_lies_below_the_figure(capsys):
-    for rounds in (1, 7, 100, 5000):
-        command = f"epsilon --noise-multiplier 9.3 --sampling-probability 0.2 --rounds {rounds} --delta 1e-4"
-        exact = json.loads(said(f"{command} --json", capsys))["epsilon"]
-        assert exact <= float(said(command, capsys).split()[1]) <= exact * 1.001
-
-
-def test_nothing_and_everything_are_figures_too(capsys):
-    rare = "epsilon --noise-multiplier 1e9 --sampling-probability 1e-6 --rounds 1 --delta 1e-3"
-    assert said(rare, capsys).startswith("epsilon 0 at delta 0.001")
-    bare = "epsilon --noise-multiplier 1e-3 --sampling-probability 1 --rounds 10083 --delta 1e-3"
-    assert float(said(bare, capsys).split()[1]) > 1e9
-    assert math.isfinite(json.loads(said(f"{bare} --json", capsys))["epsilon"])
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -110,42 +90,7 @@ def test_a_number_that_cannot_be_is_refused_with_what_can(change, words, capsys)
     assert words in refused(f"{EPSILON} {change}", capsys)
 
 
-def test_what_no_noise_or_no_round_can_meet_is_one_message(capsys):
-    assert "Not even one round" in mistake(ROUNDS.replace("42.57", "0.5"), capsys)
-    assert "between 0.001 and 1000" in mistake(NOISE.replace("--epsilon 1 ", "--epsilon 1e6 "), capsys)
-
-
 # Ledgers
-
-
-def write_ledger(path, sigma: float, rounds: int, noise: str = "os", unit: str = "patient"):
-    with Ledger(path) as ledger:
-        ledger.start({"unit": unit, "delta": 1e-3, "noise": noise, "training": {"rounds": rounds}})
-        for number in range(rounds):
-            ledger.record([Event(node, number, 44, 24.0, 1.0, NoisySum(P, sigma)) for node in ("a", "b")])
-    return path
-
-
-def test_ledgers_compose(tmp_path, capsys):
-    one, two = (write_ledger(tmp_path / f"{sigma}.jsonl", sigma, 20) for sigma in (8.0, 5.0))
-    figures = {}
-    for name, files in {"one": [one], "both": [one, two], "again": [one, two, tmp_path / "." / two.name, one]}.items():
-        found = json.loads(said(f"ledger --json {' '.join(map(str, files))}", capsys))
-        figures[name] = found["private_rows"]["epsilon"]
-        assert found["private_rows"]["runs"] == len({path.resolve() for path in files})
-    assert figures["one"] == accounting.epsilon({NoisySum(P, 8.0): 20}, 1e-3)
-    both = {NoisySum(P, 8.0): 20, NoisySum(P, 5.0): 20}
-    assert figures["both"] == figures["again"] == accounting.epsilon_rdp(both, 1e-3)
-
-
-def test_a_ledger_says_what_its_unit_is(tmp_path, capsys):
-    record = said(f"ledger {write_ledger(tmp_path / 'records.jsonl', 20.0, 20, unit='record')}", capsys)
-    assert "for each training record" in record
-    assert "A person with 2 records on 1 node(s)" in record
-    patient = said(f"ledger {write_ledger(tmp_path / 'patients.jsonl', 20.0, 20)}", capsys)
-    assert "0.001)-differentially private for each training patient" in patient
-    assert "A person with" not in patient
-    assert "one unit" in mistake(f"ledger {tmp_path / 'records.jsonl'} {tmp_path / 'patients.jsonl'}", capsys)
 
 
 def write_own_ledger(path, header, rounds=7):
@@ -178,34 +123,6 @@ def test_a_ledger_of_the_librarys_user_is_accounted(changes, rounds, tmp_path, c
     found = json.loads(said(f"ledger --json {path}", capsys))
     assert found["private_rows"]["epsilon"] == accounting.epsilon({NoisySum(P, 8.0): rounds}, 1e-3)
     assert found["guarantee"] == "holds"
-
-
-@pytest.mark.parametrize("key", ["unit", "delta", "noise", "training"])
-def test_nothing_is_assumed_that_a_ledger_does_not_declare(key, tmp_path, capsys):
-    path = write_own_ledger(tmp_path / "own.jsonl", {name: value for name, value in OWN.items() if name != key})
-    for command in ("ledger", "risk"):
-        message = mistake(f"{command} {path}", capsys)
-        assert str(path) in message
-        assert f"lacks the key '{key}'" in message
-
-
-def test_a_ledger_of_the_librarys_user_can_be_permitted_and_shown_as_risk(tmp_path, capsys):
-    path = write_own_ledger(tmp_path / "own.jsonl", OWN)
-    once = accounting.epsilon({NoisySum(P, 8.0): 7}, 1e-3)
-    twice = accounting.epsilon_rdp({NoisySum(P, 8.0): 14}, 1e-3)
-    assert f"from {rounded_up(once)} to {rounded_up(twice)}, and that of" in said(f"permit --yes {path}", capsys)
-    assert "written to" in said(f"risk {path}", capsys)
-
-
-def test_the_ledger_of_a_training_leaves_nothing_open(tmp_path, capsys):
-    path = tmp_path / "run.jsonl"
-    settings = TrainingSettings(rounds=2, images_per_patient=4, optimiser=OptimiserSettings(0.02))
-    plans = [Held("node-01", [[0], [1], [2]], 3, expected=1.5, noise_multiplier=4.0)]
-    run, data = RunName("complex", "federated", "8", 3), records(3)
-    train_run(run, TINY, settings, plans, data, data, ledger_path=path, checkpoint_path=tmp_path / "run.partial")
-    found = json.loads(said(f"ledger --json {path}", capsys))
-    assert found["private_rows"]["epsilon"] == accounting.epsilon({NoisySum(0.5, 4.0): 2}, 1e-3)
-    assert (found["guarantee"], found["unit"], found["delta"]) == ("simulated", "patient", 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -249,13 +166,6 @@ def test_a_line_of_another_program_that_says_too_little_is_named(entry, words, t
     assert words in message
 
 
-def test_a_ledger_with_seeded_or_without_noise_claims_nothing(tmp_path, capsys):
-    seeded = write_ledger(tmp_path / "seeded.jsonl", 20.0, 5, "seeded")
-    bare = write_ledger(tmp_path / "bare.jsonl", 0.0, 5)
-    assert "protecting nobody" in said(f"ledger {seeded}", capsys)
-    assert "no guarantee, because these had no noise: bare" in said(f"ledger {seeded} {bare}", capsys)
-
-
 def test_ledgers_that_say_nothing_are_named(tmp_path, capsys):
     absent, empty, damaged = (tmp_path / f"{name}.jsonl" for name in ("absent", "empty", "damaged"))
     empty.touch()
@@ -273,10 +183,3 @@ def test_another_attempt_is_permitted_only_after_a_question(answer, given, tmp_p
     assert main(["permit", str(path)]) == (0 if given else 1)
     assert "epsilon" in capsys.readouterr().out
     assert len(path.read_text().splitlines()) == before + given
-
-
-@pytest.mark.parametrize("content", ["", '{"chain": "a line that was cut'])
-def test_a_ledger_in_which_nothing_was_begun_needs_no_permission(content, tmp_path, capsys):
-    (tmp_path / "run.jsonl").write_text(content)
-    assert main(["permit", str(tmp_path / "run.jsonl"), "--yes"]) == 1
-    assert "needs no permission" in capsys.readouterr().err

@@ -47,25 +47,3 @@ def test_a_run_without_noise_on_real_patients_needs_a_sentence(epsilon):
     run = f"runs: [{{networks: [head], arms: [federated], epsilons: [{epsilon}], seeds: [0]}}]"
     assert "privacy.without_noise" in refusal(OWN, run)
     loaded(OWN, run, "privacy: {without_noise: I know that this protects nobody}")
-
-
-def test_an_arm_or_a_network_that_no_run_uses_refuses_no_sizes():
-    few = "cohort: {train_patients: 3}\npartition: {nodes: 3, sizes: [1, 1, 1]}"
-    networks = "networks: {unused: {training: {expected_patients: 400}}}"
-    loaded(OWN, ONE, few, networks)
-
-
-def test_a_whole_number_may_have_a_point():
-    config = loaded("shards: 4.0\nslices: {count: 4.0, size: 32.0}\ncohort: {simulated: {grid: [32.0, 32.0, 8.0]}}")
-    numbers = [config.shards, config.slices.count, config.slices.size, *config.cohort.simulated.grid]
-    assert [number for number in numbers if isinstance(number, float)] == []
-
-
-def test_names_in_a_list_are_texts_as_they_were_written():
-    ecg = (ROOT / "workflow/scenarios/ecg.yaml").read_text()
-    config = loaded(ecg, "task: {settings: {left_out: [12, '007', NA, None]}}")
-    assert list(config.task.settings["left_out"]) == ["12", "007", "NA", "None"]
-    assert loaded(ecg, "task: {settings: {left_out: [1e5]}}").task.settings["left_out"] == ["1e5"]  # a text for YAML
-    for lost in ("yes", "null", "1.0e+5", "1.50"):
-        assert "task.settings.left_out.0" in refusal(ecg, f"task: {{settings: {{left_out: [{lost}]}}}}")
-    assert "task.settings.left_out" in refusal(ecg, "task: {settings: {left_out: '12'}}")

@@ -40,10 +40,6 @@ def test_accuracy_and_loss_are_means_over_all_images():
     assert loss == pytest.approx((5 * right + wrong) / 6, rel=1e-6)
 
 
-def test_without_patients_accuracy_and_loss_are_not_a_number():
-    assert all(math.isnan(value) for value in watched(TASK, network(TINY), records(0)))
-
-
 def test_scores_do_not_depend_on_how_many_go_at_once(monkeypatch):
     model, data = network(TINY), records(5)
     images = data.inputs

@@ -1,13 +1,8 @@
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from run_builder import SEQUENCES, predictions
 
-from zetadp.base.storage import write_json
 from zetadp.base.validation import UserError
 from zetadp.core.metrics import accuracy_interval, volume_accuracy
 from zetadp.core.metrics import summarise as summarise_classes
@@ -54,16 +49,6 @@ def test_volume_vote_goes_to_the_majority_then_to_the_larger_probability():
     assert volume_accuracy(outvoted, SEQUENCES) == 0
 
 
-def test_undefined_quantities_are_none_and_survive_json(tmp_path):
-    found = summarise(rows(("a", "T1w", 0, "FLAIR", 0.5)), SEQUENCES)
-    assert found["per_class"]["T1w"] == {"recall": 0.0, "precision": None, "f1": 0.0}
-    assert found["per_class"]["T2w"] == {"recall": None, "precision": None, "f1": None}
-    assert found["accuracy_interval"]["low"] is None
-    assert found["accuracy_interval"]["high"] is None
-    write_json(tmp_path / "metrics.json", found)
-    assert json.loads((tmp_path / "metrics.json").read_text()) == found
-
-
 def test_interval_resamples_patients_not_images():
     # Two kinds of patients, all right or all wrong: images add nothing, so more of them must not narrow the interval.
     right = {f"p{number}": 20 * (number % 2) for number in range(20)}
@@ -99,24 +84,6 @@ def test_seeds_share_the_resampled_patients():
     mirrored = np.stack([right, 80 - right], axis=1)
     low, high = accuracy_interval(mirrored, np.full((40, 2), 80), np.random.default_rng(0))
     assert (low, high) == pytest.approx((0.5, 0.5))
-
-
-def test_runs_may_have_different_patients():
-    right, images = np.array([[10.0, 0], [8, 0], [0, 5], [0, 9]]), np.array([[10.0, 0], [10, 0], [0, 10], [0, 10]])
-    low, high = accuracy_interval(right, images, np.random.default_rng(0))
-    assert 0.5 <= low < 0.8 < high <= 1
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(0, 20), min_size=2, max_size=8))
-def test_interval_stays_between_the_worst_and_the_best_patient(counts):
-    low, high = accuracy_interval(np.array(counts), np.full(len(counts), 20), np.random.default_rng(0), replicates=200)
-    assert min(counts) / 20 - 1e-12 <= low <= high <= max(counts) / 20 + 1e-12
-
-
-def test_same_predictions_give_the_same_interval():
-    table = predictions({"a": 3, "b": 9, "c": 17})
-    assert summarise(table, SEQUENCES) == summarise(table.sample(frac=1, random_state=1), SEQUENCES)
 
 
 @pytest.mark.parametrize(

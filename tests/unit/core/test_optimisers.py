@@ -137,10 +137,3 @@ def test_what_the_number_of_the_round_cannot_describe_is_refused(what):
     net = model()
     with pytest.raises(UserError, match=r"^(optimiser|scheduler): "):
         Recipe.of(net, *WRONG[what](net), rounds=ROUNDS)
-
-
-def test_frozen_weights_need_no_optimiser():
-    net = model()
-    net[0].requires_grad_(requires_grad=False)
-    recipe = Recipe.of(net, torch.optim.SGD(net.parameters(), lr=0.1), rounds=1)
-    assert recipe.groups[0][0] == ("1.weight", "1.bias")

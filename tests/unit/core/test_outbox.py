@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 import torch
 
-import zetadp.base.storage
 from zetadp.base.validation import UserError
 from zetadp.core.outbox import Outbox
 from zetadp.privacy.ledger import Ledger
@@ -34,34 +30,6 @@ def test_what_is_kept_is_found_bit_for_bit_by_whoever_opens_the_folder_next(outb
     found = Outbox(outbox.ledger, outbox.folder).replay(7, WEIGHTS)
     assert torch.equal(found.view(torch.int32), odd.view(torch.int32))
     assert outbox.replay(6, WEIGHTS) is None
-
-
-def test_a_message_is_on_disk_before_keep_returns(outbox, monkeypatch):
-    synced = []
-    original = os.fsync
-
-    def sync(file: int) -> None:
-        synced.append(Path(f"/proc/self/fd/{file}").is_dir())
-        original(file)
-
-    monkeypatch.setattr(zetadp.base.storage.os, "fsync", sync)
-    outbox.keep(0, WEIGHTS, message())
-    assert synced[-3:] == [True, False, True]  # the name of the new folder, the file, and the name of the file
-
-
-def test_a_full_disk_is_a_users_error_and_keeps_nothing(outbox, monkeypatch):
-    outbox.keep(1, WEIGHTS, message())
-    assert outbox.ledger.head  # what the ledger has to sync is synced
-
-    def fail(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(zetadp.base.storage.os, "fsync", fail)
-        with pytest.raises(UserError, match="No space left on device"):
-            outbox.keep(0, WEIGHTS, message())
-    assert outbox.replay(0, WEIGHTS) is None
-    assert [path.name for path in outbox.folder.iterdir()] == ["round-000001.safetensors"]
 
 
 def test_messages_before_a_checkpoint_go_and_later_ones_stay(outbox):

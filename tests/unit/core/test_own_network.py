@@ -10,16 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
-from training_builder import SIZE, TINY, Held, network, records, train_run
+from training_builder import SIZE, TINY, Held, records, train_run
 
-import zetadp
 from zetadp.base.validation import UserError
 from zetadp.core.plan import RunName
 from zetadp.core.records import LabelledItems
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.nn.settings import NetworkSettings
-from zetadp.privacy.ledger import read_ledger
 
 README = Path(__file__).parents[3] / "README.md"
 OWN = NetworkSettings("own")
@@ -56,67 +53,12 @@ def test_the_example_of_readme_trains_at_its_epsilon_in_ten_lines(tmp_path, monk
     assert "(8, 1e-05)-differentially private" in capsys.readouterr().out
 
 
-def test_every_public_name_is_there():
-    for name in zetadp.__all__:
-        assert getattr(zetadp, name).__name__.split(".")[-1] == name
-    with pytest.raises(AttributeError, match="unheard_of"):
-        zetadp.unheard_of  # noqa: B018
-
-
-def test_a_network_of_ones_own_is_trained_as_one_of_the_library_is(tmp_path):
-    """The same network, once by its settings and once as a module, with every kernel of its own."""
-    data = records(6)
-    brought = network(TINY)
-    start = {name: value.clone() for name, value in brought.state_dict().items()}
-    files = [{"ledger_path": tmp_path / n / "ledger.jsonl", "checkpoint_path": tmp_path / n / "x"} for n in "ab"]
-    known = train_run(RUN, TINY, SETTINGS, EVERYBODY, data, None, **files[0], start=start)
-    found = train_run(RUN, OWN, SETTINGS, EVERYBODY, data, None, **files[1], model=brought)
-    assert found.model is brought
-    for name, value in known.model.named_parameters():
-        assert torch.equal(dict(found.model.named_parameters())[name], value)
-    header = read_ledger(files[1]["ledger_path"])[0].header
-    assert header["network"]["family"] == "own"
-    assert header["model"] != read_ledger(files[0]["ledger_path"])[0].header.get("model")
-
-
-class Mixing(Affine):
-    """A network whose batch statistics mix patients."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.real_map[1] = nn.BatchNorm1d(3)
-
-
 class Random(Affine):
     """A network with draws of its own."""
 
     def __init__(self) -> None:
         super().__init__()
         self.real_map[1] = nn.AlphaDropout(0.5)
-
-
-class Functional(Affine):
-    """A network whose dropout is no layer."""
-
-    def forward(self, images):
-        return functional.dropout(super().forward(images), 0.5)
-
-
-REFUSED = {
-    "mixes": (Mixing, r"changes 'real_map.1.running_mean'"),
-    "draws": (Random, r"found AlphaDropout as 'real_map.1'. Use torch.nn.Dropout"),
-    "draws in between": (Functional, r"same results .* as a layer torch.nn.Dropout"),
-    "half": (lambda: Affine().bfloat16(), r"found torch.bfloat16 as 'real_map.0.weight'"),
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_what_no_guarantee_holds_for_is_refused_by_name(what, paths):
-    make, words = REFUSED[what]
-    with pytest.raises(UserError, match=words):
-        train_run(RUN, OWN, SETTINGS, EVERYBODY, records(6), None, **paths, model=make())
-    assert not paths["ledger_path"].exists()
 
 
 def test_plan_and_model_must_agree(paths):

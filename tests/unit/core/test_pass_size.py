@@ -45,29 +45,6 @@ def test_a_pass_holds_about_what_it_may(settings, images_per_patient):
     assert 0.8 * BYTES < total < 1.2 * BYTES
 
 
-def test_images_four_times_as_large_come_in_a_quarter_of_the_number():
-    model = network(NETWORKS["complex, pooled"])
-    small, large = (
-        items_in_a_pass(Phase.of(model, 4), torch.zeros(1, 1, side, side, dtype=torch.complex64)) for side in (32, 64)
-    )
-    assert small == pytest.approx(4 * large, rel=0.05)
-
-
-def test_a_pass_takes_an_image_however_large():
-    model = network(NETWORKS["complex, pooled"])
-    images = torch.zeros(1, 1, 1024, 1024, dtype=torch.complex64)
-    assert items_in_a_pass(Phase.of(model, 4), images) == 1
-
-
-def test_nothing_is_left_behind():
-    model = network(NETWORKS["complex"])
-    images = patients(1, 4)[0][0]
-    with torch.no_grad():
-        items_in_a_pass(Phase.of(model, 4), images)
-        assert not torch.is_grad_enabled()
-    assert all(parameter.grad is None for parameter in model.parameters())
-
-
 def test_networks_of_other_layers_have_passes_too():
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
     found = items_in_a_pass(Phase.of(model, 4), torch.zeros(1, 8, 8))

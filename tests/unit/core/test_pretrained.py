@@ -17,7 +17,6 @@ from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn.heads import head_scores
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.tasks.brain_sequences import prepared_inputs
-from zetadp.tasks.brain_sequences.stacks import standardise
 
 TASK = {"name": "brain_sequences", "slices": 20, "size": SIZE}
 
@@ -57,21 +56,6 @@ def test_a_head_on_a_study_that_started_from_the_public_head_has_it_beside(tmp_p
     expected = found.task.beside(own, head_scores(items[:, 0, 0], public.heads[2])) if beside else own
     torch.testing.assert_close(found.outputs(items), expected)
     assert torch.allclose(found.outputs(items), own) != beside
-
-
-@pytest.mark.parametrize("domain", ["kspace", "image", "features"])
-def test_input_is_prepared_as_the_stages_do(domain):
-    slices = np.random.default_rng(0).random((3, SIZE, SIZE)).astype(np.float32)
-    whitened, public = whiten(to_kspace(slices)), backbone()
-    expected = {"kspace": whitened, "image": standardise(slices), "features": public.features(whitened)}[domain]
-    found = prepared_inputs(slices, domain, public)
-    np.testing.assert_array_equal(found.numpy()[:, 0], expected)
-    assert found.dtype == (torch.float32 if domain == "image" else torch.complex64)
-
-
-def test_features_need_their_backbone():
-    with pytest.raises(UserError, match="names the backbone"):
-        prepared_inputs(np.random.default_rng(0).random((1, SIZE, SIZE)).astype(np.float32), "features", None)
 
 
 def test_a_file_that_is_no_model_is_a_users_error(tmp_path):
@@ -120,9 +104,3 @@ def test_a_head_brings_its_backbone(tmp_path):
     expected = head(torch.from_numpy(features).unsqueeze(1))
     torch.testing.assert_close(found.network(prepared_inputs(slices, "features", found.backbone)), expected)
     assert found.inputs == 4
-
-
-def test_a_head_without_its_backbone_is_refused(tmp_path):
-    path, _, _ = head_file(tmp_path, public={})
-    with pytest.raises(UserError, match="trained model of this version"):
-        load_model(path)

@@ -11,7 +11,6 @@ from training_builder import records
 
 from zetadp.base.validation import UserError
 from zetadp.core.records import (
-    LabelledItems,
     Node,
     check_units,
     choose_items,
@@ -53,12 +52,6 @@ def of_records(own: list[list[int]], **more: int) -> Node:
     return node(items_of(own, len(KINDS)), **more)
 
 
-def test_a_unit_of_one_item_gives_that_one():
-    holder = node([[7], [3], [4]])
-    assert choose_items(holder, draw_of(holder, [0, 2]), KINDS, 1).tolist() == [[7], [4]]
-    assert choose_items(holder, draw_of(holder, []), KINDS, 1).shape == (0, 1)
-
-
 @settings(max_examples=50)
 @given(
     per_class=st.integers(1, 5),
@@ -88,34 +81,6 @@ def test_units_of_unequal_size_give_as_many_items_as_asked_and_spread_them(sizes
         assert times.max() - times.min() <= 1
 
 
-def test_a_units_items_do_not_depend_on_who_else_is_drawn():
-    """Else being drawn would show in the items of others, which no accountant of independent draws allows for."""
-    holder = of_records([[0], [1, 2], [3], [4, 5, 6]])
-    alone = [chosen_of(holder, [member], 8)[0] for member in range(4)]
-    for members in ([0, 1, 2, 3], [1, 3], [0, 3]):
-        for member, row in zip(members, chosen_of(holder, members, 8), strict=True):
-            np.testing.assert_array_equal(row, alone[member])
-
-
-def test_all_items_are_each_taken_once():
-    chosen = chosen_of(of_records([[0], [1]]), [0, 1], 20)
-    assert np.sort(chosen, axis=1).tolist() == [list(range(20)), list(range(20, 40))]
-
-
-def test_several_records_of_a_unit_are_all_used():
-    assert set(chosen_of(of_records([[3, 4]]), [0], 20)[0] // 20) == {3, 4}
-
-
-def test_the_choice_differs_between_units_rounds_nodes_and_runs():
-    holder = of_records([[0], [1]])
-    choices = [*chosen_of(holder, [0, 1], 8), chosen_of(holder, [0, 1], 8, 1)[0]]
-    choices += [
-        chosen_of(other, [0, 1], 8)[0] for other in (of_records([[0], [1]], place=1), of_records([[0], [1]], seed=2))
-    ]
-    assert len({tuple(sorted(choice % 20)) for choice in choices}) == 5
-    assert np.array_equal(chosen_of(holder, [0, 1], 8)[0], choices[0])
-
-
 def test_every_item_of_a_stratum_is_as_likely():
     holder = of_records([[record] for record in range(50)])
     counts = np.zeros(20)
@@ -124,11 +89,6 @@ def test_every_item_of_a_stratum_is_as_likely():
         counts += np.bincount(chosen_of(holder, list(range(50)), 4, number).ravel() % 20, minlength=20)
     trials, p = 50 * rounds, 1 / 5
     assert np.abs(counts - trials * p).max() < 5 * (trials * p * (1 - p)) ** 0.5
-
-
-@pytest.mark.parametrize("count", [4, 8, 20])
-def test_numbers_of_items_that_can_be_shared_equally_pass(count):
-    check_units([list(range(20))], KINDS, count)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 6])
@@ -153,16 +113,6 @@ def test_a_unit_with_fewer_items_than_asked_is_the_mean_of_all_of_them():
     assert all((weights[chosen == item] > 0).sum() == 1 for item in range(4))
 
 
-def test_items_weigh_the_same_where_every_unit_has_enough():
-    for units, count in (([[0, 1], [2, 3]], 2), ([[0, 1, 2], [3, 4]], 2)):
-        holder = node(units)
-        assert item_weights(holder, draw_of(holder, [1]), np.zeros(5, int), count) is None
-
-
-def test_all_items_pass_even_where_strata_are_unequal():
-    check_units([[0, 1, 2]], np.array([0, 0, 1]), 3)
-
-
 def test_items_of_a_unit_of_its_own_are_all_items_of_declared_number():
     assert single_items([[4, 5], [0, 1]], 2) == [[4], [5], [0], [1]]
     with pytest.raises(UserError, match="one record of 2 images a patient"):
@@ -179,8 +129,3 @@ def test_gathered_inputs_and_targets_belong_together():
     for row, column in np.ndindex(2, 2):
         assert torch.equal(values[:][row, column], data.inputs[which[row, column]])
         assert targets[row, column] == data.targets[which[row, column]]
-
-
-def test_parts_of_records_have_one_length():
-    with pytest.raises(UserError, match="found 3, 2, 3"):
-        LabelledItems(torch.zeros(3, 1), torch.zeros(2), np.zeros(3))

@@ -36,36 +36,6 @@ def test_nodes_weigh_the_same():
     torch.testing.assert_close(one.weights, other.weights)
 
 
-def test_starting_weights_are_not_shared_with_the_caller():
-    start = torch.zeros(10)
-    server = Server(start, OptimiserSettings(), 5)
-    server.step(messages(1)[0], 0)
-    assert not start.any()
-    assert server.weights.detach().any()
-
-
-@pytest.mark.parametrize(
-    ("rounds", "after", "first_late"), [(10, 0.6, 6), (917, 0.6, 551), (5, 0.6, 3), (3, 1.0, None), (3, 0.0, 0)]
-)
-def test_the_rate_drops_once_after_the_declared_fraction(rounds, after, first_late):
-    server = Server(torch.zeros(2), OptimiserSettings(0.5, drop_after=after, drop_factor=10), rounds)
-    rates = [server.learning_rate(number) for number in range(rounds)]
-    early = rounds if first_late is None else first_late
-    assert rates == pytest.approx([0.5] * early + [0.05] * (rounds - early))
-
-
-def test_the_dropped_rate_is_the_one_used():
-    def step_size(rounds_before_drop: int) -> float:
-        server = Server(torch.zeros(1), OptimiserSettings(0.1, drop_after=rounds_before_drop / 4), 4)
-        before = 0.0
-        for number in range(2):
-            before = float(server.weights.detach())
-            server.step(torch.ones(1, 1), number)
-        return before - float(server.weights.detach())
-
-    assert step_size(1) == pytest.approx(step_size(4) / 10, rel=1e-4)
-
-
 SGD = OptimiserSettings(0.3, drop_after=0.5, drop_factor=4, name="sgd", momentum=0.6, averaged=0.4)
 
 
@@ -85,27 +55,6 @@ def test_a_server_that_took_over_a_state_goes_on_bit_by_bit(done, settings):
         assert torch.equal(one.weights, other.weights)
     assert one.state().keys() == other.state().keys()
     assert all(torch.equal(value, other.state()[key]) for key, value in one.state().items())
-
-
-def test_loading_forgets_the_moments_of_before():
-    one, other = (Server(torch.zeros(10), OptimiserSettings(), 5) for _ in range(2))
-    fresh = {key: value.clone() for key, value in other.state().items()}
-    one.step(messages(1)[0], 0)
-    one.load(fresh)
-    for server in (one, other):
-        server.step(messages(1, seed=3)[0], 1)
-    assert torch.equal(one.weights, other.weights)
-
-
-def test_plain_steps_follow_a_running_mean_of_the_updates():
-    server = Server(torch.zeros(10), OptimiserSettings(0.3, drop_after=1, name="sgd", momentum=0.6), 6)
-    expected, mean = torch.zeros(10), None
-    for number, sent in enumerate(messages(6)):
-        server.step(sent, number)
-        update = sent.mean(dim=0)
-        mean = update if mean is None else 0.6 * mean + 0.4 * update
-        expected -= 0.3 * mean
-    torch.testing.assert_close(server.weights.detach(), expected)
 
 
 @pytest.mark.parametrize(("averaged", "rounds", "last"), [(0.4, 10, 4), (0.01, 10, 1), (1.0, 5, 5), (0.0, 5, 1)])

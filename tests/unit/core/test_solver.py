@@ -20,9 +20,7 @@ from zetadp.core.training import Trained
 from zetadp.nn.closed_form import ClassMeans
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.settings import CLASS_MEANS
-from zetadp.privacy.exposure import run_of
 from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.statement import run_statement
 from zetadp.privacy.threat import Sums
 
 COMPONENTS, PATIENTS = 3, 5
@@ -117,16 +115,6 @@ def test_where_a_node_is_missing_the_server_knows_the_noise_of_the_others(monkey
         assert seen.pop() == pytest.approx(0.5 * wanted)
 
 
-def test_a_statement_of_one_round_of_everybody_gives_mu_as_one_over_sigma(tmp_path):
-    trained(tmp_path)
-    (attempt,) = read_ledger(tmp_path / "ledger.jsonl")
-    assert attempt.header["training"]["estimator"] == CLASS_MEANS
-    weights = dict.fromkeys(("node-01", "node-02"), 1.0)
-    statement = run_statement(run_of("own", attempt), weights=weights, target_epsilon=8.0)
-    assert statement["mu"] == pytest.approx(1 / 0.8)
-    assert statement["rounds"] == {"declared": 1, "happened": 1, "replayed": 0}
-
-
 @pytest.mark.parametrize("noise", ["seeded", "os"])
 def test_what_was_sent_is_sent_again_and_counted_once(tmp_path, noise):
     sent = []
@@ -144,15 +132,6 @@ def test_what_was_sent_is_sent_again_and_counted_once(tmp_path, noise):
     if noise == "seeded":
         straight = trained(tmp_path / "straight", start=public())
         assert all(torch.equal(one, other) for one, other in zip(head(result), head(straight), strict=True))
-
-
-def test_a_patient_that_is_not_finite_poisons_nothing(tmp_path, monkeypatch):
-    broken = data()
-    by_record(broken)[3, 0] = math.nan
-    monkeypatch.setitem(globals(), "data", lambda: broken)
-    result = trained(tmp_path)
-    assert result.not_finite == 1
-    assert all(part.isfinite().all() for part in head(result))
 
 
 def test_several_rounds_and_other_networks_are_refused(tmp_path):

@@ -2,9 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -21,20 +18,14 @@ from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
 from zetadp.core.checkpoint import Checkpoint, RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.promise import check_noise, noise_of_plan, promise_of
+from zetadp.core.promise import noise_of_plan
 from zetadp.core.records import LabelledItems
-from zetadp.core.round import Phase, do_round, items_in_a_pass
 from zetadp.core.settings import DIRECTION, OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import Trained, train
 from zetadp.nn.models import NetworkSettings, build, taper_factors
 from zetadp.privacy.budget import Permission
-from zetadp.privacy.directions import Direction, gaussian_bound
-from zetadp.privacy.exposure import recorded_runs
-from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.statement import last_statement
 from zetadp.privacy.threat import Sums
-from zetadp.privacy.wording import plain_text
 
 RUN = RunName("complex", "federated", "8", 3)
 SETTINGS = TrainingSettings(rounds=5, images_per_patient=4, optimiser=OptimiserSettings(0.02))
@@ -224,21 +215,6 @@ def test_the_checkpoint_of_other_settings_is_not_continued(tmp_path, paths, what
     assert [len(attempt.releases()) for attempt in attempts] == [6, 2 * rounds[-1]]
 
 
-def test_a_training_takes_passes_of_the_stated_size(tmp_path, monkeypatch):
-    taken = []
-
-    def noted(phase, *more):
-        taken.append(phase.chunk)
-        return do_round(phase, *more)
-
-    monkeypatch.setattr(zetadp.core.training, "do_round", noted)
-    for chunk in (None, 5):
-        how, settings = replace(OFTEN, chunk=chunk), replace(SETTINGS, rounds=1)
-        found = trained(fresh(tmp_path, str(chunk)), settings=settings, how=how)
-    images = records(1).inputs
-    assert taken == [items_in_a_pass(Phase.of(found.model, SETTINGS.images_per_patient), images), 5]
-
-
 @pytest.mark.parametrize("change", [{"evaluate_every": 1}, {"checkpoint_seconds": 1e6}, {"chunk": 4}])
 def test_how_one_looks_saves_and_fits_into_memory_does_not_stop_a_resume(paths, change):
     with pytest.raises(KilledError):
@@ -263,40 +239,6 @@ def test_a_run_that_continues_is_compiled_as_it_was_begun(paths, monkeypatch):
     assert wishes == ["auto", "always"]
 
 
-def test_a_checkpoint_is_written_only_as_often_as_asked(paths):
-    with pytest.raises(KilledError):
-        trained(paths, how=RARELY, after_round=stop_after(3))
-    assert Checkpoint.load(paths["checkpoint_path"], torch.device("cpu")).round == 0
-    trained(paths)
-    assert Checkpoint.load(paths["checkpoint_path"], torch.device("cpu")).round == SETTINGS.rounds - 1
-    finish(paths)
-    assert not paths["checkpoint_path"].exists()
-    finish(paths)
-
-
-def test_the_header_holds_public_constants_and_every_node(paths):
-    trained(paths, of_plan={"cohort": "phantom"})
-    (attempt,) = read_ledger(paths["ledger_path"])
-    header = attempt.header
-    assert header["run"] == {"network": "complex", "arm": "federated", "epsilon": "inf", "seed": 3}
-    assert header["cohort"] == "phantom"
-    assert [node["population"] for node in header["nodes"]] == [3, 3]
-    assert "patients" not in json.dumps(header).replace("images_per_patient", "").replace("expected_patients", "")
-
-
-def test_history_looks_at_validation_patients_and_keeps_the_last_model(paths):
-    found = trained(paths)
-    assert found.history["round"].tolist() == [2, 4, 5]
-    assert found.history["learning_rate"].tolist() == pytest.approx([0.02, 0.002, 0.002])
-    watched = records(2, seed=99)
-    with torch.no_grad():
-        scores = found.model(watched.inputs)
-    labels = watched.targets
-    last = found.history.iloc[-1]
-    assert last["validation_accuracy"] == pytest.approx(float((scores.argmax(1) == labels).float().mean()))
-    assert last["validation_loss"] == pytest.approx(float(functional.cross_entropy(scores, labels)), rel=1e-5)
-
-
 def test_training_needs_no_validation_patients_and_they_do_not_change_it(tmp_path, paths):
     with pytest.raises(KilledError):
         trained(paths, watched=0, after_round=stop_after(3))
@@ -312,53 +254,12 @@ def test_a_node_must_hold_what_it_declares(paths):
     assert not paths["ledger_path"].exists()
 
 
-def test_images_that_a_patient_does_not_have_are_a_users_error(paths):
-    with pytest.raises(UserError, match=r"training.images_per_patient"):
-        trained(paths, settings=replace(SETTINGS, images_per_patient=5))
-    assert not paths["ledger_path"].exists()
-
-
 def test_two_trainings_of_one_run_at_once_are_refused(paths):
     with Ledger(paths["ledger_path"]), pytest.raises(UserError, match="another process trains the same run"):
         trained(paths)
 
 
-@pytest.mark.parametrize("name", ["modrelu", "cardioid_per_channel"])
-def test_networks_with_real_parameters_are_trained_in_every_one(paths, name):
-    settings = NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=2, activation=name)
-    found = trained(paths, network=settings)
-    start = dict(build(settings, 4, SIZE, stream(RUN.seed, Purpose.WEIGHTS)).named_parameters())
-    assert any(not p.is_complex() for p in start.values())
-    for key, parameter in found.model.named_parameters():
-        assert (parameter - start[key]).abs().min() > 0
-
-
 EXACT = replace(SETTINGS, noise="os")
-
-
-def test_the_grid_of_exact_noise_fits_every_node(paths):
-    nodes = [PLANS[0], replace(PLANS[1], noise_multiplier=0.007)]
-    trained(paths, settings=EXACT, plans=nodes)
-    bits = read_ledger(paths["ledger_path"])[0].header["grid_bits"]
-    # 2**-20 of the least noise of any node must be more than all patients together lose.
-    assert PLANS[0].population / 2**bits <= 0.007 / 2**20
-    assert Grid.choose(1.0, noise_multiplier=0.7, population=3, dimension=100).bits < bits
-    loud = [replace(plan, noise_multiplier=3e10) for plan in PLANS]
-    with pytest.raises(ValueError, match="fit in"):
-        trained(paths, settings=EXACT, plans=loud)
-
-
-def test_kept_messages_are_few_and_gone_at_the_end(paths, monkeypatch):
-    held = []
-
-    def count(_done: int, messages: torch.Tensor) -> None:
-        held.append(len(list(paths["checkpoint_path"].parent.glob("*.messages/*"))))
-        monkeypatch.setattr(zetadp.core.training, "KEPT_BYTES", 2.5 * messages.nbytes)
-
-    trained(paths, settings=EXACT, how=RARELY, after_round=count)
-    assert held == [1, 2, 0, 1, 2]
-    finish(paths)
-    assert not list(paths["checkpoint_path"].parent.glob("*.messages"))
 
 
 def test_nothing_tells_how_many_patients_were_drawn(paths, caplog, monkeypatch):
@@ -456,25 +357,6 @@ def test_what_a_lost_ledger_recorded_is_not_taken_for_the_next_ones(paths):
         trained(paths, settings=EXACT, how=RARELY)
 
 
-def test_exact_noise_at_some_nodes_only_is_refused(paths):
-    plans = [PLANS[0], replace(PLANS[1], noise_multiplier=0.0)]
-    with pytest.raises(ValueError, match="at all nodes or at none"):
-        trained(paths, settings=EXACT, plans=plans)
-
-
-def test_without_noise_sampling_still_comes_from_the_operating_system(tmp_path):
-    plans = [replace(plan, noise_multiplier=0.0) for plan in PLANS]
-    first, second = (trained(fresh(tmp_path, name), settings=EXACT, plans=plans) for name in "ab")
-    assert not torch.equal(weights(first), weights(second))
-
-
-def test_without_noise_there_is_no_grid(tmp_path):
-    plans = [replace(plan, noise_multiplier=0.0) for plan in PLANS]
-    trained(fresh(tmp_path, "a"), settings=EXACT, plans=plans)
-    (attempt,) = read_ledger(tmp_path / "a/ledger.jsonl")
-    assert attempt.header["grid_bits"] is None
-
-
 HEAD = NetworkSettings("head", "features", components=3, start="public")
 PLAIN = OptimiserSettings(0.5, drop_after=1, name="sgd", averaged=0.6)
 
@@ -522,14 +404,6 @@ def test_a_head_at_full_participation_is_clipped_descent_from_the_public_weights
         torch.testing.assert_close(found[name].detach(), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_taper_is_part_of_what_a_plan_is_known_by():
-    settings = TrainingSettings(rounds=5, images_per_patient=8, optimiser=PLAIN, clip=0.4)
-    plans = [plan_for(RUN, replace(HEAD, taper=taper), settings, EVERYBODY) for taper in (0.0, 0.5, 1.0)]
-    assert len({plan.seeding for plan in plans}) == 3
-    assert "taper" not in plans[0].to_json()["network"]  # an older plan keeps its hash
-    assert [type(plan).from_json(plan.to_json()) for plan in plans] == plans
-
-
 def test_a_taper_follows_from_the_noise_of_the_mean_over_all_rounds():
     settings = TrainingSettings(rounds=4, images_per_patient=8, optimiser=PLAIN, clip=0.4)
     head = replace(HEAD, components=8, taper="noise")
@@ -573,63 +447,7 @@ def fresh_ledger(tmp_path):
     return tmp_path / "random/ledger.jsonl"
 
 
-def test_nothing_of_a_checkpoint_is_left_at_the_end(tmp_path):
-    path = tmp_path / "run.safetensors"
-    files = RunFiles(tmp_path / "ledger.jsonl", path)
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    own = tmp_path / f".run.{os.getpid()}.partial.safetensors"
-    for file in (path, own, tmp_path / f".run.{dead.pid}.partial.safetensors", tmp_path / "other.safetensors"):
-        file.write_bytes(b"half")
-    files.finish()
-    # What a living process writes is its own business.
-    assert {file.name for file in tmp_path.iterdir()} == {own.name, "other.safetensors"}
-    RunFiles(tmp_path / "ledger.jsonl", tmp_path / "absent/run.safetensors").finish()
-
-
 DIRECTED = replace(SETTINGS, release=DIRECTION)
-
-
-def test_nodes_of_a_directed_training_send_unit_vectors_and_record_what_they_cost(tmp_path, paths):
-    sent = []
-    with pytest.raises(KilledError):
-        trained(paths, settings=DIRECTED, after_round=stop_after(3))
-    found = trained(paths, settings=DIRECTED, after_round=lambda _, messages: sent.append(messages))
-    straight = fresh(tmp_path, "straight")
-    assert torch.equal(weights(found), weights(trained(straight, settings=DIRECTED)))
-    assert torch.allclose(torch.stack(sent).norm(dim=-1), torch.ones(2, 2))
-    (attempt,) = read_ledger(paths["ledger_path"])
-    assert attempt.header["training"]["release"] == DIRECTION
-    events = attempt.releases()
-    assert len(events) == SETTINGS.rounds * len(PLANS)
-    dimension = sent[0].shape[1]
-    for event in events:
-        assert event.kind == Direction(0.5, gaussian_bound(0.7, dimension), dimension)
-    printed = last_statement(read_ledger(paths["ledger_path"]), "x")
-    plan = plan_for(RUN, TINY, DIRECTED, PLANS)
-    assert 0 < printed["epsilon"] <= promise_of(plan, "node-01").epsilon <= printed["epsilon_rdp"]
-    figures = {row["epsilon"] for row in printed["audiences"].values()}
-    assert figures == {printed["epsilon"]}  # no other node's noise is credited
-    assert printed["guarantee"] == "simulated"
-    assert "von Mises-Fisher" in plain_text(printed)
-    assert printed["nodes"]["node-01"]["mechanisms"][0]["dimension"] == dimension
-    assert recorded_runs(paths["ledger_path"])[0].private
-
-
-def test_without_noise_a_directed_training_sends_the_mean_and_promises_nothing(paths):
-    sent = []
-    trained(paths, settings=DIRECTED, plans=EVERYBODY, after_round=lambda _, messages: sent.append(messages))
-    assert max(float(one.norm()) for one in sent) < 1  # of clipped gradients that do not all point the same way
-    (run,) = recorded_runs(paths["ledger_path"])
-    assert not run.directions
-    assert not run.private
-
-
-def test_a_plan_of_directions_is_read_as_it_was_written_and_one_of_sums_says_nothing_new(tmp_path):
-    plan = plan_for(RUN, TINY, DIRECTED, PLANS)
-    plan.write(tmp_path / "plan.json")
-    assert Plan.read(tmp_path / "plan.json") == plan
-    assert "release" not in plan_for(RUN, TINY, SETTINGS, PLANS).to_json()["training"]
 
 
 @pytest.mark.parametrize(
@@ -655,11 +473,3 @@ def test_a_plan_with_too_little_noise_for_its_name_is_not_trained(share, noise, 
     with pytest.raises(UserError, match=f"noise of epsilon {epsilon}"):
         train(bare, records(6), [plan.units(1) for plan in PLANS], files)
     assert not paths["ledger_path"].exists()
-
-
-def test_one_node_with_too_little_noise_is_enough_to_refuse_a_plan():
-    enough = Plan(replace(RUN, epsilon="8"), TINY, SETTINGS, CONSTANTS).with_noise(10.0)
-    check_noise(enough)
-    first, second = enough.nodes
-    with pytest.raises(UserError, match="noise of epsilon 8"):
-        check_noise(replace(enough, nodes=(first, replace(second, noise_multiplier=0.1))))

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path, PurePosixPath
 
 import nibabel as nib
@@ -11,14 +10,8 @@ from decathlon_builder import volume, write_dataset_json, write_tiny_task, write
 
 from zetadp.base.validation import UserError
 from zetadp.mri.decathlon import (
-    SEQUENCES,
-    bids_readings,
-    canonical_sequence,
-    read_rules,
     read_task,
     readings,
-    told,
-    write_task,
 )
 from zetadp.mri.volumes import read_volume
 
@@ -29,20 +22,6 @@ def test_task_keeps_the_channel_order_of_the_file_under_canonical_names(tmp_path
     assert task.sequences == ("T2w", "T1gd", "FLAIR", "T1w")
     assert task.training == (PurePosixPath("imagesTr/BRATS_001.nii.gz"), PurePosixPath("imagesTr/BRATS_002.nii.gz"))
     assert task.test == (PurePosixPath("imagesTs/BRATS_003.nii.gz"),)
-
-
-@pytest.mark.parametrize(
-    ("spelling", "sequence"),
-    [
-        *[(name, "FLAIR") for name in ("FLAIR", "flair", "T2-FLAIR", "t2f")],
-        *[(name, "T1w") for name in ("T1w", "t1", "T1", "t1n")],
-        *[(name, "T1gd") for name in ("t1gd", "T1ce", "T1wgd", "T1Gd", "t1c")],
-        *[(name, "T2w") for name in ("T2w", "T2", "t2")],
-        *[(name, None) for name in ("", "DWI", "T1wT2w", "T")],
-    ],
-)
-def test_spellings(spelling, sequence):
-    assert canonical_sequence(spelling) == sequence
 
 
 def test_modality_is_ordered_by_number_not_by_place_in_the_file(tmp_path):
@@ -77,24 +56,6 @@ def test_a_malformed_dataset_json_is_one_error_that_names_the_file(tmp_path, cha
     with pytest.raises(UserError, match=said) as error:
         read_task(tmp_path)
     assert str(path) in str(error.value)
-
-
-def test_absent_and_broken_dataset_json(tmp_path):
-    with pytest.raises(UserError, match="found no such file"):
-        read_task(tmp_path)
-    (tmp_path / "dataset.json").write_text("{")
-    with pytest.raises(UserError, match="as JSON"):
-        read_task(tmp_path)
-
-
-def test_what_is_written_reads_back_with_the_official_keys(tmp_path):
-    train, test = [PurePosixPath("imagesTr/a.nii.gz")], [PurePosixPath("imagesTs/b.nii.gz")]
-    write_task(tmp_path, {"name": "n", "description": "d"}, sequences=SEQUENCES[::-1], training=train, test=test)
-    task = read_task(tmp_path)
-    assert (task.sequences, task.training, task.test) == (SEQUENCES[::-1], tuple(train), tuple(test))
-    content = json.loads((tmp_path / "dataset.json").read_text())
-    assert content["tensorImageSize"] == "4D"
-    assert (content["numTraining"], content["numTest"]) == (1, 1)
 
 
 def test_volume_tells_what_the_header_holds(tmp_path):
@@ -172,33 +133,3 @@ BOTH = ("T1w", "T1gd")
 )
 def test_names_are_read_by_their_words(name, sequences):
     assert readings(name) == sequences
-
-
-@pytest.mark.parametrize(
-    ("name", "sequences"),
-    [
-        ("sub-01_T1w", ("T1w",)),
-        ("sub-01_ses-post_T1w", ("T1w",)),
-        ("sub-01_ce-gadolinium_T1w", ("T1gd",)),
-        ("sub-01_ses-post_acq-mprage_ce-gd_run-1_T1w", ("T1gd",)),
-        ("sub-01_acq-postgd_T1w", BOTH),
-        ("sub-01_FLAIR", ("FLAIR",)),
-        ("sub-01_ce-gd_T2w", ()),
-        ("sub-01_T2star", ()),
-    ],
-)
-def test_bids_names_are_read_by_suffix_and_contrast_agent(name, sequences):
-    assert bids_readings(name) == sequences
-
-
-def test_a_users_rule_holds_and_the_first_that_fits():
-    rules = read_rules(["*_post*=t1ce", "*T1*=none"])
-    assert told("P7_T1_post.nii.gz", rules) == ("T1gd",)
-    assert told("P7_T1.nii.gz", rules) == ()
-    assert told("P7_T2.nii.gz", rules) is None
-
-
-@pytest.mark.parametrize("rule", ["T1gd", "=T1gd", "*post=DWI"])
-def test_a_rule_that_is_none_is_refused(rule):
-    with pytest.raises(UserError, match="PATTERN=SEQUENCE"):
-        read_rules([rule])

@@ -48,52 +48,6 @@ def test_changed_copies_are_found_and_nobody_else(change):
     assert THRESHOLD <= found["correlation"].item() <= 1 + 1e-5
 
 
-def test_distinct_patients_stay_far_below_the_threshold():
-    everyone = near_duplicates(cohort(40), names(40), threshold=-1)
-    assert len(everyone) == 40 * 39 // 2
-    assert everyone["correlation"].max() < THRESHOLD / 2
-    assert everyone["correlation"].is_monotonic_decreasing
-
-
-def test_shared_anatomy_alone_is_no_reason():
-    # Raw correlation of any two of these patients is high; only what is their own may count.
-    stack = cohort(20)
-    raw = np.corrcoef(stack.reshape(20, -1))
-    assert raw[np.triu_indices(20, k=1)].min() > THRESHOLD
-    assert near_duplicates(stack, names(20)).empty
-
-
-def test_correlation_is_that_of_the_definition():
-    stack = cohort(5)[:, :, :5, ::2, ::2]  # already 16 x 16 pixels and 5 slabs: nothing is averaged
-    flat = stack.reshape(5, 4, -1).astype(float)
-    flat = (flat - flat.mean(axis=2, keepdims=True)) / flat.std(axis=2, keepdims=True)
-    own = (flat - flat.mean(axis=0)).reshape(5, -1)
-    own /= np.linalg.norm(own, axis=1, keepdims=True)
-    for row in near_duplicates(stack, names(5), threshold=-1).itertuples():
-        a, b = int(row.patient_a[1:]), int(row.patient_b[1:])
-        np.testing.assert_allclose(row.correlation, own[a] @ own[b], atol=1e-5)
-
-
-@pytest.mark.parametrize("number", [0, 1, 2])
-def test_too_few_patients_to_tell(number):
-    stack = np.repeat(cohort(1), number, axis=0)
-    found = near_duplicates(stack, names(number))
-    assert found.empty
-    assert list(found.columns) == ["patient_a", "patient_b", "correlation"]
-
-
-def test_constant_images_are_no_duplicates_by_division_by_zero():
-    stack = cohort(6)
-    stack[0, 1] = 4.0
-    assert near_duplicates(stack, names(6)).empty
-    assert near_duplicates(np.zeros_like(stack), names(6)).empty
-
-
-def test_names_must_fit_the_stack():
-    with pytest.raises(ValueError, match="Expected a stack"):
-        near_duplicates(cohort(3), names(4))
-
-
 def test_real_patients_are_told_apart_and_a_rescaled_copy_is_found():
     task = read_task(real_sample())
     images = [read_centre_slices(task.root / file, task.sequences) for file in task.training + task.test]

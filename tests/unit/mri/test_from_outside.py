@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import json
 import shutil
@@ -16,7 +15,6 @@ import pytest
 from decathlon_builder import volume, write_tiny_task, write_volume
 from public_head import write_public_head
 
-from zetadp.base.storage import ImageStack, read_stack, write_stack
 from zetadp.base.tensors import load_tensors
 from zetadp.base.validation import UserError
 from zetadp.cli import main
@@ -147,40 +145,6 @@ def test_names_that_differ_only_in_writing_are_refused(pair, where, tmp_path, ca
     assert all(repr(name) in message or name in message for name in pair)
 
 
-ODD = ("NA", "TB", "007", "1e5", "nan", "None", "null", "N/A")
-
-
-def test_patients_may_be_called_anything_that_tables_often_change(tmp_path, capsys):
-    names = [name for name in ODD if "/" not in name]
-    table = tmp_path / "patients.csv"
-    table.write_text("patient,part\n" + "".join(f"{name},train\n" for name in names))
-    converted(capsys, scans(tmp_path / "in", *names), tmp_path / "out", "--patients", table)
-    assert patients(tmp_path / "out") == {name: name for name in names}
-
-
-# Folders
-
-
-def test_files_that_a_mac_hides_do_not_exist(tmp_path, capsys):
-    source = scans(tmp_path / "in", "P1", "P2")
-    for file in list(source.rglob("*.nii.gz")):
-        (file.parent / f"._{file.name}").write_bytes(b"\x00\x05\x16\x07")
-    shutil.copytree(source / "P1", source / "__MACOSX/P1")
-    converted(capsys, source, tmp_path / "out", "--test-fraction", 0)
-    assert set(patients(tmp_path / "out")) == {"P1", "P2"}
-    about = json.loads((tmp_path / "out/dataset.json").read_text())
-    (tmp_path / "out/imagesTr/._P1.nii.gz").write_bytes(b"\x00\x05\x16\x07")
-    about["training"].insert(0, {"image": "./imagesTr/._P1.nii.gz"})
-    (tmp_path / "out/dataset.json").write_text(json.dumps(about))
-    assert len(index_cohort(tmp_path / "out", train_patients=2, test_patients=0, slices=1)) == 2
-
-
-def test_a_folder_whose_name_is_not_unicode_is_named_and_refused(tmp_path, capsys):
-    source = scans(tmp_path / "in", "P1", "P2")
-    (source / "P1").rename(source / b"M\xfcller".decode("utf-8", "surrogateescape"))
-    assert "M" in refused(capsys, "convert", source, tmp_path / "out")
-
-
 # Headers
 
 
@@ -239,23 +203,6 @@ def scores(values: np.ndarray) -> np.ndarray:
     return np.where(inside, (values - values[inside].mean()) / values[inside].std(), 0).astype(np.float32)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda values: hot(scores(values), 1e4),
-        lambda values: hot(values, 1e6, (0, 0, 0)),
-        lambda values: np.concatenate([np.full_like(values[:2], -32768), scores(values)[2:]]),
-    ],
-    ids=["score of 1e4", "corner of 1e6", "fill of -32768"],
-)
-def test_conversion_keeps_the_grey_levels_beside_a_voxel_that_is_out_of_range(change, tmp_path, capsys):
-    values = change(brain())
-    converted(capsys, scans(tmp_path / "in", "P1", arrays=values), tmp_path / "out", "--test-fraction", 0)
-    stored = np.asarray(nib.load(tmp_path / "out/imagesTr/P1.nii.gz").dataobj)
-    inside = brain() > 100
-    assert np.std((stored - values)[inside]) < 0.005 * np.std(scores(brain())[inside])
-
-
 @pytest.mark.parametrize("value", [-1000, -32768, 1e4, 1e6])
 @pytest.mark.parametrize("kind", ["magnitudes", "scores"])
 def test_one_voxel_out_of_range_changes_its_own_pixel_alone(value, kind, tmp_path):
@@ -284,21 +231,6 @@ def test_a_few_negative_magnitudes_do_not_make_the_background_bright(kind, tmp_p
     plain = read_centre_slices(write_volume(tmp_path / "plain.nii.gz", brain()), **options)
     found = read_centre_slices(write_volume(tmp_path / "other.nii.gz", values), **options)
     np.testing.assert_allclose(found, plain, atol=0.02 * plain.max())
-
-
-def test_ordinary_volumes_are_read_bit_for_bit_as_they_are(tmp_path):
-    values = brain().astype(np.int16)
-    found = read_centre_slices(write_volume(tmp_path / "a.nii.gz", values), SEQUENCES, count=8, size=4)
-    blocks = np.transpose(values[:, ::-1, 8:16], (3, 2, 1, 0)).reshape(4, 8, 4, 9, 4, 10)
-    np.testing.assert_array_equal(found, blocks.mean(axis=(3, 5)).astype(np.float32))
-
-
-def test_intensities_that_cannot_be_those_of_a_head_are_refused(tmp_path):
-    """Nearly all of the range is taken by a few voxels: a fill value, or no image at all."""
-    values = brain()
-    values[:4] = 1e6
-    with pytest.raises(UserError, match=r"hot\.nii\.gz"):
-        read_centre_slices(write_volume(tmp_path / "hot.nii.gz", values), SEQUENCES, count=8, size=16)
 
 
 # Orientation
@@ -338,13 +270,6 @@ def test_an_orientation_that_was_assumed_is_said(forms, said, tmp_path, capsys, 
     assert said in caplog.text
 
 
-def test_headers_that_agree_are_silent(tmp_path, caplog):
-    caplog.set_level("WARNING")
-    for number, forms in enumerate([(RAS, RAS), (RAS, None), (None, LAS), (RAS, (2.01, 2, 3, 1))]):
-        read_centre_slices(with_forms(tmp_path / f"{number}.nii.gz", *forms), SEQUENCES, count=8, size=16)
-    assert caplog.text == ""
-
-
 # Files that zetadp wrote
 
 
@@ -362,33 +287,3 @@ def test_a_model_with_one_flipped_bit_predicts_nothing(share, tmp_path, capsys):
     load_tensors(model)
     flipped(model, int(share * model.stat().st_size))
     assert "model.safetensors" in refused(capsys, "predict", model, path)
-
-
-def written_stack(path):
-    axes = ("patient", "sequence", "slice", "row", "column")
-    values = np.random.default_rng(0).random((2, 4, 2, 8, 8), dtype=np.float32)
-    write_stack(path, ImageStack(values, ("p", "q"), SEQUENCES, axes, "1"))
-    return path
-
-
-def test_a_flipped_bit_in_stored_images_is_noticed(tmp_path):
-    path = written_stack(tmp_path / "shard.h5")
-    place = path.read_bytes().find(read_stack(path).values.tobytes()[:32])
-    with pytest.raises(UserError, match=r"shard\.h5"):
-        read_stack(flipped(path, place + 7))
-
-
-def test_a_file_that_is_only_locked_is_not_to_be_deleted(tmp_path):
-    path = written_stack(tmp_path / "shard.h5")
-    with path.open("r+b") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match=r"shard\.h5") as error:
-            read_stack(path)
-    assert "elete" not in str(error.value)
-    (tmp_path / "folder.h5").mkdir()
-    with pytest.raises(UserError) as error:
-        read_stack(tmp_path / "folder.h5")
-    assert "elete" not in str(error.value)
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(UserError, match="Delete"):
-        read_stack(path)

@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-import cmath
-import math
 from functools import partial
 
 import pytest
 import torch
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from torch import nn
 
 from zetadp.nn.activations import (
@@ -65,25 +61,6 @@ def test_values_of_the_specification(module, bias, z, printed, digits):
     assert apply(module, z, bias) == pytest.approx(printed, abs=digits)
 
 
-@pytest.mark.parametrize(("x", "printed"), [(-3, -0.1456), (-1, -0.3034), (-0.5, -0.2207), (0.5, 0.3752), (3, 2.9865)])
-def test_mish_is_misras_not_the_misprint(x, printed):
-    assert apply(activation("split_mish", 1), complex(x, 0)).real == pytest.approx(printed, abs=5e-5)
-
-
-@given(x=st.floats(-20, 20), y=st.floats(-20, 20))
-def test_conj_mish_is_split_mish_turned_by_45_degrees(x, y):
-    expected = (1 + 1j) * complex(mish(x), mish(y))
-    assert apply(ConjMish(), complex(x, y)) == pytest.approx(expected, abs=1e-12)
-    assert (1 + 1j) * apply(activation("split_mish", 1), complex(x, y)) == pytest.approx(expected, abs=1e-12)
-
-
-@given(x=st.floats(-300, 300), y=st.floats(-300, 300))
-def test_complex_tanh_is_that_of_mathematics_away_from_its_poles(x, y):
-    assume(math.hypot(math.tanh(x), math.cos(y)) > 2 * NEAREST_POLE)
-    expected = cmath.tanh(complex(x, y))
-    assert apply(Pointwise(complex_tanh), complex(x, y)) == pytest.approx(expected, rel=1e-9, abs=1e-12)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_complex_tanh_stays_finite_around_its_poles_and_far_out(dtype):
     offsets = torch.tensor([0, 1e-9, 1e-5j, 0.004 - 0.003j, -0.01, 0.01j, 0.02 + 0.02j], dtype=torch.complex128)
@@ -127,18 +104,3 @@ def test_trained_biases_are_real_and_as_many_as_the_name_says(name, biases):
     parameters = list(activation(name, 5).parameters())
     assert sum(p.numel() for p in parameters) == biases
     assert not any(p.is_complex() for p in parameters)
-
-
-@pytest.mark.parametrize("module", [Cardioid(2), ModReLU(2)])
-def test_a_bias_acts_on_its_own_channel(module):
-    z = torch.tensor([[1 - 2j, 0.5 + 1j]], dtype=torch.complex64)
-    before = unstack(module(stack(z)))
-    module.bias.data = torch.tensor([0.0, -0.5])
-    after = unstack(module(stack(z)))
-    assert after[0, 0] == before[0, 0]
-    assert abs(after[0, 1] - before[0, 1]) > 0.1
-
-
-def test_an_unknown_name_is_answered_with_the_nearest():
-    with pytest.raises(ValueError, match="Did you mean 'conj_mish'"):
-        activation("conjmish", 4)

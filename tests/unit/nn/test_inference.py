@@ -12,9 +12,8 @@ import zetadp
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn import models
 from zetadp.nn.backbone import load_backbone
-from zetadp.nn.models import NetworkSettings, build, without_gradients
+from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.settings import SHIPPED
-from zetadp.nn.stacked import stack
 
 
 @pytest.fixture(scope="module")
@@ -78,44 +77,3 @@ def test_scores_are_those_of_the_layers(count, widths, convolutions, head, block
         before = given.clone()
         torch.testing.assert_close(model(given), expected, atol=1e-10, rtol=1e-10)
     assert torch.equal(given, before)
-
-
-def test_numbers_whose_exponential_overflows_are_kept():
-    model = network()
-    with torch.no_grad():
-        model.blocks[1].scale.mul_(1e4)
-    given = images(3, 16)
-    expected = model.features(given).detach()
-    with torch.no_grad():
-        torch.testing.assert_close(model.features(given), expected, atol=1e-5, rtol=1e-4)
-
-
-def test_an_image_has_the_same_features_wherever_the_block_ends(monkeypatch, backbone):
-    given = images(8, backbone.size)
-    with torch.no_grad():
-        expected = backbone.network.features(given)
-        for block in (1, 1 << 16, 1 << 30):
-            monkeypatch.setattr(models, "UNTRAINED_BLOCK", block)
-            assert torch.equal(backbone.network.features(given), expected)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"activation": "crelu"},
-        {"family": "real", "domain": "image", "transform": "none"},
-    ],
-)
-def test_other_layers_are_left_to_themselves(changed):
-    model = network(**changed)
-    given = torch.zeros(1, 1 if "family" in changed else 2, 16, 16)
-    with torch.no_grad():
-        assert without_gradients(model.blocks, given) is None
-
-
-def test_where_gradients_are_wanted_layers_are_called():
-    model = network()
-    given = images(2, 16)
-    assert without_gradients(model.blocks, stack(given)) is None
-    model(given).sum().backward()
-    assert all(parameter.grad is not None for parameter in model.parameters())

@@ -8,8 +8,6 @@ import pytest
 import torch
 from training_builder import CLASSES, NETWORKS, SIZE, network, patients
 
-from zetadp.base.tensors import Layout
-from zetadp.mri.kspace import to_kspace
 from zetadp.nn.models import NetworkSettings, build
 
 READINGS = {
@@ -46,38 +44,6 @@ def test_number_of_complex_parameters_is_that_of_the_specification(reading):
     assert all(p.is_complex() for p in model.parameters())
 
 
-@pytest.mark.parametrize("reading", READINGS)
-@pytest.mark.parametrize("domain", ["kspace", "image"])
-def test_the_real_twin_has_about_as_many_real_numbers(reading, domain):
-    convolutions, head, _ = READINGS[reading]
-
-    def size(family: str, domain: str) -> int:
-        settings = NetworkSettings(family, domain, convolutions=convolutions, head=head)
-        return numbers(build(settings, 4, 32, np.random.default_rng(0)), real_components=True)
-
-    assert size("real", domain) == pytest.approx(size("complex", "kspace"), rel=0.1)
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_scores_are_real_and_one_a_class(name):
-    settings = NETWORKS[name]
-    images, _ = patients(1, 5, domain=settings.domain)
-    scores = network(settings)(images[0])
-    assert scores.shape == (5, CLASSES)
-    assert scores.dtype == torch.float32
-
-
-@pytest.mark.parametrize("activation", ["conj_mish", "cardioid"])
-def test_layer_statistics_are_four_for_each_channel_of_each_activation(activation):
-    settings = NetworkSettings(widths=(4, 8), groups=2, head="pooled", activation=activation)
-    model = build(settings, CLASSES, 16, np.random.default_rng(0))
-    images = torch.randn(3, 1, 16, 16, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
-    found = model.layer_statistics(images)
-    assert found.shape == (3, 4 * 2 * (4 + 8))
-    # The last ones come from the very features of the head.
-    assert torch.allclose(found[:, -32:-16], model.features(images), atol=1e-6)
-
-
 @pytest.mark.parametrize("name", ["complex hidden", "complex pooled"])
 def test_scores_are_moduli(name):
     model = network(NETWORKS[name], dtype=torch.float64)
@@ -92,42 +58,6 @@ def test_scores_are_moduli(name):
     last.weight.data *= 3
     last.bias.data *= 3
     torch.testing.assert_close(model(images[0]), 3 * scores, atol=1e-12, rtol=1e-12)
-
-
-def test_scores_of_zero_have_finite_gradients():
-    model = network(NETWORKS["complex pooled"])
-    last = list(model.head)[-1]
-    last.weight.data.zero_()
-    last.bias.data.zero_()
-    images, _ = patients(1, 2)
-    model(images[0]).sum().backward()
-    assert all(torch.view_as_real(p.grad).isfinite().all() for p in model.parameters())
-
-
-def test_the_transform_is_that_of_the_library():
-    """A network behind the inverse transform sees, of k-space, the image that the library transformed."""
-    settings = NETWORKS["complex fourier"]
-    behind = network(settings, dtype=torch.float64)
-    without = network(replace(settings, transform="none"), dtype=torch.float64)
-    image = np.random.default_rng(1).standard_normal((3, 1, SIZE, SIZE)) + 0j
-    torch.testing.assert_close(behind(torch.from_numpy(to_kspace(image))), without(torch.from_numpy(image)))
-
-
-@pytest.mark.parametrize(
-    ("trained", "words"),
-    [
-        ("all", ["blocks.0.", "blocks.1.", "head."]),
-        ("norms", ["blocks.1.", "head."]),
-        ("head", ["head."]),
-    ],
-)
-def test_only_what_is_trained_requires_a_gradient(trained, words):
-    model = build(replace(NETWORKS["complex pooled"], trained=trained), CLASSES, SIZE, np.random.default_rng(0))
-    trained_names = {name for name, p in model.named_parameters() if p.requires_grad}
-    assert all(any(name.startswith(word) for name in trained_names) for word in words)
-    assert ("blocks.0.weight" in trained_names) == (trained == "all")
-    assert any(name.startswith("blocks.1.") for name in trained_names) == (trained in {"all", "norms"})
-    assert set(Layout.of(model).names) == trained_names
 
 
 def test_a_head_scores_the_real_part_of_an_affine_map_of_its_first_components():
@@ -178,15 +108,3 @@ def test_a_taper_scales_the_components_of_a_head():
 def test_settings_that_make_no_network_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         NetworkSettings(**settings)
-
-
-def test_images_that_cannot_be_halved_are_refused():
-    with pytest.raises(ValueError, match="divisible by 2 for each of 3 blocks, found 20"):
-        build(NetworkSettings(), CLASSES, 20, np.random.default_rng(0))
-    assert build(NetworkSettings("linear"), CLASSES, SIZE + 1, np.random.default_rng(0)) is not None
-
-
-def test_settings_come_back_from_their_description():
-    plain, tapered = NetworkSettings(), NetworkSettings("head", "features", taper=0.5)
-    assert "taper" not in plain.to_json()
-    assert all(NetworkSettings(**each.to_json()) == each for each in (plain, tapered))

@@ -2,26 +2,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.nn import functional
 
 from zetadp.nn.layers import Conv2d, Linear
-from zetadp.nn.stacked import block_weight, stack, unstack
-from zetadp.privacy.factored import fold_gradient
+from zetadp.nn.stacked import stack, unstack
 
 PRECISIONS = [(torch.complex64, 1e-5), (torch.complex128, 1e-12)]
 
 
 def random(*shape: int, dtype: torch.dtype = torch.complex128, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
-
-
-def test_stacking_puts_all_real_parts_first_and_unstacking_undoes_it():
-    z = random(3, 2, 4, 5)
-    assert torch.equal(stack(z)[:, :2], z.real)
-    assert torch.equal(stack(z)[:, 2:], z.imag)
-    assert torch.equal(unstack(stack(z)), z)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
@@ -42,15 +32,3 @@ def test_stacked_affine_map_is_the_complex_one(dtype, tolerance):
     z = random(4, 5, dtype=dtype, seed=1)
     expected = z @ layer.weight.mT + layer.bias
     torch.testing.assert_close(unstack(layer(stack(z))), expected, atol=tolerance, rtol=tolerance)
-
-
-@given(outputs=st.integers(1, 3), inputs=st.integers(1, 3), patients=st.integers(1, 3), seed=st.integers(0, 999))
-def test_folding_is_the_adjoint_of_the_block_weight(outputs, inputs, patients, seed):
-    weight = random(outputs, inputs, 3, 2, seed=seed)
-    blocks = random(patients, 2 * outputs, 2 * inputs, 3, 2, seed=seed + 1).real
-    folded = fold_gradient(blocks)
-    assert folded.shape == (patients, *weight.shape)
-    for block, fold in zip(blocks, folded, strict=True):
-        in_blocks = (block_weight(weight) * block).sum()
-        in_weights = (weight.real * fold.real + weight.imag * fold.imag).sum()
-        torch.testing.assert_close(in_blocks, in_weights, atol=1e-12, rtol=1e-12)

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from zetadp.nn import weight_gradients
 from zetadp.nn.stacked import block_weight
 from zetadp.nn.weight_gradients import (
     Geometry,
@@ -65,36 +64,3 @@ def test_every_kernel_gives_what_a_loop_of_ordinary_gradients_gives(
     for mine, own, g in zip(found, x.chunk(patients), gradient.chunk(patients), strict=True):
         (expected,) = torch.autograd.grad((convolve(own) * g).sum(), [weight])
         assert_near(mine, expected, DTYPES[dtype])
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3, 8])
-@pytest.mark.parametrize("patients", [1, 2, 3, 5, 6])
-def test_patients_that_share_a_call_keep_their_own_gradients(threads, patients, monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    images = 2
-    x = random(patients * images, 4, 5, 6, dtype=torch.float64, seed=1)
-    gradient = random(patients * images, 6, 3, 3, dtype=torch.float64, seed=2)
-    geometry = {"stride": 2, "padding": 1}
-    found = by_patient_in_three(x, gradient, patients, Geometry(3, **geometry))
-    expected = by_patient(x, gradient, patients, Geometry(3, **geometry), is_complex=True)
-    assert_near(found, expected, 1e-10)
-
-
-@pytest.mark.parametrize(
-    ("channels", "side", "kernel", "is_complex", "kind"),
-    [
-        ((2, 64), 4, 3, True, "by_patient"),
-        ((64, 64), 4, 3, True, "by_patient_in_three"),
-        ((64, 64), 128, 3, True, "by_patient"),  # what a call reads would not stay in cache
-        ((64, 128), 128, 3, True, "by_patient_in_three"),
-        ((256, 256), 4, 1, True, "by_patient"),
-        ((256, 256), 4, 3, False, "by_patient"),
-    ],
-)
-def test_on_a_cpu_wide_complex_layers_take_three_convolutions(channels, side, kernel, is_complex, kind, monkeypatch):
-    chosen = []
-    for name in ("by_patient", "by_patient_in_three"):
-        monkeypatch.setattr(weight_gradients, name, lambda *_, name=name, **__: chosen.append(name))
-    x, gradient = (torch.zeros(2, width, side, side) for width in channels)
-    convolution_gradients(x, gradient, 2, Geometry(kernel, 1, kernel // 2), is_complex=is_complex)
-    assert chosen == [kind]

@@ -8,20 +8,16 @@ import pytest
 from scipy import ndimage
 
 from zetadp.base.randomness import Purpose, stream
-from zetadp.phantom import populations
-from zetadp.phantom.anatomy import HEALTHY, Tissue, VoxelGrid
+from zetadp.phantom.anatomy import Tissue, VoxelGrid
 from zetadp.phantom.cohort import (
     CohortStream,
     PhantomSettings,
     scanner,
     simulate_patient,
     write_dataset_json,
-    write_patients,
 )
-from zetadp.phantom.physics import GradientEcho, PreparedFlair, Protocol
 from zetadp.phantom.populations import DRAWN, POPULATIONS, drawn_population
-from zetadp.phantom.public import PublicSettings, simulate_public_patient
-from zetadp.phantom.scanners import draw_scanner, draw_vendor_scanner
+from zetadp.phantom.public import PublicSettings
 
 SETTINGS = PhantomSettings(train_patients=12, test_patients=0, seed=5)
 FLAIR, T1W, T1GD, T2W = range(4)
@@ -113,25 +109,6 @@ def test_tissue_contrasts_hold(population):
         assert grey[T1W] < white[T1W], number
 
 
-@pytest.mark.parametrize(("population", "probability"), [("standard", 0.0), ("heavy", 0.0), ("healthy", 1.0)])
-def test_nobody_has_a_tumour_where_none_is_asked_for(population, probability):
-    whole = POPULATIONS[population].brain(np.random.default_rng(0), VoxelGrid((32, 32, 24)))
-    for seed in range(5):
-        drawn = POPULATIONS[population].tissue(np.random.default_rng(seed), whole, probability)
-        assert not drawn[HEALTHY:].any()
-
-
-@pytest.mark.parametrize("population", ["standard", "procedural"])
-def test_finer_grid_shows_the_same_patient(population):
-    """Anatomy is drawn in space, not in voxels: averaging the fine brain gives the coarse one."""
-    coarse = simulate_patient(of(population), 2)
-    fine = simulate_patient(of(population, grid=(128, 128, 24)), 2)
-    averaged = brain(fine).reshape(64, 2, 64, 2, 24).mean(axis=(1, 3))
-    assert np.mean((averaged > 0.5) == brain(coarse)) > 0.99
-    deep = simulate_patient(of(population, grid=(64, 64, 48)), 2)
-    assert np.array_equal(brain(deep)[:, :, 12:36], brain(coarse))
-
-
 FAULTS = [
     (PhantomSettings, {"train_patients": 0}, "train_patients"),
     (PhantomSettings, {"test_patients": -1}, "test_patients"),
@@ -162,104 +139,7 @@ def test_impossible_settings_are_refused(kind, change, named):
         kind(**change)
 
 
-@pytest.mark.parametrize("number", [-1, 0, 13])
-def test_an_unknown_patient_is_refused(number):
-    with pytest.raises(ValueError, match="from 1 to 12"):
-        simulate_patient(SETTINGS, number)
-    if number:
-        with pytest.raises(ValueError, match="from 0 to 12"):
-            simulate_public_patient(PublicSettings(patients=13), -1 if number < 0 else number)
-
-
-# Another vendor
-
-
-def test_vendor_scans_the_same_patients():
-    standard, vendor = simulate_patient(SETTINGS, 2), simulate_patient(of("vendor"), 2)
-    assert np.array_equal(brain(standard), brain(vendor))
-
-
-def test_vendor_protocols_lie_outside_the_ranges_of_the_standard():
-    ours = [draw_scanner(np.random.default_rng(seed)).protocols for seed in range(300)]
-    theirs = [draw_vendor_scanner(np.random.default_rng(seed)).protocols for seed in range(300)]
-    for channel, times in ((FLAIR, ("tr", "te", "ti")), (T1W, ("tr",)), (T1GD, ("tr",)), (T2W, ("tr", "te"))):
-        for time in times:
-            known = [getattr(protocols[channel], time) for protocols in ours]
-            other = np.array([getattr(protocols[channel], time) for protocols in theirs])
-            assert ((other < min(known)) | (other > max(known))).all(), (channel, time)
-    assert {type(protocols[T1W]) for protocols in ours} == {Protocol}
-    assert {type(protocols[T1W]) for protocols in theirs} == {GradientEcho}
-    assert {type(protocols[FLAIR]) for protocols in theirs} == {PreparedFlair}
-
-
-# Healthy and heavy
-
-
-def test_healthy_brains_are_of_all_ages():
-    grid = VoxelGrid((32, 32, 24))
-    shares = {}
-    for population in ("standard", "healthy"):
-        draw = POPULATIONS[population].brain
-        brains = [draw(np.random.default_rng(seed), grid) for seed in range(40)]
-        shares[population] = np.array([brain.healthy[Tissue.CSF].mean() for brain in brains])
-    assert shares["healthy"].max() > 2 * shares["healthy"].min()
-    assert shares["healthy"].std() > 1.2 * shares["standard"].std()
-
-
-def test_some_heavy_patients_have_cavities():
-    whole = POPULATIONS["standard"].brain(np.random.default_rng(0), VoxelGrid((32, 32, 24)))
-    drawn = [POPULATIONS["heavy"].tissue(np.random.default_rng(seed), whole, 1.0) for seed in range(30)]
-    cavities = [not fractions[Tissue.CORE].any() for fractions in drawn if fractions[Tissue.RIM].max() > 0.3]
-    assert 0.15 < np.mean(cavities) < 0.7
-    for fractions in drawn:
-        assert fractions.min() >= 0
-        np.testing.assert_allclose(fractions.sum(axis=0), 1, atol=1e-4)
-
-
 # No atlas
-
-
-def test_procedural_brains_do_not_read_the_atlas(monkeypatch):
-    def refuse(*_):
-        pytest.fail("the atlas was read")
-
-    expected = simulate_patient(of("procedural"), 2)
-    monkeypatch.setattr(populations, "load_atlas", refuse)
-    monkeypatch.setattr("zetadp.phantom.anatomy.load_atlas", refuse)
-    monkeypatch.setattr("nibabel.Nifti1Image.from_filename", refuse)
-    assert np.array_equal(simulate_patient(of("procedural"), 2), expected)
-    with pytest.raises(pytest.fail.Exception, match="atlas was read"):
-        simulate_patient(SETTINGS, 2)
-
-
-def test_procedural_tissue_volumes_are_those_of_adults():
-    grid = VoxelGrid((60, 60, 155))
-    shares = []
-    for seed in range(8):
-        whole = POPULATIONS["procedural"].brain(np.random.default_rng(seed), grid)
-        np.testing.assert_allclose(whole.healthy.sum(axis=0), 1, atol=1e-5)
-        assert whole.healthy.min() >= 0
-        # Stripped brains of adults hold 1 to 2 litres, fluid included.
-        assert 1.0 < whole.inside.sum() * np.prod(grid.voxel) / 1e6 < 2.1
-        shares.append(whole.healthy.mean(axis=1))
-    fluid, grey, white, blood = np.array(shares).T
-    assert 0.10 < fluid.min() <= fluid.max() < 0.30
-    assert 0.35 < grey.min() <= grey.max() < 0.60
-    assert 0.25 < white.min() <= white.max() < 0.50
-    assert 0 < blood.min() <= blood.max() < 0.15
-
-
-def test_dataset_json_says_what_the_patients_are(tmp_path):
-    said = {}
-    for population in POPULATIONS:
-        settings = PhantomSettings(train_patients=1, test_patients=0, population=population)
-        write_patients(settings, tmp_path / population, [1])
-        write_dataset_json(settings, tmp_path / population)
-        said[population] = json.loads((tmp_path / population / "dataset.json").read_text())
-    assert "glioma" not in said["healthy"]["description"]
-    for key in ("reference", "licence"):
-        assert "ICBM" in said["vendor"][key]
-        assert "ICBM" not in said["procedural"][key]
 
 
 def test_the_seed_alone_decides_the_character_of_a_drawn_population():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import re
 import shutil
-import stat
 import subprocess
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from zetadp.privacy.budget import Permission
 from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.register import Register, Secret
+from zetadp.privacy.register import Register
 
 ROUNDS = 4
 HEADER = {
@@ -49,12 +48,6 @@ def folder(tmp_path):
     return tmp_path / "cohort"
 
 
-def test_all_ledgers_of_a_cohort_are_summed(folder):
-    assert [run.name for run in Book.read(folder).runs()] == ["first-1", "first-8", "second-8"]
-    train(folder / "first-8.jsonl", rounds=1)
-    assert [run.name for run in Book.read(folder).runs()] == ["first-1", "first-8", "first-8 (attempt 2)", "second-8"]
-
-
 @pytest.mark.parametrize("lost", [["first-8"], ["second-8"], ["first-1", "second-8"]])
 def test_deleted_ledgers_are_missed_by_name(folder, lost):
     for name in lost:
@@ -74,16 +67,6 @@ def test_a_ledger_cut_at_the_end_of_a_line_is_refused(folder, cut):
         Book.read(folder).runs()
     with pytest.raises(UserError, match=r"second-8\.jsonl has lost lines"):
         read_ledgers([path])
-
-
-def test_a_run_that_never_ended_is_registered_from_its_beginning(folder):
-    ledger = Ledger(folder / "third.jsonl")
-    ledger.start(HEADER)  # and never closed, as where a process is killed
-    (folder / "third.jsonl").unlink()
-    with pytest.raises(UserError, match=r"third\.jsonl is missing"):
-        Book.read(folder).runs()
-    for file in (ledger._file, ledger._lock):
-        file.close()
 
 
 def test_a_lost_register_is_missed_as_well(folder):
@@ -178,29 +161,6 @@ def test_a_lost_secret_is_not_replaced_while_its_hashes_remain(tmp_path):
     assert not (tmp_path / "ledgers/shares/secret").exists()
 
 
-def test_what_is_kept_of_patients_tells_nothing_without_the_secret(tmp_path):
-    claim(tmp_path / "a", index(tmp_path / "own.csv", "x" * 64))
-    kept = (tmp_path / "a/records").read_text()
-    assert "x" * 8 not in kept
-    claim(tmp_path / "b", tmp_path / "own.csv")
-    assert kept.split() != (tmp_path / "b/records").read_text().split()
-    assert stat.S_IMODE((tmp_path / "a/secret").stat().st_mode) == 0o600
-
-
-def test_a_secret_is_made_once(tmp_path):
-    with multiprocessing.get_context("fork").Pool(4) as pool:
-        names = pool.starmap(_name_of_secret, [(tmp_path,)] * 40)
-    assert len(set(names)) == 1
-    assert not list(tmp_path.glob(".*"))
-    (tmp_path / "secret").write_text("abc")
-    with pytest.raises(UserError, match="secret"):
-        Secret.of(tmp_path)
-
-
-def _name_of_secret(folder: Path) -> str:
-    return Secret.of(folder).name
-
-
 # Another training of a finished run
 
 
@@ -230,11 +190,6 @@ def test_an_attempt_that_released_nothing_does_not_count(tmp_path):
         ledger.record([Event("a", 0, 40, 10.0, 1.0, NoisySum(0.25, 2.0))])
         with pytest.raises(UserError, match="1 time"):
             Permission(1e-3).check(ledger, HEADER)
-
-
-def test_a_first_training_needs_no_permission(tmp_path):
-    with Ledger(tmp_path / "run.jsonl") as ledger, pytest.raises(UserError, match="needs no permission"):
-        ledger.permit()
 
 
 def test_one_line_on_paper_shows_an_older_copy_of_the_whole_folder(folder, tmp_path):

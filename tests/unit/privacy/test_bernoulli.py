@@ -41,23 +41,11 @@ def test_decision_is_exact_at_every_byte_of_the_probability(probability):
             assert bernoulli_mask(probability, 1, source=given(*digits[:agreed], digit + 1)).tolist() == [False]
 
 
-def test_number_equal_to_a_binary_probability_is_not_below_it():
-    three_eighths = 3 << 5
-    found = bernoulli_mask(Fraction(3, 8), 3, source=given(three_eighths - 1, three_eighths, three_eighths + 1))
-    assert found.tolist() == [True, False, False]
-
-
 def test_only_the_undecided_draw_is_continued():
     digit, rest = divmod(SHARE * 256, 1)
     further = math.floor(rest * 256)
     source = given(0, digit, 255, digit, further - 1, further + 1)
     assert bernoulli_mask(SHARE, 4, source=source).tolist() == [True, True, False, False]
-
-
-def test_certain_answers_need_no_bits():
-    assert bernoulli_mask(1, 5, source=given()).all()
-    assert not bernoulli_mask(Fraction(0), 5, source=given()).any()
-    assert bernoulli_mask(SHARE, 0).shape == (0,)
 
 
 @pytest.mark.parametrize("probability", [24 / 44, Fraction(45, 44), -1])

@@ -15,7 +15,6 @@ import pandas as pd
 import pytest
 import torch
 
-import zetadp
 from zetadp.base.validation import UserError
 from zetadp.cli.commands import main
 from zetadp.core.checkpoint import RunFiles
@@ -27,7 +26,6 @@ from zetadp.core.training import train
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting
 from zetadp.privacy.book import Book, claim, note_people
-from zetadp.privacy.chain import Link
 from zetadp.privacy.events import Event
 from zetadp.privacy.exposure import recorded_runs, total
 from zetadp.privacy.kinds import NoisySum
@@ -73,11 +71,6 @@ def test_a_folder_whose_ledgers_were_all_deleted_has_no_total(tmp_path, capsys):
         path.unlink()
     with pytest.raises(UserError, match=r"a\.jsonl"):
         spent(tmp_path, capsys)
-
-
-def test_a_ledger_counts_whatever_its_name_ends_in(tmp_path, capsys):
-    record(tmp_path / "a.ledger")
-    assert spent(tmp_path, capsys) == pytest.approx(COST, rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["b.jsonl", "b.txt"])
@@ -192,15 +185,6 @@ def test_a_list_of_people_that_no_register_names_hides_nobody(tmp_path):
     assert Book.read(tmp_path).runs(about=tmp_path / "two.jsonl") == []
 
 
-def test_a_total_counts_other_cohorts_with_the_same_patients(tmp_path, capsys):
-    table = index(tmp_path / "index.csv", "x", "y")
-    for name in ("one", "two"):
-        claim(tmp_path / "ledgers" / name, table)
-        record(tmp_path / f"ledgers/{name}/run.jsonl")
-    for name in ("one", "two"):
-        assert spent(tmp_path / "ledgers" / name, capsys) > 1.2 * COST
-
-
 def test_a_limit_counts_other_cohorts_with_the_same_patients(tmp_path):
     from zetadp.privacy.budget import Cap
 
@@ -248,24 +232,6 @@ def test_an_attempt_that_was_killed_never_counts_less_than_it_declared(tmp_path,
             spent(tmp_path, capsys)
     else:
         assert spent(tmp_path, capsys) == pytest.approx(COST, rel=0.01)
-
-
-def test_an_attempt_that_has_begun_counts_in_full(tmp_path, capsys):
-    record(tmp_path / "run.jsonl", rounds=0)
-    assert spent(tmp_path, capsys) == pytest.approx(COST, rel=0.01)
-
-
-# Point 4: no kind of line is skipped
-
-
-def test_a_line_of_an_unknown_kind_is_an_error(tmp_path):
-    path = tmp_path / "a.jsonl"
-    record(path)
-    line = Link.after(read_ledger(path)[-1].last, {"kind": "rounds2", "releases": []})
-    with path.open("a") as file:
-        file.write(f"{line.text}\n")
-    with pytest.raises(UserError, match="rounds2"):
-        read_ledger(path)
 
 
 # Point 5: a record is never written to a file that was replaced
@@ -322,18 +288,6 @@ def features(tmp_path):
     return str(tmp_path / "people.npz")
 
 
-@pytest.mark.parametrize("second", ["r/rows2.h5", "elsewhere/rows.h5"])
-def test_people_are_released_once_whatever_the_output_is_called(tmp_path, features, second, capsys):
-    assert release(features, str(tmp_path / "r/rows.h5")) == 0
-    assert release(features, str(tmp_path / second)) == 1
-    assert "permit" in capsys.readouterr().err
-
-
-def test_the_cap_of_a_release_counts_ledgers_of_any_name(tmp_path, features, capsys):
-    assert release(features, str(tmp_path / "a.h5"), "--cap", "3", "--ledger", str(tmp_path / "q/a.log")) == 0
-    assert release(features, str(tmp_path / "b.h5"), "--cap", "3", "--ledger", str(tmp_path / "q/b.log")) == 1
-
-
 @pytest.mark.parametrize(("expected", "accountant"), [(10, "Gaussian"), (5, "Renyi")])
 def test_attempts_that_were_chosen_after_results_are_summed_by_a_filter(tmp_path, capsys, expected, accountant):
     """Whether there was a second run was decided when the first one's models were known."""
@@ -378,18 +332,6 @@ def test_nobody_turns_a_seeded_ledger_into_a_guarantee(tmp_path):
     assert total_statement(recorded_runs(path))["guarantee"] == "simulated"
 
 
-def test_the_command_takes_delta_and_unit_from_the_ledger(tmp_path, capsys):
-    path = tmp_path / "run.jsonl"
-    trained(path)
-    assert main(["ledger", str(path), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["unit"], said["delta"]) == ("patient", DELTA)
-    with pytest.raises(SystemExit):
-        main(["ledger", str(path), "--unit", "record"])
-    with pytest.raises(SystemExit):
-        main(["ledger", str(path), "--delta", "0.3"])
-
-
 def test_an_attempt_that_was_closed_neither_continues_nor_releases(tmp_path):
     path = tmp_path / "run.jsonl"
     with Ledger(path) as ledger:
@@ -403,38 +345,6 @@ def test_an_attempt_that_was_closed_neither_continues_nor_releases(tmp_path):
         ledger.record([EVENT])
     with pytest.raises(UserError, match="was closed"):
         read_ledger(path)
-
-
-def test_the_next_attempt_closes_one_that_released_nothing(tmp_path, capsys):
-    record(tmp_path / "run.jsonl", rounds=0)
-    record(tmp_path / "run.jsonl", rounds=1)
-    assert spent(tmp_path, capsys) == pytest.approx(COST, rel=0.01)
-
-
-def test_the_library_states_a_ledger_at_its_own_delta_or_a_smaller_one(tmp_path):
-    path = tmp_path / "run.jsonl"
-    record(path)
-    found = zetadp.ledger(path)
-    assert found.statement().content["private_rows"]["epsilon"] == pytest.approx(COST)
-    assert found.statement().guarantee == "holds"
-    smaller = accounting.epsilon({NoisySum(1.0, SIGMA): ROUNDS}, 1e-6)
-    assert found.statement(1e-6).content["private_rows"]["epsilon"] == pytest.approx(smaller)
-    with pytest.raises(UserError, match="delta"):
-        found.statement(0.3)
-    path.rename(tmp_path / "other.jsonl")
-    with pytest.raises(UserError, match=r"run\.jsonl is missing"):
-        zetadp.ledger(tmp_path / "other.jsonl")
-
-
-@pytest.mark.parametrize("nodes", [[], "n", [1], None])
-def test_a_release_without_nodes_is_no_line_of_a_ledger(tmp_path, capsys, nodes):
-    """It would count nothing, or one release for each letter of a name."""
-    release = {key: value for key, value in EVENT.to_json().items() if key != "node"}
-    with Ledger(tmp_path / "a.jsonl") as ledger:
-        ledger.start(HEADER)
-        ledger._append({"kind": "round", "releases": [{"nodes": nodes, **release}]})
-    with pytest.raises(UserError, match=r"a\.jsonl"):
-        spent(tmp_path, capsys)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from torch import nn
 
 from zetadp.base.tensors import Layout
 from zetadp.privacy.contributions import Gradient
-from zetadp.privacy.dropout import UnitDropout, drops
+from zetadp.privacy.dropout import UnitDropout
 
 SHAPE = (20, 30, 40)
 
@@ -26,12 +26,6 @@ def test_as_many_are_dropped_as_asked_and_the_mean_stays(p):
     assert abs((found == 0).sum() - trials * p) < 5 * (trials * p * (1 - p)) ** 0.5
 
 
-def test_channels_are_dropped_whole():
-    found = dropped(3, nn.Dropout1d(0.5))
-    assert torch.equal(found.amax(dim=2), found.amin(dim=2))
-    assert 200 < (found[:, :, 0] == 0).sum() < 400
-
-
 def test_masks_differ_between_keys_calls_and_places_and_follow_from_the_key():
     twice = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5))
     one, other = dropped(0, nn.Dropout(0.5)), dropped(1, nn.Dropout(0.5))
@@ -43,13 +37,6 @@ def test_masks_differ_between_keys_calls_and_places_and_follow_from_the_key():
     x = torch.ones(SHAPE)
     assert torch.equal(dropped(0, nn.Dropout(0.5, inplace=True), x), x)
     assert torch.equal(x, one)
-
-
-def test_a_layer_without_draws_is_left_alone():
-    for layer in (nn.Dropout(0.0), nn.Dropout(0.5).eval()):
-        assert not drops(nn.Sequential(layer))
-        assert torch.equal(dropped(0, layer), torch.ones(SHAPE))
-    assert drops(nn.Sequential(nn.Linear(1, 1), nn.Dropout2d(0.1)))
 
 
 def test_a_units_gradient_is_that_of_the_unit_alone_with_its_key():

@@ -3,13 +3,10 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from concurrent.futures import ProcessPoolExecutor
 from fractions import Fraction
-from multiprocessing import get_context
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from zetadp.privacy import exact
 from zetadp.privacy.exact import rounded_normal
@@ -86,40 +83,6 @@ def test_next_to_all_ordinary_draws_are_decided_without_the_slow_path(monkeypatc
     assert len(asked) < 20
 
 
-def pooled(values: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
-    """Observed and expected counts of the values, at least 20 expected in each; the rest in two tails."""
-    far = next(far for far in range(1, 10**6) if len(values) * stats.norm.sf(far - 0.5, scale=scale) < 20) - 1
-    edges = np.r_[-np.inf, np.arange(-far, far) + 0.5, np.inf]
-    expected = np.diff(stats.norm.cdf(edges, scale=scale)) * len(values)
-    return np.bincount(np.clip(values, -far, far) + far, minlength=2 * far + 1), expected
-
-
-@pytest.mark.parametrize("scale", [Fraction(7, 10), Fraction(3), Fraction(50)], ids=float)
-def test_small_scales_have_the_probabilities_of_the_rounded_normal(scale):
-    values = rounded_normal(400_000, scale, source=random_bytes(11))
-    assert stats.chisquare(*pooled(values, float(scale))).pvalue > 1e-5
-    # The same for the size alone, which a fault that is the same on both sides cannot hide from.
-    observed, expected = pooled(values, float(scale))
-    middle = len(observed) // 2
-    sizes, wanted = (part[middle + 1 :] + part[middle - 1 :: -1] for part in (observed, expected))
-    assert stats.chisquare(np.r_[observed[middle], sizes], np.r_[expected[middle], wanted]).pvalue > 1e-5
-
-
-@pytest.mark.parametrize("scale", [TRAINING, Fraction(2**20, 3)], ids=float)
-def test_large_scales_follow_the_normal_distribution(scale):
-    count = 1_000_000
-    values = rounded_normal(count, scale, source=random_bytes(12)) / float(scale)
-    assert stats.kstest(values, "norm").pvalue > 1e-5
-    assert stats.kstest(np.abs(values), "halfnorm").pvalue > 1e-5
-
-
-def test_lowest_bits_are_uniform():
-    values = rounded_normal(500_000, TRAINING, source=random_bytes(14))
-    assert stats.chisquare(np.bincount(values & 255, minlength=256)).pvalue > 1e-5
-    low, size = (values & 1).astype(float), np.abs(values).astype(float)
-    assert abs(np.corrcoef(low, size)[0, 1]) < 5 / math.sqrt(len(values))
-
-
 def test_tail_beyond_the_tables_is_reached_with_exact_bits():
     # U = 1 - 2**-90 or so: the magnitude is that of probability 2**-90, far beyond the last strip of the tables.
     def source(count: int) -> bytes:
@@ -153,14 +116,6 @@ def test_as_many_as_asked_and_the_same_from_the_same_bytes(size):
 def test_operating_system_is_the_source_unless_another_is_given():
     assert inspect.signature(rounded_normal).parameters["source"].default is os.urandom
     assert not np.array_equal(rounded_normal(50, TRAINING), rounded_normal(50, TRAINING))
-
-
-@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
-def test_forked_processes_draw_different_noise():
-    rounded_normal(1000, TRAINING)  # whatever a process might keep is copied by the fork
-    with ProcessPoolExecutor(2, mp_context=get_context("fork")) as pool:
-        first, second = pool.map(rounded_normal, [1000, 1000], [TRAINING, TRAINING])
-    assert not set(first.tolist()) & set(second.tolist())
 
 
 @pytest.mark.parametrize("scale", [0, -1, 2**48 + 1])

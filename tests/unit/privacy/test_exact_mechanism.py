@@ -39,18 +39,6 @@ def nothing() -> torch.Tensor:
     return torch.zeros(DIMENSION, dtype=torch.int64)
 
 
-def test_it_takes_no_seed():
-    ExactSampledGaussian(event(), grid=GRID, ledger=Recorded())
-    with pytest.raises(TypeError, match="seed"):
-        ExactSampledGaussian(event(), grid=GRID, ledger=Recorded(), seed=0)
-
-
-def test_a_grid_of_another_bound_or_no_noise_is_refused():
-    for change in ({"clip": 1.0}, {"noise_multiplier": 0.0}):
-        with pytest.raises(ValueError, match="Expected"):
-            ExactSampledGaussian(event(**change), grid=GRID, ledger=Recorded())
-
-
 @pytest.mark.parametrize("bound", [1e-3, 1.0, 0.37, 1e3])
 def test_integer_sums_are_the_clipped_sums_and_never_longer_than_the_bound(bound):
     model = network(TINY)

@@ -10,7 +10,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from zetadp.privacy import grid as grids
-from zetadp.privacy.clipping import clip_factors
 from zetadp.privacy.grid import MOST_BITS, Grid, from_grid, norms_within, to_grid
 
 BOUNDS = st.sampled_from([1.0, 2.0, 0.5, 0.37, 1e-3, 3.0, 1e30, 2.0**-100]) | st.floats(1e-6, 1e6)
@@ -82,12 +81,6 @@ def test_what_a_gpu_takes_back_where_a_quotient_was_rounded_up_is_what_a_cpu_doe
     assert torch.equal(there, expected)
 
 
-def test_rows_beyond_the_bound_by_one_step_are_left_out():
-    grid = Grid(1.0, 31)
-    rows = torch.tensor([[1.0, 0.0], [1.0, 2.0**-31], [1.0, 2.0**-32], [-1.0 - 2.0**-31, 0.0]], dtype=torch.float64)
-    assert to_grid(rows, grid)[1].tolist() == [True, False, True, False]
-
-
 @pytest.mark.parametrize("bits", [1, 7, 15, 16, 17, 30, 31])
 def test_norm_check_is_exact_at_the_bound(bits):
     grid, most = Grid(1.0, bits), 2**bits
@@ -101,42 +94,6 @@ def test_norm_check_is_exact_at_the_bound(bits):
     assert norms_within(torch.tensor(rows), grid).tolist() == wanted
 
 
-@given(bits=st.integers(10, MOST_BITS), columns=st.integers(2, 300), offset=st.integers(-3, 3), seed=st.integers(0, 99))
-def test_norm_check_agrees_with_python_integers_near_the_bound(bits, columns, offset, seed):
-    random = np.random.default_rng(seed)
-    row = random.normal(size=columns)
-    row = np.trunc(row / np.linalg.norm(row) * 2**bits * 0.999).astype(int).tolist()
-    # The last two columns bring the sum of squares to within a few units of a square root of what is missing.
-    missing = 4**bits - sum(value**2 for value in row)
-    row += [math.isqrt(missing)]
-    row += [math.isqrt(4**bits - sum(value**2 for value in row)) + offset]
-    assert norms_within(torch.tensor([row]), Grid(1.0, bits)).tolist() == [sum(v**2 for v in row) <= 4**bits]
-
-
-@pytest.mark.parametrize("bound", [1.0, 0.37, 2.5])
-def test_clipped_gradients_all_pass_and_lose_less_than_promised(bound):
-    generator = torch.Generator().manual_seed(0)
-    population, dimension, sigma = 60, 3001, 0.8
-    gradients = [torch.randn(population, dimension, generator=generator) * 10.0 ** torch.arange(-6, 54)[:, None].div(6)]
-    factors, _ = clip_factors(gradients, bound)
-    rows = gradients[0] * factors[:, None]
-    grid = Grid.choose(bound, noise_multiplier=sigma, population=population, dimension=dimension)
-    values, within = to_grid(rows, grid)
-    assert within.all()
-    lost = rows.double() - values * grid.step
-    assert lost.norm(dim=1).max() <= 2**-20 * bound
-    assert lost.sum(dim=0).abs().max() <= 2**-20 * sigma * bound
-
-
-def test_result_does_not_depend_on_how_many_rows_go_at_once(monkeypatch):
-    rows = torch.randn(9, 30, generator=torch.Generator().manual_seed(1)) * 0.17
-    whole = to_grid(rows, Grid(0.9, 24))
-    assert 0 < whole[1].sum() < 9
-    monkeypatch.setattr("zetadp.privacy.grid.BLOCK", 60)
-    for found, wanted in zip(to_grid(rows, Grid(0.9, 24)), whole, strict=True):
-        assert torch.equal(found, wanted)
-
-
 @given(sigma=st.floats(0.01, 1e4), population=st.integers(1, 10**5), dimension=st.integers(1, 10**8), bound=BOUNDS)
 def test_grid_is_the_coarsest_that_is_fine_enough_and_sums_fit(sigma, population, dimension, bound):
     grid = Grid.choose(bound, noise_multiplier=sigma, population=population, dimension=dimension)
@@ -147,41 +104,6 @@ def test_grid_is_the_coarsest_that_is_fine_enough_and_sums_fit(sigma, population
     assert fine(grid.bits) or grid.bits == MOST_BITS
     assert grid.bits == 1 or not fine(grid.bits - 1)
     assert (population + 64 * sigma) * 2**grid.bits < 2**62
-
-
-def test_grid_of_the_training_networks():
-    def bits(dimension: int) -> int:
-        return Grid.choose(1.0, noise_multiplier=42.57, population=44, dimension=dimension).bits
-
-    # sqrt(1040) = 32.2 and sqrt(186824) = 432.2 millionths, rounded up to a power of two.
-    assert bits(2 * 520) == 20 + 6
-    assert bits(2 * 93_412) == 20 + 9
-
-
-@pytest.mark.parametrize("changes", [{"noise_multiplier": 2.0**26}, {"population": 2**32}])
-def test_sums_that_would_not_fit_are_refused(changes):
-    settings = {"noise_multiplier": 1.0, "population": 44, "dimension": 10**7} | changes
-    with pytest.raises(ValueError, match="sums fit in int64"):
-        Grid.choose(1.0, **settings)
-
-
-@pytest.mark.parametrize(
-    ("bound", "bits"), [(1.0, 0), (1.0, 32), (0.0, 20), (1e-40, 20), (math.inf, 20), (math.nan, 20)]
-)
-def test_impossible_grids_are_refused(bound, bits):
-    with pytest.raises(ValueError, match="Expected"):
-        Grid(bound, bits)
-
-
-def test_complex_and_integer_rows_are_refused():
-    for dtype in (torch.complex64, torch.int64):
-        with pytest.raises(ValueError, match="real floating-point rows"):
-            to_grid(torch.ones(2, 2, dtype=dtype), Grid(1.0, 10))
-
-
-def test_noise_scale_is_exact():
-    assert Grid(0.37, 29).noise_scale(42.57) == Fraction(42.57) * 2**29
-    assert Grid(0.37, 29).noise_scale(0.1) != Fraction(1, 10) * 2**29
 
 
 def test_back_from_the_grid_divides_once_by_the_expected_number():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -104,14 +103,6 @@ def test_each_figure_is_for_the_node_where_it_is_worst(tmp_path):
     assert risk.misses([0.001, 0.1]) == pytest.approx([curves[1][0], curves[0][1]])
 
 
-def test_earlier_attempts_count(tmp_path):
-    once = Risk.of(write_ledger(tmp_path, (5, SIGMA, ROUNDS), name="once"))
-    twice = Risk.of(write_ledger(tmp_path, (5, SIGMA, ROUNDS), (5, SIGMA, ROUNDS), name="twice"))
-    double = Risk.of(write_ledger(tmp_path, (5, SIGMA, 2 * ROUNDS), name="double"))
-    assert once.right_guesses(10, 1e-3) < twice.right_guesses(10, 1e-3) == double.right_guesses(10, 1e-3)
-    assert twice.epsilon(1e-5) == double.epsilon(1e-5)
-
-
 def test_without_noise_in_any_attempt_nothing_is_promised(tmp_path):
     risk = Risk.of(write_ledger(tmp_path, (10, 0.0, 2), (10, 5.0, 2)))
     assert risk.guarantee == "none"
@@ -126,15 +117,6 @@ def test_of_many_images_a_person_epsilon_bounds_the_guesses(tmp_path):
     bound = math.exp(risk.epsilon(1e-3)) / 10 + 1e-3
     assert 0.1 < risk.right_guesses(10, 1e-3) == pytest.approx(bound)
     assert risk_figure(risk, "patient", 1e-3).axes
-
-
-def test_the_trade_off_curve_of_a_page_is_computed_once(tmp_path, monkeypatch):
-    computed, trade_off = [], accounting.trade_off
-    monkeypatch.setattr(accounting, "trade_off", lambda *given: computed.append(given) or trade_off(*given))
-    risk = Risk.of(write_ledger(tmp_path, (5, SIGMA, ROUNDS)))
-    write_risk(risk, "patient", 1e-3, tmp_path / "page", "ledger.jsonl", Evidence())
-    assert len(computed) == 1
-    assert risk.right_guesses(7, 1e-3) == pytest.approx(1 - trade_off(risk.exposures[0], [1 / 7])[0])
 
 
 def audit(folder):
@@ -157,20 +139,6 @@ def page(tmp_path):
         found, "patient", 1e-3, tmp_path / "page", "ledger.jsonl", Evidence.of(audit(tmp_path / "audit").glob("*"))
     )
     return found, tmp_path / "page"
-
-
-def test_the_page_begins_with_the_figure_of_the_ledger_and_says_what_attacks_found(page):
-    risk, folder = page
-    share = math.ceil(1000 * risk.right_guesses(10, 1e-3)) / 10
-    for name in ("risk.html", "risk.md"):
-        text = (folder / name).read_text(encoding="utf-8")
-        assert f"at most {share:.1f} % of the time" in text
-        assert "1 found none, 1 refuted a claim" in text
-        assert text.index("In one sentence") < text.index("Who is protected") < text.index("not covered")
-        assert "simulation" not in text[: text.index("Who is protected")]
-    (odds,) = re.findall(r"\| 0.001 \| [\d.]+ \| ([\d.]+) times", (folder / "risk.md").read_text())
-    assert float(odds) >= math.exp(risk.epsilon(1e-3))
-    assert "(../audit/audit.svg)" in (folder / "risk.md").read_text()
 
 
 def test_the_command_takes_the_folder_of_a_run_or_a_ledger(tmp_path, capsys):

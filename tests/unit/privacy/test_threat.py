@@ -15,8 +15,7 @@ from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.privacy.statement import run_statement
-from zetadp.privacy.threat import NodeRelease, Sums, effective_noise
-from zetadp.privacy.wording import plain_text
+from zetadp.privacy.threat import NodeRelease, effective_noise
 
 DELTA = 1e-3
 UNEQUAL = ((4, 2.0), (6, 3.0), (10, 5.0), (12, 12.0))
@@ -74,19 +73,3 @@ def test_a_round_that_was_released_twice_is_not_hidden_from_readers_by_other_nod
     mu = math.sqrt(2 / 2.0**2 + 1 / noise**2)
     found = state(replayed)["audiences"]["reader"]["epsilon"]
     assert found == pytest.approx(gaussian.epsilon(DELTA, mu), rel=1e-9)
-
-
-def test_a_statement_says_against_whom_it_holds():
-    assert "One trusted holder has all data" in plain_text(
-        state(Run("c", histories([Event("central", 0, 4, 4.0, 1.0, NoisySum(1.0, 2.0))]), 1))
-    )
-    local = state(run([(4, 4.0)] * 2, 2.0))
-    assert "Neither the server" in plain_text(local)
-    assert list(local["audiences"]) == ["server", "node", "reader"]
-
-
-@pytest.mark.parametrize("sums", [None, Sums(1, 1)])
-def test_a_training_without_noise_says_that_nothing_is_hidden(sums):
-    stated = state(replace(run(UNEQUAL, 0.0), sums=sums))
-    assert "nothing is hidden" in stated["threat"]["assumes"]
-    assert not any(word in plain_text(stated) for word in ("hides its own", "Masked sums"))

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 from run_builder import SEQUENCES, write_run
 
-from zetadp.base.validation import UserError
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.report import figures, figurestyle
 from zetadp.report.figures import accuracy_against_epsilon, confusion_matrices
@@ -105,21 +104,6 @@ def overlaps(figure):
     return [(a, b) for i, (a, one) in enumerate(boxes) for b, other in boxes[:i] if one.overlaps(other)]
 
 
-@pytest.mark.parametrize("name", list(DRAW))
-def test_a_figure_fits_its_page_and_names_the_cohort_and_no_words_lie_on_others(name, folders):
-    figure = DRAW[name](folders)
-    figure.canvas.draw()
-    width, height = figure.get_size_inches()
-    assert width * 96 <= 1000
-    assert height * 96 <= 1200
-    ink = figure.get_tightbbox(figure.canvas.get_renderer())
-    assert min(ink.x0, ink.y0) >= -0.01
-    assert ink.x1 <= width + 0.01
-    assert ink.y1 <= height + 0.01
-    assert LABEL in " ".join(figure.get_suptitle().split())
-    assert overlaps(figure) == []
-
-
 @pytest.mark.parametrize("name", ["accuracy", "confusion", "curves", "classes", "patient"])
 def test_the_same_figure_is_the_same_bytes_whatever_the_users_settings(name, folders, tmp_path):
     figurestyle.save_svg(DRAW[name](folders), tmp_path / "one.svg")
@@ -129,23 +113,6 @@ def test_the_same_figure_is_the_same_bytes_whatever_the_users_settings(name, fol
     # Text as shapes: the picture does not depend on the reader's fonts. No date: it does not depend on the day.
     assert not ElementTree.parse(tmp_path / "one.svg").getroot().findall(".//{http://www.w3.org/2000/svg}text")
     assert "date>" not in (tmp_path / "one.svg").read_text()
-
-
-def test_lines_differ_without_colour_and_maps_rise_evenly_in_lightness(folders, tmp_path):
-    eight = [write_run(tmp_path, {"a": 8, "b": 14}, network=f"net_{number}") for number in range(8)]
-    for figure in (accuracy(eight), *(DRAW[name](folders) for name in ("accuracy", "curves", "classes"))):
-        for panel in figure.axes:
-            marked = [line for line in panel.get_lines() if line.get_marker() not in ("None", "_", "|")]
-            looks = [(str(line._unscaled_dash_pattern), line.get_marker()) for line in marked]
-            assert len(set(looks)) == len(looks)
-    (panel,) = accuracy(eight).axes
-    assert len({tuple(each.lines[0].get_xdata()) for each in panel.containers}) == 8  # side by side
-    assert len(accuracy([*eight, write_run(tmp_path, {"a": 8}, network="net_8")]).axes) == 9
-    used = {image.get_cmap().name for axes in patient().axes for image in axes.get_images()}
-    assert used == {"gray", "viridis", "twilight", "cividis"}
-    for name in {"Blues_r", *used} - {"twilight"}:  # a phase ends where it begins
-        red, green, blue, _ = mpl.colormaps[name](np.linspace(0, 1, 64)).T
-        assert (np.diff(0.2126 * red + 0.7152 * green + 0.0722 * blue) > 0).all()
 
 
 def test_accuracy_shows_means_and_spread_over_seeds_and_with_one_seed_the_interval(folders):
@@ -185,14 +152,6 @@ def test_epsilon_and_those_held_out_are_named_as_the_statements_have_it(tmp_path
         assert f" {whose};" in heading
 
 
-def test_of_two_units_the_weaker_is_marked_where_it_is(tmp_path):
-    folders = [write_run(tmp_path, {"a": 8, "b": 14}), write_run(tmp_path, {"a": 8}, network="other", unit="image")]
-    assert {
-        "ε per patient unless marked, δ = 0.001, simulated noise",
-        "network other (ε per image)",
-    } <= texts(accuracy(folders))
-
-
 def test_lines_begin_at_what_public_weights_reach_before_any_private_training(tmp_path):
     folders = [
         write_run(tmp_path, {"a": 8, "b": 14}, network="pretrained", seed=seed, public=0.8125) for seed in (0, 1)
@@ -214,55 +173,9 @@ def test_lines_begin_at_what_public_weights_reach_before_any_private_training(tm
     assert min(accuracy([low, folders[-1]]).axes[0].get_yticks()) == 0
 
 
-def test_every_network_has_a_line_at_the_best_without_noise(tmp_path):
-    one = write_run(tmp_path, {"a": 8, "b": 14})
-    assert not any("best without noise" in label for label in lines(accuracy([one]).axes[0]))
-    free = [
-        write_run(tmp_path, {"a": hits}, network=network, epsilon=epsilon)
-        for network, epsilon, hits in (("complex", "inf", 10), ("other", "unclipped", 12))
-    ]
-    for panel in accuracy([one, *free]).axes:
-        assert set(lines(panel)["best without noise: network other, 60.0 %"]) == {60.0}
-
-
-def test_curves_are_means_over_seeds_in_the_order_of_epsilon(folders, tmp_path):
-    figure = DRAW["curves"](folders)
-    panel = next(axes for axes in figure.axes if axes.get_title(loc="left").endswith("central"))
-    assert lines(panel)["ε = 1"] == pytest.approx([25, 50, 60.5])
-    # The first panel has a looser guarantee than the second.
-    two = [write_run(tmp_path, {"a": 8}, network=network, epsilon=e) for network, e in (("a", "8"), ("b", "1"))]
-    (legend,) = DRAW["curves"](two).legends
-    assert [text.get_text() for text in legend.get_texts()] == ["ε = 1", "ε = 8"]
-
-
-def test_with_one_seed_no_spread_is_promised_or_drawn(folders):
-    for name in ("curves", "classes"):
-        one, two = DRAW[name](folders[:1]), DRAW[name](folders[:2])
-        promised = [any("± one standard deviation" in text for text in texts(figure)) for figure in (one, two)]
-        drawn = [bool(figure.findobj(mpl.collections.Collection)) for figure in (one, two)]
-        assert promised == drawn == [False, True]
-
-
 def test_confusion_sums_counts_over_seeds(folders):
     # Patients a and b have 20 images in order; FLAIR is right in all 2 x 2 x 5, T1w in 3 + 5 + 4 + 5.
     assert {"100.0 20", "85.0 17"} <= texts(confusion_matrices(collect(folders[:2]), LABEL))
-
-
-def test_the_most_telling_cells_come_first_and_what_does_not_fit_is_named(folders):
-    cells = [
-        ("a", "x", "8", 0.5),
-        ("a", "x", "1", 0.4),
-        ("a", "x", "inf", 0.9),
-        ("b", "x", "1", 0.6),
-        ("b", "x", "unclipped", 0.9),
-    ]
-    runs = pd.DataFrame(cells, columns=["network", "arm", "epsilon", "value"])
-    order = [(network, epsilon) for network, _, epsilon in figures.most_telling(runs)]
-    assert order == [("b", "1"), ("a", "1"), ("a", "inf"), ("a", "8"), ("b", "unclipped")]
-    runs = many(folders[:1]).head(13)
-    (said,) = [text for text in texts(confusion_matrices(runs, LABEL)) if "Not shown" in text]
-    assert said.endswith("Not shown, for lack of room: network_9, federated: ε = 1")
-    assert not any("Not shown" in text for text in texts(confusion_matrices(runs.head(12), LABEL)))
 
 
 def test_the_patient_s_panels_are_its_data_and_an_empty_image_is_borne(tmp_path):
@@ -277,12 +190,3 @@ def test_the_patient_s_panels_are_its_data_and_an_empty_image_is_borne(tmp_path)
     dark = np.zeros((4, 16, 16), dtype=np.float32)
     empty = patient(images=dark, kspace=dark.astype(np.complex64), whitened=dark.astype(np.complex64))
     figurestyle.save_svg(empty, tmp_path / "dark.svg")
-
-
-@pytest.mark.parametrize(
-    "draw",
-    [accuracy_against_epsilon, confusion_matrices, figures.training_curves, figures.accuracy_per_class],
-)
-def test_empty_input_is_a_clear_error(draw):
-    with pytest.raises(UserError, match="at least one finished run"):
-        draw(pd.DataFrame(), LABEL)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from importlib import metadata
 from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
 from origins import read_origin
 
 from zetadp.base.tables import Sheet
@@ -18,14 +16,9 @@ from zetadp.report.provenance import (
     COMMAND,
     KEYS,
     called,
-    code_version,
-    cohort_shown,
     commit,
-    environment,
     machine,
     origin,
-    seeds_shown,
-    workflow_command,
 )
 from zetadp.report.rendering import to_csv, to_markdown
 
@@ -66,34 +59,6 @@ def test_the_commit_is_the_one_checked_out_and_a_change_of_code_shows(repository
     assert commit(repository) == f"{found}-dirty"
 
 
-@needs_git
-def test_a_second_work_tree_is_a_checkout_of_its_own(repository, tmp_path):
-    git(repository, "worktree", "add", "--quiet", str(tmp_path / "second"))
-    (repository / "src/code.py").write_text("2\n")
-    assert commit(tmp_path / "second") == commit(repository).removesuffix("-dirty")
-
-
-@needs_git
-def test_no_commit_is_named_where_the_code_has_no_history(repository, tmp_path):
-    assert commit(tmp_path) is None
-    installed = repository / "site-packages"
-    installed.mkdir()
-    assert commit(installed) is None, "the history around the code is another project's"
-
-
-def test_no_commit_is_named_without_git(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert commit() is None
-    assert f"commit: zetadp {metadata.version('zetadp')}" in origin("none", "0")
-
-
-def test_the_environment_holds_code_machine_and_software():
-    found = environment(torch.device("cpu"))
-    assert found["commit"] == code_version()
-    assert found["torch"] == torch.__version__
-    assert found["cores"] >= 1
-
-
 @pytest.mark.parametrize("kind", ["csv", "md"])
 def test_both_formats_give_back_what_was_written(kind):
     lines = origin("phantom, 3 + 2 patients, seed 1", "0 to 2", command="make it | sort")
@@ -120,17 +85,6 @@ def test_trainings_name_their_own_commit_and_hardware(monkeypatch):
     assert said("aaaaaaa", "bbbbbbb")["hardware"] == "x86_64, 2 cores"
 
 
-def test_cohorts_are_named_with_what_draws_them():
-    cohort = {"name": "n", "train_patients": 3, "test_patients": 2, "unit": "record", "source": "download"}
-    assert cohort_shown(cohort) == "n, 3 + 2 records, not simulated"
-    assert cohort_shown(cohort | {"source": "simulated", "simulated": {"seed": 7}}) == "n, 3 + 2 records, seed 7"
-
-
-def test_seeds_that_are_not_a_range_are_all_listed():
-    assert seeds_shown([4, 0, 2, 2]) == "0, 2, 4"
-    assert seeds_shown(range(10)) == "0 to 9"
-
-
 def test_the_command_is_that_of_make_or_of_the_program(monkeypatch, tmp_path):
     monkeypatch.delenv(COMMAND, raising=False)
     monkeypatch.setattr("sys.argv", [str(Path(__file__).parents[3] / "benchmarks/x.py"), "--a", "b c"])
@@ -139,10 +93,3 @@ def test_the_command_is_that_of_make_or_of_the_program(monkeypatch, tmp_path):
     assert called() == "python x.py"
     monkeypatch.setenv(COMMAND, "make full")
     assert called() == "make full"
-
-
-def test_the_command_of_the_workflow_names_files_and_keeps_values_to_itself(tmp_path):
-    inside, outside = tmp_path / "here/workflow/a.yaml", tmp_path / "secret/b.yaml"
-    assert workflow_command([], [], tmp_path) == "snakemake --cores all"
-    said = workflow_command([inside, outside], ["cohort", "name"], tmp_path / "here")
-    assert said == "snakemake --cores all --configfile workflow/a.yaml b.yaml --config cohort=... name=..."

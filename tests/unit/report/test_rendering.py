@@ -1,13 +1,11 @@
 import io
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
 from run_builder import write_run
 
 from zetadp.base.tables import Sheet
-from zetadp.base.validation import UserError
 from zetadp.report.notes import notes
 from zetadp.report.rendering import (
     Section,
@@ -22,12 +20,6 @@ from zetadp.report.rendering import (
 from zetadp.report.tables import collect, table1
 
 TOTAL = {"statement": "4 private run(s) together: (4.05, 0.001) & more."}
-AWKWARD = Sheet(
-    "50 % of <a> & b_c | #1 {x} \\ ~ ^ $",
-    ("name", "ε = ∞"),
-    (("p_1 & <q> | r", "1 ± 2"), ("μ ≤ √2", "<1 & –")),
-    ("“α” 3 %",),
-)
 
 
 @pytest.fixture
@@ -67,27 +59,6 @@ def test_every_format_holds_every_number_and_note(sheet, render):
     assert "(4.05, 0.001) & more." in text
 
 
-def test_notes_say_what_applies_and_nothing_else(runs):
-    private = runs[runs["epsilon"] == "1"]
-    text = " ".join(notes(private.assign(noise_source="os", unit="record"), "Decathlon brain task"))
-    assert "per record" in text
-    assert "operating system" in text
-    for absent in ("simulat", "∞", "nclipped", "seeded"):
-        assert absent not in text
-    text = " ".join(notes(runs.assign(epsilon="unclipped"), "cohort"))
-    assert "neither clipped nor get noise" in text
-    # Without a private run no noise was drawn from any source.
-    assert "seeded" not in text
-
-
-def test_csv_comes_back_in_full_precision(runs):
-    table = table1(runs, "simulated cohort, 40 + 2 patients")
-    text = to_csv(table, notes(runs, "simulated cohort", TOTAL))
-    back = pd.read_csv(io.StringIO(text), comment="#", dtype={"epsilon": str})
-    pd.testing.assert_frame_equal(back, table, check_exact=True, check_dtype=False)
-    assert "# The cohort is simulated" in text
-
-
 HOSTILE = '<script>alert(1)</script> \\input{/etc/passwd}|\n=HYPERLINK("http://x")\x1b[2J'
 
 
@@ -113,42 +84,3 @@ def test_a_cell_of_csv_is_no_formula_and_is_read_whole():
     back = pd.read_csv(io.StringIO(text), comment="#", dtype={"patient": str})
     assert list(back["n"]) == list(range(len(names)))
     assert list(back["patient"][-2:]) == ["-1.5", "+0.2"]
-
-
-def test_html_is_well_formed_and_self_contained(sheet):
-    page = page_html("A page", [Section("Tables", tables=[sheet, AWKWARD])])
-    root = ElementTree.fromstring(page)
-    space = "{http://www.w3.org/1999/xhtml}"
-    tables = root.findall(f".//{space}table")
-    for table, source in zip(tables, (sheet, AWKWARD), strict=True):
-        body = [["".join(cell.itertext()) for cell in row] for row in table.findall(f"{space}tbody/{space}tr")]
-        assert body == [list(row) for row in source.rows]
-        assert "".join(table.find(f"{space}caption").itertext()) == source.title
-    assert "src=" not in page
-    assert "href=" not in page
-
-
-def test_markdown_has_as_many_cells_as_columns_whatever_a_cell_holds(sheet):
-    for source in (sheet, AWKWARD):
-        lines = [line for line in to_markdown(source).splitlines() if line.startswith("|")]
-        assert len(lines) == len(source.rows) + 2
-        assert {line.replace(r"\|", "").count("|") for line in lines} == {len(source.columns) + 1}
-
-
-def test_a_table_of_some_of_the_runs_says_so(runs):
-    said = "6 of the experiment's 13 runs. The others follow, and the total grows with them."
-    assert said in notes(runs, "cohort", TOTAL, 13)
-    assert not [note for note in notes(runs, "cohort", TOTAL, 6) if "others follow" in note]
-
-
-def test_terminal_table_is_aligned(runs):
-    text = to_text(accuracy_sheet(table1(runs, "simulated cohort"), intervals=False))
-    head, rule, *rows = text.split("\n\n")[1].splitlines()
-    assert head.split()[:2] == ["network", "arm"]
-    assert {len(row) for row in rows} == {len(rule)}  # the last column is aligned right
-    assert "interval" not in text.split("\n\n")[1]
-
-
-def test_an_empty_table_is_an_error(runs):
-    with pytest.raises(UserError, match="at least one finished run"):
-        accuracy_sheet(table1(runs, "cohort").iloc[:0])

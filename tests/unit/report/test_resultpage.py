@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-import numpy as np
-import pandas as pd
 import pytest
-from browser import show
 from run_builder import write_run
 
 from zetadp.base.storage import write_json
@@ -74,13 +71,6 @@ def test_the_first_sentences_are_the_figures_of_the_table_and_of_the_total(page)
     assert text.index("In two sentences") < text.index("Figure and table") < text.index("Privacy of each network")
 
 
-def test_real_patients_are_not_called_simulated_nor_the_other_way_round(tmp_path):
-    folder = write_experiment(tmp_path / "mine", "cohort clinic, 3 + 2 patients", total(noise="os"))
-    found = Results.of(folder)
-    assert "simulated" not in reached(found.table)
-    assert "simulation" not in spent(found.total)
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -91,35 +81,6 @@ def test_real_patients_are_not_called_simulated_nor_the_other_way_round(tmp_path
 )
 def test_the_sentence_on_privacy_counts_runs_with_and_without_noise(given, words):
     assert words in spent(given)
-
-
-def test_of_many_networks_the_best_are_named_and_the_others_counted(page):
-    table = Results.of(page.parent).table
-    row = table[table["network"] == "head"]
-    many = pd.concat([row.assign(network=f"n{place}", mean=50.0 + place) for place in range(6)])
-    said = reached(many)
-    assert "n5 (federated) 55.0 %, n4" in said
-    assert said.endswith("n2 (federated) 52.0 %, and 2 more in the table.")
-
-
-def test_without_private_runs_the_page_says_so(page):
-    table = Results.of(page.parent).table
-    assert reached(table[table["epsilon"] == "inf"]).startswith("Without noise, and so without a guarantee, the test")
-
-
-def test_the_part_for_the_landing_page_holds_sentences_figure_and_table(page):
-    text = page.read_text()
-    (part,) = [text.split("<!-- result -->")[1].split("<!-- end of the result -->")[0]]
-    root = ET.fromstring(f"<div>{part}</div>")
-    assert [len(list(root.iter(tag))) for tag in ("table", "img", "h1")] == [1, 1, 1]
-
-
-def test_a_browser_shows_the_page_without_an_error_and_in_grey(page, tmp_path):
-    pixels, console = show(page, tmp_path)
-    assert console == ""
-    assert 0.005 < (pixels.mean(axis=2) < 0.5).mean() < 0.5
-    # Only pictures have colours: what is left in grey says the same.
-    assert np.ptp(pixels, axis=2)[:150].max() < 0.05
 
 
 def test_the_command_writes_the_page_and_names_what_is_missing(tmp_path, capsys):

@@ -4,14 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch.nn import functional
 
-from zetadp.base.randomness import Purpose, stream
-from zetadp.base.validation import UserError
 from zetadp.core.evaluation import watched
 from zetadp.core.records import LabelledItems
-from zetadp.nn.models import build
-from zetadp.nn.settings import NetworkSettings
 from zetadp.tasks.ecg.task import Ecg
 from zetadp.tasks.roc import area
 
@@ -36,20 +31,6 @@ def test_a_patients_score_is_the_mean_over_recordings():
     assert found["accuracy"] == pytest.approx(2 / 3)
 
 
-def test_runs_on_the_same_patients_share_resamples():
-    names = [f"p{n:02d}" for n in range(80)]
-    one, other = (Ecg().summarise(predictions(scores, LABELS, names)) for scores in (SCORES, SCORES + 0.0))
-    assert one["replicates"] == other["replicates"]
-    assert len(one["replicates"]) == 2000
-    low = one["ROC-AUC_interval"]["low"]
-    assert low == pytest.approx(np.quantile(one["replicates"], 0.025), abs=1e-5)
-
-
-def test_scores_that_are_not_finite_are_refused():
-    with pytest.raises(UserError, match="finite"):
-        Ecg().summarise(predictions(np.array([np.nan, 0.0]), np.array([1, 0]), ["a", "b"]))
-
-
 def test_losses_are_binary_cross_entropies_and_what_is_watched_is_the_area():
     outputs, targets = torch.from_numpy(SCORES[:, None]).float(), torch.from_numpy(LABELS).float()
     p = torch.sigmoid(outputs[:, 0].double())
@@ -58,28 +39,3 @@ def test_losses_are_binary_cross_entropies_and_what_is_watched_is_the_area():
     metric, loss = watched(Ecg(), torch.nn.Identity(), LabelledItems(outputs, targets))
     assert metric == pytest.approx(area(SCORES, LABELS), abs=1e-6)
     assert loss == pytest.approx(expected.mean().item(), abs=1e-5)
-
-
-def test_the_papers_network_ends_in_a_magnitude_and_has_its_widths():
-    settings = NetworkSettings("dense", domain="spectrum", widths=(256, 128), activation="crelu")
-    network = build(settings, Ecg().outputs, 512, stream(0, Purpose.WEIGHTS))
-    shapes = [tuple(p.shape) for name, p in network.named_parameters() if name.endswith("weight")]
-    assert shapes == [(256, 512), (128, 256), (1, 128)]
-    items = torch.randn(5, 1, 1, 512, dtype=torch.complex64)
-    found = network(items)
-    assert found.shape == (5, 1)
-    assert (found >= 0).all()
-    # The same in complex numbers: cReLU is ReLU of both parts.
-    x = items.flatten(1)
-    for number, layer in enumerate(layer for layer in network.layers if hasattr(layer, "weight")):
-        x = functional.linear(x, layer.weight, layer.bias)
-        x = torch.complex(x.real.relu(), x.imag.relu()) if number < 2 else x
-    torch.testing.assert_close(found, x.abs(), atol=1e-4, rtol=1e-4)
-
-
-def test_a_real_network_takes_rows_and_an_image_stays_a_square():
-    for domain, values in (("signal", 20), ("image", 400)):
-        network = build(NetworkSettings("dense", domain=domain, widths=(4,)), 1, 20, stream(0, Purpose.WEIGHTS))
-        assert network.layers[0].weight.shape == (4, values)
-    with pytest.raises(ValueError, match="spectrum"):
-        NetworkSettings("complex", domain="spectrum")

@@ -57,30 +57,6 @@ def test_the_published_files_are_read(source, name):
     assert len(read_digits(SHARED / name, "train", source)[1]) == 60_000
 
 
-@pytest.mark.parametrize("packed", ["as published", "otherwise", "unpacked"])
-def test_content_decides_not_how_it_is_packed(tiny, packed):
-    source, folder, values = tiny
-    for path in list(folder.iterdir()):
-        content = gzip.decompress(path.read_bytes())
-        if packed == "otherwise":
-            path.write_bytes(gzip.compress(content, compresslevel=1, mtime=1))
-        elif packed == "unpacked":
-            path.with_suffix("").write_bytes(content)
-            path.unlink()
-    for part in ("train", "test"):
-        images, labels = read_digits(folder, part, source)
-        assert (images == values[part, "images"]).all()
-        assert (labels == values[part, "labels"]).all()
-
-
-def test_a_missing_file_is_named(tiny):
-    source, folder, _ = tiny
-    (folder / "t10k-labels-idx1-ubyte.gz").unlink()
-    read_digits(folder, "train", source)
-    with pytest.raises(UserError, match=r"t10k-labels-idx1-ubyte\.gz of tiny"):
-        read_digits(folder, "test", source)
-
-
 @pytest.mark.parametrize("damage", ["cut", "other", "no gzip", "flipped"])
 def test_a_damaged_file_is_refused(tiny, damage):
     source, folder, values = tiny

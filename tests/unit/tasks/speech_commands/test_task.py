@@ -16,18 +16,8 @@ from zetadp.tasks.roc import macro_area
 from zetadp.tasks.speech_commands import SpeechCommands
 from zetadp.tasks.speech_commands import encoder as encoder_module
 from zetadp.tasks.speech_commands.clips import WORDS
-from zetadp.tasks.speech_commands.encoder import BANDS, WordEncoder, WordEncoderSettings, _mel_bands, log_mel
+from zetadp.tasks.speech_commands.encoder import WordEncoder, WordEncoderSettings, log_mel
 from zetadp.tasks.speech_commands.simulated import simulated_words
-
-
-def test_mel_bands_cover_every_frequency_and_loudness_drops_out():
-    bands = _mel_bands()
-    assert bands.shape == (129, BANDS)
-    assert (bands.sum(axis=0) > 0).all()
-    assert (bands[2:124].sum(axis=1) > 0).all()
-    waves, _ = simulated_words(4, 0)
-    quieter = (waves // 2).astype(np.int16)
-    assert torch.allclose(log_mel(waves), log_mel(quieter), atol=0.2)
 
 
 def test_a_public_head_has_the_scores_of_the_networks_own_but_for_a_positive_factor_of_each_clip(monkeypatch):
@@ -50,10 +40,6 @@ def test_a_public_head_has_the_scores_of_the_networks_own_but_for_a_positive_fac
     assert (factors < 3).all()
     with pytest.raises(UserError, match="all 7 components to start publicly, found 3"):
         encoder.start(NetworkSettings("head", domain="features", start="public", components=3))
-
-
-CPU = torch.device("cpu")
-COUNT = 24
 
 
 def predictions(unit: str, speakers: int = 12, each: int = 10) -> tuple[pd.DataFrame, torch.Tensor, torch.Tensor]:
