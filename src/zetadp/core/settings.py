@@ -148,7 +148,7 @@ class TrainingSettings:
     estimator: Annotated[str, OneOf((DESCENT, *AT_ONCE))] = DESCENT
     feature_norm: Positive = 0.8
     mixing: MixingSettings | None = None
-    release: Annotated[str, OneOf(tuple(KINDS))] = GAUSSIAN
+    release: Annotated[str, OneOf(tuple(law for law, kind in KINDS.items() if kind.of_one_node))] = GAUSSIAN
 
     @classmethod
     def from_section(cls, section: Mapping[str, Any], *, rounds: int, noise: str) -> TrainingSettings:

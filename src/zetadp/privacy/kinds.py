@@ -49,6 +49,8 @@ class Kind(ABC):
     gaussian
         Whether the noise is Gaussian. Only then is there an exact sampler, is the law of an average over nodes known,
         and does dp-accounting compose the releases as they are.
+    of_one_node
+        Whether a node can release it by itself, so that a training may choose it.
     sampling_probability
         Probability that a unit is drawn, above zero.
     units
@@ -57,13 +59,13 @@ class Kind(ABC):
 
     law: ClassVar[str]
     gaussian: ClassVar[bool] = False
+    of_one_node: ClassVar[bool] = True
     sampling_probability: float
     units: int = 1
 
     @classmethod
-    @abstractmethod
-    def hiding(cls, noisy_sum: NoisySum, dimension: int) -> Self:
-        """Return the kind that hides as much as a noisy sum, or more.
+    def hiding(cls, noisy_sum: NoisySum, dimension: int) -> Kind:
+        """Return the kind that hides as much as a noisy sum, or more; by default the noisy sum itself.
 
         Parameters
         ----------
@@ -72,6 +74,7 @@ class Kind(ABC):
         dimension
             Real numbers in a release.
         """
+        return noisy_sum
 
     @property
     @abstractmethod
@@ -171,39 +174,10 @@ class Kind(ABC):
         return {"law": self.law, **self.values()}
 
 
-@dataclass(frozen=True)
-class NoisySum(Kind):
-    """A sum of clipped contributions with Gaussian noise in every real coordinate.
+class GaussianSum(Kind):
+    """A sum with Gaussian noise in every real coordinate, whose privacy its noise multiplier decides."""
 
-    Attributes
-    ----------
-    sampling_probability
-        Probability that a unit is drawn, in [`SMALLEST_PROBABILITY`, 1]. One is full participation.
-    noise_multiplier
-        Standard deviation of the noise in each part, in units of the clipping norm: in the range `NOISE`, or zero for
-        no noise and no guarantee.
-    units
-        Units of one person, each drawn independently.
-    """
-
-    law: ClassVar[str] = "gaussian"
     gaussian: ClassVar[bool] = True
-
-    sampling_probability: float
-    noise_multiplier: float = 0.0
-    units: int = 1
-
-    def __post_init__(self) -> None:
-        """Refuse values for which no figure can be computed."""
-        check_probability(self.sampling_probability)
-        check_noise(self.noise_multiplier)
-        if not 1 <= self.units <= MOST_UNITS:
-            raise UserError(f"Expected from 1 to {MOST_UNITS:,} units of one person, found {self.units}.")
-
-    @classmethod
-    def hiding(cls, noisy_sum: NoisySum, dimension: int) -> NoisySum:
-        """Return the noisy sum itself."""
-        return noisy_sum
 
     @property
     def order(self) -> tuple[float, ...]:
@@ -268,9 +242,43 @@ class NoisySum(Kind):
             return self.dp_event()
         return gaussian_event(any_drawn(self.sampling_probability, self.units), self.noise_multiplier / self.units)
 
-    def of_person(self, units: int) -> NoisySum:
+    def of_person(self, units: int) -> Self:
         """Return the sums for a person with `units` times as many units."""
-        return replace(self, units=self.units * units)
+        return replace(self, units=self.units * units)  # type: ignore[type-var]
+
+    def values(self) -> dict[str, float]:
+        """Return the numbers that define the kind. One unit is not mentioned."""
+        found = super().values()
+        return found if self.units > 1 else {key: value for key, value in found.items() if key != "units"}
+
+
+@dataclass(frozen=True)
+class NoisySum(GaussianSum):
+    """A sum of clipped contributions with Gaussian noise in every real coordinate.
+
+    Attributes
+    ----------
+    sampling_probability
+        Probability that a unit is drawn, in [`SMALLEST_PROBABILITY`, 1]. One is full participation.
+    noise_multiplier
+        Standard deviation of the noise in each part, in units of the clipping norm: in the range `NOISE`, or zero for
+        no noise and no guarantee.
+    units
+        Units of one person, each drawn independently.
+    """
+
+    law: ClassVar[str] = "gaussian"
+
+    sampling_probability: float
+    noise_multiplier: float = 0.0
+    units: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse values for which no figure can be computed."""
+        check_probability(self.sampling_probability)
+        check_noise(self.noise_multiplier)
+        if not 1 <= self.units <= MOST_UNITS:
+            raise UserError(f"Expected from 1 to {MOST_UNITS:,} units of one person, found {self.units}.")
 
     def covering(self, other: NoisySum) -> NoisySum:
         """Return the sum with the larger sampling probability, the smaller noise and more units."""
@@ -289,11 +297,6 @@ class NoisySum(Kind):
         from zetadp.privacy.seeded_noise import noisy_mean
 
         return noisy_mean(clipped_sum, self.noise_multiplier * clip, expected, generator)
-
-    def values(self) -> dict[str, float]:
-        """Return the numbers that define the kind. One unit is not mentioned."""
-        found = super().values()
-        return found if self.units > 1 else {key: value for key, value in found.items() if key != "units"}
 
 
 def check_probability(probability: float) -> None:

@@ -36,13 +36,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from zetadp.base.validation import UserError, whole
-from zetadp.privacy.kinds import Kind, NoisySum
+from zetadp.privacy.kinds import GaussianSum, Kind, NoisySum
 from zetadp.privacy.threat import LEAST_SHARES
 
 if TYPE_CHECKING:
     import numpy as np
-    from dp_accounting.dp_event import DpEvent
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
     from torch import Tensor
 
 LEAST_STEPS = 1 << 10
@@ -50,7 +48,7 @@ LEAST_STEPS = 1 << 10
 
 
 @dataclass(frozen=True)
-class MaskedSum(Kind):
+class MaskedSum(GaussianSum):
     """One node's part of a sum of which nobody sees the single parts.
 
     Attributes
@@ -66,7 +64,7 @@ class MaskedSum(Kind):
     """
 
     law: ClassVar[str] = "masked sum"
-    gaussian: ClassVar[bool] = True
+    of_one_node: ClassVar[bool] = False
 
     sampling_probability: float
     share: float
@@ -78,21 +76,12 @@ class MaskedSum(Kind):
         whole(LEAST_SHARES, 10**6, shares=self.shares)
         if not self.share > 0:
             raise UserError(f"Expected noise in a masked sum, found a share of {self.share}.")
-        self.with_shares(1)
-        self.seen()
+        for shares in (1, self.shares):
+            self.with_shares(shares)
 
     def with_shares(self, shares: int) -> NoisySum:
         """Return the sum as somebody sees it who faces the noise of so many nodes; with one, it is a single message."""
         return NoisySum(self.sampling_probability, self.share * math.sqrt(shares), self.units)
-
-    def seen(self) -> NoisySum:
-        """Return the sum as the server sees it, with the noise of the nodes that are relied on."""
-        return self.with_shares(self.shares)
-
-    @classmethod
-    def hiding(cls, noisy_sum: NoisySum, dimension: int) -> MaskedSum:
-        """Refuse: how many shares there are does not follow from a noisy sum."""
-        raise UserError("Expected a release of one node's own message, found masked sums, which need several nodes.")
 
     @property
     def noise_multiplier(self) -> float:
@@ -102,42 +91,7 @@ class MaskedSum(Kind):
     @property
     def order(self) -> tuple[float, ...]:
         """Sampling probability, noise, units and shares."""
-        return *self.seen().order, self.shares
-
-    @property
-    def loss_variance(self) -> float:
-        """Rough variance of the privacy loss of the sum."""
-        return self.seen().loss_variance
-
-    @property
-    def largest_loss(self) -> float:
-        """Rough largest privacy loss of the sum."""
-        return self.seen().largest_loss
-
-    @property
-    def left_out(self) -> float:
-        """Probability that a round draws more units of the person than `losses` considers."""
-        return self.seen().left_out
-
-    def squared_mu(self, count: int) -> float | None:
-        """Return the exact mu squared where every unit takes part in every sum, else None."""
-        return self.seen().squared_mu(count)
-
-    def losses(self, interval: float) -> PrivacyLossDistribution:
-        """Return the distributions of the privacy loss of the sum, as `Kind.losses` says."""
-        return self.seen().losses(interval)
-
-    def dp_event(self) -> DpEvent:
-        """Return the sum as an event of dp-accounting."""
-        return self.seen().dp_event()
-
-    def renyi_event(self) -> DpEvent:
-        """Return the event of the sum whose Renyi divergences are known."""
-        return self.seen().renyi_event()
-
-    def of_person(self, units: int) -> MaskedSum:
-        """Return the sums for a person with `units` times as many units."""
-        return replace(self, units=self.units * units)
+        return *super().order, self.shares
 
     def covering(self, other: MaskedSum) -> MaskedSum:
         """Return the sum with the larger sampling probability, the smaller share, fewer shares and more units."""
@@ -155,11 +109,6 @@ class MaskedSum(Kind):
     def sample(self, clipped_sum: Tensor, clip: float, expected: float, generator: np.random.Generator) -> Tensor:
         """Refuse: a node's part of a sum is made of integers on a grid, and divided after it was summed."""
         raise UserError("Expected a release that is a mean of its own, found one node's part of a masked sum.")
-
-    def values(self) -> dict[str, float]:
-        """Return the numbers that define the kind. One unit is not mentioned."""
-        found = super().values()
-        return found if self.units > 1 else {key: value for key, value in found.items() if key != "units"}
 
 
 def part_of_sum(kind: Kind, shares: int) -> Kind:

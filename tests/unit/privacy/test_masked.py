@@ -206,3 +206,10 @@ def test_limits_that_a_masked_sum_would_exceed_say_which_figure_they_bind(tmp_pa
     local = replace(plan, threat="local", sums=None)
     with pytest.raises(CapError, match=r"to \S+ at delta 0.001\. The cap is 1\."):
         Cap(1.0, DELTA).check_plan(tmp_path / "run.jsonl", local.header())
+
+
+def test_a_training_cannot_choose_the_kind_of_which_several_nodes_make_one_release():
+    with pytest.raises(
+        ValueError, match="Expected release to be one of gaussian, von_mises_fisher, found 'masked sum'"
+    ):
+        TrainingSettings(ROUNDS, release=MaskedSum.law)
