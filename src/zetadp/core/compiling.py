@@ -12,16 +12,16 @@ from torch import Tensor
 from torch.func import functional_call
 
 from zetadp.core.records import Node
-from zetadp.core.round import Phase, draws_must_not_show
+from zetadp.core.round import CHEAP, Phase, draws_must_not_show
 from zetadp.nn.normalisation import ComplexGroupNorm
 from zetadp.nn.stacked import compiled_operations
 from zetadp.privacy.contributions import knows_units
 
 logger = logging.getLogger(__name__)
 
-LONG = 1200.0
-"""Seconds of gradients in a run from which ``auto`` tries: compiling takes some 15 s for each size of image, of which
-a network has two to four, and saves 4 % of a large pass (docs/performance.md)."""
+LONG = 600.0
+"""Seconds of gradients in a run from which ``auto`` tries: compiling a network takes 15 to 25 s, and saves 4 % of a
+large pass or more of a small one (docs/performance.md)."""
 AGREEING = 1e-4
 """Largest relative difference between compiled gradients and others, which rounding explains."""
 
@@ -42,13 +42,12 @@ def is_compiled(wish: str, phase: Phase, nodes: Sequence[Node], items: Tensor, r
     rounds
         Number of rounds.
     """
-    if wish == "never" or not _can_be_compiled(phase):
+    shape = _pass(phase, nodes)
+    if wish == "never" or shape is None or not _can_be_compiled(phase):
         return False
-    expected = math.fsum(node.mechanism.event.expected for node in nodes)
-    most = 1 if draws_must_not_show(nodes) else max(1, (phase.chunk or 1) // phase.items)
-    passes = max(1, math.ceil(expected / most))
-    count = max(1, round(expected / passes)) * phase.items
-    inputs = torch.randn(count, *items.shape[1:], dtype=items.dtype, generator=torch.Generator().manual_seed(0))
+    count, passes = shape
+    random = torch.Generator().manual_seed(0)
+    inputs = torch.randn(count * phase.items, *items.shape[1:], dtype=items.dtype, generator=random)
     plain, expected_gradient = _timed(phase, inputs)
     if wish == "auto" and plain * passes * rounds < LONG:
         return False
@@ -70,6 +69,19 @@ def is_compiled(wish: str, phase: Phase, nodes: Sequence[Node], items: Tensor, r
         "used" if chosen else "not used",
     )
     return chosen
+
+
+def _pass(phase: Phase, nodes: Sequence[Node]) -> tuple[int, float] | None:
+    """Return the units of a pass and the passes of a round; None if the units of passes vary with the draw."""
+    events = [node.mechanism.event for node in nodes]
+    units, chunk = sum(event.population for event in events), phase.chunk or 1
+    secret = draws_must_not_show(nodes)
+    if secret and chunk < CHEAP:
+        return 1, math.fsum(event.expected for event in events)
+    if not secret and any(event.expected != event.population for event in events):
+        return None
+    passes = math.ceil(units / max(1, chunk // phase.items))
+    return math.ceil(units / passes), passes
 
 
 def _can_be_compiled(phase: Phase) -> bool:

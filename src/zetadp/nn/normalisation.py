@@ -75,8 +75,6 @@ class ComplexGroupNorm(nn.Module):
         if compiled():
             # Copies, because PyTorch cannot compile what are views of complex weights.
             parts = [part.clone() for part in _scale_and_shift(self, len(x))]
-            for each in (x, *parts):
-                torch._dynamo.maybe_mark_dynamic(each, 0)  # one program serves any number of images
             return _compiled_norm()(x, self.groups, self.epsilon, parts)
         scale, shift = (torch.view_as_real(per_image(p, len(x), 1)) for p in (self.scale, self.shift))
         out: Tensor = _Whitened.apply(x, scale, shift, self.groups, self.epsilon)[0]  # type: ignore[no-untyped-call]
@@ -112,10 +110,10 @@ def plain_norm(x: Tensor, groups: int, epsilon: float, parts: Sequence[Tensor]) 
 
 @cache
 def _compiled_norm() -> Callable[..., Tensor]:
-    """Return `plain_norm`, which PyTorch compiles once for each size of images."""
+    """Return `plain_norm`, which PyTorch compiles once for each shape: one program for all takes twice the time."""
     torch._dynamo.config.recompile_limit = 64
     torch._inductor.config.compile_threads = 1  # no helper processes
-    compiled: Callable[..., Tensor] = torch.compile(plain_norm)
+    compiled: Callable[..., Tensor] = torch.compile(plain_norm, dynamic=False)
     return compiled
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from zetadp.base.device import to_device
 from zetadp.privacy.contributions import Contribution, Contributors
 from zetadp.privacy.factored import Factored
-from zetadp.privacy.grid import Grid, sum_groups, to_grid
+from zetadp.privacy.grid import BLOCK, Grid, to_grid
 
 logger = logging.getLogger(__name__)
 
@@ -182,14 +182,18 @@ def clipped_sums(
             _add_clipped(sums, sizes, rows, factors, node_of[part])
         else:
             written = cast("list[Tensor]", rows)  # no part is factored here
-            values = torch.cat([row * factors[:, None] for row in written], dim=1)
-            if grid is not None:
-                values, within = to_grid(values, grid)
-                counted += (~within & finite).sum()
-            if drawn.members is None:
-                sums += sum_groups(values, groups[part], drawn.count)
-            else:
-                _add_members(sums, values, groups, drawn.members, start)
+            # A few patients at a time, so that what becomes of their numbers stays in cache.
+            at_once = max(1, BLOCK // sums.shape[1])
+            for first in range(0, len(factors), at_once):
+                few = slice(first, first + at_once)
+                values = torch.cat([row[few] * factors[few, None] for row in written], dim=1)
+                if grid is not None:
+                    values, within = to_grid(values, grid)
+                    counted += (~within & finite[few]).sum()
+                if drawn.members is None:
+                    sums.index_add_(0, groups[part][few], values)  # integers: exact in any order
+                else:
+                    _add_members(sums, values, groups, drawn.members, start + first)
         start += patients_at_once
     return ClippedSums(sums=sums, not_finite=counted)
 

@@ -157,10 +157,14 @@ def _truncated(rows: Tensor, grid: Grid) -> Tensor:
     steps.nan_to_num_(nan=beyond).clamp_(-beyond, beyond)
     values = steps.long()
     if math.frexp(grid.bound)[0] != 0.5:
-        reached = (values == steps).logical_and_(steps.abs() < beyond)
         if rows.device.type == "cpu":
-            values[reached] -= _rounded_up(rows[reached], grid)
+            # Whole quotients are few, unless they are zeros.
+            places = (steps.frac() == 0).nonzero(as_tuple=True)
+            inside = steps[places].abs() < beyond
+            places = tuple(place[inside] for place in places)
+            values[places] -= _rounded_up(rows[places], grid)
         else:
+            reached = (values == steps).logical_and_(steps.abs() < beyond)
             values -= _rounded_up_there(rows, reached, grid)
     return values
 
@@ -209,22 +213,6 @@ def norms_within(values: Tensor, grid: Grid) -> Tensor:
     limit_high, limit_low = divmod(4**grid.bits, 2**HALF)
     within: Tensor = (high < limit_high) | ((high == limit_high) & (low <= limit_low))
     return within
-
-
-def sum_groups(values: Tensor, groups: Tensor, count: int) -> Tensor:
-    """Return the sum of the rows of each group (node), exact in any order: int64 of shape (group, dimension).
-
-    Parameters
-    ----------
-    values
-        int64 tensor of shape (patient, dimension).
-    groups
-        Group of each patient, shape (patient,).
-    count
-        Number of groups.
-    """
-    sums = torch.zeros(count, values.shape[1], dtype=torch.int64, device=values.device)
-    return sums.index_add_(0, groups, values)
 
 
 def from_grid(total: Tensor, grid: Grid, divisor: float) -> Tensor:

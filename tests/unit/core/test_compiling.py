@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -52,6 +53,11 @@ class Compiler:
         return (self.seconds, torch.ones(3) * self.factor) if compiled() else (1.0, torch.ones(3))
 
 
+def node(expected=6.0, *, repeatable=True):
+    event = SimpleNamespace(expected=expected, population=6)
+    return SimpleNamespace(mechanism=SimpleNamespace(event=event, repeatable=repeatable))
+
+
 CASES = {
     "never": ("never", Compiler(), TINY, False, 0),
     "a short run": ("auto", Compiler(), TINY, False, 0),
@@ -61,6 +67,8 @@ CASES = {
     "no compiler": ("always", Compiler(missing=True), TINY, False, 1),
     "other gradients": ("always", Compiler(factor=1.01), TINY, False, 1),
     "nothing to compile": ("always", Compiler(), NETWORKS["dense complex"], False, 0),
+    "passes of varying size": ("always, sampled", Compiler(), TINY, False, 0),
+    "one patient a pass": ("always, secret", Compiler(), TINY, True, 1),
 }
 
 
@@ -71,6 +79,7 @@ def test_a_step_is_compiled_where_it_was_asked_for_works_and_pays(what, monkeypa
     monkeypatch.setattr(compiling, "_timed", compiler.timed)
     rounds = int(compiling.LONG) * (2 if "long" in wish else 0)
     phase = replace(Phase.of(network(settings), 4), chunk=64)
-    assert is_compiled(wish.removesuffix(", long"), phase, [], IMAGES.flatten(0, 1), rounds) is expected
+    of = node(6.0 if "sampled" not in wish and "secret" not in wish else 2.0, repeatable="secret" not in wish)
+    assert is_compiled(wish.partition(",")[0], phase, [of], IMAGES.flatten(0, 1), rounds) is expected
     assert compiler.asked == asked
     assert len([line for line in caplog.messages if "no" in line and "compiler" in line.lower()]) == compiler.missing
