@@ -31,7 +31,7 @@ LARGE = 1e3
 """Largest number of a replaced unit, in units of the largest number of the batch."""
 AGREEING = 1e-3
 """Largest relative difference between gradients by rules and ordinary ones, which rounding explains."""
-APART = "Expected units that do not change each other's gradients"
+APART = "model: Expected units that do not change each other's gradients"
 REMEDY = "Use layers that treat each item by itself, such as group normalisation (zetadp.nn)."
 
 Compute = Callable[[Sequence[Tensor]], Sequence[Tensor]]
@@ -165,9 +165,9 @@ def check_independence(
     for name, before in stored.items():
         if not same([before], [twin.state_dict()[name]]):
             raise UserError(
-                f"Expected a network that stores nothing about the items, found one that changes {name!r}, which would "
-                f"be released without noise. {REMEDY} Statistics of public data are kept if the layer is in evaluation "
-                "mode (layer.eval())."
+                f"model: Expected a network that stores nothing about the items, found one that changes {name!r}, "
+                f"which would be released without noise. {REMEDY} Statistics of public data are kept if the layer is "
+                "in evaluation mode (layer.eval())."
             )
     if shown is not None:
         raise UserError(_where(twin, shown, items, evaluated))
@@ -204,10 +204,10 @@ def first_mixture(
     expected = compute(batch)
     if not same(expected, compute(batch)):
         raise UserError(
-            "Expected the same results for the same items, found others in a second evaluation. Leave out random draws "
-            "of the network and of the loss, and whatever they remember of earlier items. Dropout has draws for each "
-            "unit by itself as a layer torch.nn.Dropout, Dropout1d, Dropout2d or Dropout3d; that of attention and of "
-            "recurrent layers has not: set it to 0."
+            "model: Expected the same results for the same items, found others in a second evaluation. Leave out "
+            "random draws of the network and of the loss, and whatever they remember of earlier items. Dropout has "
+            "draws for each unit by itself as a layer torch.nn.Dropout, Dropout1d, Dropout2d or Dropout3d; that of "
+            "attention and of recurrent layers has not: set it to 0."
         )
     random = torch.Generator().manual_seed(0)
     for replaced, large in _choices(lanes):
@@ -295,7 +295,7 @@ def _where(
         if not same(found[:half], found[half:]):
             whose = f"layer {name!r} ({type(twin.get_submodule(name)).__name__})" if name else "network"
             return f"{APART}, found a {whose} that mixes units. {REMEDY}"
-    return f"{APART}, found a loss that mixes units of a batch. Let a loss depend on its own item alone."
+    return "loss: Expected losses of single items, found a loss that mixes units. Let it depend on its own item alone."
 
 
 PRECISE = (torch.float32, torch.complex64)
@@ -326,9 +326,11 @@ def check_own(model: nn.Module, plan: Plan) -> None:
         if isinstance(module, _DropoutNd) and not isinstance(module, LAYERS) and module.p > 0 and module.training:
             kind = type(module).__name__
             raise UserError(
-                f"Expected layers whose draws are each unit's own, found {kind} as {name!r}. Use torch.nn.Dropout, or "
-                "set p to 0."
+                f"model: Expected layers whose draws are each unit's own, found {kind} as {name!r}. Use "
+                "torch.nn.Dropout, or set p to 0."
             )
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.dtype not in PRECISE:
-            raise UserError(f"Expected parameters of type float32 or complex64, found {parameter.dtype} as {name!r}.")
+            raise UserError(
+                f"model: Expected parameters of type float32 or complex64, found {parameter.dtype} as {name!r}."
+            )

@@ -57,7 +57,10 @@ class Recipe:
             another model, if an option is not a plain value, or if the schedule cannot be tabulated.
         """
         if getattr(torch.optim, type(optimiser).__name__, None) is not type(optimiser):
-            raise UserError(f"optimiser: Expected an optimiser of torch.optim, found {type(optimiser).__qualname__}.")
+            raise UserError(
+                f"optimiser: Expected an optimiser of torch.optim, found {type(optimiser).__qualname__}. Make one: "
+                "torch.optim.SGD(model.parameters(), lr=0.05)."
+            )
         if isinstance(optimiser, torch.optim.LBFGS):
             raise UserError(
                 "optimiser: Expected an optimiser that takes one gradient a step, found LBFGS, which asks for more. "
@@ -87,7 +90,7 @@ class Recipe:
         schedule: tuple[dict[str, list[Any]], ...] = ()
         plateau: dict[str, Any] = {}
         if scheduler is not None and getattr(scheduler, "optimizer", None) is not optimiser:
-            raise UserError("scheduler: Expected one that was made for the optimiser given, found another.")
+            raise UserError("scheduler: Expected one that was made for the optimiser given, found another. Give both.")
         if type(scheduler) is ReduceLROnPlateau:
             plateau = {name: _plain(getattr(scheduler, name), name) for name in PLATEAU}
         elif scheduler is not None:

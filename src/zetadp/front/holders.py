@@ -45,22 +45,22 @@ class Holders:
                 other = whose.setdefault(one, name)
                 if other != name:
                     raise UserError(
-                        f"hospitals: Expected each patient at one hospital, found {one!r} at {other} and {name}. If "
-                        "these are two persons, give them two ids; if one, leave the records out at one hospital."
+                        f"hospitals: Expected each patient at one hospital, found {one!r} at {other} and {name}. Give "
+                        "two persons two ids. Leave the records of one person out at one hospital, or give each "
+                        "hospital a run of its own: their account adds up what the patient spends."
                     )
         return cls(held)
 
     def sizes(self, population: object) -> dict[str, int]:
         """Return the declared number of patients of every holder; refuse data that do not match."""
         sizes: dict[str, Any] = dict(population) if isinstance(population, Mapping) else {HERE: population}
+        if set(sizes) != set(self.records):
+            raise UserError(
+                f"population: Expected a number or, with hospitals, a dict of one for each, found {population!r:.60}."
+            )
         for size in sizes.values():
             if not isinstance(size, Integral) or isinstance(size, bool):
                 raise UserError(f"population: Expected a whole number of patients, found {size!r}.")
-        if set(sizes) != set(self.records):
-            raise UserError(
-                f"population: Expected a number for each of {', '.join(self.records)}, found {', '.join(sizes)}. With "
-                "hospitals, population is a dict."
-            )
         for name, own in self.records.items():
             if sizes[name] != own.units:
                 place = "" if name == HERE else f" at {name}"

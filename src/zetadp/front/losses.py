@@ -185,7 +185,9 @@ def _classification(outputs: Tensor, labels: Tensor) -> Classification:
             "labels.long() for classes, or loss=torch.nn.MSELoss(reduction='none') for regression."
         )
     if labels.ndim != 1:
-        raise UserError(f"labels: Expected one class for each item, found shape {tuple(labels.shape)}.")
+        raise UserError(
+            f"labels: Expected one class for each item, found shape {tuple(labels.shape)}. Use labels.argmax(1)."
+        )
     found = Classification(outputs.shape[1])
     try:
         found.check(labels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any, Self
 
@@ -73,9 +73,9 @@ class Records:
         *,
         patients: Iterable[Hashable] | None = None,
     ) -> None:
-        if not isinstance(patients, Iterable):
+        if not isinstance(patients, Iterable) or isinstance(patients, Mapping):
             raise UserError(
-                f"patients: Expected the id of each item's patient, found {patients!r}. Give patients=ids, where "
+                f"patients: Expected the id of each item's patient, found {patients!r:.60}. Give patients=ids, where "
                 "ids[i] is the patient of item i."
             )
         try:
@@ -83,7 +83,7 @@ class Records:
             if labels is None:
                 labels = _labels_within(items)
         except (RuntimeError, TypeError, ValueError, IndexError, KeyError, OSError) as error:
-            raise UserError(f"items: {NEEDED} Reading them failed: {type(error).__name__}: {error}.") from error
+            raise UserError(f"items: {NEEDED} Reading them failed: {_short(error)}") from error
         before, after = (str(kind).removeprefix("torch.") for kind in (getattr(items, "dtype", ""), source.dtype))
         if before not in ("", after):
             logger.warning("items: converted from %s to %s", before, after)
@@ -105,7 +105,7 @@ class Records:
         try:
             self.digest = self._checked()
         except (RuntimeError, TypeError, ValueError, IndexError, KeyError, OSError) as error:
-            raise UserError(f"items: {NEEDED} Reading them failed: {type(error).__name__}: {error}.") from error
+            raise UserError(f"items: {NEEDED} Reading them failed: {_short(error)}") from error
 
     @property
     def units(self) -> int:
@@ -319,12 +319,18 @@ def _tensor(values: Any, name: str) -> Tensor:  # noqa: ANN401
             return torch.stack(list(values))
         found = torch.as_tensor(values if isinstance(values, Tensor) else np.asarray(values))
     except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+        remedy = " Number the names of classes: np.unique(names, return_inverse=True)[1]." if name == "labels" else ""
         raise UserError(
-            f"{name}: Expected a tensor or an array of numbers, found {type(values).__name__}: {error}."
+            f"{name}: Expected a tensor or an array of numbers, found {type(values).__name__}: {_short(error)}{remedy}"
         ) from error
     if found.ndim == 0:
         raise UserError(f"{name}: Expected one for each item, found a single number.")
     return found
+
+
+def _short(error: Exception) -> str:
+    """Return the first sentence of an error, which may be pages long."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0].partition('. ')[0].rstrip('.')[:150]}."
 
 
 def _usable(items: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import h5py
 import numpy as np
 import pytest
@@ -127,6 +129,9 @@ WRONG = {
     "two owners": ({"patients": [*IDS[:5], {"a", "b"}]}, "patients"),
     "positions": ({"patients": [range(3), range(3, 6)]}, "patients"),
     "a mask": ({"patients": [True, False] * 3}, "patients"),
+    "positions of patients": ({"patients": {"a": [0, 1]}}, "patients"),
+    "names of classes": ({"labels": list("ababab")}, "labels"),
+    "sparse": ({"items": torch.eye(6).to_sparse()}, "items"),
     "one text": ({"patients": "abcdef"}, "patients"),
     "NaN": ({"items": with_nan()}, "items"),
     "labels of NaN": ({"labels": [0.5, float("nan"), 1, 1, 1, 1]}, "labels"),
@@ -141,8 +146,10 @@ WRONG = {
 def test_a_mistake_is_refused_by_the_arguments_name(what):
     changed, name = WRONG[what]
     given = {"items": ITEMS, "labels": LABELS, "patients": IDS} | changed
-    with pytest.raises(UserError, match=name):
+    with pytest.raises(UserError, match=rf"^(Records: .*{name}|{name}: ).*") as refused:
         Records(given["items"], given["labels"], patients=given["patients"])
+    assert re.search(r"Expected .*found|Expected .*failed", str(refused.value))
+    assert len(str(refused.value)) < 500
 
 
 def test_the_message_on_a_bad_item_names_item_and_patient():

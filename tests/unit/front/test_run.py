@@ -423,15 +423,56 @@ def test_dropout_draws_by_unit_repeats_with_a_seed_and_is_off_in_evaluation(tmp_
     assert run(tmp_path, "noisy", model=model).train().statement.guarantee == "holds"
 
 
-def test_batch_normalisation_is_frozen_in_evaluation_mode_and_refused_in_training(tmp_path):
+def test_frozen_weights_and_batch_normalisation_in_evaluation_mode_stay_as_they_are(tmp_path):
     model = torch.nn.Sequential(Network(4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))
     with pytest.raises(UserError, match=r"'1\.running_mean'.*eval\(\)"):
         run(tmp_path, "refused", model=model).train()
     model[1].eval()
-    before = model[1].running_mean.clone()
+    model[0].requires_grad_(requires_grad=False)
+    before = copy.deepcopy(model)
     trained = run(tmp_path, model=model).train()
-    assert torch.equal(trained.model[1].running_mean, before)
+    for frozen in ("1.running_mean", "0.layer.weight", "0.layer.bias"):
+        assert torch.equal(trained.model.state_dict()[frozen], before.state_dict()[frozen])
     assert not torch.equal(trained.model[1].weight, model[1].weight)
+
+
+class Halved:
+    """A task of the user's own: half the cross-entropy, and the share of losses above a half."""
+
+    metric = "large_losses"
+
+    def losses(self, outputs, targets):
+        return 0.5 * torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+    def scores(self, outputs, targets):
+        return self.losses(outputs, targets)
+
+    def measure(self, outputs, targets):
+        return {"loss": self.losses(outputs, targets).cpu().numpy()}
+
+    def summarise(self, predictions):
+        large = float((predictions["loss"] > 0.5).mean())
+        return {"metric": self.metric, "patients": predictions["patient"].nunique(), self.metric: large}
+
+
+LOSSES = {
+    "weighted classes": {"loss": torch.nn.CrossEntropyLoss(torch.tensor([1.0, 2, 3]), reduction="none")},
+    "complex targets": {
+        "loss": lambda outputs, targets: (outputs - targets).abs().square(),
+        "data": records(labels=ITEMS[:, :3]),
+    },
+    "a task": {"task": Halved()},
+}
+
+
+@pytest.mark.parametrize("what", LOSSES)
+def test_a_loss_or_task_of_ones_own_is_what_is_trained_and_measured(tmp_path, what):
+    model, rounds = Network(), {"epsilon": math.inf, "seed": 0, "rounds": 25, "per_round": PATIENTS}
+    train, test = LOSSES[what].get("data", records()).split(test=10)
+    prepared = run(tmp_path, model=model, **rounds | LOSSES[what] | {"data": train, "population": 30, "per_round": 30})
+    before = prepared.evaluate(test)
+    assert prepared.train().evaluate(test).value < before.value
+    assert str(before).startswith("large_losses" if what == "a task" else "mean_loss")
 
 
 def of_hospitals(share=20):
@@ -454,8 +495,12 @@ def test_hospitals_each_add_noise_and_draw_at_one_rate(tmp_path):
 def test_one_id_at_two_hospitals_is_refused(tmp_path):
     both = of_hospitals()
     both["south"] = Records(ITEMS[:3], LABELS[:3], patients=IDS[:3])
-    with pytest.raises(UserError, match=r"hospitals: .*north and south"):
+    with pytest.raises(UserError, match=r"hospitals: .*north and south.*a run of its own"):
         run(tmp_path, hospitals=both, population={"north": 20, "south": 1})
+    for name, size in (("north", 20), ("south", 1)):
+        own = run(tmp_path, name, data=both[name], population=size, per_round=size)
+        assert own.promise.runs_before == (name == "south")  # what the message says: their account adds up
+        own.train()
 
 
 def test_a_saved_model_is_loaded_and_held_out_patients_are_others(tmp_path):
@@ -582,8 +627,13 @@ WRONG = {
     "float labels": ({"data": records(labels=LABELS.float())}, "labels"),
     "reduced loss": ({"loss": torch.nn.CrossEntropyLoss()}, "loss"),
     "population": ({"population": 41}, "population"),
+    "population of a dict": ({"population": {"north": 40}}, "population"),
+    "one number for two hospitals": ({"hospitals": of_hospitals()}, "population"),
+    "an optimiser's class": ({"optimiser": torch.optim.SGD}, "optimiser"),
+    "classes one by one": ({"data": records(labels=torch.nn.functional.one_hot(LABELS))}, "labels"),
+    "batch normalisation": ({"model": torch.nn.Sequential(Network(4), torch.nn.BatchNorm1d(4))}, "model"),
+    "a loss of the batch": ({"loss": lambda outputs, _: outputs[:, 0] / outputs.max()}, "loss"),
     "nameless hospitals": ({"hospitals": [1]}, "hospitals"),
-    "hospitals' sizes": ({"population": {"north": 40}}, "population"),
     "delta": ({"delta": 0.1}, "delta"),
     "per_round": ({"per_round": 41}, "per_round"),
     "text for a number": ({"epsilon": "8"}, "epsilon"),
@@ -620,9 +670,14 @@ WRONG = {
 @pytest.mark.parametrize("what", WRONG)
 def test_what_does_not_fit_is_refused_by_name_and_nothing_is_written(tmp_path, what):
     changed, name = WRONG[what]
-    with pytest.raises(UserError, match=rf"^{name}: "):
+    with pytest.raises(UserError, match=rf"^{name}: (.|\n)*Expected .*found"):
         run(tmp_path, **changed)
     assert not (tmp_path / "run").exists()
+
+
+def test_data_that_do_not_match_are_refused_with_both_numbers(tmp_path):
+    with pytest.raises(UserError, match=rf"Expected 41 patients, .*found {PATIENTS}"):
+        run(tmp_path, population=41)
 
 
 def test_a_notebook_shows_a_small_table(tmp_path):
