@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import time
 from collections import Counter
 from pathlib import Path
@@ -16,7 +15,6 @@ from cluster.conftest import SLURM, ThroughSlurm, run, said_by, started
 from safetensors.torch import load_file
 
 from zetadp.core.checkpoint import Checkpoint
-from zetadp.privacy.ledger import read_ledger
 
 if TYPE_CHECKING:
     from checkouts import Checkout
@@ -93,27 +91,20 @@ def test_a_failing_job_is_reported_with_its_log(cluster: Slurm, copy: Checkout) 
     assert other.read_bytes() == kept
 
 
-@pytest.mark.parametrize("death", ["cancelled", "node lost"])
-def test_a_killed_training_goes_on_to_the_same_model(
-    cluster: Slurm, copy: Checkout, uninterrupted: Checkout, death: str
-) -> None:
+def test_a_killed_training_goes_on_to_the_same_model(cluster: Slurm, copy: Checkout, uninterrupted: Checkout) -> None:
+    """A lost node is Slurm's own: it starts the job again, which then does what it does here."""
     with started(copy, f"{RUN}/model.safetensors", *SLURM, *LONG, environment=cluster.environment) as process:
         while not rounds_kept(copy.root / CHECKPOINT):
             assert process.poll() is None, process.communicate()[0][-6000:]
             time.sleep(0.1)
         (number,) = cluster.known()
-        kill(cluster, number, death)
+        cluster.ask("scancel", number)
         said = said_by(process)
     assert said.code == 0, said.text[-6000:]
 
     trained = [number for number, kind in said.submitted().items() if kind == "training"]
-    if death == "cancelled":
-        # Snakemake submitted it again.
-        assert [cluster.jobs()[number]["JobState"] for number in trained] == ["CANCELLED", "COMPLETED"]
-    else:
-        # Slurm started it again itself, under the number that it had.
-        assert trained == [number]
-        assert cluster.jobs()[number]["JobState"] == "COMPLETED"
+    # Snakemake submitted it again.
+    assert [cluster.jobs()[number]["JobState"] for number in trained] == ["CANCELLED", "COMPLETED"]
     log = (copy.root / "logs/train_model/complex-central-eps-8-seed-0.log").read_text()
     resumed = re.search(r"continuing after round (\d+) of an interrupted run", log)
     assert 0 < int(resumed[1]) < 200
@@ -122,54 +113,9 @@ def test_a_killed_training_goes_on_to_the_same_model(
     pd.testing.assert_frame_equal(*[history.drop(columns="seconds") for history in histories])
 
 
-def test_a_killed_pack_is_made_again_as_a_whole_to_the_same_models(
-    cluster: Slurm, finished: Checkout, copy: Checkout
-) -> None:
-    """Which is why runs with noise that cannot be repeated are never packed: see the rule train_model."""
-    runs = [f"results/smoke/runs/linear/federated/eps-unclipped/seed-{seed}" for seed in (0, 1)]
-    for name in runs:
-        shutil.rmtree(copy.root / name)
-    # The sealed ledger is the last output; a finished job has removed its checkpoint too.
-    done = [(copy.root / name / "ledger.jsonl", checkpoint_of(copy.root, name)) for name in runs]
-    names = [f"{name}/model.safetensors" for name in runs]
-    with started(copy, *names, *SLURM, environment=cluster.environment) as process:
-        while not any(sealed.exists() and not checkpoint.exists() for sealed, checkpoint in done):
-            assert process.poll() is None, process.communicate()[0][-6000:]
-            time.sleep(0.1)
-        (number,) = cluster.known()
-        cluster.ask("scancel", number)
-        said = said_by(process)
-    assert said.code == 0, said.text[-6000:]
-    states = [cluster.jobs()[number]["JobState"] for number in said.submitted()]
-    assert states == ["CANCELLED", "COMPLETED"]
-    for name in names:
-        same_tensors(copy.root / name, finished.root / name)
-    # One training in the finished scenario, and two here for the run that had finished when its pack was killed.
-    trained = [len(read_ledger(path)) for path in sorted((copy.root / "ledgers").rglob("smoke-linear-*.jsonl"))]
-    assert max(trained) == 3
-
-
-def checkpoint_of(root: Path, run: str) -> Path:
-    network, arm, epsilon, seed = Path(run).parts[-4:]
-    return root / f"results/smoke/checkpoints/{network}-{arm}-{epsilon}-{seed}.safetensors"
-
-
 def rounds_kept(checkpoint: Path) -> int:
     """Return after which round a training would go on."""
     return Checkpoint.load(checkpoint, torch.device("cpu")).round if checkpoint.exists() else 0
-
-
-def kill(cluster: Slurm, number: str, death: str) -> None:
-    """End a running job as a scheduler does: by hand, or because its node is gone.
-
-    Slurm holds a job of a lost node back for two minutes, so that nothing of it runs any more when it starts again.
-    """
-    if death == "cancelled":
-        cluster.ask("scancel", number)
-        return
-    node = cluster.ask("sinfo", "--noheader", "--format=%N").strip()
-    cluster.ask("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
-    cluster.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
 
 def same_tensors(one: Path, other: Path) -> None:

@@ -6,18 +6,14 @@ how a disk is made full without a disk.
 
 from __future__ import annotations
 
-import ctypes
-import os
 import random
 import re
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
 from crash.reference import files_of
-from crash.stages import CHECKPOINT, LEDGER, PRETRAINING, SEALED, STAGES, call, call_as_job
+from crash.stages import CHECKPOINT, LEDGER, PRETRAINING, STAGES, call, call_as_job
 
 from zetadp.core.checkpoint import Checkpoint
 from zetadp.privacy.ledger import read_ledger
@@ -74,41 +70,6 @@ def test_all_that_training_writes_may_be_read_by_the_same_people(reference):
     modes = {name: (reference.root / name).stat().st_mode for name in reference.made["train_model"]}
     assert modes.pop("ledgers/tiny/secret") & 0o777 == 0o600  # but the secret by its owner alone
     assert len(set(modes.values())) == 1, modes
-
-
-def heed_permissions():
-    """Give up root's right to write in folders that are read-only; others do not have it."""
-    if os.geteuid() != 0:
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    override, version_3 = 1 << 1, 0x20080522  # CAP_DAC_OVERRIDE; _LINUX_CAPABILITY_VERSION_3
-    header, data = (ctypes.c_uint32 * 2)(version_3, 0), (ctypes.c_uint32 * 6)()
-    if libc.capget(header, data) or libc.capset(header, (ctypes.c_uint32 * 6)(data[0] & ~override, *data[1:])):
-        raise OSError(ctypes.get_errno(), "cannot give up root's rights")
-
-
-def job_that_heeds_permissions(script, job):
-    heed_permissions()
-    call_as_job(script, job)
-
-
-NO_READ_ONLY = pytest.mark.skipif(
-    sys.platform != "linux" and os.geteuid() == 0, reason="here root cannot give up its right to write everywhere"
-)
-
-
-@NO_READ_ONLY
-@pytest.mark.parametrize("folder", [str(Path(name).parent) for name in (LEDGER, CHECKPOINT, SEALED)])
-def test_training_names_the_folder_that_is_read_only_and_loses_nothing(zygote, reference, tmp_path, folder):
-    place = reference.prepare("train_model", tmp_path / "place")
-    (place / folder).mkdir(parents=True, exist_ok=True)
-    (place / folder).chmod(0o555)
-    try:
-        failed = zygote.run(job_that_heeds_permissions, job("train_model"), cwd=place)
-    finally:
-        (place / folder).chmod(0o755)
-    assert f" {folder}/" in check_one_message(failed)
-    check_goes_on(zygote, reference, "train_model", place)
 
 
 SAMPLE = 12

@@ -39,31 +39,6 @@ def shown_commands() -> list[list[str]]:
     return [shlex.split(command.replace("\n", " ")) for command in shown]
 
 
-def test_the_commands_that_are_shown_are_understood(capsys):
-    shown = shown_commands()
-    named = {command[2] for command in shown if command[1] == "federation"}
-    assert named == {
-        "demo",
-        "plan",
-        "show",
-        "certificates",
-        "kit",
-        "key",
-        "member",
-        "roster",
-        "approve",
-        "node",
-        "serve",
-    }
-    for name, *arguments in shown:
-        assert name == "zetadp"
-        with pytest.raises(SystemExit) as ended:  # help is shown where everything before it was understood
-            main([*arguments, "--help"])
-        assert ended.value.code == 0
-        options = {word for word in arguments if word.startswith("--")}
-        assert options <= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
-
-
 def test_plan_kit_and_approval_print_what_the_page_shows(tmp_path, monkeypatch, capsys):
     """The hash is that of the page's own configuration, and settings and service are those of the kit."""
     monkeypatch.chdir(tmp_path)

@@ -94,17 +94,6 @@ def test_a_node_that_dies_in_a_try_makes_it_void_and_takes_part_in_the_next(tmp_
     assert len(read_ledger(tmp_path / "server/ledger.jsonl")[-1].releases()) == 3 + 2 + 3
 
 
-def test_a_node_that_starts_anew_between_two_rounds_costs_no_try(tmp_path):
-    def die(request, reply):
-        if reply.name == "node-02" and reply.update and request.round == 0:
-            line.hospitals["node-02"] = make_hospital(PLAN, 1, tmp_path)
-        return reply
-
-    line = DirectLine(hospitals(PLAN, tmp_path), die)
-    coordinator(PLAN, line, tmp_path).run()
-    assert [releases(hospital) for hospital in line.hospitals.values()] == [[0, 1]] * 3
-
-
 def test_nothing_but_a_whole_try_enters_the_model(tmp_path):
     """With noise that is drawn again, the model of a training with void tries is that of their last sums alone."""
     sums = []
@@ -126,41 +115,6 @@ def test_nothing_but_a_whole_try_enters_the_model(tmp_path):
     for number, place in enumerate([(0, 1), (1, 0)]):
         receiver.step(parts.received(of_try[place][None]), number)
     assert torch.equal(flat(model), flat(parts.phase.model))
-
-
-def test_late_and_doubled_answers_change_nothing(tmp_path):
-    expected = flat(coordinator(PLAN, DirectLine(hospitals(PLAN, tmp_path / "a")), tmp_path / "a").run())
-    seen = []
-
-    def repeat(_, reply):
-        line.replies += [reply, *seen]
-        seen.append(reply)
-        return reply
-
-    line = DirectLine(hospitals(PLAN, tmp_path / "b"), repeat)
-    assert torch.equal(flat(coordinator(PLAN, line, tmp_path / "b").run()), expected)
-
-
-def test_a_late_answer_to_a_void_try_is_no_part_of_the_next(tmp_path):
-    late = []
-
-    def spoil(request, reply):
-        if isinstance(reply, Answer) and reply.update and request.round == 0:
-            if reply.name == "node-01":
-                line.replies += late  # before the right one
-                late.append(reply)
-                return None if request.number == 0 else reply
-            if reply.name == "node-03" and request.number == 0:
-                return replace(reply, update=b"short")
-        return reply
-
-    line = DirectLine(hospitals(PLAN, tmp_path), spoil)
-    coordinator(PLAN, line, tmp_path).run()
-    assert {(request.round, request.number) for _, request in line.requests if request.values} == {
-        (0, 0),
-        (0, 1),
-        (1, 0),
-    }
 
 
 def test_without_one_that_may_be_missing_the_training_goes_on_and_without_two_it_stops(tmp_path):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-import math
 import runpy
 import time
 from dataclasses import asdict
@@ -31,8 +29,6 @@ from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.statement import account_run
 from zetadp.privacy.wording import plain_text
-from zetadp.report.figures import training_curves
-from zetadp.report.tables import collect_histories
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,17 +98,6 @@ def write_index(folder: Path, contents: Sequence[str]) -> Path:
     path = folder / "index.csv"
     pd.DataFrame({"part": ["train"] * len(contents), "sha256": list(contents)}).to_csv(path, index=False)
     return path
-
-
-def test_account_charges_the_declared_rounds_and_the_last_attempt_alone(tmp_path):
-    said = account(tmp_path, write_ledger(tmp_path / "run.jsonl", 5, 3, declared=7))
-    assert said["epsilon"] == pytest.approx(accounting.epsilon({NoisySum(0.25, 2.0): 7}, 1e-3), rel=1e-12)
-    assert said["rounds"] == {"declared": 7, "happened": 3, "replayed": 0}
-    # The first training is another release of the same patients; the statement says so, and what both cost.
-    both = accounting.epsilon_rdp({NoisySum(0.25, 2.0): 14}, 1e-3)
-    together = pytest.approx(both, rel=1e-12)
-    assert said["earlier_attempts"] == {"number": 1, "epsilon_together": together, "seeded": 1}
-    assert "trained from its first round 1 time(s) before" in plain_text(said)
 
 
 def test_a_statement_does_not_hold_where_an_earlier_attempt_was_seeded(tmp_path):
@@ -231,56 +216,6 @@ def training(folder: Path, plan: dict, multiplier: float = 1.0, **more: object) 
     inputs = {"noise": [folder / "noise.json"], "table": write_index(folder, ["a", "b"]), "backbone": []}
     how = {"performance": asdict(Performance()), "finish_seconds": 0, "cap": "none", "series": "none", "device": "cpu"}
     return {"plan": plan, **outputs, **files, **inputs, **how, **more}
-
-
-@pytest.mark.parametrize("family", ["complex", "linear"])
-def test_training_and_evaluation_do_without_validation_patients(tmp_path, cohort, family, caplog):
-    run = {"network": "small", "arm": "federated", "epsilon": "8", "seed": "0"}
-    settings = {"family": family, "widths": [4, 4], "convolutions": 1, "head": "pooled", "groups": 2}
-    plan = plan_json([2, 2], [1.0, 1.0], 3, noise="os", network=settings)
-    with caplog.at_level(logging.INFO):
-        stage("train_model", **cohort, **training(tmp_path, plan))
-    assert Plan.read(tmp_path / "agreed.x") == Plan.from_json(plan).with_noise(1.0)
-    assert "nan" not in caplog.text
-    history = pd.read_csv(tmp_path / "history.x")
-    assert list(history["round"]) == [3]
-    assert history[["validation_accuracy", "validation_loss"]].isna().all(axis=None)
-    # The sealed copy is the ledger as it stands when training ends.
-    assert (tmp_path / "ledger.x").read_bytes() == (tmp_path / "live.jsonl").read_bytes()
-
-    predictions, metrics = tmp_path / "predictions.csv", tmp_path / "metrics.json"
-    stage(
-        "evaluate",
-        **cohort,
-        **run,
-        backbone=[],
-        model=tmp_path / "model.x",
-        ledger=tmp_path / "ledger.x",
-        agreed=tmp_path / "agreed.x",
-        predictions=predictions,
-        metrics=metrics,
-        privacy=tmp_path / "privacy.json",
-        text=tmp_path / "privacy.txt",
-        card=tmp_path / "MODEL_CARD.md",
-        sealed=tmp_path / "seal.json",
-        device="cpu",
-        cohort_label="test",
-    )
-    (tmp_path / "history.x").rename(tmp_path / "history.csv")
-    curves = training_curves(collect_histories([tmp_path]), "test", chance=25)
-    assert [line.get_label() for line in curves.axes[0].lines] == ["chance (25 %)"]
-
-    measured = read(metrics)
-    assert "public_start" not in measured
-    assert measured["node_metric"] == {}
-    assert set(measured["per_patient"]) == {"BRATS_005", "BRATS_006"}
-    table = pd.read_csv(predictions)
-    assert len(table) == 2 * 4 * 2
-    assert math.isclose(measured["accuracy"], (table["sequence"] == table["predicted"]).mean())
-    said = read(tmp_path / "privacy.json")
-    assert said["epsilon"] == pytest.approx(accounting.epsilon({NoisySum(0.5, 1.0): 3}, 1e-3), rel=1e-12)
-    assert (tmp_path / "privacy.txt").read_text() == plain_text(said)
-    assert f"{100 * measured['accuracy']:.2f}" in (tmp_path / "MODEL_CARD.md").read_text()
 
 
 @pytest.mark.parametrize(("expected", "longest"), [(2, 600), (4, 60)])

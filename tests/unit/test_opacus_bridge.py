@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-import warnings
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -31,9 +30,8 @@ opacus = pytest.importorskip("opacus", reason="the bridge needs Opacus, an extra
 if not version("opacus").startswith("1.6."):
     pytest.skip("the bridge, and what is said about Opacus, hold for 1.6.*", allow_module_level=True)
 
-from opacus.grad_sample import GradSampleModule, GradSampleModuleExpandedWeights
+from opacus.grad_sample import GradSampleModule
 from opacus.optimizers import DPOptimizer
-from opacus.optimizers.optimizer import _generate_noise
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 
 import zetadp.opacus
@@ -199,11 +197,6 @@ class Functional(nn.Module):
         return self.last(functional.linear(x * x.abs(), self.first.weight)).abs()
 
 
-def padded(mode: str, dtype: torch.dtype = torch.complex128) -> nn.Module:
-    layers = (nn.Conv2d(1, 2, 3, padding=1, padding_mode=mode, dtype=dtype), nn.Flatten())
-    return nn.Sequential(*layers, nn.Linear(128, CLASSES, dtype=dtype), Modulus())
-
-
 class Modulus(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.abs()
@@ -367,14 +360,6 @@ def test_a_round_that_draws_nobody_releases_noise_and_nothing_else(name, end):
 class Logarithm(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (x - x.detach()).abs().log() + x
-
-
-# Noise
-
-
-class Zero(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.abs() * 0
 
 
 # Real networks: what Opacus does
@@ -563,108 +548,7 @@ def test_opacus_may_not_cut_batches_into_pieces():
     step(model, optimizer, loader)
 
 
-# Opacus itself, measured
-
-
-class RealPart(nn.Module):
-    """A criterion for which the gradient of the output is one."""
-
-    reduction = "mean"
-
-    def forward(self, output: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-        values = output.real.flatten()
-        return values if self.reduction == "none" else values.mean()
-
-
-def isotropic() -> tuple[nn.Module, TensorDataset]:
-    """Four samples (1, i) times 1000 / sqrt 2: the squares of each sum to zero, its norm is 1000."""
-    model = nn.Linear(2, 1, bias=False, dtype=torch.complex64)
-    return model, TensorDataset(torch.tensor([[1, 1j]] * 4) * 1000 / 2**0.5, torch.zeros(4))
-
-
-def stock_private(model: nn.Module, dataset: TensorDataset, **settings):
-    settings = {"noise_multiplier": 0.0, "max_grad_norm": 1.0, "poisson_sampling": False, **settings}
-    loader = DataLoader(dataset, batch_size=settings.pop("batch_size", len(dataset)))
-    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-    return opacus.PrivacyEngine().make_private(module=model, optimizer=sgd, data_loader=loader, **settings)
-
-
-def measured() -> dict[str, tuple[list[float], list[float]]]:
-    """Return for each row of the table what Opacus gives and what the bridge gives; empty where it refuses or stops."""
-    rows: dict[str, tuple[list[float], list[float]]] = {}
-    model = native(torch.complex64)
-    x, y = samples(5, torch.complex64)
-    truth = loop(model, x, y)
-
-    def error_of(kind, *kept: str, **settings) -> list[float]:
-        found = errors(grad_samples(kind(copy.deepcopy(model), **settings), x, y), truth)
-        return [found[name] for name in kept]
-
-    weights, biases = ("first.weight", "second.weight", "last.weight"), ("first.bias", "second.bias", "last.bias")
-    for label, kept in (("weights", weights), ("biases", biases)):
-        rows[f"hooks: error of {label}"] = (
-            error_of(GradSampleModule, *kept),
-            error_of(ComplexGradSampleModule, *kept),
-        )
-    with pytest.raises(RuntimeError, match="only for real scalar outputs"):
-        error_of(GradSampleModule, *weights, force_functorch=True)
-    rows["functorch: error of weights"] = ([], error_of(ComplexGradSampleModule, *weights, force_functorch=True))
-    rows["ew: error of biases"] = (error_of(GradSampleModuleExpandedWeights, *biases), [])
-
-    generator = torch.Generator().manual_seed(0)
-    reference = torch.zeros(200_000, dtype=torch.complex64)
-    for label, secure in (("normal", False), ("secure", True)):
-        noise = _generate_noise(2.0, reference, generator, secure_mode=secure)
-        rows[f"noise of 2, {label} mode: real, imaginary"] = ([float(noise.real.std()), float(noise.imag.std())], [])
-    wide = nn.Sequential(nn.Linear(500, 400, bias=False, dtype=torch.complex64), Zero())
-    zeros = TensorDataset(torch.zeros(1, 500, dtype=torch.complex64), torch.zeros(1, dtype=torch.long))
-    step(*private(wide, zeros, noise_multiplier=2.0, noise_generator=generator))
-    noise = wide[0].weight.grad
-    rows["noise of 2, normal mode: real, imaginary"][1].extend([float(noise.real.std()), float(noise.imag.std())])
-
-    model, dataset = isotropic()
-    wrapped, optimizer, criterion, _ = stock_private(model, dataset, criterion=RealPart(), grad_sample_mode="ghost")
-    criterion(wrapped(dataset.tensors[0]), dataset.tensors[1]).backward()
-    optimizer.step()
-    ghost = 4 * float(model.weight.grad.norm())
-    model, dataset = isotropic()
-    wrapped, optimizer, loader = private(model, dataset)
-    batch, _ = next(iter(loader))
-    wrapped(batch).real.mean().backward()
-    optimizer.step()
-    rows["ghost: norm of a sum of four, clip 1"] = ([ghost], [4 * float(model.weight.grad.norm())])
-
-    for clipping, settings in (
-        ("per_layer", {"max_grad_norm": [1.0] * 6}),
-        ("adaptive", {"target_unclipped_quantile": 0.5, "clipbound_learning_rate": 0.1, "max_clipbound": 10.0}),
-    ):
-        if clipping == "adaptive":
-            settings |= {"min_clipbound": 0.1, "unclipped_num_std": 1.0}
-        wrapped, optimizer, _ = stock_private(
-            native(torch.complex64), TensorDataset(x, y), clipping=clipping, noise_multiplier=1.0, **settings
-        )
-        functional.cross_entropy(wrapped(x), y).backward()
-        with pytest.raises(RuntimeError, match="Float but found ComplexFloat"):
-            optimizer.step()
-        rows[f"{clipping} clipping"] = ([], [])
-
-    forty_four = TensorDataset(torch.zeros(44, 2), torch.zeros(44))
-    _, optimizer, loader = stock_private(nn.Linear(2, 2), forty_four, batch_size=24, poisson_sampling=True)
-    _, ours, our_loader = private(nn.Linear(2, 2), forty_four, sampling_probability=P)
-    rows["24 of 44: probability, divisor"] = (
-        [loader.sample_rate, optimizer.expected_batch_size],
-        [our_loader.sampling_probability, ours.expected_batch_size],
-    )
-    return rows
-
-
-@pytest.fixture(scope="module")
-def table():
-    with warnings.catch_warnings():
-        # As above, and Opacus's second warning about the mode that the table is about.
-        warnings.filterwarnings("ignore", "Full backward hook is firing", UserWarning)
-        warnings.filterwarnings("ignore", "Secure RNG turned off", UserWarning)
-        yield measured()
+# The example of the page
 
 
 def test_the_ledger_of_the_document_is_accounted(tmp_path, monkeypatch, capsys):

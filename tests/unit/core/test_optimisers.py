@@ -97,16 +97,6 @@ def test_the_server_moves_weights_as_the_users_own_loop_would(optimiser, schedul
         assert torch.equal(found.weights, layout.flatten(dict(net.named_parameters())))
 
 
-def test_a_schedule_is_read_without_a_step_of_the_users_own(recwarn):
-    net = model()
-    optimiser = groups(net)
-    scheduler = lr_scheduler.StepLR(optimiser, 1, gamma=0.5)
-    recipe = Recipe.of(net, optimiser, scheduler, rounds=3)
-    assert [table["lr"] for table in recipe.schedule] == [[0.5, 0.25, 0.125], [0.1, 0.05, 0.025]]
-    assert (scheduler.last_epoch, optimiser.param_groups[0]["lr"]) == (0, 0.5)
-    assert not recwarn.list
-
-
 WRONG = {
     "closure": lambda net: (torch.optim.LBFGS(net.parameters()), None),
     "another model": lambda _: (torch.optim.SGD(model().parameters(), lr=0.1), None),

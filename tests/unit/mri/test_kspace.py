@@ -113,3 +113,9 @@ def test_images_are_varied_each_by_itself_from_the_generator_alone(images):
     assert not np.array_equal(draw(images, settings), draw(images, settings, 1))
     twins = draw(np.repeat(images[:1], 2, axis=0), settings)
     assert not np.allclose(twins[0], twins[1])
+
+
+@pytest.mark.parametrize("wrong", [{"flip": 2}, {"noise": -1}, {"lines": 1.5}])
+def test_settings_are_checked(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        AugmentationSettings(**wrong)

@@ -1,21 +1,13 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from torch import nn
 
-from zetadp.core.records import LabelledItems
-from zetadp.core.round import Phase
 from zetadp.mri.kspace import to_image
 from zetadp.nn.models import build
 from zetadp.nn.settings import NetworkSettings
-from zetadp.nn.stacked import unstack
 from zetadp.nn.unet import DataConsistency, UNet, fourier, inverse_fourier
-from zetadp.privacy.clipping import clipped_sums
-from zetadp.privacy.contributions import Contributors, knows_units
-
-FAMILIES = ("unet", "real_unet")
 
 
 def network(family: str, trained: str = "all") -> UNet:
@@ -48,46 +40,3 @@ def test_full_consistency_puts_the_measured_lines_in_place():
 def test_without_a_correction_the_image_is_zero_filled():
     model, lines = build(NetworkSettings("unet", widths=(4, 8)), 1, 16, np.random.default_rng(0)), measured(2)
     np.testing.assert_allclose(model(lines).detach(), np.abs(to_image(lines[:, 0].numpy())), atol=1e-5)
-
-
-def test_the_complex_network_multiplies_as_complex_numbers_do():
-    """A network of convolutions alone turns its output with its input: nothing mixes up real and imaginary channels."""
-    model = network("unet")
-    for block in (*model.down, *model.up):
-        for number in range(1, len(block)):
-            block[number] = nn.Identity()
-    x = torch.randn(2, 2, 16, 16, generator=torch.Generator().manual_seed(0))
-    turned = torch.cat((-x[:, 1:], x[:, :1]), dim=1)  # times i
-    torch.testing.assert_close(
-        unstack(model.correction(turned)), 1j * unstack(model.correction(x)), rtol=1e-4, atol=1e-4
-    )
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("trained", ["all", "norms", "head"])
-def test_contributions_are_the_clipped_gradients_of_each_patient(family, trained):
-    model, inputs = network(family, trained), measured(6)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.1 * torch.randn(parameter.shape, dtype=parameter.dtype)
-    targets = torch.rand(6, 16, 16)
-    records = LabelledItems(inputs, targets)
-
-    def losses(outputs: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-        return (outputs - wanted).abs().mean(dim=(1, 2))
-
-    assert knows_units(model)
-    phase = Phase.of(model, 2, losses)
-    names = [name for name, p in model.named_parameters() if p.requires_grad]
-    assert sorted(names) == sorted(phase.layout.names)
-    alone = []
-    for start in range(0, 6, 2):
-        own = losses(model(inputs[start : start + 2]), targets[start : start + 2]).mean()
-        found = torch.autograd.grad(own, [model.get_parameter(name) for name in phase.layout.names])
-        alone.append(phase.layout.flatten(dict(zip(phase.layout.names, found, strict=True))))
-    bound = 0.5 * float(torch.stack(alone).norm(dim=1).median())
-    wanted = sum(each * min(1, bound / float(each.norm())) for each in alone)
-    chosen = records.inputs.unflatten(0, (3, 2))
-    drawn = Contributors(chosen, targets.unflatten(0, (3, 2)), torch.zeros(3, dtype=torch.long), 1)
-    sums = clipped_sums(phase.contribution, drawn, bound=bound, chunk=4).sums[0]
-    torch.testing.assert_close(sums, wanted, rtol=2e-3, atol=1e-4 * bound)

@@ -177,20 +177,6 @@ def test_audiences_of_eleven_nodes_have_their_published_epsilons(epsilon, node, 
         assert accounting.epsilon_pld({NoisySum(P, noise): ROUNDS}, 1e-3) == pytest.approx(published, abs=0.006)
 
 
-def test_effective_noise_is_that_of_the_average_in_units_of_one_clip():
-    """Simulate the released average and compare with the weight of one clipped contribution of node 1."""
-    nodes = [NodeRelease(0.2, 10, 3.0, 2.0), NodeRelease(0.5, 30, 1.5, 0.5), NodeRelease(0.3, 20, 4.0, 1.0)]
-    rng = np.random.default_rng(1)
-    noise = [n.weight / n.expected * rng.normal(0, n.noise_multiplier * n.clip, 200_000) for n in nodes]
-    unit = 0.5 / 30 * 0.5
-    assert effective_noise(nodes, 1, "reader") == pytest.approx(sum(noise).std() / unit, rel=0.01)
-    without_the_loudest = (noise[1] + noise[2]).std() / unit
-    without_the_other = (noise[0] + noise[1]).std() / unit
-    worst = min(without_the_loudest, without_the_other)
-    assert effective_noise(nodes, 1, "node") == pytest.approx(worst, rel=0.01)
-    assert effective_noise(nodes, 1, "server") == 1.5
-
-
 def test_a_lone_node_has_no_other_node_and_its_reader_sees_what_the_server_sees():
     lone = [NodeRelease(1, 24, 12.85)]
     assert effective_noise(lone, 0, "node") is None

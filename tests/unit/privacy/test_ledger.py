@@ -174,18 +174,6 @@ def test_a_second_user_is_refused_while_the_first_has_the_file_open(path):
         assert ledger.holds(event(0))
 
 
-def test_a_ledger_that_was_refused_can_be_opened_after_repair(path):
-    written(path)
-    good = path.read_bytes()
-    path.write_bytes(good.replace(b"1.5", b"9.5", 1))
-    with pytest.raises(UserError, match="edited") as refused:
-        Ledger(path)
-    path.write_bytes(good)
-    # The refusal, still referenced here, holds no lock.
-    Ledger(path).close()
-    assert refused.value is not None
-
-
 def test_a_disk_that_is_full_is_a_users_error_and_what_was_cut_off_is_counted(path):
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from scipy.integrate import quad
 from scipy.stats import norm
 
@@ -20,11 +19,9 @@ from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.budget import Cap, CapError
 from zetadp.privacy.events import Event, histories, kind_from_json
 from zetadp.privacy.exposure import Run, declared_run, over_runs, run_of
-from zetadp.privacy.grid import Grid
 from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.ledger import Attempt, Ledger
+from zetadp.privacy.ledger import Attempt
 from zetadp.privacy.masked import MaskedSum
-from zetadp.privacy.mechanism import ExactSampledGaussian, SampledGaussian
 from zetadp.privacy.statement import run_statement, total_statement
 from zetadp.privacy.threat import Sums
 
@@ -94,28 +91,6 @@ def test_every_figure_is_that_of_a_sum_with_the_noise_of_all_shares(probability,
     assert accounting.trade_off(masked, [0.01, 0.3]) == accounting.trade_off(plain, [0.01, 0.3])
     (kind,) = masked
     assert kind_from_json(kind.to_json()) == kind
-
-
-@pytest.mark.parametrize("seeded", [False, True])
-def test_the_shipped_shares_add_up_to_the_noise_that_is_accounted(tmp_path, seeded):
-    clip, dimension, count = 0.5, 100_000, 3
-    kind = MaskedSum(1.0, 1.7, count)
-    grid = Grid.choose(clip, noise_multiplier=1.7, population=12, dimension=dimension)
-    total = torch.zeros(dimension, dtype=torch.int64)
-    with Ledger(tmp_path / "ledger.jsonl") as ledger:
-        ledger.start({})
-        for place in range(count):
-            event = Event(f"node-{place}", 0, 4, 4.0, clip, kind)
-            mechanism = (
-                SampledGaussian(event, place, seed=5, ledger=ledger, grid=grid)
-                if seeded
-                else ExactSampledGaussian(event, grid=grid, ledger=ledger)
-            )
-            draw = mechanism.draw(0)
-            ledger.record([draw.event])
-            total += mechanism.release(draw, torch.zeros(dimension, dtype=torch.int64))
-    found = total.double().std().item() * grid.step / clip
-    assert found == pytest.approx(kind.noise_multiplier, rel=5 / math.sqrt(2 * dimension))
 
 
 def test_the_worst_of_unequal_nodes_meets_the_target_in_all_tries():
