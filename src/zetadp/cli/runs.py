@@ -308,8 +308,10 @@ def ledger_of(place: Path) -> Path:
     UserError
         If there is none.
     """
+    from zetadp.privacy.verification import live_ledger
+
     sealed = place / LEDGER if place.is_dir() else place
-    live = _live_ledger(place) if place.is_dir() else None
+    live = live_ledger(place) if place.is_dir() else None
     found = live if live is not None and not sealed.is_file() else sealed
     if not found.is_file():
         raise UserError(f"Expected a finished run or a ledger, found no {found}.")
@@ -321,7 +323,9 @@ def account_of(run: Path) -> Path | None:
 
     A run of the library stores the way to its ledger. The pipeline has ``ledgers/COHORT`` in a folder above the run.
     """
-    live = _live_ledger(run)
+    from zetadp.privacy.verification import live_ledger
+
+    live = live_ledger(run)
     if live is not None:
         return live.parent if live.parent.is_dir() else None
     try:
@@ -330,13 +334,3 @@ def account_of(run: Path) -> Path | None:
         return None
     found = (parent / "ledgers" / str(cohort) for parent in run.resolve().parents)
     return next((folder for folder in found if cohort and folder.is_dir()), None)
-
-
-def _live_ledger(run: Path) -> Path | None:
-    """Return the ledger that a run of the library names as its own; None for other folders."""
-    from zetadp.privacy.verification import RUN
-
-    try:
-        return (run / str(read_json(run / RUN)["ledger"])).resolve()
-    except (UserError, OSError, ValueError, KeyError, TypeError):
-        return None

@@ -14,6 +14,7 @@ from zetadp.privacy.book import read_ledgers
 from zetadp.privacy.exposure import Run, runs_of
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.statement import total_statement
+from zetadp.privacy.verification import live_ledger
 from zetadp.privacy.wording import plain_text
 
 
@@ -71,7 +72,7 @@ class Recorded:
 
 
 def ledger(path: Path | str) -> Recorded:
-    """Read a ledger: of a run here, of the pipeline, of a hospital or of a release.
+    """Read a ledger, or that of a run's folder: of a run here, of the pipeline, of a hospital or of a release.
 
     Raises
     ------
@@ -79,7 +80,7 @@ def ledger(path: Path | str) -> Recorded:
         If the ledger cannot be read or was edited, lacks what it must declare, or if something that the register beside
         it names is missing.
     """
-    file = Path(path)
+    file = live_ledger(Path(path)) or Path(path)
     return Recorded(tuple(runs_of(file, read_ledgers([file])[file])))
 
 

@@ -44,6 +44,14 @@ _OF_PLAN = ("run", "nodes", "delta", "cohort", "task", "partition", "unit")
 """Keys with equal values in the plan and in the ledger's header."""
 
 
+def live_ledger(run: Path) -> Path | None:
+    """Return the ledger that a run of the library names as its own; None for other folders."""
+    try:
+        return (run / str(read_json(run / RUN)["ledger"])).resolve()
+    except (UserError, OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 @dataclass(frozen=True)
 class Check:
     """The result of one check.

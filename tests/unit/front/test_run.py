@@ -17,6 +17,7 @@ import torch
 
 import zetadp
 from zetadp.base.epsilon import CONSENT, rounded_up
+from zetadp.base.tensors import load_tensors
 from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.core.outbox import Outbox
@@ -194,6 +195,16 @@ def test_a_seed_repeats_a_simulation_and_is_said_to(tmp_path):
     assert one.statement.guarantee == "simulated"
     assert one.promise.simulated
     assert one.plan.nodes == two.plan.nodes
+
+
+@pytest.mark.parametrize(("seed", "expected"), [(None, "auto"), (3, "never")])
+def test_a_simulation_is_never_compiled_so_that_it_repeats_its_bits(tmp_path, monkeypatch, seed, expected):
+    def stop(*_, performance, **__):
+        raise KeyboardInterrupt(performance.compile)
+
+    monkeypatch.setattr(door, "train", stop)
+    with pytest.raises(KeyboardInterrupt, match=expected):
+        run(tmp_path, seed=seed).train()
 
 
 def test_a_history_has_the_released_length_of_every_round_and_nothing_else(tmp_path):
@@ -509,6 +520,8 @@ def test_a_saved_model_is_loaded_and_held_out_patients_are_others(tmp_path):
     trained.save(tmp_path / "model.safetensors")
     loaded = load(tmp_path / "model.safetensors", Network())
     assert torch.equal(loaded(ITEMS), trained.model(ITEMS))
+    beside = load_tensors(tmp_path / "model.safetensors")[1]
+    assert (beside["plan"], beside["statement"]) == (trained.plan.to_json(), trained.statement.text)
     found = trained.evaluate(test)
     assert found.value > 0.6
     assert "no guarantee" in str(found)
@@ -702,7 +715,7 @@ def test_commands_take_the_folder_of_a_run_and_read_delta_and_unit_from_it(tmp_p
     assert "wrong" not in said(capsys, "verify", second.folder)
     assert f"epsilon {together} at delta 0.0001, in 2 run" in said(capsys, "budget", second.folder)
     content = json.loads(said(capsys, "ledger", second.folder, "--json"))
-    assert content == json.loads(json.dumps(ledger(second.ledger).statement().content))
+    assert content == json.loads(json.dumps(ledger(second.folder).statement().content))
     assert (content["delta"], content["unit"], content["guarantee"]) == (1e-4, "patient", "holds")
     said(capsys, "risk", second.folder)
     page = (second.folder / "risk.md").read_text()
