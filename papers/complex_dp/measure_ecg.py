@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 
 from papers.experiments import configuration, ended
-from zetadp.base.epsilon import epsilon_shown
+from zetadp.base.epsilon import UNCLIPPED, epsilon_shown, epsilon_value
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text
 from zetadp.base.tables import MISSING, Sheet
@@ -32,10 +32,13 @@ from zetadp.config.experiment import Config
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.metrics import LEVEL, percentile_interval
+from zetadp.core.optimisers import Recipe
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan
 from zetadp.core.records import LabelledItems
+from zetadp.core.settings import OptimiserSettings
 from zetadp.core.training import train
+from zetadp.nn.models import build
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import compose
 from zetadp.privacy.exposure import recorded_runs
@@ -57,7 +60,7 @@ LEFT_OUT = ("287",)
 PATIENTS = 176
 SEEDS = range(5)
 FEW = range(1)
-SAMPLING = 0.063
+SAMPLING, BATCH = 0.063, 64
 METHODS: dict[str, tuple[str | None, str | None, range]] = {
     "head on public features": ("head", "1.76", SEEDS),
     "head on public features, ε = 0.5": ("head", "0.5", SEEDS),
@@ -70,6 +73,7 @@ METHODS: dict[str, tuple[str | None, str | None, range]] = {
     "the paper's network, its noise made right, ε = 1.5": ("mlp", "1.5", FEW),
     "the paper's network, the noise of its code, ε = 2.29": ("mlp", "2.29", FEW),
     "the paper's network, no noise": ("mlp", "inf", FEW),
+    "the paper's network, as it trains without privacy": ("mlp", UNCLIPPED, FEW),
 }
 """Network of the scenario, epsilon and seeds of each method; None where nothing is trained privately."""
 
@@ -144,9 +148,19 @@ class Training:
         found = self.config.plan(RunName(network, "central", epsilon, seed))
         everybody = self.config.networks[network].training.get("participation") == "all"
         expected = float(population) if everybody else SAMPLING * population
+        if epsilon == UNCLIPPED:
+            expected, found = BATCH, self.as_printed(found, population)
         node = NodeConstants(found.nodes[0].name, population, expected)
         found = replace(found, nodes=(node,), cohort=f"ptb-xl-without-fold-{fold}")
-        return found.with_noise(noise_of_plan(found)) if epsilon != "inf" else found
+        return found.with_noise(noise_of_plan(found)) if math.isfinite(epsilon_value(epsilon)) else found
+
+    def as_printed(self, plan: Plan, population: int) -> Plan:
+        """Return the paper's training without privacy: 100 epochs, rate 0.08, weight decay 0.005."""
+        model = build(plan.network, 1, self.patients.values["spectrum"].shape[-1], stream(0, Purpose.WEIGHTS))
+        steps = torch.optim.SGD(model.parameters(), lr=0.08, weight_decay=5e-3)
+        rounds = round(100 * population / BATCH)
+        optimiser = OptimiserSettings(recipe=Recipe.of(model, steps, rounds=rounds).to_json())
+        return replace(plan, training=replace(plan.training, rounds=rounds, optimiser=optimiser))
 
     def scores(self, network: str, epsilon: str, seed: int, fold: int) -> np.ndarray:
         """Train without a fold, and return the scores of its recordings."""
@@ -237,12 +251,11 @@ def row(training: Training, method: str) -> dict[str, Any]:
     low, high = percentile_interval(np.mean(drawn, axis=0))
     if min(means) == 100:
         low = 100 * lowest_of_all_right(patients)
-    found = {"method": method, "seeds": len(seeds), "mean": np.mean(means), "std": math.nan}
-    found |= {"std": np.std(means, ddof=1)} if len(means) > 1 else {}
+    found = {"method": method, "seeds": len(seeds), "mean": np.mean(means), "std": pd.Series(means).std()}
     found |= {"ci_low": low, "ci_high": high, "lowest_fold": min(lowest)}
-    spent = (math.inf, math.inf) if network and epsilon == "inf" else (math.nan, math.nan)
-    if network and epsilon != "inf":
-        spent = training.of_one_patient(network, str(epsilon))
+    spent = (math.nan, math.nan) if network is None else (math.inf, math.inf)
+    if math.isfinite(epsilon_value(epsilon or UNCLIPPED)):
+        spent = training.of_one_patient(str(network), str(epsilon))
     return {**found, "epsilon": spent[0], "epsilon_nine": spent[1]}
 
 

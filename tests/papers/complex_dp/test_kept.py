@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections import Counter
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from papers.complex_dp import measure_ecg
 from papers.experiments import configuration
 from papers.join import declared_joins
+from zetadp.base.epsilon import epsilon_value
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 from zetadp.tasks.ecg.encoder import BeatEncoderSettings
@@ -89,7 +91,7 @@ def test_the_table_of_ecg_has_every_method_with_its_seeds_and_a_true_epsilon():
         assert float(row["ci_low"]) <= float(row["mean"]) <= float(row["ci_high"])
         if network is None:
             assert row["epsilon"] == row["epsilon_nine"] == ""
-        elif epsilon == "inf":
+        elif not math.isfinite(epsilon_value(epsilon)):
             assert row["epsilon"] == row["epsilon_nine"] == "inf"
         else:
             assert 0.99 * float(epsilon) < float(row["epsilon"]) <= float(epsilon)
