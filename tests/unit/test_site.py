@@ -1,4 +1,4 @@
-"""The documentation site: every link leads somewhere, a browser shows its pages, and nothing is fetched."""
+"""The documentation site: every link leads somewhere, and its pages fetch nothing."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from decathlon_builder import real_sample, volume, write_tiny_task, write_volume
 
 from zetadp.base.storage import read_stack
@@ -50,6 +51,13 @@ def test_a_wrong_configuration_ends_in_one_message(finished):
     assert said.count("The configuration has") == 1
     assert "Unknown key 'nodez' at partition." in said
     assert TRACE not in said
+
+
+def test_a_network_of_a_domain_that_the_task_does_not_make_is_named(fresh):
+    scenario = yaml.safe_load((fresh.root / "papers/complex_dp/scenarios/phase_mnist.yaml").read_text())
+    scenario["runs"] = [{"networks": ["linear"], "arms": ["central"], "epsilons": ["inf"], "seeds": [0]}]
+    said = fresh.snakemake("--dry-run", configfile=fresh.overlay(yaml.safe_dump(scenario)), code=1)
+    assert "networks.linear.domain: expected one of complex, features for task phase_mnist; found kspace." in said
 
 
 def test_a_folder_goes_to_kspace_and_a_damaged_volume_stops_what_needs_it(fresh):

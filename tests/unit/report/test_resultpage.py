@@ -1,4 +1,4 @@
-"""The page with an experiment's result: true sentences, and one file that a browser shows without a network."""
+"""The page with an experiment's result: true sentences, and the command that writes it."""
 
 from __future__ import annotations
 
