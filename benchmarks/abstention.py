@@ -1,137 +1,149 @@
 """Make and test the thresholds with which `zetadp predict` abstains from doubtful answers.
 
-600 simulated patients, on whom the backbone was not trained, are divided: 300 give the class means, 150 the thresholds,
-and 150 test them. The thresholds are also tested on inputs that are not brains, and on real patients if a folder is
-given. These commands simulate the patients (minutes), make the package's file, and make the tables and the figure in
-docs/results/abstention:
-
-    snakemake --cores all $(printf 'resources/public-2-600-20x32/images/shard-%02d.h5 ' {0..15}) \
-      --config 'pretraining={simulation: {seed: 2, patients: 600}}'
-    python -m benchmarks.abstention --fit
+    python -m benchmarks.abstention --fit DOMAIN
     python -m benchmarks.abstention [--real FOLDER]
 
-FOLDER is a task in the layout of the Decathlon.
+The first command makes the package's file for heads of a domain, from simulated public patients on whom no network was
+trained. Every patient has a scanner of its own. Half of the brains are of the atlas, half are random shapes, which
+differ most from what networks learnt from. Half of the patients give the class means, the others the thresholds.
+
+The second command tests the thresholds: on cohorts that differ from these patients, on inputs that are not brains, and
+on real patients if a folder is given, a task in the layout of the Decathlon. The heads are those of the default: the
+public one, and the one after private training on the default's cohort with local noise. It writes
+docs/results/abstention. Features are those of study_selection.py, in its cache.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 
-from zetadp.base.randomness import Purpose, stream
-from zetadp.base.storage import read_stack, write_text
+from benchmarks.study_selection import COHORTS, COMPONENTS, DRAWS, SETTINGS, TASK, TRAINED, cohort, public_head, trained
+from zetadp.base.storage import write_text
 from zetadp.base.tables import Sheet
 from zetadp.base.tensors import tensors_digest
+from zetadp.core.pretrained import FinishedModel
 from zetadp.core.start import shipped_backbone
 from zetadp.mri.decathlon import SEQUENCES, read_task
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.volumes import read_centre_slices
 from zetadp.nn.backbone import Backbone, load_backbone
-from zetadp.nn.models import NetworkSettings, build
-from zetadp.report.figurestyle import figure_style, line_look, panel_grid, save_svg, set_legend, set_title
+from zetadp.nn.models import HeadClassifier
+from zetadp.nn.settings import FEATURES, STUDY, NetworkSettings
+from zetadp.phantom.public import PublicSettings, draw_anatomy, simulate_public_patient
+from zetadp.phantom.shapes import draw_shapes
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown
-from zetadp.tasks.brain_sequences.prediction import RIGHT, UNLIKE, UNSURE, Abstention, Public
+from zetadp.tasks.brain_sequences.prediction import RIGHT, UNLIKE, UNSURE, Public, abstention_for, mean_scores
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "docs/results/abstention"
-SEED, PATIENTS, FIRST, SECOND = 2, 600, 300, 450
-IMAGES = ROOT / f"resources/public-{SEED}-{PATIENTS}-20x32/images"
-SLICES, SIZE = 20, 32
-HEADS = {
-    "4 components": NetworkSettings("head", "features", components=4, start="public"),
-    "8 components, all layers": NetworkSettings("head", "layers", components=8, start="public"),
-    "8 components, a study": NetworkSettings("head", "study", components=8, start="public"),
-}
-"""Public heads: of the last layer's features, of all layers' as in the default, and of all layers' of a study."""
-COHORT = f"the last {PATIENTS - SECOND} of {PATIENTS} simulated public patients"
+RESULTS = Path(__file__).parents[1] / "docs/results/abstention"
+PATIENTS = PublicSettings(seed=2, patients=600)
+EACH = 200
+"""Patients with each kind of brain."""
+SLICES, SIZE = TASK.slices, TASK.size
+TITLE = "Volumes that the default's head answers, and how many of these answers are wrong"
+HEAD = NetworkSettings("head", STUDY, components=COMPONENTS, start="public")
 
 
 def main() -> None:
-    """Make the file of the package, or the tables and the figure."""
+    """Make a file of the package, or the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--fit", action="store_true")
-    parser.add_argument("--images", type=Path, default=IMAGES)
+    parser.add_argument("--fit", choices=FEATURES)
     parser.add_argument("--real", type=Path)
+    parser.add_argument("--cache", type=Path, default=Path("resources/head_selection"))
     given = parser.parse_args()
-    patients = [values for file in sorted(given.images.glob("*.h5")) for values in read_stack(file).values]
-    rows, curves = [], {}
-    for name, head in HEADS.items():
-        backbone = load_backbone(shipped_backbone(head))
-        wanted = patients[:SECOND] if given.fit else patients[SECOND:]
-        found = np.stack([mean_features(backbone, values) for values in wanted])
-        if given.fit:
-            about = {"command": "python -m benchmarks.abstention --fit", "seed": SEED, "patients": PATIENTS}
-            about |= {"backbone": tensors_digest(backbone.tensors())}
-            Public.fit(found[:FIRST], found[FIRST:], about).save(head.domain)
-            continue
-        network = build(head, len(SEQUENCES), backbone.components, stream(0, Purpose.WEIGHTS))
-        network.load_state_dict(backbone.start(head))
-        abstention = Abstention.of(network.eval(), Public.load(head.domain))
-        rows += [{"head": name} | row for row in tried(abstention, network, backbone, found, given.real)]
-        curves[name] = (abstention, network, found)
-    if rows:
-        write(pd.DataFrame(rows), {name: abstention for name, (abstention, _, _) in curves.items()})
-        save_svg(reliability(*curves["8 components, all layers"]), RESULTS / "reliability.svg")
+    backbone = load_backbone(shipped_backbone(replace(HEAD, domain=given.fit or STUDY)))
+    if given.fit:
+        fit(backbone, given.fit)
+    else:
+        write(pd.DataFrame(tried(backbone, given.cache, given.real)))
 
 
-def tried(
-    abstention: Abstention, network: torch.nn.Module, backbone: Backbone, found: np.ndarray, folder: Path | None
-) -> list[dict[str, object]]:
-    """Measure simulated patients, real ones if there are any, and nonsense."""
-    labels = np.tile(range(4), len(found))
-    rows = [measured(abstention, network, found.reshape(-1, found.shape[-1]), labels, "simulated")]
-    if folder is not None:
-        rows.append(real(abstention, network, backbone, folder))
-    for name, images in nonsense(np.random.default_rng(0)).items():
-        # Four volumes after each other are the sequences of one patient.
-        found = np.concatenate([mean_features(backbone, four) for four in np.split(images, len(images) // 4)])
-        rows.append(measured(abstention, network, found, None, name))
-    return rows
-
-
-def declared() -> tuple[str, str]:
-    """Return cohort and seeds, as the tables name them."""
-    return COHORT, f"{SEED} of the simulation, 0 of the inputs without a brain"
+def fit(backbone: Backbone, domain: str) -> None:
+    """Make the package's file for heads of a domain."""
+    found = [
+        np.stack([mean_features(backbone, simulate_public_patient(PATIENTS, n, anatomy=kind)) for n in range(EACH)])
+        for kind in (draw_anatomy, draw_shapes)
+    ]
+    about = {"command": f"python -m benchmarks.abstention --fit {domain}", "seed": PATIENTS.seed, "patients": 2 * EACH}
+    about |= {"backbone": tensors_digest(backbone.tensors())}
+    halves = [np.concatenate([part[half] for part in found]) for half in (slice(EACH // 2), slice(EACH // 2, None))]
+    Public.fit(*halves, about).save(domain)
 
 
 def mean_features(backbone: Backbone, images: np.ndarray) -> np.ndarray:
-    """Return mean features of volumes, (volume, component), for their slices, (volume, slice, row, column)."""
-    return backbone.features(whiten(to_kspace(images.astype(np.float32))))[..., 0, :].mean(axis=1)
+    """Return mean features of a patient's volumes, before the patient's mean is subtracted, (volume, component)."""
+    read = replace(backbone, centred=False).features
+    return read(whiten(to_kspace(images.astype(np.float32))))[..., 0, :].mean(axis=1)
 
 
-def measured(
-    abstention: Abstention, network: torch.nn.Module, features: np.ndarray, labels: np.ndarray | None, name: str
-) -> dict[str, object]:
-    """Return how many volumes are answered, and how many answers are correct, with and without abstention."""
-    values = torch.from_numpy(np.ascontiguousarray(features))
-    with torch.no_grad():
-        found = abstention.probabilities(network(values[:, None, None]))
-    verdicts, told = np.array(abstention.verdicts(values, found)), found.argmax(dim=1).numpy()
-    right = None if labels is None else told == labels
-    return {
-        "input": name,
-        "volumes": len(values),
-        "answered": int((verdicts == "").sum()),
-        "unsure": int((verdicts == UNSURE).sum()),
-        "unlike": int((verdicts == UNLIKE).sum()),
-        "right_of_answered": None if right is None else int(right[verdicts == ""].sum()),
-        "right_of_all": None if right is None else int(right.sum()),
-    }
+def heads(backbone: Backbone, private: np.ndarray) -> dict[str, FinishedModel]:
+    """Return the public head, and the heads of the default after training on some patients."""
+    start = public_head(backbone, COMPONENTS)
+    found = {"public": start}
+    for epsilon in (1.0, 8.0):
+        random = np.random.default_rng(0)
+        found[f"ε = {epsilon:g}"] = trained(private, start, epsilon=epsilon, random=random, **SETTINGS)
+    models = {}
+    for name, (weight, bias) in found.items():
+        network = HeadClassifier(COMPONENTS, len(SEQUENCES)).requires_grad_(requires_grad=False)
+        pairs = torch.from_numpy(weight.T.copy()).reshape(len(SEQUENCES), COMPONENTS, 2)
+        network.affine.weight.copy_(torch.complex(pairs[..., 0], -pairs[..., 1]))
+        network.affine.bias.copy_(torch.from_numpy(bias))
+        models[name] = FinishedModel(network.eval(), HEAD, TASK, "brain_sequences", backbone.components, backbone)
+    return models
 
 
-def real(abstention: Abstention, network: torch.nn.Module, backbone: Backbone, folder: Path) -> dict[str, object]:
-    """Measure real patients, four volumes each."""
-    task = read_task(folder)
-    files = [*task.training, *task.test]
-    stacks = [read_centre_slices(folder / file, task.sequences, SLICES, SIZE) for file in files]
-    features = np.concatenate([mean_features(backbone, stack) for stack in stacks])
-    return measured(abstention, network, features, np.tile(range(4), len(files)), "real patients")
+def tried(backbone: Backbone, folder: Path, real: Path | None) -> list[dict[str, object]]:
+    """Measure patients of all cohorts, real ones if there are any, and inputs without a brain."""
+    inputs, private = {}, None
+    for name, settings in COHORTS.items():
+        features = cohort(settings, backbone, folder, whole=private is None)
+        private = features[:TRAINED] if private is None else private
+        volumes = features[-(settings.test_patients) :].reshape(-1, len(SEQUENCES), SLICES, features.shape[-1])
+        inputs[name] = torch.view_as_complex(torch.from_numpy(volumes.mean(2)).unflatten(-1, (-1, 2)).contiguous())
+    if real is not None:
+        task = read_task(real)
+        stacks = [
+            read_centre_slices(real / file, task.sequences, SLICES, SIZE) for file in (*task.training, *task.test)
+        ]
+        inputs["real patients"] = torch.from_numpy(np.stack([mean_features(backbone, stack) for stack in stacks]))
+    known = list(inputs)
+    for name, images in nonsense(np.random.default_rng(0)).items():
+        # Four volumes after each other are the sequences of one patient.
+        inputs[name] = torch.from_numpy(
+            np.stack([mean_features(backbone, four) for four in images.reshape(-1, 4, *images.shape[1:])])
+        )
+    rows = []
+    for head, model in heads(backbone, private - private.mean(1, keepdims=True)).items():
+        rows += [{"head": head} | measured(model, features, name, name in known) for name, features in inputs.items()]
+    return rows
+
+
+def measured(model: FinishedModel, features: torch.Tensor, name: str, known: bool) -> dict[str, object]:
+    """Return how many volumes are answered and how many answers are right, with intervals over patients."""
+    abstention = abstention_for(model)
+    assert abstention is not None
+    sure, told = abstention.probabilities(mean_scores(model, features)).max(dim=-1)
+    verdicts = np.array(abstention.verdicts(features.flatten(0, 1), sure.flatten())).reshape(sure.shape)
+    answered, right = verdicts == "", told.numpy() == np.arange(len(SEQUENCES))
+    row = {"input": name, "volumes": sure.numel(), "answered": int(answered.sum())}
+    row |= {"unsure": int((verdicts == UNSURE).sum()), "unlike": int((verdicts == UNLIKE).sum())}
+    if not known:
+        return row
+    drawn = np.random.default_rng(0).integers(len(sure), size=(DRAWS, len(sure)))
+    each, wrong = answered.sum(1), (answered & ~right).sum(1)
+    row |= {"right of all": int(right.sum()), "wrong of answered": int(wrong.sum())}
+    for label, upper, lower in (("answered", each, np.full(len(sure), 4)), ("error", wrong, each)):
+        shares = 100 * upper[drawn].sum(1) / np.maximum(lower[drawn].sum(1), 1)
+        row |= {f"{label} %": 100 * upper.sum() / max(lower.sum(), 1)}
+        row |= dict(zip((f"{label} low", f"{label} high"), np.quantile(shares, (0.025, 0.975)), strict=True))
+    return row
 
 
 def nonsense(random: np.random.Generator) -> dict[str, np.ndarray]:
@@ -151,64 +163,20 @@ def nonsense(random: np.random.Generator) -> dict[str, np.ndarray]:
     }
 
 
-def write(table: pd.DataFrame, abstentions: dict[str, Abstention]) -> None:
+def write(table: pd.DataFrame) -> None:
     """Write the table as CSV and Markdown."""
-    made = origin(*declared())
-    title = "Volumes that public heads answer, and how many of these answers are right"
-    chosen = [
-        f"{name}: probability {a.least:.3f} at temperature {a.temperature:.3f}, distance {a.public.farthest:.3f}"
-        for name, a in abstentions.items()
-    ]
+    cohorts = "; ".join(f"{name}: {one.population}, seed {one.seed}" for name, one in COHORTS.items())
+    made = origin(cohorts, "0 of the noise and of the inputs without a brain")
     note = (
-        f"Thresholds from 150 other simulated patients ({'; '.join(chosen)}). Answers of less probability are unsure: "
-        f"it is the least at which {RIGHT:.0%} of the answers were right. Volumes farther from every class are unlike."
+        f"An answer is sure from the probability at which {RIGHT:.0%} of the answers were right for {EACH} public "
+        "patients who gave the thresholds. Low and high: 95 % intervals over patients. Private heads were trained "
+        "on the first cohort, with local noise; its patients here took no part."
     )
     cells = tuple(
-        tuple("–" if pd.isna(v) else f"{v:g}" if i > 1 else v for i, v in enumerate(r)) for r in table.to_numpy()
+        tuple("–" if pd.isna(v) else v if isinstance(v, str) else f"{v:.4g}" for v in r) for r in table.to_numpy()
     )
-    heading = tuple(str(name).replace("_", " ") for name in table.columns)
-    write_text(RESULTS / "table.md", to_markdown(Sheet(title, heading, cells, (note, *made), names=2)))
-    write_text(RESULTS / "table.csv", to_csv(table.convert_dtypes(), (*made, note)))
-
-
-def wilson(share: float, count: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a share."""
-    z = 1.96
-    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
-    half = z / (1 + z**2 / count) * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
-    return middle - half, middle + half
-
-
-def reliability(abstention: Abstention, network: torch.nn.Module, held: np.ndarray) -> Figure:
-    """Draw the share of right answers against the probability, and against the share that is answered."""
-    values = torch.from_numpy(held.reshape(-1, held.shape[-1]))
-    with torch.no_grad():
-        sure, told = abstention.probabilities(network(values[:, None, None])).max(dim=1)
-    right = (told.numpy() == np.tile(range(4), len(held))).astype(float)
-    order = np.argsort(-sure.numpy())
-    with figure_style():
-        figure, panels = panel_grid(2, 2, 3.6)
-        bins = np.array_split(order[::-1], 10)
-        points = [(float(sure.numpy()[b].mean()), right[b].mean(), len(b)) for b in bins]
-        bars = np.transpose([abs(np.array(wilson(share, count)) - share) for _, share, count in points])
-        look = line_look(0) | {"linestyle": "none"}
-        panels[0].errorbar([p[0] for p in points], [p[1] for p in points], bars, label="tenths of the volumes", **look)
-        panels[0].plot([0.25, 1], [0.25, 1], color="#777777", linestyle=":", label="perfect reliability")
-        panels[0].axvline(abstention.least, color="#0072B2", linestyle="--", label="threshold: unsure below")
-        panels[0].set(xlabel="probability of the answer", ylabel="share of right answers", xlim=(0.25, 1.02))
-        shares = np.cumsum(right[order]) / np.arange(1, len(order) + 1)
-        answered = np.arange(1, len(order) + 1) / len(order)
-        panels[1].plot(answered, shares, color="#000000", label="right among the surest volumes")
-        kept = float((sure.numpy() >= abstention.least).mean())
-        panels[1].axvline(kept, color="#0072B2", linestyle="--")
-        panels[1].set(xlabel="share of volumes that are answered", ylabel="share of right answers", ylim=(0.8, 1.005))
-        set_legend(
-            figure,
-            panels,
-            "150 simulated patients to whom nothing was fitted; bars: 95 % intervals of Wilson, per volume",
-        )
-        set_title(figure, "Reliability of the public head on volumes of the public simulation")
-    return figure
+    write_text(RESULTS / "table.md", to_markdown(Sheet(TITLE, tuple(table.columns), cells, (note, *made), names=2)))
+    write_text(RESULTS / "table.csv", to_csv(table.convert_dtypes(), (*made, note), float_format="%.4g"))
 
 
 if __name__ == "__main__":

@@ -1,61 +1,324 @@
-"""Choose the settings for training heads of domain study, on simulated hospitals.
+"""Choose and measure how heads of domain study are trained, and how they answer, on simulated hospitals.
 
-    python -m benchmarks.study_selection
+    python -m benchmarks.study_selection taper
+    python -m benchmarks.study_selection keen
+    python -m benchmarks.study_selection both_ways
 
-The consortia have brains of random shapes, which differ from most patients that the public head has learnt from. In one
-of them every hospital has a scanner of its own. In each of the other three all hospitals share one protocol, so that
-all their patients differ from the public ones in the same way. The search is that of head_selection.py, with the images
-of a slice classified together. It is for the constants by which the taper follows from the noise: the signal of the
-first component, and how fast it falls. Rate and clipping norm are the same at every epsilon. Writes
-study_selection.csv.
+The first two commands use public consortia, on whose patients no network was trained, with no patient of a private
+cohort. Their brains are random shapes, which differ from most patients that the public head has learnt from. In one of
+them every hospital has a scanner of its own. In each of the others all hospitals share one protocol, so that all their
+patients differ from the public ones in the same way.
+
+*taper* tries the constants by which the taper follows from the noise: the signal of the first component, and how fast
+it falls; the images of a slice are classified together. It writes taper.csv. *keen* tries how much a patient
+prefers the better of a trained head and the public head beside it (`BrainSequences.beside`), for patients of the
+consortium itself and of others. It writes keen.csv. *both_ways* measures what was chosen on cohorts that the choice
+never saw: on other patients of the private cohort, and on patients of cohorts that took no part. It writes
+both_ways.csv.
+
+All patients take part in every round, every hospital adds its own noise, and the composition is exact and Gaussian. The
+gradient of a head needs no network, so the descent is written with matrices; `zetadp` trains heads with the same
+descent.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import torch
 
-from benchmarks.head_selection import ALL, ONE_PROTOCOL, REPETITIONS, SHAPES, TRAINED, arguments, searched
+from benchmarks.shares import SHOWN, right
 from zetadp.base.storage import write_text
+from zetadp.base.tensors import tensors_digest
+from zetadp.core.plan import SIGNAL
 from zetadp.core.start import shipped_backbone
-from zetadp.nn.backbone import load_backbone
-from zetadp.nn.settings import SLICE, STUDY, NetworkSettings
+from zetadp.mri.kspace import to_kspace, whiten
+from zetadp.mri.slicing import centre_slices, resize_area
+from zetadp.nn.backbone import Backbone, load_backbone
+from zetadp.nn.models import SIGNAL_POWER, taper_factors
+from zetadp.nn.settings import IMAGE, SLICE, STUDY, NetworkSettings
+from zetadp.phantom.cohort import PhantomSettings, simulate_patient
+from zetadp.phantom.public import PublicSettings, simulate_public_patient
+from zetadp.phantom.shapes import draw_shapes
+from zetadp.privacy import gaussian
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
+from zetadp.tasks.brain_sequences import BrainSequences
+from zetadp.tasks.brain_sequences.task import KEEN
 
+ROOT = Path(__file__).parents[1]
+HOSPITALS, TRAINED, ALL = 11, 484, 750
+SHAPES = 502
+"""Seed of the consortium whose brains are random shapes."""
+ONE_PROTOCOL = (503, 504, 505)
+"""Seeds of consortia with such brains whose hospitals all have the same scanner and protocol."""
 SEEDS = (SHAPES, *ONE_PROTOCOL)
-RULES = ((0.009, 3.0), (0.0045, 3.0), (0.018, 3.0), (0.009, 2.0), (0.009, 4.0))
-"""Signal of the first component beside one clipped contribution, and the power with which its variance falls."""
-RATES = (30.0, 10.0)
+RULES = ((0.009, 3, 30), (0.0045, 3, 30), (0.018, 3, 30), (0.009, 2, 30), (0.009, 4, 30), (0.009, 3, 10))
+"""Signal of the first component beside one clipped contribution, power with which its variance falls, and rate."""
 EPSILONS = (math.inf, 8.0, 3.0, 1.0, 0.3)
-ROUNDS = 20
-
-
-def declared(repetitions: int = REPETITIONS) -> tuple[str, str]:
-    """Return cohorts and seeds."""
-    protocols = dict.fromkeys(ONE_PROTOCOL, "one protocol")
-    cohorts = "; ".join(
-        f"public consortium of random shapes, {protocols.get(seed, 'a scanner a hospital')}, "
-        f"{TRAINED} + {ALL - TRAINED} patients, seed {seed}"
-        for seed in SEEDS
+DELTA = 1e-3
+REPETITIONS = {"taper": 3, "keen": 10, "both_ways": 10}
+"""Draws of the noise, from seeds 0, 1, ..."""
+CHOSEN_ON, BESIDE = (503,), (71,)
+"""Seeds of the public consortia on which heads are trained, and of those that only measure them."""
+COHORTS = {
+    name: PhantomSettings(TRAINED, ALL - TRAINED, seed, population=population)
+    for name, population, seed in (
+        ("no atlas (the default)", "procedural", 2026),
+        ("drawn", "drawn", 1944849662),
+        ("standard", "standard", 2026),
+        ("another vendor's scanners", "vendor", 3001),
+        ("heavy lesions", "heavy", 3004),
+        ("healthy brains", "healthy", 3002),
     )
-    return cohorts, seeds_shown(range(repetitions))
+}
+PRIVATE, OTHERS = 2, 150
+"""Number of these cohorts on which heads are trained, and of patients of each other cohort."""
+KEENNESS = (1.0, 3.0, 10.0, 30.0, 1e6)
+"""Values of `KEEN` that are tried; the last one takes one of the two heads."""
+COMPONENTS, TRIED, DRAWS = 64, (1.0, 8.0), 2000
+SETTINGS = {"rounds": 20, "rate": 30.0, "clip": 0.1, "averaged": 0.5, "signal": SIGNAL}
+"""How the default's head is trained."""
+KEYS = ["trained on", "measured on", "classified", "epsilon"]
+TASK = BrainSequences()
+
+
+def consortium(seed: int, backbone: Backbone, cache: Path, patients: int = ALL) -> np.ndarray:
+    """Return the features of a consortium's first patients as real numbers, shape (patient, image, 2 * component)."""
+    computed = cache / f"features-{seed}-{patients}-{tensors_digest(backbone.tensors())[:12]}.npy"
+    if not computed.exists():
+        settings = PublicSettings(seed=seed, patients=ALL, hospitals=1 if seed in ONE_PROTOCOL else HOSPITALS)
+        anatomy = draw_shapes if seed in (SHAPES, *ONE_PROTOCOL) else None
+        images = (simulate_public_patient(settings, number, anatomy=anatomy) for number in range(patients))
+        found = np.stack([backbone.features(whiten(to_kspace(patient))) for patient in images])
+        cache.mkdir(parents=True, exist_ok=True)
+        np.save(computed, found.reshape(patients, 80, -1).view(np.float32))
+    return np.load(computed)
+
+
+def public_head(backbone: Backbone, components: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the public head as a real matrix, shape (2 * component, class), and its bias."""
+    weight, bias = backbone.heads[components]
+    pairs = torch.view_as_real(weight.conj().resolve_conj()).reshape(len(weight), -1)
+    return pairs.T.numpy().copy(), bias.real.numpy().copy()
+
+
+def trained(
+    features: np.ndarray,
+    start: tuple[np.ndarray, np.ndarray],
+    *,
+    rounds: int,
+    rate: float,
+    clip: float,
+    epsilon: float,
+    averaged: float,
+    random: np.random.Generator,
+    signal: float = math.inf,
+    power: float = SIGNAL_POWER,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean of the last heads of a noisy descent, in which each hospital adds its own noise.
+
+    Parameters
+    ----------
+    features
+        Shape (patient, image, 2 * component), with equally many images of every class. Patient i is at hospital
+        i modulo `HOSPITALS`.
+    start
+        The first head: weight and bias.
+    rounds, rate, clip, epsilon, averaged
+        Same as in the training settings of `zetadp`.
+    random
+        Generator of the noise.
+    signal, power
+        Same as in the rule for tapers of `zetadp`; without a signal there is no taper.
+    """
+    own = len(features) // HOSPITALS
+    sigma = 0.0 if math.isinf(epsilon) else math.sqrt(rounds) / gaussian.mu(epsilon, DELTA)
+    noise = sigma * math.sqrt(HOSPITALS) / (own * HOSPITALS * math.sqrt(rounds))
+    factors = taper_factors(len(start[0]) // 2, noise / signal, power).repeat_interleave(2).numpy()
+    of_bias = factors[0]
+    features, weight, bias = features * factors, start[0] / factors[:, None], start[1] / of_bias
+    one_hot = np.eye(4, dtype=np.float32).repeat(features.shape[1] // 4, axis=0)
+    hospital = np.arange(len(features)) % HOSPITALS
+    last = max(1, round(averaged * rounds))
+    sums = [np.zeros_like(weight), np.zeros_like(bias)]
+    for number in range(rounds):
+        scores = features @ weight + bias * of_bias
+        scores -= scores.max(axis=-1, keepdims=True)
+        share = np.exp(scores)
+        share /= share.sum(axis=-1, keepdims=True)
+        error = share - one_hot
+        of_weight = np.matmul(features.transpose(0, 2, 1), error) / features.shape[1]
+        of_biases = error.mean(axis=1) * of_bias
+        norms = np.sqrt((of_weight**2).sum(axis=(1, 2)) + (of_biases**2).sum(axis=1))
+        kept = np.minimum(1, clip / np.maximum(norms, 1e-12))
+        for value, gradients in ((weight, of_weight * kept[:, None, None]), (bias, of_biases * kept[:, None])):
+            messages = np.stack([gradients[hospital == place].sum(axis=0) for place in range(HOSPITALS)])
+            messages = messages + sigma * clip * random.standard_normal(messages.shape)
+            value -= (rate * messages.mean(axis=0) / own).astype(np.float32)
+        if number >= rounds - last:
+            sums = [total + value for total, value in zip(sums, (weight, bias), strict=True)]
+    return sums[0] / last * factors[:, None], sums[1] / last * of_bias
+
+
+def scored(features: np.ndarray, head: tuple[np.ndarray, np.ndarray]) -> torch.Tensor:
+    """Return the scores of a head, shape (patient, image, class)."""
+    return torch.from_numpy(features @ head[0] + head[1])
+
+
+def accuracy(features: np.ndarray, head: tuple[np.ndarray, np.ndarray]) -> float:
+    """Return the share of correctly classified images in %, with the images of a slice together."""
+    return float(right(scored(features, head), [str(number) for number in range(len(features))], SLICE).mean())
+
+
+def searched(backbone: Backbone, cache: Path, repetitions: int) -> pd.DataFrame:
+    """Try the public heads, and every rule for the taper at each epsilon, on all consortia."""
+    settings = [
+        {"components": 64, "signal": signal, "power": power, "rounds": 20, "rate": rate, "clip": 0.1}
+        for signal, power, rate in RULES
+    ]
+    cohorts = [consortium(seed, backbone, cache) for seed in SEEDS]
+    splits = [np.random.default_rng(seed).permutation(ALL) for seed in SEEDS]
+    rows = []
+
+    def measure(components: int, epsilon: float, **how: float) -> list[float]:
+        start, found = public_head(backbone, components), []
+        for features, order in zip(cohorts, splits, strict=True):
+            part = features[..., : 2 * components]
+            for repetition in range(1 if math.isinf(epsilon) else repetitions):
+                random = np.random.default_rng(repetition)
+                head = trained(part[order[:TRAINED]], start, epsilon=epsilon, random=random, **how)
+                found.append(accuracy(part[order[TRAINED:]], head))
+        return found
+
+    for components in sorted(backbone.heads):
+        start = public_head(backbone, components)
+        tested = [f[o[TRAINED:], :, : 2 * components] for f, o in zip(cohorts, splits, strict=True)]
+        found = [accuracy(test, start) for test in tested]
+        rows.append({"components": components, "rounds": 0, "epsilon": "public head", "mean": np.mean(found)})
+    for setting in settings:
+        row = {**setting, "averaged": 0.5}
+        for epsilon in EPSILONS:
+            rows.append({**row, "epsilon": f"{epsilon:g}", "mean": np.mean(measure(epsilon=epsilon, **row))})
+    return pd.DataFrame(rows)
+
+
+def cohort(settings: PhantomSettings, backbone: Backbone, folder: Path, *, whole: bool) -> np.ndarray:
+    """Return features as `consortium`, of a cohort or its first test patients, before their mean is subtracted."""
+    first, count = (1, settings.patients) if whole else (settings.train_patients + 1, OTHERS)
+    name = f"features-{settings.population}-{settings.seed}-{count}-{tensors_digest(backbone.tensors())[:12]}.npy"
+    if not (folder / name).exists():
+        found, read = [], replace(backbone, centred=False).features
+        for number in range(first, first + count):
+            volume = simulate_patient(settings, number)
+            shown = volume[::-1, :, centre_slices(volume.shape[2], TASK.slices)].astype(np.float32)
+            images = np.stack([resize_area(each, TASK.size) for each in np.transpose(shown, (3, 2, 1, 0))])
+            found.append(read(whiten(to_kspace(images))).reshape(-1, backbone.components))
+        folder.mkdir(parents=True, exist_ok=True)
+        np.save(folder / name, np.stack(found).view(np.float32))
+    return np.load(folder / name)
+
+
+def measured(
+    name: str,
+    fitted: np.ndarray,
+    tested: dict[str, np.ndarray],
+    backbone: Backbone,
+    draws: int,
+    keen: tuple[float, ...],
+) -> pd.DataFrame:
+    """Train heads on some patients; return the accuracy of every answer for every patient of ``tested``."""
+    start, rows = public_head(backbone, COMPONENTS), []
+    for epsilon, draw in product(TRIED, range(draws)):
+        head = trained(fitted, start, epsilon=epsilon, random=np.random.default_rng(draw), **SETTINGS)
+        for other, features in tested.items():
+            own, public = scored(features, head), scored(features, start)
+            answers = {"public": public, "alone": own}
+            for each in keen:
+                both = TASK.beside(own.flatten(0, 1), public.flatten(0, 1), each)
+                answers[f"both, {each:g}"] = both.reshape(own.shape)
+            for (answer, scores), decision in product(answers.items(), (SLICE, IMAGE)):
+                found = right(scores, [f"{number:03d}" for number in range(len(scores))], decision)
+                keys = dict(zip(KEYS, (name, other, SHOWN[decision], f"{epsilon:g}"), strict=True))
+                rows.append(
+                    found.rename("right").rename_axis("patient").reset_index().assign(**keys, answer=answer, draw=draw)
+                )
+    return pd.concat(rows, ignore_index=True)
+
+
+def choose(found: pd.DataFrame) -> pd.DataFrame:
+    """Return what every answer gains beside the public head, in points: on its own consortium, and on the others."""
+    means = found.groupby([*KEYS, "answer"], sort=False)["right"].mean().unstack("answer")
+    gains = means.sub(means["public"], axis=0).drop(columns="public").reset_index()
+    gains["where"] = np.where(gains["trained on"] == gains["measured on"], "own", "others")
+    names = [name for name in means.columns if name != "public"]
+    return gains.groupby(["where", "classified", "epsilon"], sort=False)[names].mean().reset_index()
+
+
+def summary(found: pd.DataFrame) -> pd.DataFrame:
+    """Return accuracies, their spread over draws, and gains beside the public head with intervals over patients."""
+    rows = []
+    for names, cells in found.groupby(KEYS, sort=False):
+        spread = cells.groupby(["answer", "draw"])["right"].mean().unstack("draw").std(axis=1)
+        people = cells.groupby(["answer", "patient"])["right"].mean().unstack("answer")
+        drawn = np.random.default_rng(0).integers(len(people), size=(DRAWS, len(people)))
+        row = dict(zip(KEYS, names, strict=True)) | {"patients": len(people), "public": people["public"].mean()}
+        for answer, label in (("alone", "alone"), (f"both, {KEEN:g}", "both")):
+            gain = (people[answer] - people["public"]).to_numpy()
+            row |= {label: people[answer].mean(), f"{label} spread": spread[answer], f"{label} gain": gain.mean()}
+            row |= dict(
+                zip((f"{label} low", f"{label} high"), np.quantile(gain[drawn].mean(1), (0.025, 0.975)), strict=True)
+            )
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def both_ways(
+    parts: dict[str, np.ndarray], private: int, backbone: Backbone, draws: int, keen: tuple[float, ...]
+) -> pd.DataFrame:
+    """Train heads on the first patients of the first cohorts, and measure them on the last patients of all."""
+    tested = {name: features[-(ALL - TRAINED) :] for name, features in parts.items()}
+    first = list(parts.items())[:private]
+    return pd.concat([measured(name, part[:TRAINED], tested, backbone, draws, keen) for name, part in first])
 
 
 def main() -> None:
-    """Try every setting and write the table."""
-    parser = arguments(__doc__, "study_selection")
-    parser.set_defaults(backbone=shipped_backbone(NetworkSettings("head", STUDY)))
+    """Choose constants, or measure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=REPETITIONS)
+    parser.add_argument("--backbone", type=Path, default=shipped_backbone(NetworkSettings("head", STUDY)))
+    parser.add_argument("--cache", type=Path, default=Path("resources/head_selection"))
+    parser.add_argument("--output", type=Path, default=ROOT / "docs/results")
     given = parser.parse_args()
     torch.set_num_threads(2)
-    rules = [(*rule, RATES[0]) for rule in RULES] + [(*RULES[0], rate) for rate in RATES[1:]]
-    settings = [
-        {"components": 64, "signal": signal, "power": power, "rounds": ROUNDS, "rate": rate, "clip": 0.1}
-        for signal, power, rate in rules
-    ]
-    table = searched(load_backbone(given.backbone), SEEDS, settings, given, SLICE, EPSILONS)
-    write_text(given.output, to_csv(table, origin(*declared(given.repetitions)), float_format="%.4g"))
+    backbone, draws, parts = load_backbone(given.backbone), REPETITIONS[given.what], {}
+    if given.what == "taper":
+        table = searched(backbone, given.cache, draws)
+        cohorts = f"public consortia of random shapes, {TRAINED} + {ALL - TRAINED} patients, seeds {SEEDS}"
+    elif given.what == "keen":
+        for seed in (*CHOSEN_ON, *BESIDE):
+            whole = seed in CHOSEN_ON
+            features = consortium(seed, backbone, given.cache, ALL if whole else OTHERS)
+            parts[str(seed)] = features[np.random.default_rng(seed).permutation(ALL)] if whole else features
+        table = choose(both_ways(parts, len(CHOSEN_ON), backbone, draws, KEENNESS))
+        cohorts = f"public consortia, {TRAINED} + {ALL - TRAINED} patients, seeds {', '.join(parts)}"
+    else:
+        for place, (name, settings) in enumerate(COHORTS.items()):
+            features = cohort(settings, backbone, given.cache, whole=place < PRIVATE)
+            parts[name] = features - features.mean(1, keepdims=True)
+        table = summary(both_ways(parts, PRIVATE, backbone, draws, (KEEN,)))
+        cohorts = "; ".join(f"{name}: {one.population}, seed {one.seed}" for name, one in COHORTS.items())
+    write_text(
+        given.output / f"{given.what}.csv",
+        to_csv(table, origin(cohorts, seeds_shown(range(draws))), float_format="%.4g"),
+    )
+    print(table.to_string())
 
 
 if __name__ == "__main__":

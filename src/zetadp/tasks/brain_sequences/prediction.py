@@ -3,10 +3,15 @@ r"""Classify the pulse sequences of any volume with a finished model, and abstai
 There are two reasons. The head is *unsure* of its answer, or the volume is *unlike* all volumes that are known. Both
 thresholds come from simulated patients on whom no network was trained. No patient of a cohort is used.
 
-A volume is *unsure* if the largest softmax of its mean scores is below a threshold, after temperature scaling (Guo et
-al. 2017, On calibration of modern neural networks, eq. 9). Temperature and threshold are fitted to each head. A volume
-is *unlike* if the smallest Mahalanobis distance of its mean features to a class is above a threshold (Lee et al. 2018,
-A simple unified framework for detecting out-of-distribution samples, eq. 2). The head does not change this threshold.
+A volume is *unsure* if the probability of its answer is below a threshold, after temperature scaling (Guo et al. 2017,
+On calibration of modern neural networks, eq. 9). The probability follows from the mean scores of the volume's slices
+and, if the file holds one volume of each sequence, from those of the other volumes too: the sequences all differ. Where
+the public head answers beside a private one, the probability is the mean of what both together say and of what the
+public head says, so that an answer that surprises the public head needs more of the other. Temperatures and threshold
+are fitted to each head. A volume is *unlike* if the smallest Mahalanobis distance of its mean features to a class is
+above a threshold (Lee et al. 2018, A simple unified framework for detecting out-of-distribution samples, eq. 2). The
+features are taken before the patient's mean is subtracted, because without it little is left of four similar images.
+The head does not change this threshold.
 """
 
 from __future__ import annotations
@@ -27,10 +32,13 @@ from zetadp.base.epsilon import epsilon_shown, epsilon_value
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_digest
 from zetadp.base.validation import UserError
 from zetadp.core.pretrained import FinishedModel
+from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.volumes import centre_images, log_assumptions, read_volume
 from zetadp.nn.backbone import Backbone
+from zetadp.nn.heads import head_scores
 from zetadp.nn.settings import IMAGE, STUDY
 from zetadp.tasks.brain_sequences import BrainSequences, prepared_inputs
+from zetadp.tasks.brain_sequences.task import by_orders
 
 
 def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
@@ -81,7 +89,6 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
     images = centre_images(volume, names, task.slices, task.size).reshape(-1, task.size, task.size)
     inputs = prepared_inputs(images, model.settings.domain, model.backbone)
     outputs = model.outputs(inputs)
-    doubts = _doubts(model, inputs, outputs, channels)
     rows = []
     deciding = task if channels == len(task.names) else replace(task, decision=IMAGE)
     for channel, part in enumerate(np.split(deciding.probabilities(outputs).numpy(), channels)):
@@ -94,20 +101,23 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
                 "votes": float(votes[winner]),
                 "probability": float(part[:, winner].mean()),
                 "alternative": task.names[second],
-                "doubt": doubts[channel],
             }
         )
-    return pd.DataFrame(rows)
+    answered = torch.tensor([task.names.index(str(row["sequence"])) for row in rows])
+    doubts = _doubts(model, images, channels, answered)
+    return pd.DataFrame([{**row, "doubt": doubt} for row, doubt in zip(rows, doubts, strict=True)])
 
 
-def _doubts(model: FinishedModel, inputs: Tensor, outputs: Tensor, channels: int) -> Sequence[str | None]:
-    """Return the doubt about each channel, as `Abstention.verdicts`. None if the model has no thresholds."""
-    abstention = abstention_for(model)
-    if abstention is None:
+def _doubts(model: FinishedModel, images: np.ndarray, channels: int, answered: Tensor) -> Sequence[str | None]:
+    """Return the doubt about the answer for each channel, as `Abstention.verdicts`. None without thresholds."""
+    together = channels == len(SEQUENCES)
+    abstention = abstention_for(model, together=together)
+    if abstention is None or model.backbone is None:
         return [None] * channels
-    features = inputs.reshape(channels, -1, inputs.shape[-1]).mean(dim=1)
-    scores = outputs.reshape(channels, -1, outputs.shape[-1]).mean(dim=1)
-    return abstention.verdicts(features, abstention.probabilities(scores))
+    before = prepared_inputs(images, model.settings.domain, replace(model.backbone, centred=False))
+    features = before.reshape(channels, -1, before.shape[-1]).mean(dim=1)
+    told = abstention.probabilities(mean_scores(model, features[None] if together else features[:, None])).flatten(0, 1)
+    return abstention.verdicts(features, told.gather(1, answered[:, None])[:, 0])
 
 
 def answers(table: pd.DataFrame, *, anyway: bool = False) -> pd.DataFrame:
@@ -171,7 +181,7 @@ FILES = {
 UNSURE, UNLIKE = "unsure", "unlike"
 COMPONENTS = 16
 """Number of complex components in which distances are measured."""
-RIGHT = 0.95
+RIGHT = 0.99
 """Share of correct answers that the threshold must reach on the simulated patients to whom it is fitted."""
 KNOWN = 0.99
 """Share of the volumes of these patients that must count as known."""
@@ -182,14 +192,12 @@ _TEMPERATURES = np.geomspace(0.05, 20, 300)
 
 @dataclass(frozen=True)
 class Public:
-    """Public features of simulated patients' volumes. A volume's features are means over its slices.
+    """Public features of simulated patients' volumes, before a patient's mean is subtracted: means over slices.
 
     Attributes
     ----------
     features
-        Features of the volumes to which thresholds are fitted, complex, shape (volume, component).
-    labels
-        Classes of these volumes, shape (volume,).
+        Features of the patients to whom thresholds are fitted, complex, shape (patient, class, component).
     means
         Class means in the first components, real parts first, shape (class, 2 * `COMPONENTS`).
     precision
@@ -201,7 +209,6 @@ class Public:
     """
 
     features: Tensor
-    labels: Tensor
     means: Tensor
     precision: Tensor
     farthest: float
@@ -223,12 +230,10 @@ class Public:
         means = vectors.mean(dim=0)
         rest = (vectors - means).flatten(0, 1)
         precision = torch.linalg.inv(rest.T @ rest / len(rest)).contiguous()
-        patients, classes, _ = second.shape
         # Half precision is far finer than patients differ, and halves the file.
-        features = torch.view_as_complex(torch.view_as_real(torch.from_numpy(second)).half().float()).flatten(0, 1)
-        found = cls(features, torch.arange(classes).repeat(patients), means, precision, 0.0, about)
-        farthest = float(np.quantile(found.distances(features).numpy(), KNOWN))
-        return cls(features, found.labels, means, precision, farthest, about)
+        features = torch.view_as_complex(torch.view_as_real(torch.from_numpy(second)).half().float())
+        found = cls(features, means, precision, 0.0, about)
+        return replace(found, farthest=float(np.quantile(found.distances(features.flatten(0, 1)).numpy(), KNOWN)))
 
     def distances(self, features: Tensor) -> Tensor:
         """Return the Mahalanobis distance of each volume from its nearest class, shape (volume,).
@@ -246,7 +251,7 @@ class Public:
 
     def save(self, domain: str) -> None:
         """Write the file of the package for heads of a domain."""
-        tensors = {"features": torch.view_as_real(self.features).half(), "labels": self.labels, "means": self.means}
+        tensors = {"features": torch.view_as_real(self.features).half(), "means": self.means}
         save_tensors(
             DATA / FILES[domain], tensors | {"precision": self.precision}, {**self.about, "farthest": self.farthest}
         )
@@ -256,7 +261,8 @@ class Public:
         """Read the file of the package for heads of a domain."""
         tensors, about = load_tensors(DATA / FILES[domain])
         features = torch.view_as_complex(tensors["features"].float())
-        return cls(features, tensors["labels"], tensors["means"], tensors["precision"], about["farthest"], about)
+        features = features.reshape(-1, len(tensors["means"]), features.shape[-1])
+        return cls(features, tensors["means"], tensors["precision"], about["farthest"], about)
 
 
 @dataclass(frozen=True)
@@ -267,53 +273,98 @@ class Abstention:
     ----------
     public
         Public features to which the thresholds are fitted.
-    temperature
-        Divisor of scores before the softmax.
+    together
+        Whether volumes come four by four, one of each sequence.
+    temperatures
+        Divisor of the scores of each head that `mean_scores` gives.
     least
         Smallest probability of a sure answer. Infinite if no threshold reaches the share `RIGHT`: then no answer is
         sure.
     """
 
     public: Public
-    temperature: float
+    together: bool
+    temperatures: tuple[float, ...]
     least: float
 
     @classmethod
-    def of(cls, network: nn.Module, public: Public) -> Self:
-        """Fit temperature and threshold to a head."""
-        scores = _scores(network, public.features)
-        losses = [float(nn.functional.cross_entropy(scores / t, public.labels)) for t in _TEMPERATURES]
-        temperature = float(_TEMPERATURES[int(np.argmin(losses))])
-        sure, told = (scores / temperature).softmax(dim=1).max(dim=1)
-        return cls(public, temperature, threshold(sure.numpy(), (told == public.labels).numpy()))
+    def of(cls, scores: Sequence[Tensor], public: Public, *, together: bool) -> Self:
+        """Fit temperatures and threshold to `mean_scores` of the public patients."""
+        labels = torch.arange(scores[0].shape[1]).repeat(len(scores[0]))
 
-    def probabilities(self, scores: Tensor) -> Tensor:
-        """Return calibrated probabilities from the mean scores of volumes, both of shape (volume, class)."""
-        return (scores / self.temperature).softmax(dim=1)
+        def told(temperatures: Sequence[float], heads: Sequence[Tensor]) -> Tensor:
+            return cls(public, together, tuple(temperatures), 0.0).probabilities(heads).flatten(0, 1)
 
-    def verdicts(self, features: Tensor, probabilities: Tensor) -> list[str]:
+        found = []
+        for head in scores:
+            losses = [nn.functional.nll_loss(told([t], [head]).clamp_min(1e-9).log(), labels) for t in _TEMPERATURES]
+            found.append(float(_TEMPERATURES[int(np.argmin(losses))]))
+        sure, which = told(found, scores).max(dim=1)
+        return cls(public, together, tuple(found), threshold(sure.numpy(), (which == labels).numpy()))
+
+    def probabilities(self, scores: Sequence[Tensor]) -> Tensor:
+        """Return calibrated probabilities, shape (patient, volume, class), from `mean_scores`: means over heads."""
+        scaled = torch.stack([head / t for head, t in zip(scores, self.temperatures, strict=True)])
+        return (by_orders(scaled) if self.together else scaled.softmax(dim=-1)).mean(dim=0)
+
+    def verdicts(self, features: Tensor, sure: Tensor) -> list[str]:
         """Return `UNLIKE`, `UNSURE` or an empty text for each volume. `UNLIKE` takes precedence.
 
         Parameters
         ----------
         features
-            Complex mean features, shape (volume, component).
-        probabilities
-            Result of `probabilities`, shape (volume, class).
+            Complex mean features, before a patient's mean is subtracted, shape (volume, component).
+        sure
+            Probability of the answers (`probabilities`), shape (volume,).
         """
         far = self.public.distances(features) > self.public.farthest
-        weak = probabilities.amax(dim=1) < self.least
-        return [UNLIKE if f else UNSURE if w else "" for f, w in zip(far.tolist(), weak.tolist(), strict=True)]
+        return [
+            UNLIKE if f else UNSURE if w else ""
+            for f, w in zip(far.tolist(), (sure < self.least).tolist(), strict=True)
+        ]
 
 
-def abstention_for(model: FinishedModel) -> Abstention | None:
-    """Return the thresholds of a model, or None if the model is not a head on the shipped backbone."""
+def mean_scores(model: FinishedModel, features: Tensor) -> list[Tensor]:
+    """Return mean scores of volumes: the model's and, if it has a public head beside, those of this head.
+
+    Heads are affine, so these are the scores of the mean features.
+
+    Parameters
+    ----------
+    model
+        A head on features of the backbone.
+    features
+        Mean features of volumes before a patient's mean is subtracted, shape (patient, volume, component).
+
+    Returns
+    -------
+    For each of the one or two heads, shape (patient, volume, class).
+    """
+    if model.settings.domain == STUDY:
+        features = features - features.mean(dim=1, keepdim=True)
+    inputs = features.flatten(0, 1)[:, None, None]
+    found = [replace(model, task=BrainSequences(slices=1)).outputs(inputs)]
+    if model.public_head is not None:
+        found.append(head_scores(features.flatten(0, 1), model.public_head))
+    return [scores.reshape(*features.shape[:2], -1) for scores in found]
+
+
+def abstention_for(model: FinishedModel, *, together: bool = True) -> Abstention | None:
+    """Return the thresholds of a model, or None if the model is not a head on the shipped backbone.
+
+    Parameters
+    ----------
+    model
+        A finished model.
+    together
+        Whether volumes come four by four, one of each sequence, or each by itself.
+    """
     if not isinstance(model.backbone, Backbone) or model.settings.family != "head":
         return None
     public = _shipped(model.settings.domain)
     if tensors_digest(model.backbone.tensors()) != public.about["backbone"]:
         return None
-    return Abstention.of(model.network, public)
+    return Abstention.of(mean_scores(model, public.features), public, together=together)
 
 
 def threshold(sure: np.ndarray, right: np.ndarray) -> float:
@@ -346,9 +397,3 @@ def _vectors(features: Tensor) -> Tensor:
     """Return the first components as real vectors, real parts first."""
     first = features[..., :COMPONENTS]
     return torch.cat([first.real, first.imag], dim=-1)
-
-
-def _scores(network: nn.Module, features: Tensor) -> Tensor:
-    """Return the mean scores of volumes. A head is affine, so these are the scores of the mean features."""
-    with torch.no_grad():
-        return network(features[:, None, None])  # type: ignore[no-any-return]

@@ -15,6 +15,7 @@ from public_head import write_public_head
 from zetadp.cli import main
 from zetadp.core.pretrained import load_model
 from zetadp.mri.decathlon import SEQUENCES
+from zetadp.nn.heads import head_scores
 from zetadp.nn.settings import NetworkSettings
 from zetadp.phantom.public import PublicSettings, simulate_public_patient
 from zetadp.tasks.brain_sequences.prediction import (
@@ -23,12 +24,13 @@ from zetadp.tasks.brain_sequences.prediction import (
     UNSURE,
     Abstention,
     abstention_for,
+    mean_scores,
     predict_volume,
     threshold,
 )
 
-PATIENT = 497
-"""A simulated patient to whom nothing was fitted, with one volume of which the public head is unsure."""
+PATIENT = 450
+"""A simulated patient to whom nothing was fitted, with two volumes of which the public head is unsure."""
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +72,9 @@ def scaled(model, factor):
 
 def test_a_brain_is_answered_but_for_what_is_doubtful_and_noise_is_not(model, brain, noise):
     table = predict_volume(model, brain)
-    assert list(table["doubt"]) == ["", UNSURE, "", ""]
-    assert [name for name, doubt in zip(table["sequence"], table["doubt"], strict=True) if not doubt] == [
-        SEQUENCES[0],
-        *SEQUENCES[2:],
-    ]
+    assert list(table["doubt"]) == ["", UNSURE, UNSURE, ""]
+    answered = [name for name, doubt in zip(table["sequence"], table["doubt"], strict=True) if not doubt]
+    assert answered == [SEQUENCES[0], SEQUENCES[3]]
     assert (table["alternative"] != table["sequence"]).all()
     assert list(predict_volume(model, noise)["doubt"]) == [UNLIKE]
 
@@ -86,26 +86,57 @@ def test_heads_of_other_domains_have_thresholds_of_their_own(model, tmp_path, br
     assert own.public.about["backbone"] != abstention_for(model).public.about["backbone"]
     assert 0.5 < own.least < 1
     assert UNLIKE not in predict_volume(other, brain)["doubt"].tolist()
+    four = write_slices(tmp_path / "four.nii", np.abs(np.random.default_rng(1).normal(size=(4, 20, 32, 32))))
+    # Four volumes of noise resemble each other, so without their mean little would be left to see.
+    assert predict_volume(other, four)["doubt"].tolist() == [UNLIKE] * 4
     assert domain == "study" or (predict_volume(other, noise)["doubt"] == UNLIKE).all()
 
 
-def test_temperature_undoes_the_scale_of_scores(model):
-    own, larger = abstention_for(model), abstention_for(scaled(model, 3.0))
-    features = own.public.features[:50]
-    assert larger.temperature == pytest.approx(3 * own.temperature, rel=0.03)  # of a grid
-    found = [
-        each.verdicts(features, each.probabilities(network(features[:, None, None])))
-        for each, network in ((own, model.network), (larger, scaled(model, 3.0).network))
-    ]
-    assert found[0] == found[1]
+def test_mean_scores_are_the_means_of_what_the_model_gives_the_slices(tmp_path):
+    study = load_model(write_public_head(tmp_path / "head.safetensors", "study"))
+    study.network.affine.weight += 0.3 * torch.randn_like(study.network.affine.weight)  # so that two heads answer
+    features = torch.randn(2, 4, 20, study.backbone.components, dtype=torch.complex64)
+    centred = features - features.mean(dim=(1, 2), keepdim=True)
+    expected = study.outputs(centred.flatten(0, 2)[:, None, None]).reshape(2, 4, 20, 4).mean(dim=2)
+    both, public = mean_scores(study, features.mean(dim=2))
+    torch.testing.assert_close(both, expected, rtol=1e-4, atol=1e-4)
+    alone = head_scores(centred, study.public_head).mean(dim=2)
+    torch.testing.assert_close(public, alone, rtol=1e-4, atol=1e-4)
 
 
-def test_a_head_that_knows_nothing_is_always_unsure(model):
+def test_an_answer_is_surer_where_the_other_sequences_leave_no_choice(model):
+    scores = 3 * torch.eye(4)[None].clone()
+    scores[0, 2] = torch.tensor([0.0, 2.0, 2.0, 0.0])  # as much T1w as T1gd, but another volume is the T1w
+    by_itself, together = (replace(abstention_for(model, together=way), temperatures=(1.0,)) for way in (False, True))
+    assert by_itself.probabilities([scores])[0, 2, 2] < 0.5
+    assert together.probabilities([scores])[0, 2, 2] > 0.9
+
+
+def test_of_two_heads_an_answer_has_the_mean_of_their_probabilities(model):
+    own = replace(abstention_for(model, together=False), temperatures=(1.0, 2.0))
+    one, other = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    expected = (one.softmax(dim=-1) + (other / 2).softmax(dim=-1)) / 2
+    torch.testing.assert_close(own.probabilities([one, other]), expected)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_temperature_undoes_the_scale_of_scores(model, together):
+    found = []
+    for each in (model, scaled(model, 3.0)):
+        own = abstention_for(each, together=together)
+        told = own.probabilities(mean_scores(each, own.public.features)).amax(dim=-1).flatten()
+        found.append((own.temperatures[0], own.verdicts(own.public.features.flatten(0, 1), told)))
+    assert found[1][0] == pytest.approx(3 * found[0][0], rel=0.03)  # of a grid
+    assert np.mean([one == other for one, other in zip(found[0][1], found[1][1], strict=True)]) > 0.99
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_head_that_knows_nothing_is_always_unsure(model, together):
     network = deepcopy(model.network)
     torch.nn.init.zeros_(network.affine.weight)
     with torch.no_grad():
         network.affine.bias.copy_(torch.tensor([1.0, 0, 0, 0]))
-    assert abstention_for(replace(model, network=network)).least == float("inf")
+    assert abstention_for(replace(model, network=network), together=together).least == float("inf")
 
 
 def test_the_threshold_is_the_least_with_enough_right_answers():
@@ -125,7 +156,7 @@ def test_the_threshold_is_the_least_with_enough_right_answers():
 
 def test_distances_do_not_depend_on_the_head_and_fit_the_share_that_counts_as_known(model):
     public = abstention_for(model).public
-    assert 0.005 < (public.distances(public.features) > public.farthest).double().mean() < 0.015
+    assert 0.005 < (public.distances(public.features.flatten(0, 1)) > public.farthest).double().mean() < 0.015
 
 
 def test_of_another_backbone_or_a_trained_network_nothing_is_known(model):
@@ -144,7 +175,7 @@ def ended(capsys, *arguments):
 
 def test_predict_says_what_is_doubtful_and_shows_it_anyway_when_asked(path, brain, noise, capsys):
     out, err = ended(capsys, "predict", path, brain)
-    assert [line.split()[1] for line in out.splitlines()[1:]] == [SEQUENCES[0], "-", *SEQUENCES[2:]]
+    assert [line.split()[1] for line in out.splitlines()[1:]] == [SEQUENCES[0], "-", "-", SEQUENCES[3]]
     assert "unsure: channel 1 may be T1" in err
     assert "unlike" not in err
     assert "simulation" not in err
