@@ -79,7 +79,7 @@ class Checkpoint:
             ledger_head=content["ledger_head"],
             not_finite=content["not_finite"],
             secret=content["secret"],
-            compiled=content["compiled"],
+            compiled=content.get("compiled"),
         )
 
     def check(self, path: Path, ledger: Ledger, secret: str) -> None:

@@ -42,8 +42,12 @@ def is_compiled(wish: str, phase: Phase, nodes: Sequence[Node], items: Tensor, r
     rounds
         Number of rounds.
     """
+    if wish == "never" or not _can_be_compiled(phase):
+        return False
     shape = _pass(phase, nodes)
-    if wish == "never" or shape is None or not _can_be_compiled(phase):
+    if shape is None:
+        if wish == "always":
+            logger.warning("compile: the step is not compiled, because the size of passes varies with the draw.")
         return False
     count, passes = shape
     random = torch.Generator().manual_seed(0)

@@ -220,7 +220,8 @@ class Performance:
     compile
         Whether PyTorch compiles the complex normalisation of the private step, which changes results by rounding only.
         ``auto`` does so where there is a C++ compiler, the run is long and the compiled step is quicker
-        (`zetadp.core.compiling`). It is decided once in a run. ``never`` keeps bits.
+        (`zetadp.core.compiling`). It is decided once in a run. ``never`` keeps bits. Only passes of one size are
+        compiled: with noise from the operating system, or where all patients take part in every round.
     """
 
     evaluate_every: Count = 20
