@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, first_sentence
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """Options of glibc's ``mallopt``."""
@@ -34,8 +34,8 @@ def pick_device(name: str) -> torch.device:
         torch.zeros(1, device=found)
     except (RuntimeError, AssertionError, TypeError) as error:
         raise UserError(
-            f"device: Expected auto, cpu, or cuda where PyTorch has one, found {name!r}: {error}. Use device auto or "
-            "cpu."
+            f"device: Expected auto, cpu, or cuda where PyTorch has one, found {name!r}: {first_sentence(error)} Use "
+            "device auto or cpu."
         ) from error
     use_float32()
     return found

@@ -131,6 +131,11 @@ def checked_name(name: object, what: str) -> str:
     )
 
 
+def first_sentence(error: Exception) -> str:
+    """Return the kind and the first sentence of an error, whose text may be pages long."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0].partition('. ')[0].rstrip('.')[:150]}."
+
+
 def shown(text: str) -> str:
     r"""Return any text with every character escaped that a terminal would not print: line breaks, colours, directions.
 

@@ -108,6 +108,7 @@ def epsilon(*, noise_multiplier: float, sampling_probability: float, rounds: int
     >>> round(epsilon(noise_multiplier=42.57, sampling_probability=24 / 44, rounds=917, delta=1e-3), 4)
     0.9995
     """
+    _check_numbers(noise_multiplier=noise_multiplier, sampling_probability=sampling_probability, delta=delta)
     try:
         return accounting.epsilon({NoisySum(sampling_probability, noise_multiplier): rounds}, delta)
     except (TypeError, ValueError) as error:
@@ -124,7 +125,15 @@ def noise(*, epsilon: float, delta: float, sampling_probability: float, rounds: 
     >>> noise(epsilon=1, sampling_probability=24 / 44, rounds=917, delta=1e-3)
     42.551
     """
+    _check_numbers(epsilon=epsilon, sampling_probability=sampling_probability, delta=delta)
     try:
         return calibration.noise_for_epsilon(epsilon, delta, sampling_probability, rounds)
     except (TypeError, ValueError) as error:
         raise UserError(str(error)) from error
+
+
+def _check_numbers(**given: object) -> None:
+    """Refuse arguments that are no numbers."""
+    for name, value in given.items():
+        if not isinstance(value, Real):
+            raise UserError(f"{name}: Expected a number, found {value!r:.60}.")

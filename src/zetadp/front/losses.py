@@ -130,7 +130,19 @@ def task_for(model: nn.Module, loss: Loss | None, task: Task | None, inputs: Ten
         ) from error
     if not finite:
         raise UserError("loss: Expected finite losses, found NaN or infinity for the first items at starting weights.")
+    if isinstance(task, OwnLoss):
+        _check_alike(task.loss(outputs, targets), outputs, targets)
     return task
+
+
+def _check_alike(found: object, outputs: Tensor, targets: Tensor) -> None:
+    """Refuse a loss of every output with every label, to which PyTorch spreads two different shapes."""
+    shapes = outputs.shape, targets.shape
+    if isinstance(found, Tensor) and found.ndim > 1 and found.shape not in shapes and outputs.ndim != targets.ndim:
+        raise UserError(
+            f"labels: Expected labels of the outputs' shape {tuple(outputs.shape)}, found {tuple(targets.shape)}: the "
+            "loss would compare items with others. Use labels[:, None] for one number an item."
+        )
 
 
 def described(task: Task) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zetadp.base.validation import UserError, shown
+from zetadp.base.validation import UserError, first_sentence, shown
 from zetadp.core.records import LabelledItems, checked_owners
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Records:
             if labels is None:
                 labels = _labels_within(items)
         except (RuntimeError, TypeError, ValueError, IndexError, KeyError, OSError) as error:
-            raise UserError(f"items: {NEEDED} Reading them failed: {_short(error)}") from error
+            raise UserError(f"items: {NEEDED} Reading them failed: {first_sentence(error)}") from error
         before, after = (str(kind).removeprefix("torch.") for kind in (getattr(items, "dtype", ""), source.dtype))
         if before not in ("", after):
             logger.warning("items: converted from %s to %s", before, after)
@@ -105,7 +105,7 @@ class Records:
         try:
             self.digest = self._checked()
         except (RuntimeError, TypeError, ValueError, IndexError, KeyError, OSError) as error:
-            raise UserError(f"items: {NEEDED} Reading them failed: {_short(error)}") from error
+            raise UserError(f"items: {NEEDED} Reading them failed: {first_sentence(error)}") from error
 
     @property
     def units(self) -> int:
@@ -321,16 +321,12 @@ def _tensor(values: Any, name: str) -> Tensor:  # noqa: ANN401
     except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
         remedy = " Number the names of classes: np.unique(names, return_inverse=True)[1]." if name == "labels" else ""
         raise UserError(
-            f"{name}: Expected a tensor or an array of numbers, found {type(values).__name__}: {_short(error)}{remedy}"
+            f"{name}: Expected a tensor or an array of numbers, found {type(values).__name__}: {first_sentence(error)}"
+            f"{remedy}"
         ) from error
     if found.ndim == 0:
         raise UserError(f"{name}: Expected one for each item, found a single number.")
     return found
-
-
-def _short(error: Exception) -> str:
-    """Return the first sentence of an error, which may be pages long."""
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0].partition('. ')[0].rstrip('.')[:150]}."
 
 
 def _usable(items: Tensor) -> Tensor:

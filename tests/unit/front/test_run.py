@@ -111,7 +111,7 @@ def test_constants_may_be_numbers_of_numpy(tmp_path):
     assert run(tmp_path, "one", **numbers).plan.training == run(tmp_path, "other", **plain).plan.training
 
 
-@pytest.mark.parametrize("wrong", [{"rounds": 2.5}, {"delta": "1e-5"}, {"sampling_probability": 2}])
+@pytest.mark.parametrize("wrong", [{"rounds": 2.5}, {"delta": "1e-5"}, {"delta": None}, {"sampling_probability": 2}])
 def test_figures_of_wrong_arguments_are_refused(wrong):
     given = {"sampling_probability": 0.1, "rounds": 3, "delta": 1e-5} | wrong
     for figure in (partial(zetadp.noise, epsilon=8), partial(zetadp.epsilon, noise_multiplier=1.0)):
@@ -626,6 +626,10 @@ def spoiled() -> Network:
     return model
 
 
+def squares(outputs, targets):
+    return (outputs - targets).square()
+
+
 WRONG = {
     "complex scores": ({"model": Complex()}, "model"),
     "wrong width": ({"model": torch.nn.Linear(5, 3, dtype=torch.complex64)}, "model"),
@@ -645,6 +649,10 @@ WRONG = {
     "an optimiser's class": ({"optimiser": torch.optim.SGD}, "optimiser"),
     "classes one by one": ({"data": records(labels=torch.nn.functional.one_hot(LABELS))}, "labels"),
     "batch normalisation": ({"model": torch.nn.Sequential(Network(4), torch.nn.BatchNorm1d(4))}, "model"),
+    "labels that a loss would spread": (
+        {"model": Network(1), "data": records(labels=ITEMS[:, 0].abs()), "loss": squares},
+        "labels",
+    ),
     "a loss of the batch": ({"loss": lambda outputs, _: outputs[:, 0] / outputs.max()}, "loss"),
     "nameless hospitals": ({"hospitals": [1]}, "hospitals"),
     "delta": ({"delta": 0.1}, "delta"),
