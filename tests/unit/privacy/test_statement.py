@@ -48,6 +48,47 @@ def printed():
     return state(federated(), unit="record")
 
 
+def test_it_is_plain_json(printed):
+    assert json.loads(json.dumps(printed, allow_nan=False)) == printed
+    infinite = state(federated(sigma=0.0), target_epsilon=math.inf)
+    assert json.loads(json.dumps(infinite, allow_nan=False)) == infinite
+
+
+def test_a_speaker_is_a_person_by_that_name():
+    """Figures as for a patient; no word of patients, who are not meant."""
+    patient, speaker = state(federated()), state(federated(), unit="speaker")
+    assert speaker["epsilon"] == patient["epsilon"]
+    assert speaker["records_of_one_person"] is None
+    text = plain_text(speaker) + plain_text(total([federated()], unit="speaker"))
+    assert "for each training speaker" in text
+    assert "patient" not in text
+    assert "patients known to two hospitals" in plain_text(patient)
+
+
+def test_the_published_figures_stand_in_it(printed):
+    assert printed["epsilon"] == pytest.approx(1, rel=1e-3)
+    assert printed["epsilon_rdp"] > printed["epsilon"]
+    audiences = {name: row["epsilon"] for name, row in printed["audiences"].items()}
+    assert audiences == pytest.approx({"server": 1, "node": 0.25, "reader": 0.24}, abs=0.006)
+    assert [row["epsilon"] for row in printed["smaller_deltas"]] == pytest.approx([1.51, 1.71], abs=0.006)
+    persons = {(row["records"], row["nodes"]): row["epsilon"] for row in printed["records_of_one_person"]}
+    assert persons == pytest.approx({(2, 1): 2.30, (6, 1): 9.3, (2, 2): 1.5}, rel=0.01)
+    assert printed["mu"] is None
+    assert len(printed["nodes"]) == 11
+    assert printed["nodes"]["node-03"]["mechanisms"] == [
+        {"sampling_probability": P, "noise_multiplier": 42.567, "releases": 917}
+    ]
+
+
+def test_a_patient_needs_no_figures_for_several_records():
+    assert state(federated(rounds=20, declared=20))["records_of_one_person"] is None
+
+
+def test_the_curve_is_that_of_the_accountant(printed):
+    curve = printed["trade_off"]
+    assert curve["misses"] == accounting.trade_off({NoisySum(P, 42.567): 917}, curve["false_alarms"])
+
+
 def test_stopping_early_lowers_nothing_and_going_on_raises():
     full, early = state(federated(rounds=60, declared=60)), state(federated(rounds=10, declared=60))
     longer = state(federated(rounds=80, declared=60))
@@ -94,6 +135,23 @@ def test_weights_decide_how_well_nodes_hide_each_other():
     assert heavy == pytest.approx(accounting.epsilon({NoisySum(P, 3.0 * math.sqrt(1.02)): 20}, 1e-3), rel=1e-6)
 
 
+def test_one_hospital_alone_has_no_other_node():
+    central = Run("central", histories(rounds_of(12.85, 50, ["central"], 24 / 484, 484)), 50)
+    found = state(central, unit="record")
+    assert found["audiences"]["node"] is None
+    assert found["audiences"]["reader"]["epsilon"] == found["audiences"]["server"]["epsilon"]
+    assert [row["nodes"] for row in found["records_of_one_person"]] == [1, 1]
+    assert "One other node" not in plain_text(found)
+
+
+def test_full_participation_is_quoted_exactly():
+    full = Run("full", histories(rounds_of(77.966, 917, ["a", "b"], p=1.0)), 917)
+    found = state(full)
+    assert found["mu"] == pytest.approx(math.sqrt(917) / 77.966)
+    assert found["accountant"].startswith("exact")
+    assert found["epsilon"] == pytest.approx(1, rel=2e-4)
+
+
 def test_a_run_without_noise_claims_nothing():
     found = state(federated(sigma=0.0, rounds=3, declared=3), target_epsilon=math.inf)
     assert (found["guarantee"], found["epsilon"], found["target_epsilon"]) == ("none", "inf", "inf")
@@ -103,12 +161,35 @@ def test_a_run_without_noise_claims_nothing():
     assert "none was added" in text
 
 
+def test_one_round_without_noise_voids_the_run():
+    rounds = [*rounds_of(40.0, 10, ["a"]), Event("a", 10, 44, 24.0, 1.0, NoisySum(P, 0.0))]
+    assert state(Run("leaky", histories(rounds), 11))["guarantee"] == "none"
+
+
 @pytest.mark.parametrize(("source", "guarantee"), [("seeded", "simulated"), ("os", "holds")])
 def test_seeded_noise_is_called_simulated_everywhere(source, guarantee):
     found = state(federated(rounds=5, declared=5), noise_source=source)
     assert found["guarantee"] == guarantee
     for text in (found["statement"], found["noise"], plain_text(found)):
         assert ("protect" in text and "nobody" in text) == (source == "seeded")
+
+
+def test_the_text_names_what_holds_and_what_does_not(printed):
+    text = plain_text(printed)
+    for phrase in (
+        "each training record",
+        "replaced by zero",
+        "draws each record independently",
+        "917 declared",
+        "At delta 1e-06",
+        "A person with 6 records",
+        "search for settings",
+        "validation records",
+        "preprocessing",
+        "two hospitals",
+        "messages repeated",
+    ):
+        assert phrase in text
 
 
 def test_the_text_never_claims_more_than_the_figure():
@@ -147,6 +228,11 @@ def test_a_total_of_one_run_says_what_the_run_says(printed):
         assert phrase in text
     full = Run("full", histories(rounds_of(77.966, 917, ["a", "b"], p=1.0)), 917)
     assert total([full, full])["private_rows"]["mu"] == pytest.approx(math.sqrt(2 * 917) / 77.966)
+
+
+def test_a_total_at_a_small_delta_names_only_smaller_ones():
+    found = total([federated(rounds=20, declared=20)], delta=1e-5)["private_rows"]
+    assert [row["delta"] for row in found["smaller_deltas"]] == [1e-6]
 
 
 def test_a_total_has_a_curve_only_where_a_patients_exposure_is_known():
@@ -195,3 +281,22 @@ def test_totals_add_up_node_by_node():
     }
     assert found["nodes"] == expected
     assert found["epsilon"] == max(expected.values())
+
+
+def test_a_central_run_adds_to_the_federated_one():
+    """The same patients, divided otherwise: the names of the nodes do not show it, the total must."""
+    spread = federated(sigma=6.0, rounds=10, declared=10, nodes=("a", "b"))
+    central = Run("central", histories(rounds_of(3.0, 10, ["central"], 24 / 484, 484)), 10)
+    found = total([spread, central])["private_rows"]
+    expected = accounting.epsilon({NoisySum(P, 6.0): 10, NoisySum(24 / 484, 3.0): 10}, 1e-3)
+    assert set(found["nodes"]) == {"a", "b", "central"}
+    assert list(found["nodes"].values()) == pytest.approx([expected] * 3)
+
+
+def test_no_private_run_is_no_guarantee():
+    found = total([federated(sigma=0.0, rounds=2, declared=2)])
+    assert found["guarantee"] == "none"
+    assert found["statement"].startswith("No guarantee")
+    assert found["private_rows"]["runs"] == 0
+    assert found["private_rows"]["smaller_deltas"] == []
+    assert "Any attack that looks" not in plain_text(found)
