@@ -87,3 +87,11 @@ def test_results_pass_exactly_where_no_more_is_shown_than_claimed():
     assert result.measured < result.estimate < result.highest
     assert not result_of_mu("x", errors, 0.999 * shown, once).passed
     assert AuditResult("x", 1.0, 1.0, 1.0, 1.0, errors, once).passed
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"false_alarms": 11}, {"misses": -1}, {"trials_in": 0}, {"confidence": 0.2}], ids=lambda w: next(iter(w))
+)
+def test_impossible_counts_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Errors(**{"false_alarms": 1, "misses": 1, "trials_out": 10, "trials_in": 10, "confidence": 0.9, **wrong})

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import resource
 import subprocess
@@ -11,7 +12,9 @@ import pytest
 from zetadp.base.storage import (
     ImageStack,
     folder_written_whole,
+    read_json,
     read_stack,
+    write_json,
     write_stack,
     write_text,
     written_whole,
@@ -99,6 +102,56 @@ def test_content_is_synced_before_it_takes_its_place(tmp_path, monkeypatch):
     assert order == ["sync", "replace", "sync"]
 
 
+def test_json_holds_numbers_of_numpy_paths_and_infinities(tmp_path):
+    path = tmp_path / "a.json"
+    content = {
+        "epsilon": np.inf,
+        "low": -np.inf,
+        "numpy": np.float32(0.5),
+        "count": np.int64(3),
+        "yes": np.bool_(True),
+        "array": np.array([[1.0, np.inf]]),
+        "tuple": (1, 2),
+        "path": Path("a/b"),
+        "nested": {3: [np.float64(np.inf)]},
+        "none": None,
+    }
+    write_json(path, content)
+    found = read_json(path)
+    assert found == {
+        "epsilon": "inf",
+        "low": "-inf",
+        "numpy": 0.5,
+        "count": 3,
+        "yes": True,
+        "array": [[1.0, "inf"]],
+        "tuple": [1, 2],
+        "path": "a/b",
+        "nested": {"3": ["inf"]},
+        "none": None,
+    }
+    assert float(found["epsilon"]) == np.inf
+    # Python alone would read the words Infinity and NaN, which are no JSON.
+    json.loads(path.read_text(), parse_constant=lambda word: pytest.fail(word))
+
+
+@pytest.mark.parametrize("text", ["{", "", "\xff\xfe"])
+def test_what_is_no_json_is_a_users_error(tmp_path, text):
+    path = tmp_path / "a.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=r"Cannot read .*a\.json as JSON"):
+        read_json(path)
+
+
+def test_absent_files_and_other_values_than_objects_are_a_users_error(tmp_path):
+    with pytest.raises(UserError, match=r"Cannot read .*absent\.json"):
+        read_json(tmp_path / "absent.json")
+    path = tmp_path / "a.json"
+    path.write_text("[1]")
+    with pytest.raises(UserError, match=r"Expected a JSON object in .*a\.json, found list"):
+        read_json(path)
+
+
 @pytest.mark.parametrize("dtype", [np.complex64, np.float32])
 def test_a_stack_is_read_as_it_was_written(tmp_path, dtype):
     written = stack(values=stack().values.real.astype(dtype) if dtype == np.float32 else stack().values)
@@ -114,6 +167,15 @@ def test_the_same_stack_makes_the_same_bytes(tmp_path):
     for name in "ab":
         write_stack(tmp_path / f"{name}.h5", stack())
     assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"patients": ("p1",)}, {"sequences": ("FLAIR",)}, {"values": np.zeros((2, 3, 4, 5))}, {"axes": ("patient",)}],
+)
+def test_names_that_do_not_fit_the_array_are_refused(changes):
+    with pytest.raises(ValueError, match="Expected values of shape"):
+        stack(**changes)
 
 
 def test_damaged_and_absent_stacks_are_a_users_error(tmp_path):
