@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,10 @@ from zetadp.privacy import accounting
 PLAN = make_plan(noise="os")
 
 
+def guessed(text: str) -> float:
+    return float(re.findall(r"names the right one at most ([\d.]+) %", text)[0])
+
+
 def test_a_hospital_reads_its_own_part_and_its_cost(tmp_path, capsys):
     plan = make_plan(noise="os", delta=1e-3)
     plan.write(tmp_path / "plan.json")
@@ -42,12 +47,27 @@ def test_a_hospital_reads_its_own_part_and_its_cost(tmp_path, capsys):
     assert "operating system" in said
 
 
+def test_the_chance_of_a_right_guess_is_the_trade_off_curves_and_grows_with_attempts_to_learn():
+    plan = make_plan(delta=1e-3)
+    (misses,) = accounting.trade_off(plan.mechanisms("node-01"), [0.1])
+    share = guessed(invitation(plan, "node-01"))
+    assert share == pytest.approx(100 * (1 - misses), abs=0.1)
+    assert share >= 100 * (1 - misses)
+    longer = replace(plan, training=replace(plan.training, rounds=40))
+    assert guessed(invitation(longer, "node-01")) > share
+
+
 def test_seeded_noise_and_no_noise_are_named():
     assert "protects nobody" in invitation(make_plan())
     bare = make_plan(sigma=0.0, run=RunName("complex", "federated", "inf", 0))
     text = invitation(bare)
     assert text.count("no guarantee") == len(bare.nodes)
     assert "names the right one" not in text
+
+
+def test_an_unknown_node_is_refused():
+    with pytest.raises(UserError, match=r"node-01, node-02, node-03\), found elsewhere"):
+        invitation(make_plan(), "elsewhere")
 
 
 @pytest.fixture
@@ -171,6 +191,26 @@ def test_a_roster_that_was_changed_after_the_approval_is_refused(members, tmp_pa
         check_approval(settings, SUMS, key, roster)
 
 
+def test_a_roster_with_other_keys_of_the_hospital_is_not_approved(members, tmp_path):
+    settings, key = HospitalSettings.read(tmp_path / "node.yaml"), tmp_path / "node-02.key"
+    make_node_key(tmp_path / "invented.pub.pem", tmp_path / "invented.key")
+    invented = make_member(SUMS, "node-02", tmp_path / "invented.key", tmp_path / "other")
+    Roster.made(SUMS, [tmp_path / f"{name}.member.json" for name in ("node-01", "node-03")] + [invented]).write(
+        tmp_path / "roster.json"
+    )
+    with pytest.raises(UserError, match="agreement key of node-02 in the roster to be its own"):
+        approve(settings, key, "a test")
+
+
+def test_a_roster_is_needed_with_masked_sums_and_refused_without(members, hospital, tmp_path):
+    SUMS.write(tmp_path / "plan.json")
+    with pytest.raises(UserError, match="Expected the file of the roster"):
+        approve(hospital, tmp_path / "node.key", "a test")
+    PLAN.write(tmp_path / "plan.json")
+    with pytest.raises(UserError, match="Expected no roster"):
+        approve(replace(hospital, roster=tmp_path / "roster.json"), tmp_path / "node.key", "a test")
+
+
 def test_agreement_keys_are_made_for_one_plan_and_once(members, tmp_path, capsys):
     """One that is stolen later opens the messages of no other training, and so does a stolen signing key."""
     key = tmp_path / "node-01.key"
@@ -181,6 +221,18 @@ def test_agreement_keys_are_made_for_one_plan_and_once(members, tmp_path, capsys
     assert main(["federation", "member", "plan.json", "node-01", "--key", str(key)]) == 1
     assert "must not be lost" in capsys.readouterr().err
     assert agreement_file(key, SUMS).read_text() == ours
+
+
+def test_the_servers_keys_and_roster_name_the_same_hospitals(members, tmp_path):
+    (tmp_path / "server.yaml").write_text(
+        "plan: plan.json\nroster: roster.json\nmodel: m\nhistory: h\nledger: l\nledger_file: f\ncheckpoint: c\nkeys:\n"
+        + "".join(f"  {name}: {name}.pub.pem\n" for name in members)
+    )
+    settings = ServerSettings.read(tmp_path / "server.yaml")
+    settings.agreed()
+    make_node_key(tmp_path / "new.pub.pem", tmp_path / "new.key")
+    with pytest.raises(UserError, match="signing key of node-01"):
+        replace(settings, keys=settings.keys | {"node-01": tmp_path / "new.pub.pem"}).agreed()
 
 
 @pytest.fixture
@@ -208,6 +260,33 @@ def test_a_kit_holds_the_plan_a_page_and_no_private_key(kits):
             assert "PRIVATE" not in path.read_text()
             with pytest.raises(UserError):
                 read_node_key(path)
+
+
+def test_the_number_on_the_page_is_the_one_that_openssl_prints(kits):
+    page = (kits / "node-01/READ_ME_FIRST.md").read_text()
+    command = ["openssl", "x509", "-noout", "-fingerprint", "-sha256", "-in", str(kits / "node-01/authority.pem")]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.strip().partition("=")[2] in page
+
+
+def test_the_commands_of_a_kit_are_understood(kits):
+    kit = kits / "node-02"
+    (service,) = yaml.safe_load((kit / "compose.yaml").read_text())["services"].values()
+    unit = (kit / "zetadp-node-02.service").read_text()
+    page = re.findall(r"`(zetadp \w+ [^`]*)`", (kit / "READ_ME_FIRST.md").read_text())
+    shown = [" ".join(service["entrypoint"] + service["command"]), re.findall(r"/bin/(zetadp .*)", unit)[0], *page]
+    named = [command.split()[1:3] for command in shown]
+    assert [words[-1] for words in named[:-1]] == [
+        *("node", "node", "key", "member", "SCANS", "show", "approve", "node")
+    ]
+    assert named[-1] == ["verify", "--receipt"]
+    for command in shown:
+        command_line().parse_args(command.replace("YOUR NAME", "me").split()[1:])
+    # In the container nothing but the state can be written, and the folder of images is the one of the settings.
+    images, state = (yaml.safe_load((kit / "node.yaml").read_text())[key] for key in ("images", "state"))
+    assert service["volumes"] == ["./:/site:ro", f"{state}:{state}", f"{images}:{images}:ro"]
+    assert service["read_only"]
+    assert service["cap_drop"] == ["ALL"]
 
 
 def test_the_folder_of_the_server_needs_nothing_but_keys(kits):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 
 import pytest
@@ -14,9 +15,12 @@ from zetadp.federation.flower.approval import check_terms, invitation
 from zetadp.federation.flower.certificates import make_credentials
 from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.kit import write_kits
+from zetadp.federation.flower.mirror import Mirror
 from zetadp.federation.flower.protocol import Answer, Request, encode
 from zetadp.federation.flower.settings import HospitalSettings, limits_of
 from zetadp.privacy.budget import Cap, spent
+from zetadp.privacy.chain import START, BrokenChainError, Link
+from zetadp.privacy.ledger import FORMAT
 
 DELTA = 1e-3
 REAL = {"simulation": False, "answer_seconds": 1}
@@ -36,6 +40,13 @@ def ask(hospital: Hospital, number: int, attempt: str) -> bool:
 
 def spent_at(hospital: Hospital) -> float:
     return spent(hospital.settings.state / "ledgers", DELTA)
+
+
+def test_the_servers_copy_refuses_lines_of_an_unknown_kind(tmp_path):
+    start = Link.after(START, {"kind": "start", "format": FORMAT, "federation": "x"})
+    other = Link.after(start.head, {"kind": "release", "releases": [{"nodes": ["n"], "round": 0}]})
+    with pytest.raises(BrokenChainError):
+        Mirror(tmp_path / "node.jsonl").extend([start.text, other.text])
 
 
 # Point 6: what an attempt is, and what limits are asked of
@@ -73,6 +84,14 @@ def test_most_epsilon_is_asked_before_a_round_is_released_again(tmp_path):
     hospital.ledger_path.write_text("".join(text[:-1]))  # killed before the note that the message was sent
     again = [ask(hospital, number, "x") for number in (0, 1, 2, 3)]
     assert not all(again)
+
+
+def test_a_hospital_may_set_both_limits(tmp_path):
+    """They share one lock: asked for twice, it would never be given."""
+    hospital = make_hospital(plan_of(2), 1, tmp_path, **REAL, most_epsilon=8.1, cap=Cap(8.1, DELTA))
+    signal.alarm(60)  # ends the tests' process: a node that waits for itself is a failure
+    assert ask(hospital, 0, "x")
+    signal.alarm(0)
 
 
 # Point 7: the account belongs to patients
@@ -125,3 +144,21 @@ def test_a_hospital_judges_at_its_own_delta_whatever_its_cap_and_the_plan_say(tm
     assert limits_of(node_settings(tmp_path, delta=0.01, most_epsilon=8), plan)[0].delta == 0.01
     assert limits_of(node_settings(tmp_path, most_epsilon=8), plan)[0].delta == DELTA
     assert "at delta 0.05" not in invitation(plan, "node-01")
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"delta": 0},
+        {"delta": 1},
+        {"delta": ".nan"},
+        {"delta": "true"},
+        {"cap": "{epsilon: 10, delta: 1}"},
+        {"cap": "{epsilon: 10, delta: 0}"},
+        {"cap": "{epsilon: .inf, delta: 0.001}"},
+        {"cap": "{epsilon: 10, delta: 0.001, alone: true}"},
+    ],
+)
+def test_a_limit_that_limits_nothing_is_no_setting(tmp_path, own):
+    with pytest.raises(UserError, match=next(iter(own))):
+        node_settings(tmp_path, **own)

@@ -221,6 +221,21 @@ def test_continuing_a_wrong_answer_is_left_out_and_accounted(wrong, tmp_path):
         assert history.releases >= len(own.releases())
 
 
+def test_the_mean_is_over_those_present(tmp_path):
+    plan = make_plan(rounds=1)
+    three = hospitals(plan, tmp_path)
+    sent = {}
+
+    def remember(_, reply):
+        sent[reply.name] = reply.update
+        return None if reply.name == "node-02" else reply
+
+    run = coordinator(plan, DirectLine(three, remember), tmp_path, GO_ON)
+    run.run()
+    present = [torch.from_numpy(np.frombuffer(sent[name], "<f4").copy()) for name in ("node-01", "node-03")]
+    torch.testing.assert_close(run.receiver.weights.grad, torch.stack(present).mean(dim=0))
+
+
 def test_a_round_with_a_node_missing_is_saved_at_once_and_never_asked_again(tmp_path):
     plan = make_plan()
     how = replace(OFTEN, checkpoint_seconds=1e9)
@@ -289,6 +304,22 @@ def test_a_node_that_never_came_is_counted_as_if_it_had(tmp_path):
     )
     # With a node missing from every round nobody is credited with the noise of others.
     assert statement["audiences"]["reader"]["epsilon"] == pytest.approx(statement["nodes"]["node-01"]["epsilon"])
+
+
+def test_fewer_nodes_than_the_least_are_waited_for_and_end_the_run(tmp_path):
+    plan = make_plan()
+    line = DirectLine(hospitals(plan, tmp_path))
+    line.away = {"node-02", "node-03"}
+    with pytest.raises(UserError, match=r"no answer from node-02, node-03 in 0\.3 seconds"):
+        coordinator(plan, line, tmp_path, GO_ON).run()
+
+
+def test_a_refusal_for_good_ends_the_run_at_once(tmp_path):
+    plan = make_plan()
+    other = make_plan(sigma=3.0)
+    mixed = [*hospitals(plan, tmp_path)[:2], make_hospital(other, 2, tmp_path)]
+    with pytest.raises(UserError, match="node-03 refused: the node follows another plan"):
+        coordinator(plan, DirectLine(mixed), tmp_path, GO_ON).run()
 
 
 def forge_lines(change):

@@ -74,6 +74,15 @@ def test_what_the_plan_does_not_allow_is_refused_and_writes_nothing(change, reas
     assert not hospital.ledger_path.exists() or hospital.ledger_path.read_text() == ""
 
 
+def test_only_so_many_attempts_are_permitted(tmp_path):
+    hospital = make_hospital(SEEDED, 0, tmp_path, attempts=2)
+    for attempt in ("a", "b"):
+        assert isinstance(hospital.reply(request(SEEDED, attempt=attempt)), Answer)
+    assert hospital.reply(request(SEEDED, attempt="c")).reason == Reason.ATTEMPTS
+    assert hospital.reply(request(SEEDED, attempt="a")).reason == Reason.ATTEMPTS  # nor one that was left
+    assert releases(hospital) == [1, 1]
+
+
 def test_the_lines_after_the_servers_head_are_sent_and_no_others(tmp_path):
     hospital = make_hospital(SEEDED, 0, tmp_path)
     first = hospital.reply(request(SEEDED))
@@ -108,6 +117,20 @@ def test_a_release_that_was_never_kept_is_drawn_anew_and_both_count(tmp_path, mo
     found = decode(hospital.reply(request(EXACT)).update, lost[0].shape[1])
     assert not torch.equal(found, lost[0][0])
     assert releases(hospital) == [2]
+
+
+def test_an_error_sends_a_fixed_word_and_none_of_its_text(tmp_path, monkeypatch, caplog):
+    hospital = make_hospital(SEEDED, 0, tmp_path)
+
+    def fail(*_, **__):
+        msg = "patient Smith has no images"
+        raise ValueError(msg)
+
+    monkeypatch.setattr("zetadp.federation.flower.hospital.do_round", fail)
+    refused = hospital.reply(request(SEEDED))
+    assert "Smith" not in repr(refused)
+    assert "Smith" in caplog.text
+    assert refused.reason == Reason.FAILED
 
 
 UNPROTECTED = {

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
-from zetadp.base.epsilon import CONSENT
+from zetadp.base.epsilon import CONSENT, epsilon_label
 from zetadp.base.validation import UserError
 from zetadp.config.experiment import Config
-from zetadp.config.load import load_config, overlay
+from zetadp.config.load import load_config, overlay, schema
 from zetadp.core.plan import Plan, RunName
 from zetadp.core.pretrained import trained_on
 from zetadp.privacy.threat import Sums
@@ -247,6 +247,20 @@ def test_all_faults_come_in_one_message_and_rules_run_where_their_sections_are_r
     assert "arms.federated.sums" in lines[-1]
 
 
+@pytest.mark.parametrize("section", ["arms", "networks", "name"])
+def test_a_missing_section_is_named(section):
+    content = {key: value for key, value in PAPER.items() if key != section}
+    assert any(line.startswith(f"  1. {section}: ") for line in refused(content))
+
+
+def test_a_folder_takes_over_nothing_from_the_simulated_cohort_of_the_default():
+    """Laid over config.yaml, a folder would have its cohort's name and runs, seeded noise, and one record a patient."""
+    lines = refused(default(), {"name": "mine", "cohort": {"source": "folder", "folder": "/data/task"}})
+    paths = {line.split()[1].rstrip(":") for line in lines}
+    assert paths == {"cohort.name", "cohort.unit", "privacy.noise", "runs", "privacy.without_noise"}
+    assert load_config(MINE).cohort.real
+
+
 @pytest.mark.parametrize(
     "declared",
     [
@@ -337,6 +351,10 @@ def test_images_are_drawn_as_often_as_patients_times_their_images(everywhere):
     assert {(node.population, node.expected) for node in plan.nodes} == {(44 * 80, 24.0 * 8)}
 
 
+def test_directions_are_planned_where_they_can_be():
+    assert load_config(DIRECTED).plan(RunName("complex", "federated", "8", 0)).training.release == "von_mises_fisher"
+
+
 def test_the_grid_holds_every_combination_once_in_a_fixed_order():
     blocks = [
         {"networks": ["complex"], "arms": ["federated", "central"], "epsilons": [8, "inf"], "seeds": [0, 1]},
@@ -346,6 +364,17 @@ def test_the_grid_holds_every_combination_once_in_a_fixed_order():
     assert len(runs) == len(set(runs)) == 8 + 2
     assert runs[0] == RunName("complex", "federated", "8", 0)
     assert runs[-2:] == [RunName("complex", "federated", "1", 1), RunName("complex", "federated", "unclipped", 1)]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(8, "8"), (8.0, "8"), ("8", "8"), (0.5, "0.5"), (".inf", None), ("inf", "inf"), (1e-3, "0.001")]
+)
+def test_an_epsilon_has_one_text(value, text):
+    if text is None:
+        with pytest.raises(UserError, match="above zero, inf or unclipped"):
+            epsilon_label(value)
+    else:
+        assert epsilon_label(value) == text
 
 
 def test_numbers_that_the_command_line_leaves_as_text_are_numbers_and_stay_as_written():
@@ -387,6 +416,15 @@ def test_a_plan_names_its_task_with_its_settings():
     assert load_config(default()).plan(run).task == {**brain, "decision": "slice"}
     by_itself = merged(default(), {"slices": {"decision": "image"}})  # plans of earlier versions stay what they were
     assert load_config(by_itself).plan(run).task == brain
+
+
+def test_editors_and_the_checker_know_the_same_keys():
+    made = schema()
+    assert set(made["properties"]) == set(Config.__dataclass_fields__)
+    own_training = made["$defs"]["OwnTraining"]["properties"]
+    assert own_training["estimator"]["enum"] == ["descent", "class_means", "mixed_rows"]
+    assert own_training["momentum"]["maximum"] < 1
+    assert made["$defs"]["Privacy"]["properties"]["delta"]["exclusiveMinimum"] == 0
 
 
 @pytest.mark.parametrize("scenario", ["config.yaml", "papers/complex_dp/scenarios/phase_mnist.yaml"])

@@ -11,6 +11,7 @@ from training_builder import records
 
 from zetadp.base.validation import UserError
 from zetadp.core.records import (
+    LabelledItems,
     Node,
     check_units,
     choose_items,
@@ -81,6 +82,25 @@ def test_units_of_unequal_size_give_as_many_items_as_asked_and_spread_them(sizes
         assert times.max() - times.min() <= 1
 
 
+def test_a_units_items_do_not_depend_on_who_else_is_drawn():
+    """Else being drawn would show in the items of others, which no accountant of independent draws allows for."""
+    holder = of_records([[0], [1, 2], [3], [4, 5, 6]])
+    alone = [chosen_of(holder, [member], 8)[0] for member in range(4)]
+    for members in ([0, 1, 2, 3], [1, 3], [0, 3]):
+        for member, row in zip(members, chosen_of(holder, members, 8), strict=True):
+            np.testing.assert_array_equal(row, alone[member])
+
+
+def test_the_choice_differs_between_units_rounds_nodes_and_runs():
+    holder = of_records([[0], [1]])
+    choices = [*chosen_of(holder, [0, 1], 8), chosen_of(holder, [0, 1], 8, 1)[0]]
+    choices += [
+        chosen_of(other, [0, 1], 8)[0] for other in (of_records([[0], [1]], place=1), of_records([[0], [1]], seed=2))
+    ]
+    assert len({tuple(sorted(choice % 20)) for choice in choices}) == 5
+    assert np.array_equal(chosen_of(holder, [0, 1], 8)[0], choices[0])
+
+
 def test_every_item_of_a_stratum_is_as_likely():
     holder = of_records([[record] for record in range(50)])
     counts = np.zeros(20)
@@ -113,6 +133,12 @@ def test_a_unit_with_fewer_items_than_asked_is_the_mean_of_all_of_them():
     assert all((weights[chosen == item] > 0).sum() == 1 for item in range(4))
 
 
+def test_items_weigh_the_same_where_every_unit_has_enough():
+    for units, count in (([[0, 1], [2, 3]], 2), ([[0, 1, 2], [3, 4]], 2)):
+        holder = node(units)
+        assert item_weights(holder, draw_of(holder, [1]), np.zeros(5, int), count) is None
+
+
 def test_items_of_a_unit_of_its_own_are_all_items_of_declared_number():
     assert single_items([[4, 5], [0, 1]], 2) == [[4], [5], [0], [1]]
     with pytest.raises(UserError, match="one record of 2 images a patient"):
@@ -129,3 +155,8 @@ def test_gathered_inputs_and_targets_belong_together():
     for row, column in np.ndindex(2, 2):
         assert torch.equal(values[:][row, column], data.inputs[which[row, column]])
         assert targets[row, column] == data.targets[which[row, column]]
+
+
+def test_parts_of_records_have_one_length():
+    with pytest.raises(UserError, match="found 3, 2, 3"):
+        LabelledItems(torch.zeros(3, 1), torch.zeros(2), np.zeros(3))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zetadp.base.validation import UserError
-from zetadp.federation.partition import SERVER, PartitionSettings, node_name, node_sizes, partition
+from zetadp.federation.partition import SERVER, PartitionSettings, node_name, node_sizes, partition, read_partition
 
 
 def index(train: int, test: int, records: int = 1, scanners: int = 3) -> pd.DataFrame:
@@ -61,6 +61,13 @@ def test_every_patient_has_one_place_and_every_node_its_declared_number(nodes, e
     assert counts["test"].to_dict() == {SERVER: left}
 
 
+@pytest.mark.parametrize("by", ["uniform", "scanner"])
+def test_the_order_of_rows_does_not_matter(by):
+    cohort = index(18, 12, records=2)
+    shuffled = cohort.sample(frac=1, random_state=1)
+    assert as_mapping(spread(cohort, 3, 2, by=by)) == as_mapping(spread(shuffled, 3, 2, by=by))
+
+
 def test_the_seed_decides_and_nothing_else():
     cohort = index(30, 12)
     assert as_mapping(spread(cohort, 3, 2, seed=1)) == as_mapping(spread(cohort, 3, 2, seed=1))
@@ -94,6 +101,13 @@ def test_a_cohort_of_another_size_than_declared_is_refused(by, sizes):
         partition(index(18, 12), PartitionSettings(nodes=3, by=by, validation_patients=2), sizes)
 
 
+def test_a_table_is_read_as_it_was_written_and_identifiers_stay_text(tmp_path):
+    table = spread(index(18, 12), 3, 2)
+    table["patient"] = table["patient"].replace({"p000": "007", "p001": "NA", "p002": "1e5"})
+    table.to_csv(tmp_path / "partition.csv", index=False)
+    pd.testing.assert_frame_equal(read_partition(tmp_path / "partition.csv"), table, check_dtype=False)
+
+
 def test_hospitals_of_declared_sizes_hold_as_many():
     choice = PartitionSettings(nodes=3, sizes=[9, 6, 3], validation_patients=0)
     sizes = node_sizes(choice, 18, None)
@@ -115,3 +129,15 @@ def test_hospitals_of_declared_sizes_hold_as_many():
 def test_sizes_that_contradict_another_key_are_refused(given, train, scanners, words):
     with pytest.raises(UserError, match=words):
         node_sizes(PartitionSettings(**{"nodes": 3} | given), train, scanners)
+
+
+def test_watching_must_leave_patients_to_test():
+    with pytest.raises(UserError, match=r"more than 12 test patients .* found 12. Lower partition.validation_patients"):
+        spread(index(18, 12), 3, 4)
+
+
+def test_a_scanner_without_enough_test_patients_is_named():
+    cohort = index(18, 12)
+    cohort = cohort[(cohort["part"] == "train") | (cohort["scanner"] != "s1") | (cohort["patient"] == "p019")]
+    with pytest.raises(UserError, match=r"2 test patients for validation of every scanner, found \{'s1': 1\}"):
+        spread(cohort, 3, 2, by="scanner")

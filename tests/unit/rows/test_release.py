@@ -112,6 +112,10 @@ def test_a_release_that_was_interrupted_sends_what_it_had_drawn(tmp_path, monkey
     np.testing.assert_allclose(scaled, numbers, rtol=1e-6)  # clip and norm are one: nothing is scaled
 
 
+def test_seeded_rows_are_a_simulation(tmp_path):
+    assert released(tmp_path, noise="seeded")["guarantee"] == "simulated"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [({"people": 1999}, "as declared"), ({"classes": 3}, "labels from 0 to 2"), ({"rows": 10**9}, "for example 2000")],
@@ -122,6 +126,37 @@ def test_what_is_not_as_declared_is_refused_before_anything_is_released(tmp_path
     with pytest.raises(UserError, match=message):
         released(tmp_path, replace(SETTINGS, **change))
     assert not (tmp_path / "rows.jsonl").exists()
+
+
+@pytest.mark.parametrize("change", [lambda y: y + 0.5, lambda y: y.astype(str), lambda y: np.where(y, y, np.nan)])
+def test_labels_that_are_no_whole_numbers_are_refused_before_anything_is_released(tmp_path, change):
+    features, labels = people(0)
+    where = {"ledger": tmp_path / "rows.jsonl", "file": tmp_path / "rows.h5"}
+    with pytest.raises(UserError, match="labels"):
+        release_features(features, change(labels), SETTINGS, **where)
+    assert not where["ledger"].exists()
+
+
+@pytest.mark.parametrize("found", [np.nan, np.inf, 1e300])
+def test_features_that_would_add_nothing_are_refused_before_anything_is_released(tmp_path, capsys, found):
+    features, labels = people(0)
+    features[3, 0] = found
+    np.savez(tmp_path / "odd.npz", features=features.astype(complex), labels=labels)
+    given = [str(tmp_path / "odd.npz"), str(tmp_path / "rows.h5")]
+    constants = ["--people", str(len(features)), "--classes", str(CLASSES), "--epsilon", "8"]
+    constants += ["--delta", "1e-4"]
+    assert main(["release", *given, *constants]) == 1
+    said = capsys.readouterr().err
+    assert "features" in said
+    assert "row 3" in said
+    assert not (tmp_path / "ledgers").exists()
+
+
+@pytest.mark.parametrize("change", [lambda x: x[:, :0], lambda x: x.astype(str)])
+def test_features_that_are_no_numbers_are_refused(tmp_path, change):
+    features, labels = people(0)
+    with pytest.raises(UserError, match="numbers as features"):
+        release_features(change(features), labels, SETTINGS, ledger=tmp_path / "l.jsonl", file=tmp_path / "rows.h5")
 
 
 def test_the_command_releases_real_features_and_prints_the_statement(tmp_path, capsys):

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
 from training_builder import Held, plan_for, train_run
 
+from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
 from zetadp.core.outbox import Outbox
 from zetadp.core.plan import Plan, RunName
+from zetadp.core.promise import noise_of_plan
 from zetadp.core.records import LabelledItems, Node
 from zetadp.core.round import do_round
 from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.nn.settings import NetworkSettings
+from zetadp.privacy import accounting
 from zetadp.privacy.exposure import declared_run, run_of
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.privacy.statement import run_statement
 
 CLASSES, COMPONENTS, ROWS, DEGREE = 3, 4, 12, 6.0
 SIZES = (30, 36)
@@ -116,6 +122,25 @@ def test_the_ledger_counts_the_rows_that_a_unit_can_be_in(kind, tmp_path):
     assert declared_run("rows", attempt.header).nodes == happened.nodes
 
 
+def test_no_audience_is_told_that_other_nodes_hide_a_row(tmp_path):
+    """Rows are released one by one, so readers and other nodes see what the server sees."""
+    of = plan("labelled", sigma=3.0)
+    released(of, "labelled", tmp_path)
+    (attempt,) = read_ledger(tmp_path / "ledger.jsonl")
+    run = run_of("rows", attempt)
+    statement = run_statement(run, weights=dict.fromkeys(run.nodes, 1.0), target_epsilon=1.0)
+    figures = {each["epsilon"] for each in statement["audiences"].values() if each is not None}
+    assert figures == {statement["epsilon"]}
+    assert statement["epsilon"] == accounting.epsilon({NoisySum(DEGREE / SIZES[0], 3.0): ROWS}, of.delta)
+
+
+def test_noise_is_calibrated_for_the_rows_of_one_unit():
+    of = plan("open", sigma=10.0, epsilon="2")
+    sigma = noise_of_plan(of)
+    assert 1.9 < accounting.epsilon({NoisySum(4 * DEGREE / SIZES[0], sigma): 3}, of.delta) <= 2
+    assert noise_of_plan(plan("labelled", sigma=10.0, epsilon="2")) != sigma
+
+
 def test_rows_that_were_kept_are_sent_again_byte_for_byte(tmp_path):
     of = plan("labelled", sigma=3.0, noise="os")
     first, _, _ = released(of, "labelled", tmp_path, store=True)
@@ -145,3 +170,13 @@ def test_a_head_learns_the_classes_from_rows(kind, tmp_path):
     )
     scores = trained.model(records.inputs)
     assert (scores.argmax(dim=1) == records.targets).float().mean() > 0.9
+
+
+def test_more_patients_than_a_row_is_open_to_are_refused():
+    settings = TrainingSettings(1, estimator="mixed_rows", mixing=MixingSettings(4, active=0.25))
+    held = [Held("a", [[0]] * 10, 10, 5.0, 0.0)]
+    with pytest.raises(UserError, match="Lower the degree"):
+        plan_for(RunName("head", "central", "inf", 0), HEAD, settings, held)
+    with pytest.raises(UserError, match="multiple of 4"):
+        MixingSettings(5, active=0.25)
+    assert MixingSettings(10, active=0.3).share == Fraction(3, 10)
