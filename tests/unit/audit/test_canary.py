@@ -5,7 +5,7 @@ import pytest
 import torch
 from contributing import clipped_sums
 
-from zetadp.audit.canary import CANARY, CLASSES, SILENT, Audited, canary_node, canary_stub
+from zetadp.audit.canary import CANARY, CLASSES, SILENT, Audited, canary_node, canary_stub, patient_gradient, record_of
 from zetadp.core.records import items_of
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import ExactSampledGaussian, SampledGaussian
@@ -29,6 +29,23 @@ def test_the_canary_reaches_the_clip_in_a_known_direction_and_the_others_are_zer
     assert np.linalg.norm(stub.direction) == pytest.approx(1)
     np.testing.assert_allclose(found[CANARY], clip * stub.direction, atol=1e-5 * clip)
     np.testing.assert_array_equal(found[SILENT], 0)
+
+
+def test_directions_lie_where_they_should_in_the_complex_plane():
+    parts = {}
+    for direction in ("general", "imaginary", "real"):
+        complex_parts = canary_stub(clip=1.0, direction=direction).direction.reshape(-1, 2)
+        parts[direction] = np.linalg.norm(complex_parts, axis=0)
+    assert parts["imaginary"][0] == 0
+    assert parts["real"][1] == 0
+    assert parts["general"].min() > 0.5
+
+
+def test_the_gradient_is_much_longer_than_the_clip_so_that_missing_clipping_shows():
+    stub = canary_stub(clip=2.0)
+    weights = stub.layout.flatten(dict(stub.model.named_parameters())).detach()
+    gradient = patient_gradient(stub.model, stub.layout, weights, *record_of(stub.records, CANARY))
+    assert np.linalg.norm(gradient) > 50 * 2.0
 
 
 @pytest.mark.parametrize("direction", ["general", "imaginary", "real"])

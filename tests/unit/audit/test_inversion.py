@@ -14,9 +14,11 @@ from zetadp.audit.inversion import (
     Contributions,
     Message,
     Search,
+    frame,
     guessed,
     invert,
     rebuild,
+    sheet,
     whitened_kspace,
     with_what_whitening_loses,
 )
@@ -154,3 +156,31 @@ def test_the_noise_on_the_mean_is_what_epsilon_asks_for_the_sum(monkeypatch):
     noise = (seen(monkeypatch, noised) - clean).numpy()
     expected = 0.5 / 2 / gaussian.mu(8.0, 1e-3)
     assert noise.std() == pytest.approx(expected, rel=5 / math.sqrt(2 * len(noise)))
+
+
+def test_found_images_of_one_sequence_are_matched_and_others_are_not():
+    random = np.random.default_rng(0)
+    true = random.standard_normal((4, SIDE, SIDE))
+    sequences = np.array([0, 0, 1, 1])
+    found = inversion._matched(true[[1, 0, 2, 3]], true, sequences)
+    np.testing.assert_allclose(found, true, atol=1e-8)
+    elsewhere = inversion._matched(true[[2, 3, 0, 1]], true, sequences)
+    assert np.square(elsewhere - true).sum() > 0.5 * np.square(true).sum()
+
+
+def test_images_of_a_patient_take_turns_in_sequences_and_then_in_slices():
+    sequences, slices = Message("whole", WHOLE, images=6, number=1).places
+    assert sequences.tolist() == [1, 2, 3, 0, 1, 2]
+    assert slices.tolist() == [0, 0, 0, 0, 1, 1]
+
+
+def test_the_table_has_one_line_a_kind_and_the_bound_beside_it():
+    kinds = [Message("whole", WHOLE, SIDE, epsilon=epsilon) for epsilon in (math.inf, 8.0)]
+    messages = [kinds[0], Message("whole", WHOLE, SIDE, number=1), kinds[1]]
+    found = [inversion.Rebuilt(each, guessed(each).true, guessed(each).found) for each in messages]
+    scores = frame([guessed(kinds[0]), *found])
+    assert len(scores) == 4
+    laid = sheet(scores, Search(steps=3), 1e-3)
+    assert [row[3:5:3] for row in laid.rows] == [("–",), ("∞",), ("8",)]
+    assert [row[6] for row in laid.rows] == ["–", "100.0 %", "78.9 %"]
+    assert [row[7] for row in laid.rows] == ["1", "2", "1"]

@@ -55,6 +55,12 @@ def test_error_rates_are_those_of_the_attack(probability, sigma, rounds, of_the_
     assert found == pytest.approx(expected, abs=4 * math.sqrt(0.25 / trials))
 
 
+def test_evidence_of_much_noise_or_of_everybody_is_the_projection():
+    projections = np.linspace(-100, 100, 7)
+    assert evidence(projections, 1.0, 0.7) == pytest.approx(projections)
+    assert evidence(projections, 0.3, 1e4) == pytest.approx(projections, rel=1e-3)
+
+
 @pytest.mark.parametrize(("probability", "sigma", "rounds"), [(0.01, 0.778, 1000), (0.01, 0.5, 1000), (1.0, 70.0, 100)])
 def test_the_attack_can_refute_half_the_variance_of_large_plans(probability, sigma, rounds):
     trials = trials_for(probability, sigma, rounds)
@@ -116,3 +122,8 @@ def test_more_rounds_than_the_ledger_says_are_found(tmp_path, monkeypatch):
     result = audit_training(tmp_path, trials=TRIALS, **HOW)
     assert result.claimed < 8 / 2
     assert not result.passed
+
+
+def test_a_canary_that_does_not_reach_the_clip_is_an_error_and_no_result(tmp_path):
+    with pytest.raises(ValueError, match="reaches the clipping norm"):
+        audit_training(tmp_path, trials=2, clip=1e4, **HOW)

@@ -16,6 +16,7 @@ from zetadp.audit.membership_models import AttackedRuns, Models, arms, train_mod
 from zetadp.audit.settings import MembershipSettings
 from zetadp.base.epsilon import UNCLIPPED
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import UserError
 from zetadp.core.training import train
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.privacy import accounting
@@ -142,3 +143,16 @@ def test_scores_are_log_likelihood_ratios_of_the_shadow_models():
     exact = norm.logpdf(points, 1.0, 0.5) - norm.logpdf(points, -1.0, 2.0)
     assert likelihood_ratios(shadow, points, 0) == pytest.approx(exact, rel=0.1, abs=0.15)
     assert most_exposed(shadow) == 0
+
+
+def test_too_few_shadow_models_of_a_kind_are_a_mistake_of_the_user():
+    members = np.zeros((20, 1), dtype=bool)
+    shadow = Models(members, np.zeros((20, 1)), np.zeros((20, 1)), exposure=None)
+    with pytest.raises(UserError, match=r"audit\.membership\.shadows"):
+        most_exposed(shadow)
+
+
+def test_models_that_diverge_are_named(monkeypatch):
+    monkeypatch.setattr(membership_models, "_shown", lambda *_: (np.full(4, np.nan), np.zeros(4)))
+    with pytest.raises(UserError, match=r"audit\.membership\.learning_rate"):
+        train_models(AttackedRuns("open", UNCLIPPED, 1), SMALL, LINEAR, RECORDS, np.ones((1, 4), dtype=bool))

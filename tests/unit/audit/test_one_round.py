@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from auditing import audit_one_round
 
 from zetadp.audit.detection import trials_for_curve
@@ -13,8 +14,20 @@ from zetadp.audit.one_round import one_round_rates
 from zetadp.base.randomness import Purpose, stream
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
+from zetadp.privacy.mechanism import SampledGaussian
 
 TRIALS = trials_for_curve({NoisySum(1.0, 1.0): 1}, one_round_rates(1.0, math.sqrt(0.5)))
+
+
+def faulty(monkeypatch, noise) -> None:
+    """Replace the noise of the shipped mechanism: ``noise(mechanism, event, again, size)``, in units of the clip."""
+
+    def privatised(self, event, clipped_sum, again):
+        drawn = np.array(noise(self, event, again, len(clipped_sum)), dtype=np.float32)
+        drawn *= np.float32(event.noise_multiplier * event.clip)
+        return (clipped_sum + torch.from_numpy(drawn)) / event.expected
+
+    monkeypatch.setattr(SampledGaussian, "_privatised", privatised)
 
 
 def drawn(mechanism, event, again, size, *, place=None, number=None) -> np.ndarray:
@@ -65,9 +78,31 @@ def test_differences_of_independent_noise_show_less_than_the_claim(tmp_path, how
     assert result.estimate == pytest.approx(mu, abs=0.25)
 
 
+def test_noise_that_is_divided_twice_is_found_where_the_divisor_is_not_one(tmp_path, monkeypatch):
+    faulty(monkeypatch, lambda mechanism, *rest: drawn(mechanism, *rest) / mechanism.event.expected)
+    assert not audit_one_round(tmp_path, trials=100, population=3).passed
+
+
+def test_a_gradient_that_is_not_clipped_is_found(tmp_path, monkeypatch):
+    import zetadp.privacy.clipping
+
+    def all_as_they_are(gradients, bound):
+        finite = torch.isfinite(sum(g.sum(dim=1) for g in gradients))
+        return finite.float(), finite
+
+    monkeypatch.setattr(zetadp.privacy.clipping, "clip_factors", all_as_they_are)
+    assert not audit_one_round(tmp_path, trials=100).passed
+
+
 def test_trials_with_and_without_the_canary_are_independent_and_repeatable(tmp_path):
     results = []
     for place, seed in enumerate((5, 5, 6)):
         (tmp_path / str(place)).mkdir()
         results.append(audit_one_round(tmp_path / str(place), trials=200, seed=seed).errors)
     assert results[0] == results[1] != results[2]
+
+
+@pytest.mark.parametrize("wrong", [{"view": "sideways"}, {"view": "nodes"}, {"noise": "pink"}], ids=str)
+def test_what_cannot_be_audited_is_refused(tmp_path, wrong):
+    with pytest.raises(ValueError, match="Expected"):
+        audit_one_round(tmp_path, trials=10, **wrong)

@@ -4,13 +4,16 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import beta, norm
 
-from zetadp.audit.membership import Claim, against, roc_band
+from zetadp.audit.membership import RATES, Claim, against, roc_band
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.kinds import NoisySum
 
 FULL = {NoisySum(1.0, 2.0): 4}  # mu = 1
+
+
+SAMPLED = {NoisySum(0.5, 1.0): 10}
 
 
 def normals(count: int, mu: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -28,6 +31,17 @@ def test_what_was_measured_is_the_rate_of_each_kind_above_the_threshold():
     assert (band["lower"] < band["tpr"]).all()
     assert (band["tpr"] < band["upper"]).all()
     assert (band["fpr"] < band["fpr_upper"]).all()
+
+
+def test_equal_scores_raise_no_alarm():
+    band = roc_band(np.ones(50), np.ones(50), arms=1)
+    assert (band["tpr"] == 0).all()
+
+
+@pytest.mark.parametrize("scores", [([], [1.0]), ([1.0], []), ([math.nan], [1.0]), ([0.0], [math.inf])])
+def test_scores_that_cannot_be_judged_are_refused(scores):
+    with pytest.raises(ValueError, match="finite scores"):
+        roc_band(*map(np.array, scores), arms=1)
 
 
 @pytest.mark.parametrize("mu", [0.0, 2.0])
@@ -59,11 +73,37 @@ def test_each_limit_is_wrong_as_often_as_its_share_of_the_false_alarm():
     assert 0.05 < rate["tpr"] < 0.1 + 3.3 * deviation  # conservative, as counts are whole
 
 
+def test_more_arms_and_points_widen_the_band():
+    scores = normals(300, 1.0, 0)
+    one, three = roc_band(*scores, arms=1), roc_band(*scores, arms=3)
+    assert (three["lower"] < one["lower"]).all()
+    assert (three["fpr_upper"] > one["fpr_upper"]).all()
+    # Bonferroni over both axes, all points and all arms.
+    alarms = int(one["fpr"].iloc[2] * 300)
+    level = 1e-3 / (2 * len(RATES) * 3)
+    assert three["fpr_upper"].iloc[2] == pytest.approx(beta.isf(level, alarms + 1, 300 - alarms))
+
+
 def test_a_claim_allows_what_the_accountant_says():
     claim = Claim(FULL, 1e-3)
     rates = np.array([0.01, 0.1, 0.5])
     assert claim.epsilon == pytest.approx(gaussian.epsilon(1e-3, 1.0))
     assert claim.power(rates) == pytest.approx(norm.sf(norm.isf(rates) - 1))
+
+
+@pytest.mark.parametrize("mechanisms", [FULL, SAMPLED])
+def test_epsilon_alone_allows_more_than_the_curve_and_touches_it(mechanisms):
+    claim = Claim(mechanisms, 1e-3)
+    rates = np.geomspace(1e-5, 1, 400)
+    gap = claim.power_by_epsilon(rates) - claim.power(rates)
+    assert (gap > -1e-4).all()
+    assert gap.min() < 1e-3
+
+
+def test_no_noise_allows_everything():
+    claim = Claim({NoisySum(1.0, 0.0): 1}, 1e-3)
+    assert (claim.power([0.01, 0.5]) == 1).all()
+    assert (claim.power_by_epsilon([0.01, 0.5]) == 1).all()
 
 
 @pytest.mark.parametrize(("mu", "leaves"), [(1.0, False), (3.0, True)])

@@ -16,13 +16,15 @@ from zetadp.audit.canary import Audited
 from zetadp.audit.detection import Errors, Trials, result_of_epsilon, result_of_mu
 from zetadp.audit.one_round import audit_one_round
 from zetadp.audit.settings import AuditSettings
-from zetadp.audit.suite import Finding, PlannedAudit, Target, carry_out, plan
+from zetadp.audit.suite import Finding, PlannedAudit, Target, carry_out, plan, sheet
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.kinds import NoisySum
+from zetadp.privacy.threat import Sums
+from zetadp.report.attackfigure import audit_figure
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = runpy.run_path(str(ROOT / "scripts/audit.py"))
@@ -95,6 +97,13 @@ def test_audits_in_several_processes_find_the_same_in_the_same_order(caplog):
     assert len({finding.result.errors for finding in found}) == 3
 
 
+def test_the_table_and_the_picture_print_no_claim_below_the_figure():
+    result = replace(honest()[2].result, claimed=7.9901)
+    assert sheet([Finding(result, "noise too small by √2", 0.9)], "default").rows[0][4] == "8"
+    texts = [text.get_text() for text in audit_figure([result], [0.9], "x").axes[0].texts]
+    assert any(text.startswith("ε ≥") and " of 8, power" in text for text in texts)
+
+
 def declared(
     sizes: list[int], expected: list[float], rounds: int = 3, *, epsilon: str = "8", arm: str = "federated", **more
 ) -> Plan:
@@ -139,3 +148,28 @@ def test_the_script_writes_everything_and_ends_in_error_where_a_claim_fell(tmp_p
     assert list(table["claimed"]) == [f.result.claimed for f in (honest() if claims_stand else refuted())]
     assert given["md"].read_text().startswith("**Claimed")
     assert given["picture"].stat().st_size > 10_000
+
+
+def test_the_script_audits_each_mechanism_of_the_grid_once_at_the_node_that_draws_most():
+    federated, central = ([12, 10], [5.0, 5.0]), ([20], [10.0])
+    plans = [
+        declared(*central, arm="central").with_noise(2.0),
+        declared(*federated, epsilon="1").with_noise(9.0),
+        declared(*federated).with_noise(2.0),
+        declared(*federated, arm="sums", threat="masked_sums", sums=Sums(0)).with_noise(2.0),
+        declared([12, 10], [12.0, 10.0], 7).with_noise(5.0),
+        declared(*federated, unit="image", units_of_a_person=2).with_noise(3.0),
+    ]
+    targets = SCRIPT["targets_of"](plans + plans)
+    found = [(t.probability, t.noise_multiplier, t.rounds) for t in targets]
+    assert found == [(0.5, 9.0, 3), (0.5, 2.0, 3), (1.0, 5.0, 7)]
+    assert "central at ε = 8 and federated at ε = 8" in targets[1].name
+
+
+def test_the_script_takes_the_noise_that_was_found_for_each_plan():
+    plans = [declared([12, 10], [5.0, 5.0], epsilon=epsilon) for epsilon in ("8", "1", "inf", "unclipped")]
+    found = [
+        {"found_for": json.loads(json.dumps(p.calibration())), "noise_multiplier": 9.0 - n} for n, p in enumerate(plans)
+    ]
+    calibrated = SCRIPT["calibrated"]([plan.to_json() for plan in plans], found)
+    assert [(plan.run.epsilon, plan.nodes[0].noise_multiplier) for plan in calibrated] == [("8", 9.0), ("1", 8.0)]
