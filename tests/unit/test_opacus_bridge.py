@@ -17,12 +17,14 @@ import torch
 from contributing import clipped_sums
 from torch import nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from training_builder import NETWORKS, network, patients
 
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
 from zetadp.cli import main
+from zetadp.opacus.optimizer import check_network
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 
@@ -197,9 +199,24 @@ class Functional(nn.Module):
         return self.last(functional.linear(x * x.abs(), self.first.weight)).abs()
 
 
+def padded(mode: str, dtype: torch.dtype = torch.complex128) -> nn.Module:
+    layers = (nn.Conv2d(1, 2, 3, padding=1, padding_mode=mode, dtype=dtype), nn.Flatten())
+    return nn.Sequential(*layers, nn.Linear(128, CLASSES, dtype=dtype), Modulus())
+
+
 class Modulus(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.abs()
+
+
+@pytest.mark.parametrize("dtype", [torch.complex128, torch.float64])
+@pytest.mark.parametrize("mode", ["circular", "reflect", "replicate"])
+def test_gradients_of_convolutions_are_right_with_any_padding(mode, dtype):
+    torch.manual_seed(0)
+    model = padded(mode, dtype)
+    x, y = samples(5, dtype)
+    truth = loop(model, x, y)
+    assert max(errors(grad_samples(ComplexGradSampleModule(model), x, y), truth).values()) < 1e-10
 
 
 @pytest.mark.parametrize("mode", ["hooks", "functorch"])
@@ -237,6 +254,16 @@ def test_layers_that_mix_patients_are_refused_whatever_they_are_called(layer, mo
     owners = [i // 2 for i in range(16)]
     with pytest.raises(UserError, match="mixes"):
         step(*private(model, TensorDataset(*samples(16)), patients=owners, grad_sample_mode=mode))
+
+
+def test_a_loss_that_is_shown_to_the_engine_may_not_mix_patients():
+    def balanced(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        counts = torch.bincount(targets, minlength=CLASSES)
+        return (functional.cross_entropy(outputs, targets, reduction="none") / counts[targets]).mean()
+
+    with pytest.raises(UserError, match="loss"):
+        step(*private(native(), TensorDataset(*samples(8)), criterion=balanced))
+    step(*private(native(), TensorDataset(*samples(8)), criterion=functional.cross_entropy))
 
 
 # One patient, one clip
@@ -334,6 +361,17 @@ def test_patients_are_drawn_whole_and_independently():
     assert drawn.sum(axis=1).var() == pytest.approx(44 * P * (1 - P), rel=5 * np.sqrt(2 / rounds))
     across_rounds = np.corrcoef(drawn[:-1].ravel(), drawn[1:].ravel())[0, 1]
     assert abs(across_rounds) < 5 / np.sqrt(drawn.size)
+
+
+# Python 3.12 warns of every fork of a process with threads; PyTorch has threads.
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_worker_processes_keep_samples_and_patients_together():
+    model = native()
+    x, y = samples(6)
+    owners = [0, 1, 2, 0, 1, 2]
+    alone = step(*private(copy.deepcopy(model), TensorDataset(x, y), patients=owners, max_grad_norm=0.1))
+    workers = DataLoader(TensorDataset(x, y), num_workers=1)
+    assert torch.equal(step(*private(model, workers, patients=owners, max_grad_norm=0.1)), alone)
 
 
 @pytest.mark.parametrize("end", ["finite", "not finite"])
@@ -434,6 +472,14 @@ def test_what_cannot_be_made_right_is_refused(changes, message):
     step(*private(model, TensorDataset(*samples(3))))
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"), [({"secure_mode": True}, "without noise"), ({"accountant": "gdp"}, "not a bound")]
+)
+def test_engines_that_cannot_be_made_right_are_refused(settings, message):
+    with pytest.raises(UserError, match=message):
+        PrivacyEngine(**settings)
+
+
 class ComplexBatchNorm2d(nn.Module):
     """What complex-valued libraries call theirs; only the name matters."""
 
@@ -499,6 +545,13 @@ def test_other_networks_optimizers_and_datasets_are_refused():
 
     with pytest.raises(UserError, match="IterableDataset"):
         private(model, Stream())
+
+
+def test_distributed_networks_are_refused():
+    model = DistributedDataParallel.__new__(DistributedDataParallel)
+    nn.Module.__init__(model)
+    with pytest.raises(UserError, match="one process"):
+        check_network(model, torch.optim.SGD(native().parameters()))
 
 
 def test_another_release_of_opacus_and_none_are_refused(monkeypatch):

@@ -116,11 +116,34 @@ def test_a_download_goes_on_where_it_broke_and_ends_with_the_right_content(cours
     assert (tmp_path / "task.tar").read_bytes() == CONTENT
 
 
+def test_a_server_without_ranges_is_read_from_the_beginning(tmp_path):
+    with serving(1_000_000, "good", ranges=False) as (url, requests):
+        fetch(url, tmp_path / "task.tar")
+    assert requests == [None, "bytes=1000000-"]
+    assert (tmp_path / "task.tar").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("status", [404, 503])
+def test_a_server_that_fails_for_good_leaves_what_arrived(tmp_path, status):
+    with serving(1_000_000, status) as (url, requests), pytest.raises(UserError) as error:
+        fetch(url, tmp_path / "task.tar", retries=3)
+    # What arrived at first earns new retries.
+    assert len(requests) == 4
+    for words in (url, str(tmp_path / "task.tar"), str(status), "after 3 retries"):
+        assert words in str(error.value)
+    assert only(tmp_path) == ["task.tar.part"]
+
+
 def test_wrong_content_never_takes_the_place_of_the_target(tmp_path):
     with serving("corrupt") as (url, requests), pytest.raises(UserError, match=f"expected the MD5 checksum {MD5}"):
         fetch(url, tmp_path / "task.tar", retries=2)
     assert only(tmp_path) == []
     assert len(requests) <= 4  # the first attempt brings something new, whatever it is worth
+
+
+def test_other_addresses_are_refused(tmp_path):
+    with pytest.raises(UserError, match="https://"):
+        fetch(f"file://{tmp_path}/task.tar", tmp_path / "task.tar")
 
 
 def archive(path, *members) -> object:
@@ -180,6 +203,12 @@ def test_an_unsafe_member_stops_everything(tmp_path, member):
     assert only(tmp_path) == ["data", "task.tar"]
 
 
+def test_permissions_of_the_archive_do_not_matter(tmp_path):
+    wild = ("Task/run", {"mode": 0o6777})
+    extract(archive(tmp_path / "task.tar", *GOOD, wild), tmp_path / "task")
+    assert (tmp_path / "task" / "run").stat().st_mode & 0o6022 == 0
+
+
 def test_truncated_and_alien_archives_leave_nothing(tmp_path):
     path = archive(tmp_path / "task.tar", *GOOD)
     whole = path.read_bytes()
@@ -193,6 +222,18 @@ def test_truncated_and_alien_archives_leave_nothing(tmp_path):
         with pytest.raises(UserError, match="Cannot unpack"):
             extract(path, tmp_path / "task")
         assert only(tmp_path) == ["task.tar"]
+
+
+def test_an_archive_without_one_top_folder(tmp_path):
+    for members in ((*GOOD, "Other/a"), (*GOOD, "README"), ("dataset.json",)):
+        with pytest.raises(UserError, match="Expected one folder at the top"):
+            extract(archive(tmp_path / "task.tar", *members), tmp_path / "task")
+        assert only(tmp_path) == ["task.tar"]
+
+
+def test_absent_archive(tmp_path):
+    with pytest.raises(UserError, match="found no such file"):
+        extract(tmp_path / "task.tar", tmp_path / "task")
 
 
 def test_a_folder_with_files_is_kept_and_one_without_is_replaced(tmp_path):

@@ -104,3 +104,13 @@ def test_trained_biases_are_real_and_as_many_as_the_name_says(name, biases):
     parameters = list(activation(name, 5).parameters())
     assert sum(p.numel() for p in parameters) == biases
     assert not any(p.is_complex() for p in parameters)
+
+
+@pytest.mark.parametrize("module", [Cardioid(2), ModReLU(2)])
+def test_a_bias_acts_on_its_own_channel(module):
+    z = torch.tensor([[1 - 2j, 0.5 + 1j]], dtype=torch.complex64)
+    before = unstack(module(stack(z)))
+    module.bias.data = torch.tensor([0.0, -0.5])
+    after = unstack(module(stack(z)))
+    assert after[0, 0] == before[0, 0]
+    assert abs(after[0, 1] - before[0, 1]) > 0.1

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -48,6 +50,15 @@ def test_no_contribution_is_longer_than_the_bound_and_the_worst_reaches_it(count
     assert 0.999 * BOUND < longest < BOUND * (1 + 1e-5)
 
 
+def test_features_that_are_not_finite_make_a_contribution_that_is_not():
+    """What is not finite is found, and left out, where it is clipped."""
+    values = features(3)
+    values[0, 0, 0, 0, 0], values[1, 2, 0, 0, 1] = math.nan, complex(0, math.inf)
+    finite = made()(values, labels(3)).isfinite()
+    assert not finite[:2].all(dim=1).any()
+    assert finite[2].all()
+
+
 def test_a_contribution_is_the_mean_over_images_of_one_patient():
     statistic, values = made(), features(4)
     together = statistic(values, labels(4))
@@ -68,6 +79,14 @@ def test_without_noise_the_class_means_are_those_of_all_images():
     scores = head_scores(torch.from_numpy(images), head).numpy()
     np.testing.assert_allclose(scores - scores[:, :1], (distances[:, :1] - distances) / 2, atol=1e-4)
     assert (scores.argmax(axis=1) == distances.argmin(axis=1)).all()
+
+
+def test_much_noise_leaves_the_public_classes():
+    start = torch.randn(CLASSES, COMPONENTS, dtype=torch.complex64, generator=torch.Generator().manual_seed(3))
+    statistic = made()
+    noise = torch.randn(statistic.dimension, generator=torch.Generator().manual_seed(4))
+    weight, _ = statistic.head(1e4 * noise, 1e4, start)
+    torch.testing.assert_close(weight, public_means(start).conj(), rtol=1e-3, atol=1e-3)
 
 
 def test_public_means_are_those_of_gaussian_classes_whose_best_head_is_given():

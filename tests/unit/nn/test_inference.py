@@ -77,3 +77,13 @@ def test_scores_are_those_of_the_layers(count, widths, convolutions, head, block
         before = given.clone()
         torch.testing.assert_close(model(given), expected, atol=1e-10, rtol=1e-10)
     assert torch.equal(given, before)
+
+
+def test_numbers_whose_exponential_overflows_are_kept():
+    model = network()
+    with torch.no_grad():
+        model.blocks[1].scale.mul_(1e4)
+    given = images(3, 16)
+    expected = model.features(given).detach()
+    with torch.no_grad():
+        torch.testing.assert_close(model.features(given), expected, atol=1e-5, rtol=1e-4)

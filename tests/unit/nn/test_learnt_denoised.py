@@ -31,6 +31,13 @@ def test_the_weights_are_those_of_features_without_noise(deviation):
     assert found.real.norm() > 1.1 * weights.norm() / (1 + deviation**2)
 
 
+def test_complex_features_get_complex_weights():
+    seen, labels, weights = rows(0.5)
+    other = 0.5 * torch.randn(seen.shape, generator=torch.Generator().manual_seed(2))
+    found, _ = learnt_head(RowExamples(torch.complex(other, seen), labels, 0.25))
+    assert (-found.imag - weights).norm() < 0.15 * weights.norm()
+
+
 def test_the_noise_of_features_is_that_of_the_row_over_their_scale():
     mixture = Labelled(4, CLASSES, COMPONENTS, 2.0, 1.0, True, share_of_labels=0.5, real=True)
     row = torch.zeros(4, mixture.dimension)

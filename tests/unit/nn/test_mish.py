@@ -57,3 +57,14 @@ def test_values_and_gradients_are_those_of_the_plain_composition(
     x = random(images, 2 * channels, 2 * rows, 2 * columns, seed=seed, scale=scale, dtype=dtype)
     for found, expected in zip(value_and_gradient(fast, x), value_and_gradient(plain, x), strict=True):
         torch.testing.assert_close(found, expected, atol=tolerance * scale, rtol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_small_values_far_to_the_left_keep_their_digits(dtype):
+    """There Mish is nearly x exp(x); a difference of numbers near one would keep none of its digits."""
+    x = torch.linspace(-60, -10, 101, dtype=dtype).view(1, -1)
+    value, slope = torch.func.vjp(mish, x)
+    exact = x.double() * x.double().exp()
+    torch.testing.assert_close(value.double(), exact, rtol=1e-4, atol=0)
+    (gradient,) = slope(torch.ones_like(x))
+    torch.testing.assert_close(gradient.double(), (1 + x.double()) * x.double().exp(), rtol=1e-4, atol=0)

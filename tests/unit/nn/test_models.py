@@ -8,6 +8,8 @@ import pytest
 import torch
 from training_builder import CLASSES, NETWORKS, SIZE, network, patients
 
+from zetadp.base.tensors import Layout
+from zetadp.mri.kspace import to_kspace
 from zetadp.nn.models import NetworkSettings, build
 
 READINGS = {
@@ -60,6 +62,42 @@ def test_scores_are_moduli(name):
     torch.testing.assert_close(model(images[0]), 3 * scores, atol=1e-12, rtol=1e-12)
 
 
+def test_scores_of_zero_have_finite_gradients():
+    model = network(NETWORKS["complex pooled"])
+    last = list(model.head)[-1]
+    last.weight.data.zero_()
+    last.bias.data.zero_()
+    images, _ = patients(1, 2)
+    model(images[0]).sum().backward()
+    assert all(torch.view_as_real(p.grad).isfinite().all() for p in model.parameters())
+
+
+def test_the_transform_is_that_of_the_library():
+    """A network behind the inverse transform sees, of k-space, the image that the library transformed."""
+    settings = NETWORKS["complex fourier"]
+    behind = network(settings, dtype=torch.float64)
+    without = network(replace(settings, transform="none"), dtype=torch.float64)
+    image = np.random.default_rng(1).standard_normal((3, 1, SIZE, SIZE)) + 0j
+    torch.testing.assert_close(behind(torch.from_numpy(to_kspace(image))), without(torch.from_numpy(image)))
+
+
+@pytest.mark.parametrize(
+    ("trained", "words"),
+    [
+        ("all", ["blocks.0.", "blocks.1.", "head."]),
+        ("norms", ["blocks.1.", "head."]),
+        ("head", ["head."]),
+    ],
+)
+def test_only_what_is_trained_requires_a_gradient(trained, words):
+    model = build(replace(NETWORKS["complex pooled"], trained=trained), CLASSES, SIZE, np.random.default_rng(0))
+    trained_names = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert all(any(name.startswith(word) for name in trained_names) for word in words)
+    assert ("blocks.0.weight" in trained_names) == (trained == "all")
+    assert any(name.startswith("blocks.1.") for name in trained_names) == (trained in {"all", "norms"})
+    assert set(Layout.of(model).names) == trained_names
+
+
 def test_a_head_scores_the_real_part_of_an_affine_map_of_its_first_components():
     model = network(NETWORKS["head"], dtype=torch.float64)
     features = torch.randn(5, 1, 1, SIZE, dtype=torch.complex128, generator=torch.Generator().manual_seed(0))
@@ -108,3 +146,9 @@ def test_a_taper_scales_the_components_of_a_head():
 def test_settings_that_make_no_network_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         NetworkSettings(**settings)
+
+
+def test_images_that_cannot_be_halved_are_refused():
+    with pytest.raises(ValueError, match="divisible by 2 for each of 3 blocks, found 20"):
+        build(NetworkSettings(), CLASSES, 20, np.random.default_rng(0))
+    assert build(NetworkSettings("linear"), CLASSES, SIZE + 1, np.random.default_rng(0)) is not None

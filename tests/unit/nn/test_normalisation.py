@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -49,6 +51,14 @@ def test_covariance_of_every_image_and_group_becomes_the_identity(seed, groups):
         torch.testing.assert_close(covariance, torch.eye(2, dtype=torch.float64), atol=1e-8, rtol=0)
 
 
+def test_the_scale_starts_as_a_rotation_by_45_degrees_and_the_shift_at_zero():
+    layer = ComplexGroupNorm(2, 4)
+    torch.testing.assert_close(
+        layer.scale.detach(), torch.full((4,), complex(math.cos(math.pi / 4), math.sin(math.pi / 4)))
+    )
+    assert not layer.shift.any()
+
+
 RAMP = torch.linspace(-1, 1, 16).view(1, 1, 4, 4)
 DEGENERATE = {
     "circular": torch.tensor([1, 1j, -1, -1j], dtype=torch.complex64).repeat(4).view(1, 1, 4, 4),
@@ -73,6 +83,18 @@ def test_degenerate_groups_have_finite_values_and_gradients(kind, dtype):
     )
     # Rounding in a large group must not be taken for variance and blown up.
     assert out.abs().max() < 4
+
+
+def test_large_groups_on_lines_of_every_slope_have_finite_values_and_gradients():
+    """There the determinant of the covariance is nothing but rounding, of either sign."""
+    slopes = torch.linspace(-3, 3, 200).view(-1, 1, 1, 1)
+    real = 1e3 * torch.randn(1, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    x = torch.cat((real.expand(200, -1, -1, -1), slopes * real), dim=1).requires_grad_()
+    out = ComplexGroupNorm(1, 1)(x)
+    (gradient,) = torch.autograd.grad(out[..., ::3].square().sum(), [x])
+    assert out.isfinite().all()
+    assert gradient.isfinite().all()
+    assert out.abs().max() < 5
 
 
 def plain_complex(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, groups: int) -> torch.Tensor:
@@ -149,3 +171,9 @@ def test_values_and_gradients_are_those_of_ordinary_steps(
     for mine, wanted in zip(found, expected, strict=True):
         assert mine.shape == wanted.shape
         assert (mine - wanted).norm() <= tolerance * (1 + wanted.norm())
+
+
+@pytest.mark.parametrize("kind", [ComplexGroupNorm, GroupNorm])
+def test_groups_must_divide_channels(kind):
+    with pytest.raises(ValueError, match="groups=3, channels=4"):
+        kind(3, 4)

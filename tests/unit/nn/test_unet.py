@@ -1,13 +1,20 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
-from zetadp.mri.kspace import to_image
+from zetadp.core.records import LabelledItems
+from zetadp.core.round import Phase
+from zetadp.mri.kspace import to_image, to_kspace
 from zetadp.nn.models import build
 from zetadp.nn.settings import NetworkSettings
 from zetadp.nn.unet import DataConsistency, UNet, fourier, inverse_fourier
+from zetadp.privacy.clipping import clipped_sums
+from zetadp.privacy.contributions import Contributors, knows_units
+
+FAMILIES = ("unet", "real_unet")
 
 
 def network(family: str, trained: str = "all") -> UNet:
@@ -25,6 +32,12 @@ def measured(items: int, seed: int = 0) -> torch.Tensor:
     return torch.from_numpy((kspace * (random.random(16) < 0.5)).astype(np.complex64))
 
 
+def test_transforms_are_those_of_arrays():
+    values = measured(2)[:, 0]
+    np.testing.assert_allclose(fourier(values), to_kspace(values.numpy()), atol=1e-5)
+    np.testing.assert_allclose(inverse_fourier(values), to_image(values.numpy()), atol=1e-5)
+
+
 def test_full_consistency_puts_the_measured_lines_in_place():
     layer, lines = DataConsistency(), measured(3)[:, 0]
     image = inverse_fourier(measured(3, seed=1)[:, 0] + measured(3, seed=2)[:, 0])
@@ -37,6 +50,60 @@ def test_full_consistency_puts_the_measured_lines_in_place():
     torch.testing.assert_close(fourier(layer(image, lines))[there], mixed[there])
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_image_has_the_scale_of_the_input(family):
+    model, lines = network(family), measured(3)
+    found = model(lines)
+    assert found.shape == (3, 16, 16)
+    torch.testing.assert_close(model(1e-4 * lines), 1e-4 * found, rtol=1e-3, atol=1e-7)
+    assert torch.isfinite(model(torch.zeros_like(lines))).all()
+
+
 def test_without_a_correction_the_image_is_zero_filled():
     model, lines = build(NetworkSettings("unet", widths=(4, 8)), 1, 16, np.random.default_rng(0)), measured(2)
     np.testing.assert_allclose(model(lines).detach(), np.abs(to_image(lines[:, 0].numpy())), atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("trained", ["all", "norms", "head"])
+def test_contributions_are_the_clipped_gradients_of_each_patient(family, trained):
+    model, inputs = network(family, trained), measured(6)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, dtype=parameter.dtype)
+    targets = torch.rand(6, 16, 16)
+    records = LabelledItems(inputs, targets)
+
+    def losses(outputs: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        return (outputs - wanted).abs().mean(dim=(1, 2))
+
+    assert knows_units(model)
+    phase = Phase.of(model, 2, losses)
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    assert sorted(names) == sorted(phase.layout.names)
+    alone = []
+    for start in range(0, 6, 2):
+        own = losses(model(inputs[start : start + 2]), targets[start : start + 2]).mean()
+        found = torch.autograd.grad(own, [model.get_parameter(name) for name in phase.layout.names])
+        alone.append(phase.layout.flatten(dict(zip(phase.layout.names, found, strict=True))))
+    bound = 0.5 * float(torch.stack(alone).norm(dim=1).median())
+    wanted = sum(each * min(1, bound / float(each.norm())) for each in alone)
+    chosen = records.inputs.unflatten(0, (3, 2))
+    drawn = Contributors(chosen, targets.unflatten(0, (3, 2)), torch.zeros(3, dtype=torch.long), 1)
+    sums = clipped_sums(phase.contribution, drawn, bound=bound, chunk=4).sums[0]
+    torch.testing.assert_close(sums, wanted, rtol=2e-3, atol=1e-4 * bound)
+
+
+def test_only_a_small_part_is_trained():
+    def count(trained: str) -> int:
+        return sum(p.numel() for p in network("unet", trained).parameters() if p.requires_grad)
+
+    assert count("head") < count("norms") < count("all") / 4
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_settings_that_cannot_be_are_refused(family):
+    with pytest.raises(ValueError, match="domain"):
+        NetworkSettings(family, domain="image")
+    with pytest.raises(ValueError, match="divisible by 2"):
+        build(NetworkSettings(family, widths=(4, 8, 16), groups=1), 1, 18, np.random.default_rng(0))

@@ -64,3 +64,16 @@ def test_every_kernel_gives_what_a_loop_of_ordinary_gradients_gives(
     for mine, own, g in zip(found, x.chunk(patients), gradient.chunk(patients), strict=True):
         (expected,) = torch.autograd.grad((convolve(own) * g).sum(), [weight])
         assert_near(mine, expected, DTYPES[dtype])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+@pytest.mark.parametrize("patients", [1, 2, 3, 5, 6])
+def test_patients_that_share_a_call_keep_their_own_gradients(threads, patients, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    images = 2
+    x = random(patients * images, 4, 5, 6, dtype=torch.float64, seed=1)
+    gradient = random(patients * images, 6, 3, 3, dtype=torch.float64, seed=2)
+    geometry = {"stride": 2, "padding": 1}
+    found = by_patient_in_three(x, gradient, patients, Geometry(3, **geometry))
+    expected = by_patient(x, gradient, patients, Geometry(3, **geometry), is_complex=True)
+    assert_near(found, expected, 1e-10)

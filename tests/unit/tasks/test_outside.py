@@ -63,6 +63,32 @@ def test_a_patient_in_two_folds_is_refused(tmp_path, space):
         collected(recordings(tmp_path / "a", with_patient(first_patient() + space)))
 
 
+@pytest.mark.parametrize("fold", ["", "1.5", "0", "11", "NA"])
+def test_a_fold_that_is_none_of_ten_is_refused(tmp_path, fold):
+    def change(table: pd.DataFrame) -> pd.DataFrame:
+        return table.assign(strat_fold=table["strat_fold"].astype(str).where(table.index > 0, fold))
+
+    with pytest.raises(UserError, match="strat_fold"):
+        collected(recordings(tmp_path, change))
+
+
+@pytest.mark.parametrize("name", ["NA", "None", "nan", "007", "1e5"])
+def test_a_patient_may_have_any_name(tmp_path, name):
+    assert name in collected(recordings(tmp_path, with_patient(name))).table["patient"].tolist()
+
+
+@pytest.mark.parametrize("left_out", [[12], "12", [2, 3], ["99"], ["2.0"]])
+def test_a_recording_that_cannot_be_left_out_is_an_error(tmp_path, left_out):
+    with pytest.raises(UserError, match="left_out"):
+        collected(recordings(tmp_path), left_out)
+
+
+def test_a_recording_is_left_out_by_its_whole_name(tmp_path):
+    gone = first_patient().removeprefix("p")
+    found = collected(recordings(tmp_path), [gone], train=3)
+    assert sorted(found.table["record"]) == sorted(set(map(str, range(8))) - {gone})
+
+
 def damaged(change: Callable[[bytearray], bytes]) -> Callable[[Path], None]:
     def write(path: Path) -> None:
         path.write_bytes(change(bytearray(path.read_bytes())))
@@ -97,6 +123,19 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path, arrays):
         collected(recordings(tmp_path, **arrays))
 
 
+def test_arrays_that_are_no_signals_are_refused(tmp_path):
+    with pytest.raises(UserError):
+        collected(recordings(tmp_path, x=np.zeros((8, 1000, 12), dtype=[("real", "f4"), ("imag", "f4")])))
+    with pytest.raises(UserError):
+        collected(recordings(tmp_path, ecg_id=np.arange(7)))
+
+
+@pytest.mark.parametrize("factor", [1000.0, 1e-3, 1e6])
+def test_a_recording_that_cannot_be_in_millivolts_is_refused(tmp_path, factor):
+    with pytest.raises(UserError, match="mV"):
+        collected(recordings(tmp_path, x=factor * SIGNALS))
+
+
 OF_WFDB = pytest.mark.filterwarnings("ignore:The inplace keyword")  # of pandas, within wfdb
 UNITS = {"mV": 1.0, "uV": 1e3, "V": 1e-3, "nV": 1e6}
 
@@ -121,6 +160,29 @@ def test_wfdb_signals_are_in_millivolts_whatever_their_unit(tmp_path, units):
     found = collected(wfdb_folder(tmp_path, units)).signals
     expected = collected(recordings(tmp_path / "arrays")).signals
     assert np.abs(found - expected).max() < 0.01
+
+
+@OF_WFDB
+@pytest.mark.parametrize("fault", ["unit", "gain", "codes"])
+def test_wfdb_recordings_without_a_known_scale_are_refused(tmp_path, fault):
+    wfdb_folder(tmp_path, ["mmHg" if fault == "unit" else "mV"] * 12)
+    if fault == "gain":
+        for path in tmp_path.glob("*.hea"):
+            lines = [line.split() for line in path.read_text().splitlines()]
+            path.write_text("".join(" ".join([*w[:2], "0/mV", *w[3:]] if ".dat" in w[0] else w) + "\n" for w in lines))
+    if fault == "codes":
+        table = tmp_path / "ptbxl_database.csv"
+        table.write_text(table.read_text().replace("{'NORM': 100.0}", "NORM: 100", 1))
+    with pytest.raises(UserError, match={"unit": "mmHg", "gain": "gain", "codes": "scp_codes"}[fault]):
+        collected(tmp_path)
+
+
+def test_no_fold_depends_on_other_patients():
+    from zetadp.tasks.ecg.recordings import fold_of
+
+    names = [f"A{n:04d}" for n in range(2000)]
+    dealt = [fold_of(name) for name in names]
+    assert all(170 < dealt.count(fold) < 230 for fold in range(1, 11))
 
 
 TONE = (8000 * np.sin(np.arange(16000) / 9)).astype("<i2")
@@ -232,3 +294,8 @@ EMPTY = KSPACE * (np.arange(3) > 0)[:, None, None]
 def test_an_examination_that_is_not_what_it_seems_is_refused(tmp_path, given):
     with pytest.raises(UserError, match=r"one\.h5"):
         read_volume(examination(tmp_path / "one.h5", **given))
+
+
+@pytest.mark.parametrize("patient", [np.bytes_("p"), np.array(["p"], dtype=h5py.string_dtype())])
+def test_a_patient_is_the_same_however_the_file_holds_the_name(tmp_path, patient):
+    assert read_volume(examination(tmp_path / "one.h5", patient=patient)).patient == "p"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.stats import mannwhitneyu
 
 from zetadp.core.metrics import accuracy_interval
 from zetadp.tasks.encoder import fit_axes, unit
 from zetadp.tasks.phase_mnist.encoder import DigitNetwork
-from zetadp.tasks.roc import area_shares, macro_area
+from zetadp.tasks.roc import area, area_shares, macro_area, placements
 from zetadp.tasks.speech_commands.task import interval
 
 
@@ -37,6 +38,14 @@ def test_the_area_is_that_of_scikit_learn(digits):
     assert macro_area(labels, whole)[0] == pytest.approx(of_classes, abs=1e-6)
 
 
+def test_weights_are_repeated_items():
+    labels, scores, _ = drawn(60, digits=2)
+    times = np.random.default_rng(1).integers(0, 4, (3, 60))
+    found = macro_area(labels, scores, times.astype(float))
+    for row, each in zip(times, found, strict=True):
+        assert each == pytest.approx(macro_area(np.repeat(labels, row), np.repeat(scores, row, axis=0))[0], abs=1e-12)
+
+
 def test_a_class_without_items_is_left_out():
     labels, scores, _ = drawn(classes=4)
     padded = np.concatenate((scores, scores[:, :1]), axis=1)
@@ -57,6 +66,30 @@ def test_intervals_resample_owners_and_shares_give_the_same_ones():
     alone = interval(labels, scores, np.arange(600), np.random.default_rng(0))
     assert alone[1] - alone[0] < 0.8 * (high - low)
     assert np.isnan(interval(labels, scores, np.zeros(600), np.random.default_rng(0))).all()
+
+
+RANDOM = np.random.default_rng(0)
+
+
+LABELS = RANDOM.random(80) < 0.3
+
+
+SCORES = np.round(RANDOM.normal(LABELS * 1.2), 1)  # with ties
+
+
+def reference() -> float:
+    """Return the area as Mann and Whitney's U gives it."""
+    statistic = mannwhitneyu(SCORES[LABELS], SCORES[~LABELS]).statistic
+    return float(statistic) / (LABELS.sum() * (~LABELS).sum())
+
+
+def test_the_area_is_mann_and_whitneys():
+    assert area(SCORES, LABELS) == pytest.approx(reference())
+    shares = placements(SCORES, LABELS)
+    for own in (LABELS, ~LABELS, slice(None)):
+        if own is not slice(None):
+            assert shares[own].mean() == pytest.approx(reference())
+    assert np.isnan(area(SCORES, np.zeros(80, dtype=bool)))
 
 
 COUNT = 40
@@ -86,6 +119,14 @@ def test_components_are_uncorrelated_and_in_order_of_variance(images):
     assert found.mean(dim=0).abs().max() < 1e-6
     assert torch.allclose(covariance, torch.diag(encoder.variances), atol=1e-6)
     assert (encoder.variances.diff() <= 0).all()
+
+
+def test_components_do_not_depend_on_how_images_are_divided_into_passes(images, monkeypatch):
+    whole = fit_axes(blocks, images, 10)
+    monkeypatch.setattr("zetadp.tasks.encoder.AT_ONCE", 7)
+    parts = fit_axes(blocks, images, 10)
+    assert torch.allclose(whole.variances, parts.variances, atol=1e-6)
+    assert torch.allclose(whole.components(images).abs(), parts.components(images).abs(), atol=1e-4)
 
 
 @pytest.mark.parametrize("whitening", [0.0, 0.5, 1.0])

@@ -8,8 +8,15 @@ import torch
 
 from zetadp.tasks.scattering import (
     CHANNELS,
+    HIGHEST,
+    MODULATIONS,
+    PER_OCTAVE,
+    RATE,
+    WINDOWS,
+    _first_filters,
     normalised,
     scattering_of_images,
+    scattering_of_sounds,
 )
 
 KYMATIO = {
@@ -49,3 +56,31 @@ def test_each_group_of_channels_has_mean_zero_and_variance_at_most_one():
     # A floor keeps what is almost constant from being blown up.
     assert torch.allclose(groups.square().mean(dim=2), variance / (variance + 1e-5), rtol=1e-3)
     assert torch.isfinite(normalised(torch.zeros_like(coefficients))).all()
+
+
+def tone(frequency: float, modulation: float = 0.0) -> np.ndarray:
+    time = np.arange(RATE) / RATE
+    wave = (1 + np.cos(2 * np.pi * modulation * time) * (modulation > 0)) * np.cos(2 * np.pi * frequency * time)
+    return (8000 * wave).astype(np.int16)[None]
+
+
+def orders(waves: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the coefficients of one clip: (frequency, place), and (frequency, modulation, place)."""
+    found = scattering_of_sounds(torch.from_numpy(waves))[0]
+    count = len(_first_filters()[0])
+    first = found[: count * WINDOWS[0]].reshape(count, WINDOWS[0])
+    return first, found[count * WINDOWS[0] :].reshape(count, len(MODULATIONS), WINDOWS[1])
+
+
+@pytest.mark.parametrize("frequency", [250.0, 1000.0, 4000.0])
+def test_the_filter_at_a_tone_answers_most(frequency):
+    first, _ = orders(tone(frequency))
+    centre = HIGHEST * 2 ** (-int(first[:, 4:12].mean(dim=1).argmax()) / PER_OCTAVE)
+    assert abs(np.log2(centre / frequency)) <= 0.51 / PER_OCTAVE
+
+
+@pytest.mark.parametrize("modulation", MODULATIONS)
+def test_the_second_order_hears_how_fast_a_tone_swells(modulation):
+    first, second = orders(tone(1000.0, modulation))
+    loudest = int(first[:, 4:12].mean(dim=1).argmax())
+    assert int(second[loudest, :, 2:6].mean(dim=1).argmax()) == MODULATIONS.index(modulation)

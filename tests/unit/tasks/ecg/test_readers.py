@@ -8,9 +8,11 @@ import pytest
 from scipy.io import savemat
 
 from zetadp.base.validation import UserError
+from zetadp.tasks.ecg.collection import collect
 from zetadp.tasks.ecg.readers import read_folder
 from zetadp.tasks.ecg.recordings import LEADS
 from zetadp.tasks.ecg.simulated import simulated_recordings
+from zetadp.tasks.ecg.task import Ecg
 
 PTBXL = Path(__file__).parents[5] / "shared/data/ecg_ptbxl"
 
@@ -59,6 +61,19 @@ def test_all_that_is_wrong_with_a_folder_is_named_at_once(cpsc):
     assert "not finite" in said
 
 
+def test_a_folder_of_no_known_layout_and_one_without_lbbb_are_refused(cpsc, tmp_path):
+    table = pd.read_csv(cpsc / "REFERENCE.csv")
+    table[table["First_label"] == 1].to_csv(cpsc / "REFERENCE.csv", index=False)
+    with pytest.raises(UserError, match="none with label LBBB"):
+        read_folder(cpsc)
+    (cpsc / "REFERENCE.csv").write_text("Name\nA0000\n")
+    with pytest.raises(UserError, match="Recording, First_label"):
+        read_folder(cpsc)
+    (cpsc / "REFERENCE.csv").unlink()
+    with pytest.raises(UserError, match=r"REFERENCE\.csv, ptbxl_database\.csv, labels\.csv"):
+        read_folder(cpsc)
+
+
 @pytest.mark.filterwarnings("ignore:The inplace keyword")  # of pandas, within wfdb
 def test_ptbxl_is_read_through_wfdb(tmp_path):
     wfdb = pytest.importorskip("wfdb", reason="needs the package wfdb (extra ecg)")
@@ -104,3 +119,19 @@ def test_the_array_form_of_ptbxl():
     with np.load(next(PTBXL.glob("*.npz"))) as content:
         place = content["ecg_id"].tolist().index(int(found[7].name))
         np.testing.assert_array_equal(found[7].signal, content["x"][place].T)
+
+
+def test_the_parts_of_a_folder_are_folds_of_patients(tmp_path):
+    made = [r for r, _ in simulated_recordings(40, seed=1, share=0.5, several=0.5, rate=100)]
+    np.savez(tmp_path / "all.npz", x=np.stack([each.signal.T for each in made]), ecg_id=[each.name for each in made])
+    rows = [(e.name, e.patient, ("NORM", "LBBB")[e.label], 1 + int(e.patient[-1]) // 2, "a") for e in made]
+    columns = ["ecg_id", "patient_id", "label", "strat_fold", "form"]
+    pd.DataFrame(rows, columns=columns).to_csv(tmp_path / "labels.csv", index=False)
+    task = Ecg(fold=2, form="a", left_out=(made[-1].name,), spectrum={"samples": 32})
+    found = collect(task, tmp_path, 0, {"train": 32, "test": 8})
+    assert set(found.table["fold"][found.table["part"] == "test"]) == {2}
+    assert found.table.groupby("patient")["part"].nunique().eq(1).all()
+    assert made[-1].name not in set(found.table["record"])
+    assert found.signals.shape == (len(made) - 1, 32)
+    with pytest.raises(UserError, match="train_patients"):
+        collect(task, tmp_path, 0, {"train": 33, "test": 8})

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
+from zetadp.base.validation import UserError
 from zetadp.core.evaluation import watched
 from zetadp.core.records import LabelledItems
 from zetadp.tasks.ecg.task import Ecg
@@ -29,6 +30,11 @@ def test_a_patients_score_is_the_mean_over_recordings():
     assert found["per_patient_images"] == {"a": 2, "b": 1, "c": 1}
     assert found["confusion"] == [[1, 0], [1, 1]]
     assert found["accuracy"] == pytest.approx(2 / 3)
+
+
+def test_scores_that_are_not_finite_are_refused():
+    with pytest.raises(UserError, match="finite"):
+        Ecg().summarise(predictions(np.array([np.nan, 0.0]), np.array([1, 0]), ["a", "b"]))
 
 
 def test_losses_are_binary_cross_entropies_and_what_is_watched_is_the_area():

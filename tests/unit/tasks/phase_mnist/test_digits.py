@@ -57,6 +57,14 @@ def test_the_published_files_are_read(source, name):
     assert len(read_digits(SHARED / name, "train", source)[1]) == 60_000
 
 
+def test_a_missing_file_is_named(tiny):
+    source, folder, _ = tiny
+    (folder / "t10k-labels-idx1-ubyte.gz").unlink()
+    read_digits(folder, "train", source)
+    with pytest.raises(UserError, match=r"t10k-labels-idx1-ubyte\.gz of tiny"):
+        read_digits(folder, "test", source)
+
+
 @pytest.mark.parametrize("damage", ["cut", "other", "no gzip", "flipped"])
 def test_a_damaged_file_is_refused(tiny, damage):
     source, folder, values = tiny

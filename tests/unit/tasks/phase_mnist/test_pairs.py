@@ -28,6 +28,15 @@ def test_the_labels_of_both_parts_add_up_to_nine(make, part):
     assert (LABELS[pairs.real] + LABELS[pairs.imaginary] == 9).all()
 
 
+@KINDS
+def test_a_pairing_is_a_function_of_seed_and_part(make):
+    first, again = make(LABELS, "train", seed=3), make(LABELS, "train", seed=3)
+    assert (first.real == again.real).all()
+    assert (first.imaginary == again.imaginary).all()
+    for other in (make(LABELS, "train", seed=4), make(LABELS, "test", seed=3)):
+        assert (first.imaginary != other.imaginary).mean() > 0.9
+
+
 def test_every_image_is_used_once_at_most_in_disjoint_pairs():
     pairs = disjoint_pairs(LABELS, "train", seed=3)
     used = np.concatenate((pairs.real, pairs.imaginary))

@@ -16,6 +16,12 @@ from zetadp.tasks.reconstruction.volumes import KspaceVolume, nmse, psnr, read_f
 EXAMINATIONS = Examinations(population="procedural", size=32, slices=2, scalp=1.0)
 
 
+OFFICIAL = """<?xml version="1.0"?><ismrmrdHeader xmlns="http://www.ismrm.org/ISMRMRD"><encoding>
+  <encodedSpace><matrixSize><x>640</x><y>372</y><z>1</z></matrixSize><fieldOfView_mm><x>280</x></fieldOfView_mm>
+  </encodedSpace><reconSpace><matrixSize> <x>320</x> <y>320</y><z>1</z></matrixSize></reconSpace></encoding>
+</ismrmrdHeader>"""
+
+
 @pytest.fixture(scope="module")
 def volume() -> KspaceVolume:
     return examination(EXAMINATIONS, seed=0, number=3)
@@ -35,6 +41,11 @@ def test_a_simulated_file_has_the_layout_of_fastmri_and_is_read_back(volume, tmp
     assert (found.name, found.patient, found.acquisition) == (volume.name, volume.patient, volume.acquisition)
     np.testing.assert_array_equal(found.kspace, volume.kspace)
     np.testing.assert_array_equal(found.target, volume.target)
+
+
+def test_the_header_of_a_scanner_is_understood():
+    assert sizes(OFFICIAL) == {"encodedSpace": (640, 372), "reconSpace": (320, 320)}
+    assert sizes("") == {}
 
 
 def test_complete_kspace_of_the_field_of_view_gives_the_target(volume):
@@ -91,3 +102,9 @@ def test_masks_have_their_centre_and_their_acceleration(kind):
     else:
         outside = np.flatnonzero(drawn[0, :170])
         assert np.ptp(np.diff(outside)) <= 1
+
+
+def test_the_mask_of_a_volume_follows_from_its_name():
+    masks = MaskSettings()
+    np.testing.assert_array_equal(masks.of_volume("file1", 96), masks.of_volume("file1", 96))
+    assert (masks.of_volume("file1", 96) != masks.of_volume("file2", 96)).any()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 import wave
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from zetadp.tasks.speech_commands.clips import (
     LENGTH,
     RATE,
     WORDS,
+    capped,
     chosen,
     index,
     is_tested,
@@ -61,6 +63,20 @@ def test_clips_are_read_with_word_and_speaker_and_padded_at_their_end(folder):
     assert list(clips.names) == sorted(clips.names)
 
 
+def test_an_archive_is_read_like_its_folder(folder, tmp_path):
+    archive = tmp_path / "clips.tar.gz"
+    with tarfile.open(archive, "w:gz") as file:
+        for path in sorted(folder.rglob("*.wav")):
+            file.add(path, f"./{path.relative_to(folder)}")
+    found, expected = read_clips(archive), read_clips(folder)
+    assert (found.names == expected.names).all()
+    assert (found.waves == expected.waves).all()
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=r"Cannot read the archive .*clips\.tar\.gz"):
+        read_clips(archive)
+
+
 def test_everything_that_is_wrong_stands_in_one_message(folder):
     write_wav(folder / "go/00000003_nohash_7.wav", np.ones(100), rate=8000)
     write_wav(folder / "go/00000003_nohash_8.wav", np.ones(200), channels=2)
@@ -84,6 +100,34 @@ def test_everything_that_is_wrong_stands_in_one_message(folder):
         "yes": "no clip",
     }.items():
         assert [line for line in lines if line.startswith(f"  {word}:") and said in line], word
+
+
+def test_who_tests_follows_from_the_speaker_alone(folder):
+    clips = read_clips(folder)
+    tested = {speaker for speaker in SPEAKERS if is_tested(speaker)}
+    assert 0 < len(tested) < len(SPEAKERS)
+    counts = {"train": 12 - len(tested), "test": len(tested)}
+    rows = index(chosen(clips, 10), "speaker", counts).set_index("record")
+    assert set(rows.index[rows["part"] == "test"]) == tested
+    # A fifth of many speakers, whoever the others are.
+    many = [is_tested(f"{number:08x}") for number in range(4000)]
+    assert np.mean(many) == pytest.approx(0.2, abs=4 * (0.2 * 0.8 / 4000) ** 0.5)
+    with pytest.raises(UserError, match=rf"cohort.train_patients .* {counts['train']}, found 3\."):
+        index(chosen(clips, 10), "speaker", {**counts, "train": 3})
+
+
+def test_which_clips_of_a_speaker_stay_does_not_depend_on_others(folder):
+    clips = read_clips(folder)
+    kept = capped(clips, 5)
+    assert max(np.unique(kept.speakers, return_counts=True)[1]) == 5
+    for speaker in SPEAKERS[:3]:
+        alone = capped(clips.part(clips.speakers == speaker), 5)
+        assert set(alone.names) == set(kept.names[kept.speakers == speaker])
+    # Those who test keep all.
+    found = chosen(clips, 5)
+    for speaker in SPEAKERS:
+        own = (found.speakers == speaker).sum()
+        assert own == ((clips.speakers == speaker).sum() if is_tested(speaker) else 5)
 
 
 def test_units_are_clips_or_speakers_and_clips_survive_a_file(folder, tmp_path):
