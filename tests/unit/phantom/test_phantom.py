@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 
 import nibabel as nib
 import numpy as np
@@ -113,3 +114,10 @@ def test_scanner_patients_are_honoured():
     assert training == [0] * 9 + [2] * 10 + [3]
     test = [scanner_of(settings, number) for number in range(21, 221)]
     assert min(np.bincount(test, minlength=4)) > 25
+
+
+def test_scanner_changes_the_scan_and_not_the_anatomy():
+    first = PhantomSettings(train_patients=1, test_patients=0, scanners=2, scanner_patients=(1, 0))
+    a, b = simulate_patient(first, 1), simulate_patient(replace(first, scanner_patients=(0, 1)), 1)
+    assert np.array_equal(brain(a), brain(b))
+    assert not np.array_equal(a, b)

@@ -8,13 +8,15 @@ import pytest
 from scipy import ndimage
 
 from zetadp.base.randomness import Purpose, stream
-from zetadp.phantom.anatomy import Tissue, VoxelGrid
+from zetadp.phantom import populations
+from zetadp.phantom.anatomy import HEALTHY, Tissue, VoxelGrid
 from zetadp.phantom.cohort import (
     CohortStream,
     PhantomSettings,
     scanner,
     simulate_patient,
     write_dataset_json,
+    write_patients,
 )
 from zetadp.phantom.populations import DRAWN, POPULATIONS, drawn_population
 from zetadp.phantom.public import PublicSettings
@@ -109,6 +111,14 @@ def test_tissue_contrasts_hold(population):
         assert grey[T1W] < white[T1W], number
 
 
+@pytest.mark.parametrize(("population", "probability"), [("standard", 0.0), ("heavy", 0.0), ("healthy", 1.0)])
+def test_nobody_has_a_tumour_where_none_is_asked_for(population, probability):
+    whole = POPULATIONS[population].brain(np.random.default_rng(0), VoxelGrid((32, 32, 24)))
+    for seed in range(5):
+        drawn = POPULATIONS[population].tissue(np.random.default_rng(seed), whole, probability)
+        assert not drawn[HEALTHY:].any()
+
+
 FAULTS = [
     (PhantomSettings, {"train_patients": 0}, "train_patients"),
     (PhantomSettings, {"test_patients": -1}, "test_patients"),
@@ -137,6 +147,32 @@ FAULTS = [
 def test_impossible_settings_are_refused(kind, change, named):
     with pytest.raises(ValueError, match=named):
         kind(**change)
+
+
+def test_procedural_brains_do_not_read_the_atlas(monkeypatch):
+    def refuse(*_):
+        pytest.fail("the atlas was read")
+
+    expected = simulate_patient(of("procedural"), 2)
+    monkeypatch.setattr(populations, "load_atlas", refuse)
+    monkeypatch.setattr("zetadp.phantom.anatomy.load_atlas", refuse)
+    monkeypatch.setattr("nibabel.Nifti1Image.from_filename", refuse)
+    assert np.array_equal(simulate_patient(of("procedural"), 2), expected)
+    with pytest.raises(pytest.fail.Exception, match="atlas was read"):
+        simulate_patient(SETTINGS, 2)
+
+
+def test_dataset_json_says_what_the_patients_are(tmp_path):
+    said = {}
+    for population in POPULATIONS:
+        settings = PhantomSettings(train_patients=1, test_patients=0, population=population)
+        write_patients(settings, tmp_path / population, [1])
+        write_dataset_json(settings, tmp_path / population)
+        said[population] = json.loads((tmp_path / population / "dataset.json").read_text())
+    assert "glioma" not in said["healthy"]["description"]
+    for key in ("reference", "licence"):
+        assert "ICBM" in said["vendor"][key]
+        assert "ICBM" not in said["procedural"][key]
 
 
 # No atlas

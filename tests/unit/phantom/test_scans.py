@@ -28,6 +28,23 @@ def test_inversion_recovery_against_a_hand_computed_value():
     assert signal == pytest.approx(-0.1632742 * 0.60653066, rel=1e-6)
 
 
+@pytest.mark.parametrize("tr", [2000.0, 9000.0, 1e6])
+def test_nulling_time_nulls(tr):
+    ti = physics.nulling_time(4300.0, tr)
+    signal = physics.inversion_recovery(np.ones(1), np.array([4300.0]), np.array([2000.0]), tr, 100.0, ti)
+    assert signal == pytest.approx(0, abs=1e-12)
+
+
+def test_gadolinium_shortens_relaxation_by_the_relaxivity_formula():
+    # R1 = 1/s before; 0.25 mmol/l at 4 l/(mmol s) adds 1/s, so T1 falls from 1000 ms to 500 ms.
+    assert physics.shortened(np.array([1000.0]), 4.0, np.array([0.25])) == pytest.approx(500.0)
+    before = published(3.0)
+    after = before.after_contrast()
+    assert 1000 / after.t1 - 1000 / before.t1 == pytest.approx(4.0 * UPTAKE)
+    assert (after.t2 < before.t2).all()
+    assert after.density is before.density
+
+
 def test_rician_noise_in_air_is_rayleigh():
     values = physics.rician(np.zeros(200_000, dtype=np.float32), 3.0, np.random.default_rng(1))
     assert values.mean() == pytest.approx(3 * np.sqrt(np.pi / 2), rel=0.01)
@@ -47,6 +64,23 @@ def test_scanners_give_the_contrasts_that_radiologists_know_and_match_both_t1_sc
         assert t2[Tissue.WHITE] < t2[Tissue.GREY] < t2[Tissue.OEDEMA] < t2[Tissue.CSF]
         enhanced = np.abs(protocols["t1gd"].signal(tissues.after_contrast()))
         assert enhanced[Tissue.RIM] / enhanced[Tissue.WHITE] > t1[Tissue.RIM] / t1[Tissue.WHITE]
+
+
+def test_spoiled_gradient_echo_is_the_steady_state_of_its_pulses():
+    """Magnetisation that is tipped and recovers again and again settles at the formula."""
+    t1, tr, flip, along = 900.0, 12.0, np.deg2rad(20), 1.0
+    for _ in range(2000):
+        across = along * np.sin(flip)
+        along = 1 + (along * np.cos(flip) - 1) * np.exp(-tr / t1)
+    signal = physics.spoiled_gradient_echo(np.ones(1), np.array([t1]), np.array([50.0]), tr, 0.0, flip)
+    assert signal == pytest.approx(across, rel=1e-9)
+
+
+@pytest.mark.parametrize("tr", [3000.0, 5000.0, 1e6])
+def test_prepared_nulling_time_nulls(tr):
+    ti = physics.prepared_nulling_time(4300.0, 2000.0, tr, 120.0)
+    fluid = np.ones(1), np.array([4300.0]), np.array([2000.0])
+    assert physics.prepared_inversion_recovery(*fluid, tr, 80.0, ti, 120.0) == pytest.approx(0, abs=1e-12)
 
 
 GRID = VoxelGrid((64, 64, 12))

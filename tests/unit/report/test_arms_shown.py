@@ -9,7 +9,8 @@ from run_builder import write_run
 
 from zetadp.base.storage import read_json
 from zetadp.nn.models import NetworkSettings
-from zetadp.report import rendering, tables
+from zetadp.report import figures, rendering, tables
+from zetadp.report.figures import accuracy_against_epsilon, confusion_matrices
 from zetadp.report.modelcard import model_card
 from zetadp.report.notes import notes
 from zetadp.tasks.brain_sequences import BrainSequences
@@ -56,6 +57,35 @@ def test_tables_name_it_and_print_what_holds_without_it(folders):
     printed = rendering.to_markdown(rendering.accuracy_sheet(table, below))
     assert f"| {SHOWN} |" in printed
     assert "| federated |" in printed
+
+
+@pytest.mark.parametrize(
+    ("privacy", "said"),
+    [
+        ({"arm": "secure", "threat": THREAT}, SHOWN),
+        ({"unit": "image", "of_all_images": {"unit": "patient", "images": 80, "epsilon": 600.0}}, "(ε per image)"),
+    ],
+)
+def test_figures_name_the_protocol_and_the_weaker_unit(tmp_path, privacy, said):
+    folders = [write_run(tmp_path, {"a": 12, "b": 15}, **privacy)]
+    runs = tables.collect(folders)
+    drawn = (
+        accuracy_against_epsilon(tables.table1(runs, LABEL), "c"),
+        confusion_matrices(runs, "c"),
+        figures.training_curves(tables.collect_histories(folders), "c"),
+        figures.accuracy_per_class(runs, "c"),
+    )
+    for figure in drawn:
+        assert any(said in text for text in texts(figure))
+        assert not any("federated (mas" in text for text in texts(figure))
+
+
+def test_a_model_card_names_it_and_prints_what_holds_without_it(folders):
+    secure, federated = map(card_of, folders)
+    assert SHOWN in secure.splitlines()[0]
+    assert "against anyone who could undo the masks: 41.5" in secure
+    assert THREAT["assumes"] in secure
+    assert "single message" not in federated
 
 
 @pytest.mark.parametrize(

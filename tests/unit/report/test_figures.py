@@ -152,6 +152,14 @@ def test_epsilon_and_those_held_out_are_named_as_the_statements_have_it(tmp_path
         assert f" {whose};" in heading
 
 
+def test_of_two_units_the_weaker_is_marked_where_it_is(tmp_path):
+    folders = [write_run(tmp_path, {"a": 8, "b": 14}), write_run(tmp_path, {"a": 8}, network="other", unit="image")]
+    assert {
+        "ε per patient unless marked, δ = 0.001, simulated noise",
+        "network other (ε per image)",
+    } <= texts(accuracy(folders))
+
+
 def test_lines_begin_at_what_public_weights_reach_before_any_private_training(tmp_path):
     folders = [
         write_run(tmp_path, {"a": 8, "b": 14}, network="pretrained", seed=seed, public=0.8125) for seed in (0, 1)

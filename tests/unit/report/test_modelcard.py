@@ -7,6 +7,8 @@ from run_builder import write_run
 from zetadp.base.storage import read_json
 from zetadp.config.load import load_config
 from zetadp.report.modelcard import model_card
+from zetadp.report.notes import notes
+from zetadp.report.tables import collect
 from zetadp.tasks.brain_sequences import BrainSequences
 
 ROOT = Path(__file__).parents[3]
@@ -104,3 +106,21 @@ def test_the_card_shows_the_metric_of_its_task(tmp_path):
     assert "- Accuracy: 70.00 %." in text
     assert f"Tested on {metrics['images']} recordings of 2 patients" in text
     assert "By image" not in text
+
+
+@pytest.mark.parametrize(("public", "worse"), [(0.8, True), (0.7, False), (0.6, False), (None, False)])
+def test_the_card_and_the_tables_say_when_training_made_a_model_worse(public, worse, tmp_path):
+    text = card(tmp_path, right={"a": 12, "b": 16}, public=public)  # 70 %
+    assert ("Training made it worse" in text) == worse
+    below = notes(collect([tmp_path / "runs/complex/federated/eps-3/seed-0"]), "simulated cohort")
+    assert any("training made it worse, 70.0 % after 80.0 %" in note for note in below) == worse
+
+
+def test_one_test_patient_gives_no_interval(tmp_path):
+    assert "(no interval: it needs at least two test patients)" in card(tmp_path, right={"a": 12})
+
+
+def test_the_card_of_a_network_with_public_weights_says_what_these_reach_alone(tmp_path):
+    assert "public weights alone, before any private training: 81.25 %" in card(tmp_path, public=0.8125)
+    assert "public weights alone, before any private training: 0.00 %" in card(tmp_path / "wrong", public=0.0)
+    assert "public weights alone" not in card(tmp_path / "other")

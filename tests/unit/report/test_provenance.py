@@ -19,6 +19,7 @@ from zetadp.report.provenance import (
     commit,
     machine,
     origin,
+    workflow_command,
 )
 from zetadp.report.rendering import to_csv, to_markdown
 
@@ -59,6 +60,14 @@ def test_the_commit_is_the_one_checked_out_and_a_change_of_code_shows(repository
     assert commit(repository) == f"{found}-dirty"
 
 
+@needs_git
+def test_no_commit_is_named_where_the_code_has_no_history(repository, tmp_path):
+    assert commit(tmp_path) is None
+    installed = repository / "site-packages"
+    installed.mkdir()
+    assert commit(installed) is None, "the history around the code is another project's"
+
+
 @pytest.mark.parametrize("kind", ["csv", "md"])
 def test_both_formats_give_back_what_was_written(kind):
     lines = origin("phantom, 3 + 2 patients, seed 1", "0 to 2", command="make it | sort")
@@ -93,3 +102,10 @@ def test_the_command_is_that_of_make_or_of_the_program(monkeypatch, tmp_path):
     assert called() == "python x.py"
     monkeypatch.setenv(COMMAND, "make full")
     assert called() == "make full"
+
+
+def test_the_command_of_the_workflow_names_files_and_keeps_values_to_itself(tmp_path):
+    inside, outside = tmp_path / "here/workflow/a.yaml", tmp_path / "secret/b.yaml"
+    assert workflow_command([], [], tmp_path) == "snakemake --cores all"
+    said = workflow_command([inside, outside], ["cohort", "name"], tmp_path / "here")
+    assert said == "snakemake --cores all --configfile workflow/a.yaml b.yaml --config cohort=... name=..."

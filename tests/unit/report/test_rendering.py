@@ -59,6 +59,27 @@ def test_every_format_holds_every_number_and_note(sheet, render):
     assert "(4.05, 0.001) & more." in text
 
 
+def test_notes_say_what_applies_and_nothing_else(runs):
+    private = runs[runs["epsilon"] == "1"]
+    text = " ".join(notes(private.assign(noise_source="os", unit="record"), "Decathlon brain task"))
+    assert "per record" in text
+    assert "operating system" in text
+    for absent in ("simulat", "∞", "nclipped", "seeded"):
+        assert absent not in text
+    text = " ".join(notes(runs.assign(epsilon="unclipped"), "cohort"))
+    assert "neither clipped nor get noise" in text
+    # Without a private run no noise was drawn from any source.
+    assert "seeded" not in text
+
+
+def test_csv_comes_back_in_full_precision(runs):
+    table = table1(runs, "simulated cohort, 40 + 2 patients")
+    text = to_csv(table, notes(runs, "simulated cohort", TOTAL))
+    back = pd.read_csv(io.StringIO(text), comment="#", dtype={"epsilon": str})
+    pd.testing.assert_frame_equal(back, table, check_exact=True, check_dtype=False)
+    assert "# The cohort is simulated" in text
+
+
 HOSTILE = '<script>alert(1)</script> \\input{/etc/passwd}|\n=HYPERLINK("http://x")\x1b[2J'
 
 
@@ -84,3 +105,9 @@ def test_a_cell_of_csv_is_no_formula_and_is_read_whole():
     back = pd.read_csv(io.StringIO(text), comment="#", dtype={"patient": str})
     assert list(back["n"]) == list(range(len(names)))
     assert list(back["patient"][-2:]) == ["-1.5", "+0.2"]
+
+
+def test_a_table_of_some_of_the_runs_says_so(runs):
+    said = "6 of the experiment's 13 runs. The others follow, and the total grows with them."
+    assert said in notes(runs, "cohort", TOTAL, 13)
+    assert not [note for note in notes(runs, "cohort", TOTAL, 6) if "others follow" in note]

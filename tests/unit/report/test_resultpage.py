@@ -71,6 +71,13 @@ def test_the_first_sentences_are_the_figures_of_the_table_and_of_the_total(page)
     assert text.index("In two sentences") < text.index("Figure and table") < text.index("Privacy of each network")
 
 
+def test_real_patients_are_not_called_simulated_nor_the_other_way_round(tmp_path):
+    folder = write_experiment(tmp_path / "mine", "cohort clinic, 3 + 2 patients", total(noise="os"))
+    found = Results.of(folder)
+    assert "simulated" not in reached(found.table)
+    assert "simulation" not in spent(found.total)
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -81,6 +88,11 @@ def test_the_first_sentences_are_the_figures_of_the_table_and_of_the_total(page)
 )
 def test_the_sentence_on_privacy_counts_runs_with_and_without_noise(given, words):
     assert words in spent(given)
+
+
+def test_without_private_runs_the_page_says_so(page):
+    table = Results.of(page.parent).table
+    assert reached(table[table["epsilon"] == "inf"]).startswith("Without noise, and so without a guarantee, the test")
 
 
 def test_the_command_writes_the_page_and_names_what_is_missing(tmp_path, capsys):

@@ -59,6 +59,12 @@ def test_a_metric_that_is_no_mean_over_patients_brings_its_resamples(tmp_path):
     assert any("area is measured on 2 held-out test patients" in note for note in notes(runs, LABEL))
 
 
+def test_one_seed_has_no_spread_but_an_interval(tmp_path):
+    (row,) = table1(collect([write_run(tmp_path, {"a": 10, "b": 14})]), LABEL).to_dict("records")
+    assert math.isnan(row["std"])
+    assert row["ci_low"] < row["mean"] < row["ci_high"]
+
+
 def test_epsilons_are_ordered_as_numbers_with_infinity_and_unclipped_last(tmp_path):
     labels = ["10", "inf", "0.5", "unclipped", "3"]
     runs = collect([write_run(tmp_path, {"a": 10, "b": 12}, epsilon=label) for label in labels])
@@ -74,6 +80,12 @@ def test_a_run_that_spent_more_than_its_name_says_is_told_to_the_reader(tmp_path
     assert [note for note in notes(above, LABEL) if "stated ε is 3.1" in note and "ε = 3, seed 0" in note]
     below = collect([_spent(tmp_path / "below", "3", 2.9)])
     assert not [note for note in notes(below, LABEL) if "stated" in note]
+
+
+@pytest.mark.parametrize(("target", "stated"), [("3", "inf"), ("inf", 3.0), ("unclipped", 3.0)])
+def test_a_statement_about_another_kind_of_run_is_refused(tmp_path, target, stated):
+    with pytest.raises(UserError, match="as the run's name says"):
+        collect([_spent(tmp_path, target, stated)])
 
 
 def _spent(root, target, stated):
@@ -105,6 +117,24 @@ def test_missing_and_doubled_runs_are_named(tmp_path):
     for table in (lambda runs: table1(runs, LABEL), per_class, per_patient, per_node):
         with pytest.raises(UserError, match="at least one finished run"):
             table(pd.DataFrame())
+
+
+def test_per_class_averages_over_seeds(tmp_path):
+    # 20 images in order FLAIR, T1w, T1gd, T2w, five each; the first ``count`` are right.
+    runs = collect([write_run(tmp_path, {"a": 7}, seed=0), write_run(tmp_path, {"a": 9}, seed=1)])
+    table = per_class(runs).set_index("class")
+    assert list(table.index) == ["FLAIR", "T1w", "T1gd", "T2w"]
+    np.testing.assert_allclose(table["recall"], [100, 60, 0, 0])
+    assert table.loc["T1w", "recall_std"] == pytest.approx(100 * math.sqrt(0.08))
+    # Wrong T2w images are called FLAIR: 5 of 10 FLAIR answers are right.
+    assert table.loc["FLAIR", "precision"] == pytest.approx(50)
+
+
+def test_per_patient_averages_over_seeds(three_seeds):
+    table = per_patient(three_seeds).set_index("patient")
+    np.testing.assert_allclose(table["accuracy"], [100 * 28 / 60, 100 * 50 / 60])
+    assert list(table["images"]) == [20, 20]
+    assert table.loc["b", "accuracy_std"] == pytest.approx(100 * np.std([0.5, 1, 1], ddof=1))
 
 
 def test_per_node_shows_the_largest_epsilon_and_the_nodes_accuracy(tmp_path):
