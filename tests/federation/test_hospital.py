@@ -20,7 +20,7 @@ from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request, decode, encode
 from zetadp.federation.flower.settings import HospitalSettings, check_cap
 from zetadp.privacy.budget import Cap, spent
-from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.ledger import Ledger, read_ledger
 
 SEEDED, EXACT = make_plan(), make_plan(noise="os")
 PLANS = pytest.mark.parametrize("plan", [SEEDED, EXACT], ids=["seeded", "os"])
@@ -131,6 +131,12 @@ def test_an_error_sends_a_fixed_word_and_none_of_its_text(tmp_path, monkeypatch,
     assert "Smith" not in repr(refused)
     assert "Smith" in caplog.text
     assert refused.reason == Reason.FAILED
+
+
+def test_a_node_at_work_says_so(tmp_path):
+    hospital = make_hospital(SEEDED, 0, tmp_path)
+    with Ledger(hospital.ledger_path):
+        assert hospital.reply(request(SEEDED)).reason == Reason.BUSY
 
 
 UNPROTECTED = {

@@ -58,6 +58,13 @@ def test_honest_code_passes_and_the_attack_sees_all_there_is_to_see(tmp_path, ho
     assert (result.errors.trials_in, result.errors.trials_out) == (TRIALS, TRIALS)
 
 
+def test_honest_exact_noise_passes(tmp_path):
+    result = audit_one_round(tmp_path, trials=300, noise="os")
+    assert result.passed
+    # Five standard errors: this noise is another each time.
+    assert result.estimate == pytest.approx(1, abs=5 * 0.11)
+
+
 def test_honest_sampling_passes_and_is_judged_by_its_own_curve(tmp_path):
     result = audit_one_round(tmp_path, trials=TRIALS, probability=0.5, population=2)
     assert result.claimed == accounting.epsilon({NoisySum(0.5, 1.0): 1}, 1e-3)

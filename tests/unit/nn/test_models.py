@@ -46,6 +46,18 @@ def test_number_of_complex_parameters_is_that_of_the_specification(reading):
     assert all(p.is_complex() for p in model.parameters())
 
 
+@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("domain", ["kspace", "image"])
+def test_the_real_twin_has_about_as_many_real_numbers(reading, domain):
+    convolutions, head, _ = READINGS[reading]
+
+    def size(family: str, domain: str) -> int:
+        settings = NetworkSettings(family, domain, convolutions=convolutions, head=head)
+        return numbers(build(settings, 4, 32, np.random.default_rng(0)), real_components=True)
+
+    assert size("real", domain) == pytest.approx(size("complex", "kspace"), rel=0.1)
+
+
 @pytest.mark.parametrize("name", ["complex hidden", "complex pooled"])
 def test_scores_are_moduli(name):
     model = network(NETWORKS[name], dtype=torch.float64)

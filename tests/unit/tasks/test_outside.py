@@ -136,6 +136,11 @@ def test_a_recording_that_cannot_be_in_millivolts_is_refused(tmp_path, factor):
         collected(recordings(tmp_path, x=factor * SIGNALS))
 
 
+def test_hidden_files_beside_an_array_do_not_exist(tmp_path):
+    (recordings(tmp_path) / "._all.npz").write_bytes(b"\0\5\x16\7")
+    assert len(collected(tmp_path).table) == 8
+
+
 OF_WFDB = pytest.mark.filterwarnings("ignore:The inplace keyword")  # of pandas, within wfdb
 UNITS = {"mV": 1.0, "uV": 1e3, "V": 1e-3, "nV": 1e6}
 
@@ -228,6 +233,10 @@ def test_a_clip_that_is_not_whole_is_refused(tmp_path, content):
 def test_one_clip_never_replaces_another(tmp_path):
     with pytest.raises(UserError, match="aa11"):
         read_clips(clips(tmp_path, "aa11_nohash_00.wav", WHOLE))
+
+
+def test_hidden_files_beside_clips_do_not_exist(tmp_path):
+    assert len(read_clips(clips(tmp_path, "._aa11_nohash_0.wav", b"\0\5\x16\7")).names) == len(WORDS)
 
 
 Y, X = np.mgrid[-1:1:64j, -1:1:32j]

@@ -32,6 +32,15 @@ def test_a_patients_score_is_the_mean_over_recordings():
     assert found["accuracy"] == pytest.approx(2 / 3)
 
 
+def test_runs_on_the_same_patients_share_resamples():
+    names = [f"p{n:02d}" for n in range(80)]
+    one, other = (Ecg().summarise(predictions(scores, LABELS, names)) for scores in (SCORES, SCORES + 0.0))
+    assert one["replicates"] == other["replicates"]
+    assert len(one["replicates"]) == 2000
+    low = one["ROC-AUC_interval"]["low"]
+    assert low == pytest.approx(np.quantile(one["replicates"], 0.025), abs=1e-5)
+
+
 def test_scores_that_are_not_finite_are_refused():
     with pytest.raises(UserError, match="finite"):
         Ecg().summarise(predictions(np.array([np.nan, 0.0]), np.array([1, 0]), ["a", "b"]))
