@@ -124,6 +124,20 @@ def test_what_left_a_node_is_counted(seed, noise, policy, tmp_path, monkeypatch)
                 assert all(len(left[name, number]) == 1 for name in names)
 
 
+def test_a_node_stands_in_the_account_before_it_is_first_asked(tmp_path):
+    plan = make_plan()
+    line = DirectLine([make_hospital(plan, place, tmp_path) for place in range(3)])
+
+    def asked(request, reply):
+        (account,) = read_ledger(tmp_path / "server/ledger.jsonl")
+        assert plan.event(reply.name, 0) in account.releases()
+        raise KilledError
+
+    line.tamper = asked
+    with pytest.raises(KilledError):
+        coordinator(plan, line, tmp_path, QUICK).run()
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_node_that_released_last_and_was_never_heard_again_is_counted_in_full(policy, tmp_path):
     plan = make_plan()
