@@ -171,9 +171,3 @@ def test_readme_and_the_list_say_what_the_tables_say():
     assert f"private training goes {one} of the way at ε = 1 and {eight} at ε = 8" in said
     one, eight = (f"{float(reached[epsilon]['image_accuracy']):.1f} %" for epsilon in ("1", "8"))
     assert f"the same head reaches {one} at ε = 1 and {eight} at ε = 8" in said
-    once = {
-        row["epsilon"]: f"{float(row['one']):.1f} %"
-        for row in rows("docs/results/one_head.csv")
-        if (row["cohort"], row["decision"]) == ("phantom-drawn-4", "slice")
-    }
-    assert f"the head reaches {once['1']} at ε = 1 and {once['8']} at ε = 8" in said
