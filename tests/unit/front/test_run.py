@@ -245,7 +245,8 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_another_run_in_the_same_folder_is_refused_by_its_key(tmp_path, what):
+def test_another_run_in_the_same_folder_is_refused_by_its_key(tmp_path, what, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the other register is a folder beside the run, not in the repository
     run(tmp_path)
     changed, key = CHANGES[what]
     with pytest.raises(UserError, match=rf"(folder: .*with .*({key}))|model: "):
