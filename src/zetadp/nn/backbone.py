@@ -101,10 +101,8 @@ class Backbone:
         device = self.centre.device
         read = self.network.layer_statistics if self.layers else self.network.features
         parts = [(read(part.to(device)) - self.centre) @ self.projection for part in torch.split(images, AT_ONCE)]
-        joined = torch.cat(parts)
-        if self.centred:
-            joined = joined - joined.mean(0)
-        found = torch.view_as_complex(joined.view(-1, self.components, 2))
+        found = torch.view_as_complex(torch.cat(parts).view(-1, self.components, 2))
+        found = less_their_mean(found) if self.centred else found
         return found.reshape(*kspace.shape[:-2], 1, self.components).cpu().numpy()
 
     def start(self, settings: NetworkSettings) -> dict[str, Tensor]:
@@ -149,6 +147,12 @@ class Backbone:
     def save(self, path: Path) -> None:
         """Write the backbone to a safetensors file, whole or not at all."""
         save_tensors(path, self.tensors(), self.content())
+
+
+def less_their_mean(features: Tensor) -> Tensor:
+    """Return complex features of one record's images, shape (image, ...), less their mean over the images."""
+    parts = torch.view_as_real(features)
+    return torch.view_as_complex(parts - parts.mean(dim=0))
 
 
 def load_backbone(path: Path, device: torch.device | str = "cpu") -> Backbone:

@@ -34,7 +34,7 @@ from zetadp.base.validation import UserError
 from zetadp.core.pretrained import FinishedModel
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.volumes import centre_images, log_assumptions, read_volume
-from zetadp.nn.backbone import Backbone
+from zetadp.nn.backbone import Backbone, less_their_mean
 from zetadp.nn.heads import head_scores
 from zetadp.nn.settings import IMAGE, STUDY
 from zetadp.tasks.brain_sequences import BrainSequences, prepared_inputs
@@ -87,7 +87,9 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
         )
     names = [f"channel {number}" for number in range(channels)]
     images = centre_images(volume, names, task.slices, task.size).reshape(-1, task.size, task.size)
-    inputs = prepared_inputs(images, model.settings.domain, model.backbone)
+    backbone = model.backbone
+    before = prepared_inputs(images, model.settings.domain, backbone and replace(backbone, centred=False))
+    inputs = less_their_mean(before) if model.settings.domain == STUDY else before
     outputs = model.outputs(inputs)
     rows = []
     deciding = task if channels == len(task.names) else replace(task, decision=IMAGE)
@@ -104,17 +106,19 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
             }
         )
     answered = torch.tensor([task.names.index(str(row["sequence"])) for row in rows])
-    doubts = _doubts(model, images, channels, answered)
+    doubts = _doubts(model, before, channels, answered)
     return pd.DataFrame([{**row, "doubt": doubt} for row, doubt in zip(rows, doubts, strict=True)])
 
 
-def _doubts(model: FinishedModel, images: np.ndarray, channels: int, answered: Tensor) -> Sequence[str | None]:
-    """Return the doubt about the answer for each channel, as `Abstention.verdicts`. None without thresholds."""
+def _doubts(model: FinishedModel, before: Tensor, channels: int, answered: Tensor) -> Sequence[str | None]:
+    """Return the doubt about each answer, as `Abstention.verdicts`, from inputs before their mean is subtracted.
+
+    None for a model without thresholds.
+    """
     together = channels == len(SEQUENCES)
     abstention = abstention_for(model, together=together)
-    if abstention is None or model.backbone is None:
+    if abstention is None:
         return [None] * channels
-    before = prepared_inputs(images, model.settings.domain, replace(model.backbone, centred=False))
     features = before.reshape(channels, -1, before.shape[-1]).mean(dim=1)
     told = abstention.probabilities(mean_scores(model, features[None] if together else features[:, None])).flatten(0, 1)
     return abstention.verdicts(features, told.gather(1, answered[:, None])[:, 0])
