@@ -55,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fit", choices=FEATURES)
     parser.add_argument("--real", type=Path)
-    parser.add_argument("--cache", type=Path, default=Path("resources/head_selection"))
+    parser.add_argument("--cache", type=Path, default=Path("resources/study_selection"))
     given = parser.parse_args()
     backbone = load_backbone(shipped_backbone(replace(HEAD, domain=given.fit or STUDY)))
     if given.fit:

@@ -293,7 +293,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=REPETITIONS)
     parser.add_argument("--backbone", type=Path, default=shipped_backbone(NetworkSettings("head", STUDY)))
-    parser.add_argument("--cache", type=Path, default=Path("resources/head_selection"))
+    parser.add_argument("--cache", type=Path, default=Path("resources/study_selection"))
     parser.add_argument("--output", type=Path, default=ROOT / "docs/results")
     given = parser.parse_args()
     torch.set_num_threads(2)

@@ -63,9 +63,9 @@ def power(image: np.ndarray) -> np.ndarray:
     return np.asarray(squared / squared.sum((1, 2), keepdims=True))
 
 
-def ring(image: np.ndarray, low: float, high: float) -> float:
-    """Return the share of the power in a ring, in the median slice."""
-    return float(np.median(power(image)[:, (low <= RADIUS) & (high > RADIUS)].sum(1)))
+def ring(shares: np.ndarray, low: float, high: float) -> float:
+    """Return the share of the `power` in a ring, in the median slice."""
+    return float(np.median(shares[:, (low <= RADIUS) & (high > RADIUS)].sum(1)))
 
 
 def statistics(images: np.ndarray) -> dict[str, float]:
@@ -77,7 +77,8 @@ def statistics(images: np.ndarray) -> dict[str, float]:
     fluid, white = t2w > np.quantile(t2w, 0.95), t2w < np.quantile(t2w, 0.3)
     found = {"head: width in pixels": np.median((depth > 0).any(1).sum(1)), "head: pixels": (depth > 0).sum() / SLICES}
     for name, image, values in zip(SEQUENCES, images, (flair, t1w, t1gd, t2w), strict=True):
-        found |= {f"{name}: power, {low} to {high}": ring(image, low, high) for low, high in RINGS}
+        shares = power(image)
+        found |= {f"{name}: power, {low} to {high}": ring(shares, low, high) for low, high in RINGS}
         found[f"{name}: edge over inside"] = image[edge].mean() / values.mean()
         found[f"{name}: spread inside"] = values.std()
         found[f"{name}: fine texture inside"] = (image - ndimage.gaussian_filter(image, (0, 1, 1)))[inside].std()
@@ -103,7 +104,7 @@ def table(worlds: dict[str, list[np.ndarray]], real: Sequence[np.ndarray]) -> pd
 
 def by_radius(images: np.ndarray) -> list[np.ndarray]:
     """Return, for each sequence, the share of the power in rings of one cycle, on a scale of tens."""
-    return [np.log10([ring(image, low, low + 1) for low in range(1, SIZE // 2)]) for image in images]
+    return [np.log10([ring(shares, low, low + 1) for low in range(1, SIZE // 2)]) for shares in map(power, images)]
 
 
 def by_depth(images: np.ndarray) -> list[np.ndarray]:
