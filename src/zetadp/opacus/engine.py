@@ -2,8 +2,8 @@
 
 As in Opacus, the engine takes a network, an optimizer and data, and returns private versions of them. There are three
 differences: the sampling probability is explicit, samples can belong to patients, who are drawn independently with that
-probability, and the engine refuses settings that are wrong for complex parameters (`refusals`). An example is in
-docs/opacus.md.
+probability, and the engine refuses settings that are wrong for complex parameters (`zetadp.opacus.optimizer.REFUSED`).
+An example is in docs/opacus.md.
 """
 
 from __future__ import annotations

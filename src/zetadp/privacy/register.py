@@ -34,7 +34,7 @@ NAME = "secret"
 RECORDS = "records"
 """File of the keyed hashes of a cohort's training records. Another secret could not recognise them."""
 REGISTER = "register"
-"""File that names all ledgers of a folder, with a keyed hash in each line (`zetadp.privacy.register`)."""
+"""File that names all ledgers of a folder, with a keyed hash in each line."""
 BYTES = 32
 
 
