@@ -32,7 +32,7 @@ from zetadp.config.experiment import Config
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.metrics import LEVEL, percentile_interval
-from zetadp.core.optimisers import Recipe
+from zetadp.core.optimisers import recipe_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan
 from zetadp.core.records import LabelledItems
@@ -159,7 +159,7 @@ class Training:
         model = build(plan.network, 1, self.patients.values["spectrum"].shape[-1], stream(0, Purpose.WEIGHTS))
         steps = torch.optim.SGD(model.parameters(), lr=0.08, weight_decay=5e-3)
         rounds = round(100 * population / BATCH)
-        optimiser = OptimiserSettings(recipe=Recipe.of(model, steps, rounds=rounds).to_json())
+        optimiser = OptimiserSettings(recipe=recipe_of(model, steps, rounds=rounds))
         return replace(plan, training=replace(plan.training, rounds=rounds, optimiser=optimiser))
 
     def scores(self, network: str, epsilon: str, seed: int, fold: int) -> np.ndarray:

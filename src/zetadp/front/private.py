@@ -16,7 +16,7 @@ from torch import nn
 from zetadp.base.device import pick_device
 from zetadp.base.epsilon import CONSENT, USELESS
 from zetadp.base.validation import UserError
-from zetadp.core.optimisers import Recipe
+from zetadp.core.optimisers import recipe_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan
 from zetadp.core.settings import MOST_ROUNDS, OptimiserSettings, TrainingSettings
@@ -162,7 +162,7 @@ def private(
     training = TrainingSettings(
         rounds=int(rounds),
         images_per_patient=int(items_per_patient),
-        optimiser=OptimiserSettings(recipe=Recipe.of(model, given, scheduler, rounds=int(rounds)).to_json()),
+        optimiser=OptimiserSettings(recipe=recipe_of(model, given, scheduler, rounds=int(rounds))),
         clip=float(clip),
         noise="os" if seed is None else "seeded",
     )

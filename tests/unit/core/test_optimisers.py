@@ -10,7 +10,7 @@ from torch.optim import lr_scheduler
 
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
-from zetadp.core.optimisers import Recipe
+from zetadp.core.optimisers import recipe_of
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
 
@@ -67,7 +67,7 @@ ROUNDS = 6
 def server(recipe, net):
     layout = Layout.of(net)
     start = layout.flatten(dict(net.named_parameters())).detach()
-    return Server(start, OptimiserSettings(recipe=json.loads(json.dumps(recipe.to_json()))), ROUNDS, layout)
+    return Server(start, OptimiserSettings(recipe=json.loads(json.dumps(recipe))), ROUNDS, layout)
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -76,14 +76,14 @@ def test_the_server_moves_weights_as_the_users_own_loop_would(optimiser, schedul
     net = model()
     own = OPTIMISERS[optimiser](net)
     schedule = SCHEDULERS[scheduler](own)
-    found = server(Recipe.of(net, own, schedule, rounds=ROUNDS), net)
+    found = server(recipe_of(net, own, schedule, rounds=ROUNDS), net)
     layout, random = found.layout, torch.Generator().manual_seed(1)
     for number in range(ROUNDS):
         messages = torch.randn(3, len(found.weights), generator=random)
         if number == 3:  # a resumed run goes on as if nothing had happened
             kept = {name: value.clone() for name, value in found.state().items()}
             again = OPTIMISERS[optimiser](net)
-            found = server(Recipe.of(net, again, SCHEDULERS[scheduler](again), rounds=ROUNDS), net)
+            found = server(recipe_of(net, again, SCHEDULERS[scheduler](again), rounds=ROUNDS), net)
             found.load(kept)
         assert found.learning_rate(number) == own.param_groups[0]["lr"]
         found.step(messages, number)
@@ -126,4 +126,4 @@ def _with(net, scheduler):
 def test_what_the_number_of_the_round_cannot_describe_is_refused(what):
     net = model()
     with pytest.raises(UserError, match=r"^(optimiser|scheduler): "):
-        Recipe.of(net, *WRONG[what](net), rounds=ROUNDS)
+        recipe_of(net, *WRONG[what](net), rounds=ROUNDS)

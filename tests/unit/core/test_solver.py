@@ -14,7 +14,6 @@ from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
 from zetadp.core.plan import RunName
 from zetadp.core.records import LabelledItems
-from zetadp.core.server import Solver
 from zetadp.core.settings import Performance, TrainingSettings
 from zetadp.core.training import Trained
 from zetadp.nn.closed_form import ClassMeans
@@ -83,20 +82,19 @@ def test_the_head_is_that_of_the_mean_over_nodes_of_the_mean_over_patients(tmp_p
 
 def test_the_server_knows_the_noise_of_the_mean_message(tmp_path, monkeypatch):
     """By it the strength of the pull to the public classes is set."""
-    seen, messages = [], []
-    original = Solver.__init__
+    stated, messages, original = [], [], ClassMeans.head
     monkeypatch.setattr(
-        Solver, "__init__", lambda self, *args, **more: (seen.append(more), original(self, *args, **more))[1]
+        ClassMeans,
+        "head",
+        lambda self, mean, noise, public: (stated.append(noise), original(self, mean, noise, public))[1],
     )
     for seed in range(100):
         loud = [replace(plan, noise_multiplier=1e4) for plan in PLANS]
         folder, run = tmp_path / str(seed), replace(RUN, seed=seed)
         trained(folder, plans=loud, run=run, after_round=lambda _, sent: messages.append(sent.mean(dim=0)))
     values = torch.stack(messages)
-    deviation = float(values.square().mean().sqrt())
-    stated = seen[0]["deviation"](())
-    assert stated == pytest.approx(1e4 * 0.5 * math.hypot(1 / 2, 1 / 3) / 2)
-    assert deviation == pytest.approx(stated, rel=6 / (2 * values.numel()) ** 0.5)
+    assert stated[0] == pytest.approx(1e4 * 0.5 * math.hypot(1 / 2, 1 / 3) / 2)
+    assert float(values.square().mean().sqrt()) == pytest.approx(stated[0], rel=6 / (2 * values.numel()) ** 0.5)
 
 
 def test_where_a_node_is_missing_the_server_knows_the_noise_of_the_others(monkeypatch):

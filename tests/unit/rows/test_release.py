@@ -98,7 +98,7 @@ def test_a_release_that_was_interrupted_sends_what_it_had_drawn(tmp_path, monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("zetadp.core.server.Collector.step", interrupted)
+        patched.setattr("zetadp.core.server.HeadReceiver.step", interrupted)
         with pytest.raises(KeyboardInterrupt):
             released(tmp_path)
     (kept,) = (tmp_path / "rows.checkpoint.messages").glob("*")
