@@ -8,17 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from zetadp.base.storage import read_json, write_text
+from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.validation import UserError
 from zetadp.config.load import load_config, read_overlaid
+from zetadp.report.figurestyle import SMALL, WIDTH, wrapped
 from zetadp.report.provenance import cohort_shown, origin, seeds_shown
 from zetadp.report.rendering import to_csv, to_markdown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zetadp.base.tables import Sheet
     from zetadp.config.experiment import Config
     from zetadp.core.plan import RunName
 
@@ -177,6 +180,54 @@ def write_table(
     write_text(stem.with_suffix(".csv"), to_csv(found, made, float_format=float_format))
     write_text(stem.with_suffix(".md"), laid_out)
     print(laid_out)
+
+
+def write_parts(
+    stem: Path, titles: dict[str, str], parts: dict[str, pd.DataFrame], head: str, made: tuple[str, ...]
+) -> None:
+    """Write several tables one below the other, as CSV with a column ``part`` and as Markdown.
+
+    Parameters
+    ----------
+    stem
+        Where they go, without the endings ``.csv`` and ``.md``.
+    titles, parts
+        What each table is called, and the tables, in the order of the titles.
+    head
+        What stands above them in Markdown.
+    made
+        How they were made.
+    """
+    frame = pd.concat([parts[name].assign(part=name) for name in titles], ignore_index=True)
+    write_text(
+        stem.with_suffix(".csv"), to_csv(frame[["part", *frame.columns.drop("part")]], made, float_format="%.7g")
+    )
+    tables = "\n".join(to_markdown(laid_out(title, parts[name])) for name, title in titles.items())
+    write_text(stem.with_suffix(".md"), head + tables + "\n" + "\n".join(f"- {line}" for line in made) + "\n")
+    print(f"{stem}: .csv and .md")
+
+
+def laid_out(title: str, found: pd.DataFrame, notes: tuple[str, ...] = ()) -> Sheet:
+    """Return a table with the columns of a frame."""
+
+    def shown(value: object) -> str:
+        return value if isinstance(value, str) else MISSING if pd.isna(value) else f"{value:.5g}"
+
+    cells = tuple(tuple(map(shown, row)) for row in found.itertuples(index=False))
+    return Sheet(title, tuple(column.replace("_", " ") for column in found.columns), cells, notes)
+
+
+def blank(height: float, pad: float = 0.08) -> Figure:
+    """Return an empty figure of the pages' width, with room between its panels."""
+    figure = Figure(figsize=(WIDTH, height))
+    FigureCanvasAgg(figure)
+    figure.set_layout_engine("constrained", h_pad=pad, w_pad=pad)
+    return figure
+
+
+def explained(figure: Figure, text: str) -> None:
+    """Write a text below all panels."""
+    figure.supxlabel(wrapped(text, SMALL, 0.97 * WIDTH), x=0.01, ha="left", fontsize=SMALL)
 
 
 def ended(main: Callable[[], None]) -> None:

@@ -3,7 +3,7 @@
     python -m papers.complex_dp.tabulate_reconstruction
 
 writes table.csv, table.md and images.svg from the runs of the scenario reconstruction.yaml. It also computes the
-epsilon per patient that follows from the epsilon per slice of Ziller et al. (paper.csv and paper.md).
+epsilon per patient that follows from the epsilon per slice of Ziller et al. (paper.csv).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from papers.complex_dp.baselines import compressed_sensing, zero_filled
 from papers.complex_dp.printed import ZILLER
 from papers.experiments import Experiment, declared_by, ended
-from zetadp.base.epsilon import epsilon_shown, rounded_up
+from zetadp.base.epsilon import epsilon_shown
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import read_json, write_text
 from zetadp.base.tables import MISSING, Sheet
@@ -268,7 +268,10 @@ def sheet(found: pd.DataFrame, patients: int, made: tuple[str, ...]) -> Sheet:
 
 
 def of_the_paper() -> pd.DataFrame:
-    """Return the true epsilons of the paper's run, for one slice and for a patient with `SLICES` slices."""
+    """Return the true epsilons of the paper's run, for one slice and for a patient with `SLICES` slices.
+
+    A patient with several volumes has more. All figures hold for Poisson sampling, which the paper did not use.
+    """
     (claim,) = (each for each in ZILLER if "fastMRI" in each.experiment)
     rows = []
     for noise, sigma in (("as stated", claim.noise_multiplier), ("as added", claim.noise_multiplier / math.sqrt(2))):
@@ -284,32 +287,6 @@ def of_the_paper() -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
-
-
-def paper_sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
-    """Lay out the paper's epsilons and the true ones."""
-    lines = tuple(
-        (
-            f"noise {row['noise']}, multiplier {row['noise_multiplier']:.3g}",
-            f"{row['printed']:g}",
-            rounded_up(row["per_slice"]),
-            rounded_up(row["per_patient"], digits=3),
-        )
-        for _, row in found.iterrows()
-    )
-    notes = (
-        "Ziller et al., fastMRI knee, δ = 0.00001: sampling rate 0.00003, 1,042,260 rounds. The guarantee that they "
-        "print is per slice, and so is the first figure here, by the privacy-loss distribution.",
-        f"Per patient: one volume of {SLICES} slices, each drawn by itself. By the privacy-loss distribution of the "
-        "mixture of Gaussians, an upper bound; its grid is coarse, which costs less than 1 %. A patient with several "
-        "volumes has more.",
-        "The noise that the paper's method adds has half the variance that its theorems ask for. All figures hold for "
-        "Poisson sampling, which the paper did not use.",
-        *made,
-    )
-    return Sheet(
-        "ε of a patient in the paper", ("noise", "printed, per slice", "per slice", "per patient"), lines, notes
-    )
 
 
 def drawn(tested: Tested, images: dict[str, np.ndarray], who: str, title: str | None = None) -> Figure:
@@ -344,7 +321,7 @@ def main() -> None:
     """Write the tables and the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=OUTPUT)
-    parser.add_argument("--paper", action="store_true", help="write paper.csv and paper.md alone, in a minute")
+    parser.add_argument("--paper", action="store_true", help="write paper.csv alone, in a minute")
     given = parser.parse_args()
     torch.set_num_threads(1)
     write_paper(given.output)
@@ -354,9 +331,7 @@ def main() -> None:
 
 def write_paper(output: Path) -> None:
     """Write what the paper's figure means."""
-    found, made = of_the_paper(), origin(*declared())
-    write_text(output / "paper.csv", to_csv(found, made, float_format="%.6g"))
-    write_text(output / "paper.md", to_markdown(paper_sheet(found, made)))
+    write_text(output / "paper.csv", to_csv(of_the_paper(), origin(*declared()), float_format="%.6g"))
 
 
 def write_runs(output: Path) -> None:

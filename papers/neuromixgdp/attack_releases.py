@@ -15,6 +15,7 @@ import argparse
 import math
 import tempfile
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,18 +23,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import nn
 from torch.nn import functional
 
 from papers.digits import encoder, features, images
-from papers.experiments import ended
+from papers.experiments import blank, ended, explained, laid_out, write_table
 from papers.neuromixgdp.membership import RowAttack
 from zetadp.audit.detection import FALSE_ALARM, count_errors, epsilon_of_errors
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.storage import write_text
-from zetadp.base.tables import MISSING, Sheet
 from zetadp.core.assembly import Assembly
 from zetadp.core.outbox import Outbox
 from zetadp.core.records import LabelledItems, Node
@@ -42,9 +40,8 @@ from zetadp.nn.mixture import RowExamples
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
-from zetadp.report.figurestyle import SMALL, WIDTH, figure_style, save_svg, set_title, wrapped
+from zetadp.report.figurestyle import SMALL, figure_style, save_svg, set_title, wrapped
 from zetadp.report.provenance import origin
-from zetadp.report.rendering import to_csv, to_markdown
 from zetadp.rows.release import HOLDER, ReleaseSettings
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
 
@@ -67,6 +64,16 @@ CANDIDATES = 1000
 DIGITS = 2000
 """Simulated digits that the decoder learns from."""
 SAMPLINGS = {1.0: "Poisson", 0.3: "hierarchical"}
+ATTACKED = (
+    f"Membership of one image in a release of {PEOPLE}. Proved: a lower bound on ε at δ = {DELTA:g}; all hold together "
+    f"with probability {1 - FALSE_ALARM:g}. Heads are least-squares classifiers, attacked by their score of the "
+    f"target's class, with a threshold from {PILOTS} further heads a side. Noise is seeded and protects nobody."
+)
+INVERTED = (
+    "Which image is in a row. Rank: how far up a member of a row comes among about 1000 images that are not in it, "
+    f"ordered by likeness to the row, in %; 50 is chance. {ROWS} of {POPULATION} rows of {POPULATION} images, δ = "
+    f"{DELTA:g}. Noise is seeded and protects nobody."
+)
 
 
 def declared() -> tuple[str, str]:
@@ -262,9 +269,7 @@ def _pictures(shown: dict[tuple, np.ndarray]) -> Figure:
     columns = [("pixels", "member"), *product(("pixels", "encoder"), (math.inf, *EPSILONS))]
     names = {"member": "one of the images", math.inf: "no noise", **{e: f"ε = {e:g}" for e in EPSILONS}}
     with figure_style():
-        figure = Figure(figsize=(WIDTH, 6.4))
-        FigureCanvasAgg(figure)
-        figure.set_layout_engine("constrained", h_pad=0.04, w_pad=0.04)
+        figure = blank(6.4, pad=0.04)
         for line, degree in zip(figure.subplots(len(DEGREES), len(columns)), DEGREES, strict=True):
             for panel, (kind, what) in zip(line, columns, strict=True):
                 panel.imshow(shown[kind, degree, what], cmap="gray_r")
@@ -279,7 +284,7 @@ def _pictures(shown: dict[tuple, np.ndarray]) -> Figure:
             "Grey levels are scaled in each picture. The image on the left is in the row next to it; the other rows of "
             "its line are other draws."
         )
-        figure.supxlabel(wrapped(text, SMALL, 0.97 * WIDTH), x=0.01, ha="left", fontsize=SMALL)
+        explained(figure, text)
     return figure
 
 
@@ -287,9 +292,7 @@ def curves(drawn: list[dict[str, Any]]) -> Figure:
     """Draw the errors of membership attacks beside the region that is claimed."""
     alphas = np.linspace(0, 1, 101)
     with figure_style():
-        figure = Figure(figsize=(WIDTH, 5.6))
-        FigureCanvasAgg(figure)
-        figure.set_layout_engine("constrained", h_pad=0.08, w_pad=0.08)
+        figure = blank(5.6)
         for panel, epsilon in zip(figure.subplots(1, len(EPSILONS)), EPSILONS, strict=True):
             own = [case for case in drawn if case["epsilon"] == epsilon]
             for case, style, colour, marker in zip(
@@ -312,50 +315,8 @@ def curves(drawn: list[dict[str, Any]]) -> Figure:
             f"{PEOPLE} images of MNIST, {PEOPLE} rows, {RELEASES} releases on each side, δ = {DELTA:g}, seeded noise. "
             f"Limits of all points hold together with probability {1 - FALSE_ALARM:g}."
         )
-        figure.supxlabel(wrapped(text, SMALL, 0.97 * WIDTH), x=0.01, ha="left", fontsize=SMALL)
+        explained(figure, text)
     return figure
-
-
-def members_shown(members: pd.DataFrame, made: tuple[str, ...]) -> str:
-    """Return the table of membership attacks as a page."""
-    lines = [
-        (row["attacked"], row["how"], *(_shown(row[name], 3) for name in ("claimed", "proved", "seen")),
-         *(f"{row[name]:.3f}" for name in ("false_alarms", "misses")), f"{row['trials']}")
-        for row in members.to_dict("records")
-    ]  # fmt: skip
-    heads = ("attacked", "how", "claimed ε", "proved ε", "estimated ε", "false alarms", "misses", "trials a side")
-    notes = (
-        f"“Proved” is a lower bound on ε at δ = {DELTA:g}. All bounds hold together with probability "
-        f"{1 - FALSE_ALARM:g}.",
-        "The attack on rows knows everything but who was drawn. Heads are least-squares classifiers, attacked by their "
-        f"score of the target's class, with a threshold from {PILOTS} further heads a side.",
-        "Noise is seeded, so it simulates and protects nobody.",
-        *made,
-    )
-    title = f"Membership of one image in a release of {PEOPLE}"
-    return f"{to_markdown(Sheet(title, heads, tuple(lines), notes, names=2))}\n![Errors](membership.svg)\n"
-
-
-def inversion_shown(found: pd.DataFrame, made: tuple[str, ...]) -> str:
-    """Return the table of inversion as a page."""
-    cells = found.set_index(["features", "degree", "epsilon"])["rank"]
-    lines = [
-        (kind, f"{degree}", *(f"{cells[kind, degree, e]:.1f}" for e in (math.inf, *EPSILONS)))
-        for kind, degree in product(("pixels", "encoder"), DEGREES)
-    ]
-    heads = ("features", "m", "no noise", *(f"ε = {e:g}" for e in EPSILONS))
-    notes = (
-        "How far up a member of a row comes among about 1000 images that are not in it, ordered by likeness to the "
-        "row, in %: 50 is chance, 100 the first.",
-        f"{ROWS} of {POPULATION} rows of {POPULATION} images, δ = {DELTA:g}. Noise is seeded.",
-        *made,
-    )
-    title = "Which image is in a row"
-    return f"{to_markdown(Sheet(title, heads, tuple(lines), notes, names=2))}\n![Pictures](inversion.svg)\n"
-
-
-def _shown(value: float, digits: int) -> str:
-    return MISSING if math.isnan(value) else "∞" if value == math.inf else f"{value:.{digits}g}"
 
 
 def main() -> None:
@@ -365,12 +326,10 @@ def main() -> None:
     given = parser.parse_args()
     made = origin(*declared())
     found, pictures = inversion()
-    write_text(given.output / "inversion.csv", to_csv(found, made, float_format="%.5g"))
-    write_text(given.output / "inversion.md", inversion_shown(found, made))
+    write_table(given.output / "inversion", found, partial(laid_out, INVERTED), made, float_format="%.5g")
     save_svg(pictures, given.output / "inversion.svg")
     members, drawn = membership()
-    write_text(given.output / "membership.csv", to_csv(members, made, float_format="%.5g"))
-    write_text(given.output / "membership.md", members_shown(members, made))
+    write_table(given.output / "membership", members, partial(laid_out, ATTACKED), made, float_format="%.5g")
     save_svg(curves(drawn), given.output / "membership.svg")
 
 

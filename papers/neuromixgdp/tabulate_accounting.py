@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from scipy.optimize import brentq, newton
 
+from papers.experiments import blank, explained, write_parts
 from papers.neuromixgdp.attack import THRESHOLD, HierarchicalAttack
 from papers.neuromixgdp.printed import (
     PrintedRelease,
@@ -34,17 +34,14 @@ from papers.neuromixgdp.printed import (
 )
 from zetadp.audit.detection import FALSE_ALARM, count_errors
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.storage import write_text
-from zetadp.base.tables import MISSING, Sheet
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.kinds import NoisySum
-from zetadp.report.figurestyle import SMALL, WIDTH, figure_style, save_svg, set_title, wrapped
+from zetadp.report.figurestyle import SMALL, figure_style, save_svg, set_title
 from zetadp.report.provenance import origin
-from zetadp.report.rendering import to_csv, to_markdown
 from zetadp.rows.degree import BEST_RATIO, best_mixed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from matplotlib.axes import Axes
 
@@ -68,15 +65,6 @@ CLOSE, ROUGH = 2e-3, 2e-2
 def declared() -> tuple[str, str]:
     """Return the origin of the tables: no cohort, and the seed of the attack and the regression."""
     return "none", "0"
-
-
-def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--releases", type=int, default=1000, help="attacked releases on each side (%(default)s)")
-    parser.add_argument("--repetitions", type=int, default=200, help="of the regression of Theorem 3.2 (%(default)s)")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the three files (%(default)s)")
-    return parser.parse_args(arguments)
 
 
 def noise_needed(release: PrintedRelease, epsilon: float, delta: float) -> float:
@@ -231,9 +219,7 @@ def attacked(releases: int) -> tuple[pd.DataFrame, Figure]:
     """Attack Hierarchical Sampling at a nominal epsilon of 1, and draw its errors against both claims."""
     mu, rows, alphas = gaussian.mu(1, DELTA), [], np.linspace(0, 1, 201)
     with figure_style():
-        figure = Figure(figsize=(WIDTH, 5.6))
-        FigureCanvasAgg(figure)
-        figure.set_layout_engine("constrained", h_pad=0.08, w_pad=0.08)
+        figure = blank(5.6)
         for panel, class_rate in zip(figure.subplots(1, len(ATTACKED)), ATTACKED, strict=True):
             release = PrintedRelease(RECORDS, MIXED, RECORDS, class_rate)
             noise = release.nominal_noise(mu)
@@ -266,7 +252,7 @@ def attacked(releases: int) -> tuple[pd.DataFrame, Figure]:
             f"{releases} simulated releases on each side. The cross is at the threshold fixed beforehand; its limits "
             f"hold together with probability {1 - FALSE_ALARM:g}."
         )
-        figure.supxlabel(wrapped(text, SMALL, 0.97 * WIDTH), x=0.01, ha="left", fontsize=SMALL)
+        explained(figure, text)
     return pd.DataFrame(rows), figure
 
 
@@ -307,45 +293,30 @@ PARTS = {
 }
 
 
-def markdown(part: str, frame: pd.DataFrame) -> str:
-    """Return one part as a Markdown table."""
-    cells = [[MISSING if pd.isna(value) else f"{value:.5g}" for value in row] for row in frame.to_numpy()]
-    columns = tuple(column.replace("_", " ") for column in frame.columns)
-    return to_markdown(Sheet(PARTS[part], columns, tuple(map(tuple, cells))))
-
-
-def main() -> int:
+def main() -> None:
     """Compute all parts, and write both tables and the figure."""
-    given, start = parsed(), time.process_time()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--releases", type=int, default=1000, help="attacked releases on each side (%(default)s)")
+    parser.add_argument("--repetitions", type=int, default=200, help="of the regression of Theorem 3.2 (%(default)s)")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the three files (%(default)s)")
+    given, start = parser.parse_args(), time.process_time()
     attack, figure = attacked(given.releases)
     parts = {"attack": attack, "regression": regression(given.repetitions)}
     for name in ("hierarchical", "poisson", "convergence", "best_degrees", "row_noise"):
         parts[name] = globals()[name]()
         print(f"{name}: {time.process_time() - start:.0f} s of processor time so far", file=sys.stderr)
-    made = origin(*declared())
-    frame = pd.concat([parts[name].assign(part=name) for name in PARTS], ignore_index=True)
-    given.output.mkdir(parents=True, exist_ok=True)
-    write_text(
-        given.output / "accounting.csv",
-        to_csv(frame[["part", *frame.columns.drop("part")]], made, float_format="%.6g"),
-    )
-    seconds = time.process_time() - start
     head = (
         "# The privacy that the paper prints for its release, and the true one\n\n"
         f"n = T = {RECORDS} records and rows, m = {MIXED} records a row and δ = {DELTA:g} unless a column says "
         "otherwise. "
         "“Printed” is what the paper's formulas give and is no guarantee. “True” and “needed” are by the "
         f"privacy-loss distribution. The regression was repeated {given.repetitions} times (ratio 1 is "
-        f"{BEST_RATIO:.4f} mu n / √T). Everything took {seconds:.0f} s of processor time. "
+        f"{BEST_RATIO:.4f} mu n / √T). Everything took {time.process_time() - start:.0f} s of processor time. "
         "[What it means](../README.md).\n\n![Trade-off curves](hierarchical.svg)\n\n"
     )
-    listed = "\n".join(f"- {line}" for line in made)
-    tables = "\n".join(markdown(name, parts[name]) for name in PARTS)
-    write_text(given.output / "accounting.md", f"{head}{tables}\n{listed}\n")
+    write_parts(given.output / "accounting", PARTS, parts, head, origin(*declared()))
     save_svg(figure, given.output / "hierarchical.svg")
-    print(f"{given.output}: accounting.csv, accounting.md, hierarchical.svg")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

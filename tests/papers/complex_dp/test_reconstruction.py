@@ -132,5 +132,3 @@ def test_a_patient_of_the_paper_has_a_multiple_of_a_slices_epsilon(monkeypatch):
         # The coarse grid gives an upper bound.
         assert fine <= found.loc[noise, "per_patient"] <= 1.05 * fine
         assert found.loc[noise, "per_slice"] < found.loc[noise, "per_patient"] / 3
-    shown = to_markdown(reconstruction.paper_sheet(found.reset_index(), ()))
-    assert rounded_up(found.loc["as added", "per_patient"], digits=3) in shown
