@@ -21,6 +21,7 @@ import argparse
 import math
 import time
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,13 +29,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import spearmanr
 
 from papers.digits import NAMES
-from papers.directions import compare_utility
 from papers.directions.compare_utility import (
     CLIP,
     KAPPAS,
@@ -44,21 +43,22 @@ from papers.directions.compare_utility import (
     clipped_sums,
     errors_of,
     examples,
+    level,
     summed,
     true_epsilon,
 )
 from papers.directions.tabulate_capacity import DIMENSION
+from papers.experiments import blank, laid_out, write_table
 from papers.keptruns import KeptRuns, places
 from zetadp.audit.inversion import Search, invert
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text
-from zetadp.base.tables import MISSING, Sheet
 from zetadp.privacy.directions import capacity as direction_capacity
 from zetadp.privacy.gaussian import capacity as gaussian_capacity
 from zetadp.privacy.seeded_noise import draw_direction, noisy_mean
-from zetadp.report.figurestyle import SMALL, WIDTH, figure_style, line_look, save_svg, set_title
+from zetadp.report.figurestyle import SMALL, figure_style, line_look, save_svg, set_title
 from zetadp.report.provenance import origin
-from zetadp.report.rendering import to_csv, to_markdown
+from zetadp.report.rendering import to_csv
 from zetadp.tasks.reconstruction.volumes import ssim
 
 if TYPE_CHECKING:
@@ -82,6 +82,11 @@ MECHANISMS = {
 }
 DLG_BATCH, DLG_STEPS, PICTURES = 8, 50, 6
 PRINTED = Path(__file__).with_name("printed.csv")
+TITLE = "Batches rebuilt from one message"
+NOTE = (
+    "Errors are mean squared. DLG (Table III): pixels of [0, 1]; the others: standardised ones. Means over seeds, one "
+    "batch each. Noise is seeded and protects nobody."
+)
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,7 @@ class Run:
     @property
     def level(self) -> float:
         """Concentration, or noise multiplier."""
-        return compare_utility.Run(self.data, self.mechanism, self.pair, self.seed).level
+        return level(self.mechanism, self.pair)
 
     @property
     def capacity(self) -> float:
@@ -303,37 +308,10 @@ def ordered(pairs: list[tuple[Any, Any]], name: str) -> int:
     return sum((getattr(a, name) > getattr(b, name)) == (a.mse < b.mse) for a, b in pairs)
 
 
-def sheet(found: pd.DataFrame, made: tuple[str, ...], minutes: float) -> Sheet:
-    """Lay the errors out, a column for each batch."""
-    sizes = [("iga", batch) for batch in sorted(BATCHES)] + [("dlg", DLG_BATCH)]
-    lines = []
-    for (data, mechanism, pair), rows in found.groupby(["data", "mechanism", "pair"], sort=False):
-        cells = {(row["attack"], row["batch"]): row for _, row in rows.iterrows()}
-        level = f"{rows['level'].iloc[0]:.4g}" if pair else MISSING
-        shown = [MISSING if cells.get(size) is None else cell(cells[size]) for size in sizes]
-        lines.append((NAMES[data], MECHANISMS[mechanism], level, *shown))
-    notes = (
-        "Mean squared error, in brackets as printed. DLG (Table III): pixels of [0, 1]; the others: standardised ones. "
-        f"{STEPS} steps; one batch a cell for each of the seeds.",
-        f"All attacks took {minutes:.0f} min of processor time. Noise is seeded and protects nobody.",
-        *made,
-    )
-    heads = ("data", "mechanism", "κ or σ", *(f"{attack.upper()}, batch {batch}" for attack, batch in sizes))
-    return Sheet("Batches rebuilt from one message", heads, tuple(lines), notes, names=2)
-
-
-def cell(row: pd.Series) -> str:
-    """Return an error, and in brackets the printed one."""
-    printed = "" if math.isnan(row["printed_mse"]) else f" ({row['printed_mse']:.3g})"
-    return f"{row['mse']:.3g}{printed}"
-
-
 def figure(found: pd.DataFrame, folder: Path) -> Figure:
     """Draw the first images of a large batch as each message shows them, and errors against epsilon and capacity."""
     with figure_style():
-        drawn = Figure(figsize=(WIDTH, 8.2))
-        FigureCanvasAgg(drawn)
-        drawn.set_layout_engine("constrained", h_pad=0.06, w_pad=0.06)
+        drawn = blank(8.2, pad=0.06)
         parts = drawn.subfigures(2, 1, height_ratios=(1.2, 1))
         for part, data in zip(parts[0].subfigures(1, 2), NAMES, strict=True):
             pictures(part, data, np.load(folder / f"{data}.npy"))
@@ -375,14 +353,12 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results/papers/directions"), help="folder (%(default)s)")
     given = parser.parse_args()
     folder = Path("results/directions_inversion")
-    folder.mkdir(parents=True, exist_ok=True)
     runs = Runs(folder / "runs.csv")
     runs.fill()
     frame = runs.read()
-    found, made = table(frame), origin(*declared(), runs=places(frame))
-    write_text(given.output / "inversion.csv", to_csv(found, made, float_format="%.5g"))
+    found, made = table(frame), (NOTE, *origin(*declared(), runs=places(frame)))
+    write_table(given.output / "inversion", found, partial(laid_out, TITLE), made, float_format="%.5g")
     write_text(given.output / "judged.csv", to_csv(judged(found), made, float_format="%.3g"))
-    write_text(given.output / "inversion.md", to_markdown(sheet(found, made, frame["seconds"].sum() / 60)))
     save_svg(figure(found, folder), given.output / "inversion.svg")
     print(f"{given.output}: inversion.csv, judged.csv, inversion.md, inversion.svg")
 

@@ -23,27 +23,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 from dp_accounting import dp_event, rdp
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from scipy.optimize import brentq, newton
 from scipy.stats import spearmanr
 
 from papers.directions import renyi
 from papers.directions.accounting import concentration_for_epsilon, epsilon, noise_multiplier
-from zetadp.base.storage import write_text
-from zetadp.base.tables import MISSING, Sheet
+from papers.experiments import blank, explained, write_parts
 from zetadp.base.workflow import only_errors
 from zetadp.privacy import accounting
 from zetadp.privacy.bessel import mean_cosine, order_of
 from zetadp.privacy.directions import capacity as direction_capacity
 from zetadp.privacy.gaussian import capacity as gaussian_capacity
 from zetadp.privacy.kinds import NoisySum
-from zetadp.report.figurestyle import SMALL, WIDTH, figure_style, line_look, save_svg, set_title, wrapped
+from zetadp.report.figurestyle import SMALL, figure_style, line_look, save_svg, set_title
 from zetadp.report.provenance import origin
-from zetadp.report.rendering import to_csv, to_markdown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    pass
 
 RESULTS = Path("results/papers/directions")
 DIMENSION, RECORDS, BATCH, EPOCHS = 13_700, 60_000, 128, 3
@@ -81,21 +78,19 @@ def declared() -> tuple[str, str]:
     return "none", "none"
 
 
-def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the three files (%(default)s)")
-    return parser.parse_args(arguments)
+def steps_of(batch: int) -> int:
+    """Return the number of steps in the paper's epochs."""
+    return EPOCHS * math.ceil(RECORDS / batch)
 
 
-def direction_epsilon(concentration: float, steps: int = STEPS) -> float:
-    """Return the true epsilon of directions in the paper's setting."""
-    return epsilon({(RATE, concentration, DIMENSION): steps}, DELTA)
+def direction_epsilon(concentration: float, steps: int = STEPS, rate: float = RATE) -> float:
+    """Return the true epsilon of directions in the paper's setting, by default that of batches of 128."""
+    return epsilon({(rate, concentration, DIMENSION): steps}, DELTA)
 
 
-def gaussian_epsilon(noise: float) -> float:
-    """Return the true epsilon of Gaussian noise in the paper's setting."""
-    return accounting.epsilon({NoisySum(RATE, noise): STEPS}, DELTA)
+def gaussian_epsilon(noise: float, steps: int = STEPS, rate: float = RATE) -> float:
+    """Return the true epsilon of Gaussian noise, as `direction_epsilon`."""
+    return accounting.epsilon({NoisySum(rate, noise): steps}, DELTA)
 
 
 def gaussian_renyi(noise: float, steps: int) -> float:
@@ -277,9 +272,7 @@ def figure() -> Figure:
     """Draw the printed errors against the true epsilon and against the capacity for the batch's mean."""
     found = points()
     with figure_style():
-        drawn = Figure(figsize=(WIDTH, 4.6))
-        FigureCanvasAgg(drawn)
-        drawn.set_layout_engine("constrained", h_pad=0.08, w_pad=0.08)
+        drawn = blank(4.6)
         left, right = drawn.subplots(1, 2, sharey=True)
         panels = (
             (left, "true_epsilon", "true ε of the run"),
@@ -298,7 +291,7 @@ def figure() -> Figure:
             "Batch 128, δ = 1/60000, 1407 steps. Errors are those that the paper prints; higher means that the attack "
             "sees less. They were not measured again."
         )
-        drawn.supxlabel(wrapped(text, SMALL, 0.97 * WIDTH), x=0.01, ha="left", fontsize=SMALL)
+        explained(drawn, text)
     return drawn
 
 
@@ -313,45 +306,27 @@ PARTS = {
 }
 
 
-def markdown(part: str, frame: pd.DataFrame) -> str:
-    """Return one part as a Markdown table."""
-
-    def shown(value: object) -> str:
-        return value if isinstance(value, str) else MISSING if pd.isna(value) else f"{value:.5g}"
-
-    cells = tuple(tuple(shown(value) for value in row) for row in frame.to_numpy())
-    return to_markdown(Sheet(PARTS[part], tuple(column.replace("_", " ") for column in frame.columns), cells))
-
-
-def main() -> int:
+def main() -> None:
     """Compute all parts, and write both tables and the figure."""
-    given, start = parsed(), time.process_time()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the three files (%(default)s)")
+    given, start = parser.parse_args(), time.process_time()
     parts = {}
     for name in PARTS:
         parts[name] = globals()[name]()
         print(f"{name}: {time.process_time() - start:.0f} s of processor time so far", file=sys.stderr)
-    drawn = figure()
-    made = origin(*declared())
-    frame = pd.concat([parts[name].assign(part=name) for name in PARTS], ignore_index=True)
-    frame = frame[["part", *frame.columns.drop("part")]]
-    given.output.mkdir(parents=True, exist_ok=True)
-    write_text(given.output / "table.csv", to_csv(frame, made, float_format="%.7g"))
-    seconds = time.process_time() - start
     head = (
         "# Directions and Gaussian noise: printed and true\n\n"
         f"{DIMENSION} parameters, batch {BATCH} of {RECORDS} records, {STEPS} steps, δ = 1/{RECORDS} unless a column "
         "says otherwise. “True” is by the privacy-loss distribution, for the ideal mechanism under Poisson sampling. "
         "“Printed” is no guarantee. “Even norm” is the norm of the batch's mean, in units of the clip, above which "
         "the Gaussian release points nearer to the clean direction than the von Mises-Fisher one. "
-        f"Everything took {seconds:.0f} s of processor time. [What it means](../README.md).\n\n"
+        f"Everything took {time.process_time() - start:.0f} s of processor time. [What it means](../README.md).\n\n"
         "![Printed errors against epsilon and capacity](figure.svg)\n\n"
     )
-    tables, listed = "\n".join(markdown(name, parts[name]) for name in PARTS), "\n".join(f"- {line}" for line in made)
-    write_text(given.output / "table.md", f"{head}{tables}\n{listed}\n")
-    save_svg(drawn, given.output / "figure.svg")
-    print(f"{given.output}: table.csv, table.md, figure.svg")
-    return 0
+    write_parts(given.output / "table", PARTS, parts, head, origin(*declared()))
+    save_svg(figure(), given.output / "figure.svg")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
