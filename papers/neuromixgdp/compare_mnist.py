@@ -12,7 +12,7 @@ The table extends Table 2 of Li, Cao and Yao (arXiv:2202.06467). On features of 
 Rows are also made from features that need no training: scattering on public axes, all scattering coefficients as in the
 paper, and pixels (DPMix). Settings were chosen on training images of Fashion-MNIST (search.csv). Test
 images are read for the table only. Each run is stored in results/release_mnist, so that an interrupted comparison
-continues. Writes mnist.csv and mnist.md.
+continues. Writes mnist and mnist_long, of releases with as many rows as people, each as .csv and .md.
 """
 
 from __future__ import annotations
@@ -126,21 +126,18 @@ class Run:
     seed: int
 
 
-def declared() -> tuple[str, str]:
-    """Return cohorts and seeds."""
-    return "MNIST and Fashion-MNIST, 60000 + 10000 images each, not simulated", seeds_shown(SEEDS)
+def declared(runs: pd.DataFrame) -> tuple[str, str]:
+    """Return cohorts, and the seeds of runs."""
+    return "MNIST and Fashion-MNIST, 60000 + 10000 images each, not simulated", seeds_shown(runs["seed"])
 
 
-def wanted(*, long: bool = False) -> Iterator[Run]:
-    """Return all runs. Features without training, which are only compared with the paper, have one seed.
-
-    Long releases of them are left out unless `long`.
-    """
+def wanted() -> Iterator[Run]:
+    """Return all runs. Features without training, which are only compared with the paper, have one seed."""
     for data, epsilon in (("mnist", 1.0), ("fashion", 1.0), ("mnist", 10.0)):
         for method, seed in product(METHODS, SEEDS):
             if not method.startswith("long"):
                 yield Run(data, "encoder", method, epsilon, seed)
-    for kind, method in product(("pixels", "scattering") if long else (), ("long_rows", "long_open_rows")):
+    for kind, method in product(("pixels", "scattering"), ("long_rows", "long_open_rows")):
         yield Run("mnist", kind, method, 1.0, SEEDS[0])
     for kind, method, epsilon in product(("axes", "pixels", "scattering"), ("rows", "open_rows"), EPSILONS):
         yield Run("mnist", kind, method, epsilon, SEEDS[0])
@@ -168,12 +165,16 @@ def planned(settings: ReleaseSettings) -> Plan:
     return settings.plan(real=True, noise="seeded")
 
 
-def released_rows(x: Tensor, labels: Tensor, settings: ReleaseSettings) -> tuple[RowExamples, float]:
+def released_rows(
+    x: Tensor, labels: Tensor, settings: ReleaseSettings, *, balance: float = 1.0
+) -> tuple[RowExamples, float]:
     """Release rows on the library's path, with seeded noise; return them, and epsilon by the ledger.
 
-    The seed of draws and noise follows from the cohort's name.
+    The seed of draws and noise follows from the cohort's name. `balance` is the noise on labels over that on features.
     """
     plan = replace(planned(replace(settings, cohort="")), cohort=settings.cohort)
+    mixing = replace(plan.training.mixing, balance=balance)
+    plan = replace(plan, training=replace(plan.training, mixing=mixing))
     data = LabelledItems(x.to(torch.complex64)[:, None, None], labels)
     with tempfile.TemporaryDirectory() as folder:
         files = RunFiles(Path(folder) / "rows.jsonl", Path(folder) / "rows.checkpoint")
@@ -254,9 +255,9 @@ class Runs(KeptRuns):
     COLUMNS = ("data", "kind", "method", "epsilon", "seed", "spent", "accuracy")
     KEYS = 5
 
-    def fill(self, kinds: Container[str], *, long: bool) -> None:
-        """Make every run on these kinds of features that is not stored yet."""
-        for run in self.missing(run for run in wanted(long=long) if run.kind in kinds):
+    def fill(self, kinds: Container[str], methods: Container[str]) -> None:
+        """Make every run on these kinds of features and by these methods that is not stored yet."""
+        for run in self.missing(run for run in wanted() if run.kind in kinds and run.method in methods):
             weight, bias, spent = head_of(*examples(run.data, run.kind, "train"), run, CHOSEN)
             found = accuracy((weight, bias), *examples(run.data, run.kind, "test"))
             self.add({**vars(run), "spent": f"{spent:.5g}", "accuracy": f"{found:.2f}"})
@@ -326,13 +327,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("results/papers/neuromixgdp"))
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS, help="features (all)")
-    parser.add_argument("--long", action="store_true", help="also as many rows as people")
+    parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=METHODS, help="methods (all)")
     given = parser.parse_args()
     kept = Runs(KEPT / "runs.csv")
-    kept.fill(given.kinds, long=given.long)
+    kept.fill(given.kinds, given.methods)
     runs = kept.read()
-    made = origin(*declared(), runs=places(runs))
-    write_table(given.output / "mnist", table(runs), sheet, made, float_format="%.4f")
+    long = runs["method"].str.startswith("long")
+    for name, own in (("mnist", runs[~long]), ("mnist_long", runs[long])):
+        if len(own):
+            made = origin(*declared(own), runs=places(own))
+            write_table(given.output / name, table(own), sheet, made, float_format="%.4f")
 
 
 if __name__ == "__main__":

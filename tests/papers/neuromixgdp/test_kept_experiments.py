@@ -26,6 +26,7 @@ def test_every_release_cost_what_its_column_says():
 
 def test_the_table_has_the_runs_that_are_declared():
     wanted = pd.DataFrame([vars(run) for run in compare_mnist.wanted()])
+    wanted = wanted[~wanted["method"].str.startswith("long")]
     cells = ["data", "kind", "method", "epsilon"]
     expected = wanted.groupby(cells).size()
     found = kept("mnist").set_index(cells)["seeds"]
