@@ -2,31 +2,29 @@
 
 As in Opacus, the engine takes a network, an optimizer and data, and returns private versions of them. There are three
 differences: the sampling probability is explicit, samples can belong to patients, who are drawn independently with that
-probability, and the engine refuses settings that are wrong for complex parameters (`zetadp.opacus.optimizer.REFUSED`).
-An example is in docs/opacus.md.
+probability, and the engine takes no settings that are wrong for complex parameters. docs/opacus.md lists these and has
+an example.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Literal
 
-import opacus
 import torch
-from opacus.accountants import IAccountant
 from opacus.optimizers import DPOptimizer
+from opacus.validators import ModuleValidator
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 
-from zetadp.base.validation import UserError, in_range, one_of, positive
+from zetadp.base.validation import UserError, in_range, one_of, positive, whole
 from zetadp.core.records import checked_owners
 from zetadp.opacus.gradients import ComplexGradSampleModule, FirstBatches
-from zetadp.opacus.optimizer import NOBODY, BatchOwners, PatientOptimizer, check_network, refuse
+from zetadp.opacus.optimizer import NOBODY, BatchOwners, PatientOptimizer, check_network
 from zetadp.privacy.accounting import epsilon
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.kinds import Kind, NoisySum
@@ -66,6 +64,19 @@ class PatientSampler(Sampler[list[int]]):
             yield [sample for patient in drawn for sample in self.samples[patient]]
 
 
+KEPT = (
+    "generator",
+    "num_workers",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "prefetch_factor",
+    "persistent_workers",
+)
+"""Settings of a data loader that are kept. Batch size, sampler and shuffling are not: patients are drawn instead."""
+
+
 class PatientLoader(DataLoader[Any]):
     """A data loader of Poisson-sampled patients that reports the owners of each batch's samples to the optimizer.
 
@@ -74,50 +85,55 @@ class PatientLoader(DataLoader[Any]):
 
     Parameters
     ----------
-    dataset
-        A map-style dataset.
-    owners
-        Number of the patient that each item of the dataset belongs to, counted from 0.
+    source
+        A map-style dataset, or a data loader of one, whose generator, collation and workers are taken over.
+    patients
+        Patient of each item of the dataset, by any labels. None makes each item a patient.
     sampling_probability
         Chance that a patient is drawn in a round.
     rounds
-        Number of batches in one pass over the loader.
+        Number of batches in one pass over the loader; None takes about ``1 / sampling_probability``.
     batch_owners
         Object that passes the owners of a batch's samples to the optimizer.
-    generator
-        Generator of the draws. The default is PyTorch's global generator.
-    collate_fn
-        Function that makes a batch from a list of items.
-    **settings
-        Passed on to `torch.utils.data.DataLoader`.
+
+    Attributes
+    ----------
+    population
+        Number of patients in the dataset.
     """
 
     def __init__(
         self,
-        dataset: Dataset[Any],
-        owners: Sequence[int],
+        source: DataLoader[Any] | Dataset[Any],
+        patients: Sequence[Hashable] | torch.Tensor | None,
         *,
         sampling_probability: float,
-        rounds: int,
+        rounds: int | None,
         batch_owners: BatchOwners,
-        generator: torch.Generator | None = None,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
-        **settings: Any,  # noqa: ANN401
     ) -> None:
-        collate_fn = collate_fn or default_collate
-        stand_in = tree_map(lambda x: torch.zeros_like(x) if torch.is_tensor(x) else x, collate_fn([dataset[0]]))
+        given = source if isinstance(source, DataLoader) else None
+        settings = {} if given is None else {name: getattr(given, name) for name in KEPT}
+        dataset: Any = source if given is None else given.dataset
+        if isinstance(dataset, IterableDataset):
+            raise UserError("Expected a dataset whose items can be drawn by number, found an IterableDataset.")
+        numbers: dict[Hashable, int] = {}
+        labels = range(len(dataset)) if patients is None else checked_owners(patients, "patients")
+        owners = [numbers.setdefault(label, len(numbers)) for label in labels]
+        if len(owners) != len(dataset) or not owners:
+            raise UserError(
+                f"Expected a patient for each of the {len(dataset)} items of the dataset, found {len(owners)} labels."
+            )
+        rounds = max(1, round(1 / sampling_probability)) if rounds is None else rounds
+        whole(1, 10**9, rounds=rounds)
+        collate = default_collate if given is None else given.collate_fn
+        stand_in = tree_map(lambda x: torch.zeros_like(x) if torch.is_tensor(x) else x, collate([dataset[0]]))
         super().__init__(
             _Owned(dataset, owners),
-            batch_sampler=PatientSampler(owners, sampling_probability, rounds, generator),
-            collate_fn=_Collate(collate_fn, stand_in),
-            generator=generator,
+            batch_sampler=PatientSampler(owners, sampling_probability, rounds, settings.get("generator")),
+            collate_fn=_Collate(collate, stand_in),
             **settings,
         )
-        self.sampling_probability, self.batch_owners, self.population = (
-            sampling_probability,
-            batch_owners,
-            max(owners) + 1,
-        )
+        self.sampling_probability, self.batch_owners, self.population = sampling_probability, batch_owners, len(numbers)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         for owners, batch in super().__iter__():
@@ -150,29 +166,18 @@ class _Collate:
         return torch.tensor([owner for owner, _ in items]), self.collate([item for _, item in items])
 
 
-KEPT = (
-    "collate_fn",
-    "generator",
-    "num_workers",
-    "pin_memory",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "prefetch_factor",
-    "persistent_workers",
-)
-"""Settings of a data loader that are kept. Batch size, sampler and shuffling are not: patients are drawn instead."""
-
-
-class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
-    """Makes a network, an optimizer and a dataset private, and tracks the privacy cost.
+class PrivacyEngine:
+    """Makes a network, an optimizer and a dataset private, and tracks the privacy cost by privacy-loss distribution.
 
     Parameters
     ----------
-    accountant
-        ``"pld"`` for zetadp's own tight accountant, or ``"prv"`` or ``"rdp"`` for those of Opacus.
-    secure_mode
-        Refused.
+    **settings
+        Settings of Opacus's engine, all of which are refused.
+
+    Attributes
+    ----------
+    rounds
+        Number of rounds so far of each kind of release.
 
     Notes
     -----
@@ -180,15 +185,13 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
     were trained on real patients.
     """
 
-    def __init__(self, *, accountant: Literal["pld", "prv", "rdp"] = "pld", secure_mode: bool = False) -> None:
-        refuse(secure_mode=secure_mode, accountant=accountant)
-        one_of(("pld", "prv", "rdp"), accountant=accountant)
-        with warnings.catch_warnings():
-            # Opacus advises its secure mode, which would leave imaginary parts without noise.
-            warnings.filterwarnings("ignore", "Secure RNG turned off", UserWarning)
-            super().__init__(accountant="prv" if accountant == "pld" else accountant)
-        if accountant == "pld":
-            self.accountant = PLDAccountant()
+    def __init__(self, **settings: object) -> None:
+        _refuse(settings)
+        self.rounds: Counter[Kind] = Counter()
+
+    def get_epsilon(self, delta: float) -> float:
+        """Return epsilon for all rounds so far, as a tight upper bound."""
+        return epsilon(self.rounds, delta)
 
     def make_private(
         self,
@@ -205,9 +208,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         loss_reduction: Literal["mean", "sum"] = "mean",
         noise_generator: torch.Generator | None = None,
         criterion: Callable[[Any, Any], torch.Tensor] | None = None,
-        poisson_sampling: bool = True,
-        clipping: str = "flat",
-        grad_sample_mode: str = "hooks",
+        **settings: object,
     ) -> tuple[ComplexGradSampleModule, PatientOptimizer, PatientLoader]:
         """Return network, optimizer and loader for private training. The training loop needs no change.
 
@@ -240,39 +241,34 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         criterion
             The loss that the training loop computes from outputs and targets, so that it can be checked: it must be a
             mean or a sum over samples. The engine cannot see a loss that is not passed here.
-        poisson_sampling, clipping, grad_sample_mode
-            Same as in Opacus. The accepted values are True, ``"flat"``, and ``"hooks"`` or ``"functorch"``.
+        **settings
+            Other settings of Opacus, all of which are refused.
 
         Raises
         ------
         UserError
             If a setting is refused, or the arguments contradict each other.
         """
-        refuse(poisson_sampling=poisson_sampling, clipping=clipping, grad_sample_mode=grad_sample_mode)
-        one_of(("flat",), clipping=clipping)
-        one_of(("hooks", "functorch"), grad_sample_mode=grad_sample_mode)
+        _refuse(settings)
         one_of(("mean", "sum"), loss_reduction=loss_reduction)
-        if isinstance(max_grad_norm, list | tuple):
-            refuse(clipping="per_layer")
         positive(max_grad_norm=max_grad_norm, sampling_probability=sampling_probability)
         in_range(0, 1, sampling_probability=sampling_probability)
         in_range(0, math.inf, noise_multiplier=noise_multiplier)
         check_network(module, optimizer)
-        self.validate(module=module, optimizer=None, data_loader=None)
+        ModuleValidator.validate(module, strict=True)
 
         batch_owners = BatchOwners()
-        loader = _loader(data_loader, patients, sampling_probability, rounds, batch_owners)
+        loader = PatientLoader(
+            data_loader, patients, sampling_probability=sampling_probability, rounds=rounds, batch_owners=batch_owners
+        )
         if population is None:
             population = loader.population
         if population < loader.population:
             raise UserError(
                 f"Expected at most population={population} patients in the dataset, found {loader.population}."
             )
-        automatic = grad_sample_mode == "functorch"
-        check = FirstBatches(module, automatic=automatic, criterion=criterion, batch_owners=batch_owners)
-        private_module = ComplexGradSampleModule(
-            module, loss_reduction=loss_reduction, force_functorch=automatic, check=check
-        )
+        check = FirstBatches(module, criterion=criterion, batch_owners=batch_owners)
+        private_module = ComplexGradSampleModule(module, loss_reduction=loss_reduction, check=check)
         private_module.forbid_grad_accumulation()
         private_optimizer = PatientOptimizer(
             optimizer.original_optimizer if isinstance(optimizer, DPOptimizer) else optimizer,
@@ -283,7 +279,9 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             loss_reduction=loss_reduction,
             generator=noise_generator,
         )
-        private_optimizer.attach_step_hook(self.accountant.get_optimizer_hook_fn(sample_rate=sampling_probability))
+        private_optimizer.attach_step_hook(
+            lambda own: self.rounds.update([NoisySum(sampling_probability, own.noise_multiplier)])
+        )
         return private_module, private_optimizer, loader
 
     def make_private_with_epsilon(
@@ -315,64 +313,10 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         )
 
 
-def _loader(
-    source: DataLoader[Any] | Dataset[Any],
-    patients: Sequence[Hashable] | torch.Tensor | None,
-    sampling_probability: float,
-    rounds: int | None,
-    batch_owners: BatchOwners,
-) -> PatientLoader:
-    """Return a loader of Poisson-sampled patients over the dataset of `source`."""
-    settings = {name: getattr(source, name) for name in KEPT} if isinstance(source, DataLoader) else {}
-    dataset: Any = source.dataset if isinstance(source, DataLoader) else source
-    if isinstance(dataset, IterableDataset):
-        raise UserError("Expected a dataset whose items can be drawn by number, found an IterableDataset.")
-    numbers: dict[Hashable, int] = {}
-    labels = range(len(dataset)) if patients is None else checked_owners(patients, "patients")
-    owners = [numbers.setdefault(label, len(numbers)) for label in labels]
-    if len(owners) != len(dataset) or not owners:
+def _refuse(settings: dict[str, object]) -> None:
+    """Raise `UserError` for settings of Opacus, each of which is wrong for complex parameters or for patients."""
+    for name, value in settings.items():
         raise UserError(
-            f"Expected a patient for each of the {len(dataset)} items of the dataset, found {len(owners)} labels."
+            f"Expected only settings that zetadp.opacus has, found {name}={value!r}. Leave it out; docs/opacus.md says "
+            "what Opacus's own settings do to complex parameters and to patients."
         )
-    if rounds is None:
-        rounds = max(1, round(1 / sampling_probability))
-    positive(rounds=rounds)
-    if rounds != int(rounds):
-        raise UserError(f"Expected a whole number of rounds, found {rounds}.")
-    return PatientLoader(
-        dataset,
-        owners,
-        sampling_probability=sampling_probability,
-        rounds=rounds,
-        batch_owners=batch_owners,
-        **settings,
-    )
-
-
-class PLDAccountant(IAccountant):  # type: ignore[misc]
-    """Composes rounds by privacy-loss distribution. Its epsilon is a tight upper bound."""
-
-    def __init__(self) -> None:
-        self.history: list[tuple[float, float, int]] = []
-
-    def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Record one round."""
-        steps = 1
-        if self.history and self.history[-1][:2] == (noise_multiplier, sample_rate):
-            steps += self.history.pop()[2]
-        self.history.append((noise_multiplier, sample_rate, steps))
-
-    def get_epsilon(self, delta: float, **_: Any) -> float:  # noqa: ANN401
-        """Return epsilon for all rounds so far, as an upper bound; other keywords are ignored."""
-        rounds: Counter[Kind] = Counter()
-        for noise_multiplier, sample_rate, steps in self.history:
-            rounds[NoisySum(sample_rate, noise_multiplier)] += steps
-        return epsilon(rounds, delta)
-
-    def __len__(self) -> int:
-        return sum(steps for _, _, steps in self.history)
-
-    @classmethod
-    def mechanism(cls) -> str:
-        """Return the name of the accountant."""
-        return "pld"

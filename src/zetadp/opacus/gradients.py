@@ -47,8 +47,6 @@ class ComplexGradSampleModule(GradSampleModule):  # type: ignore[misc]
         The network. The first axis of all layers' inputs is the batch.
     loss_reduction
         ``"mean"`` or ``"sum"``: how the loss combines the samples of a batch.
-    force_functorch
-        Whether to use automatic differentiation for every layer.
     check
         Called in training with the network's arguments, before each batch.
     """
@@ -58,10 +56,9 @@ class ComplexGradSampleModule(GradSampleModule):  # type: ignore[misc]
         module: nn.Module,
         *,
         loss_reduction: str = "mean",
-        force_functorch: bool = False,
         check: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None,
     ) -> None:
-        self.automatic, self.check = force_functorch, check
+        self.check = check
         stock: dict[type[nn.Module], Sampler] = GradSampleModule.GRAD_SAMPLERS
         self.GRAD_SAMPLERS: dict[type[nn.Module], Sampler] = {
             **stock,
@@ -84,7 +81,7 @@ class ComplexGradSampleModule(GradSampleModule):  # type: ignore[misc]
         has_complex = any(parameter.is_complex() for parameter in module.parameters())
         # Opacus's rule for convolutions pads with zeros whatever the layer does.
         padded = getattr(module, "padding_mode", "zeros") != "zeros"
-        if self.automatic or padded or kind not in self.GRAD_SAMPLERS or (has_complex and kind not in CONJUGATED):
+        if padded or kind not in self.GRAD_SAMPLERS or (has_complex and kind not in CONJUGATED):
             return AnyLayer
         return kind
 
@@ -147,8 +144,6 @@ class FirstBatches:
     ----------
     module
         The network, before Opacus adds its hooks.
-    automatic
-        Whether gradients of samples are those of automatic differentiation.
     criterion
         The loss of outputs and targets, to be checked too; None leaves it unchecked.
     batch_owners
@@ -159,11 +154,10 @@ class FirstBatches:
         self,
         module: nn.Module,
         *,
-        automatic: bool,
         criterion: Callable[[Any, Any], Tensor] | None,
         batch_owners: BatchOwners,
     ) -> None:
-        self.module, self.automatic = copy.deepcopy(module), automatic
+        self.module = copy.deepcopy(module)
         self.criterion, self.batch_owners = criterion, batch_owners
         self.patients = 0
 
@@ -188,7 +182,7 @@ class FirstBatches:
         self.patients = patients
         network = moved_copy(self.module)
         stored = {name: buffer.clone() for name, buffer in network.named_buffers()}
-        wrapped = ComplexGradSampleModule(network, loss_reduction="sum", force_functorch=self.automatic)
+        wrapped = ComplexGradSampleModule(network, loss_reduction="sum")
 
         def evaluated(batch: Sequence[Tensor]) -> Any:  # noqa: ANN401
             given = list(leaves)
@@ -272,7 +266,7 @@ def _gradient_of_samples(name: str, parameter: nn.Parameter) -> Tensor:
     size = torch.linalg.vector_norm(found.flatten(1), dim=1).sum()
     if finite and torch.linalg.vector_norm(found.sum(0) - whole) > TOLERANCE * size:
         raise UserError(
-            f"Expected gradients of samples that sum to the whole gradient, found others for {name!r}. A parameter "
-            "must be used through its layer alone. With grad_sample_mode='functorch' more layers are right."
+            f"Expected gradients of samples that sum to the whole gradient, found others for {name!r}. Use a parameter "
+            "through its layer alone."
         )
     return found
