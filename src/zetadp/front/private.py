@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
@@ -15,15 +15,15 @@ from torch import nn
 
 from zetadp.base.device import pick_device
 from zetadp.base.epsilon import CONSENT, USELESS
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, checked_name
 from zetadp.core.optimisers import recipe_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan
 from zetadp.core.settings import MOST_ROUNDS, OptimiserSettings, TrainingSettings
 from zetadp.core.task import Task
 from zetadp.front.folder import RunFolder
-from zetadp.front.holders import Holders
 from zetadp.front.losses import check_model, check_units_apart, described, task_for
+from zetadp.front.records import HERE, Records, id_text
 from zetadp.front.run import PrivateRun
 from zetadp.nn.settings import NetworkSettings
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
     from zetadp.front.losses import Loss
-    from zetadp.front.records import Records
 
 CLIP, RATE = 0.1, 0.03
 """Default clip, and learning rate of the default optimiser, NAdam: the best of 24 settings on three kinds of data
@@ -139,13 +138,13 @@ def private(
         If anything does not fit; the message names the argument.
     """
     check_model(model)
-    holders = Holders.of(records, hospitals)
-    sizes = holders.sizes(population)
-    everybody = sum(sizes.values())
+    held = held_records(records, hospitals)
+    check_population(held, population)
+    sizes, everybody = held.holders, held.units
     check_constants(epsilon, delta, everybody, per_round, seed, without_noise)
     check_numbers(rounds=rounds, items_per_patient=items_per_patient, clip=clip)
     check_numbers(**{name: one for name, one in (("seed", seed), ("most_epsilon", most_epsilon)) if one is not None})
-    most = max(max(map(len, own.places)) for own in holders.records.values())
+    most = max(map(len, held.places))
     if items_per_patient > most:
         raise UserError(
             f"items_per_patient: Expected between 1 and {most}, the most items of a patient, found {items_per_patient}."
@@ -156,8 +155,8 @@ def private(
         raise UserError("scheduler: Expected the optimiser that it was made for, found none. Give optimiser= too.")
     place, where = RunFolder.of(folder, register), pick_device(device)
     own = copy.deepcopy(model).to(where)
-    first = holders.items.inputs[torch.arange(min(2, len(holders.items.inputs)))].to(where)
-    chosen = task_for(own, loss, task, first, holders.items.targets)
+    first = held.inputs[torch.arange(min(2, len(held)))].to(where)
+    chosen = task_for(own, loss, task, first, held.targets)
     given = torch.optim.NAdam(model.parameters(), lr=RATE) if optimiser is None else optimiser
     training = TrainingSettings(
         rounds=int(rounds),
@@ -177,9 +176,48 @@ def private(
     )
     plan = plan.with_noise(noise_of_plan(plan))
     if not place.known:
-        check_units_apart(plan, own, chosen, holders.items, [unit for units in holders.units for unit in units])
-    place.enter(plan, own, holders.digest, holders.id_texts)
-    return PrivateRun(plan, own, chosen, place, holders, where, most_epsilon, stop)
+        check_units_apart(plan, own, chosen, held.items, held.places)
+    place.enter(plan, own, held.digest, map(id_text, held.ids))
+    return PrivateRun(plan, own, chosen, place, held, where, most_epsilon, stop)
+
+
+def held_records(records: object, hospitals: object) -> Records:
+    """Return the records that the arguments ``records`` and ``hospitals`` of `private` name."""
+    if (records is None) == (hospitals is None):
+        raise UserError("records: Expected records, or hospitals with theirs, found both or neither.")
+    if hospitals is not None and not (isinstance(hospitals, Mapping) and hospitals):
+        raise UserError(
+            "hospitals: Expected a dict of records by the hospitals' names, such as {'north': records}, found "
+            f"{hospitals!r:.60}."
+        )
+    given: dict[str, Any] = dict(hospitals) if isinstance(hospitals, Mapping) else {HERE: records}
+    for name, own in given.items():
+        checked_name(name, "hospitals")
+        if not isinstance(own, Records):
+            raise UserError(
+                f"records: Expected zetadp.Records, found {type(own).__name__}. Make them first: "
+                "zetadp.Records(items, labels, patients=ids)."
+            )
+    return Records.of_hospitals(given)
+
+
+def check_population(records: Records, population: object) -> None:
+    """Refuse records that have another number of patients, at any holder, than was declared."""
+    sizes = population if isinstance(population, Mapping) else {HERE: population}
+    if set(sizes) != set(records.holders):
+        raise UserError(
+            f"population: Expected a number or, with hospitals, a dict of one for each, found {population!r:.60}."
+        )
+    for name, units in records.holders.items():
+        size = sizes[name]
+        if not isinstance(size, Integral) or isinstance(size, bool):
+            raise UserError(f"population: Expected a whole number of patients, found {size!r}.")
+        if size != units:
+            place = "" if name == HERE else f" at {name}"
+            raise UserError(
+                f"population: Expected {size} patients{place}, as declared, found {units}. Declare the number of "
+                "patients that are handed over; it is a public constant."
+            )
 
 
 def check_numbers(**given: float) -> None:

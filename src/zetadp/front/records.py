@@ -23,6 +23,8 @@ NARROWER = {torch.complex128: torch.complex64, torch.float64: torch.float32, tor
 """Types of numbers that are converted, and the type that they become."""
 
 
+HERE = "here"
+"""Name of the only holder of records, where hospitals are not named."""
 NEEDED = "Expected a tensor, array or dataset of numbers, with items of one shape that can be looked up by position."
 
 
@@ -50,6 +52,8 @@ class Records:
         Items, as a tensor or `LookedUp`, and labels.
     owner
         For each item, the position of its patient in ``ids``, shape (item,).
+    holders
+        Number of patients of each holder, by name, in the order of ``ids``.
     digest
         Hash of all items and labels. It is private: write it keyed only.
 
@@ -99,13 +103,60 @@ class Records:
             id_text(owner)
         codes: dict[Hashable, int] = {}
         numbers = [codes.setdefault(owner, len(codes)) for owner in owners]
-        self.inputs: Tensor | LookedUp = source
-        self.targets = targets
-        self.ids, self.owner = tuple(codes), np.array(numbers, dtype=np.int64)
+        self._hold(source, targets, tuple(codes), np.array(numbers, dtype=np.int64), {HERE: len(codes)})
         try:
             self.digest = self._checked()
         except (RuntimeError, TypeError, ValueError, IndexError, KeyError, OSError) as error:
             raise UserError(f"items: {NEEDED} Reading them failed: {first_sentence(error)}") from error
+
+    def _hold(
+        self,
+        inputs: Tensor | LookedUp,
+        targets: Tensor,
+        ids: tuple[Hashable, ...],
+        owner: np.ndarray,
+        holders: Mapping[str, int],
+        digest: str = "",
+    ) -> Self:
+        self.inputs, self.targets, self.ids, self.owner, self.holders = inputs, targets, ids, owner, holders
+        self.digest = digest
+        return self
+
+    @classmethod
+    def of_hospitals(cls, hospitals: Mapping[str, Records]) -> Self:
+        """Return the records of several holders, by their names, one after the other.
+
+        Raises
+        ------
+        UserError
+            If their items have different shapes or types, or a patient is at two of them.
+        """
+        parts = [*hospitals.values()]
+        inputs = [part.inputs for part in parts]
+        kinds = {(tuple(each.shape[1:]), each.dtype) for each in inputs}
+        if len(kinds) > 1:
+            found = ", ".join(f"{shape} of {str(kind).removeprefix('torch.')}" for shape, kind in kinds)
+            raise UserError(f"hospitals: Expected items of one shape and type everywhere, found {found}.")
+        whose: dict[Hashable, str] = {}
+        for name, part in hospitals.items():
+            for one in part.ids:
+                if one in whose:
+                    raise UserError(
+                        f"hospitals: Expected each patient at one hospital, found {one!r} at {whose[one]} and {name}. "
+                        "Give two persons two ids. Leave the records of one person out at one hospital, or give each "
+                        "hospital a run of its own: their account adds up what the patient spends."
+                    )
+            whose |= dict.fromkeys(part.ids, name)
+        whole = [each for each in inputs if isinstance(each, Tensor)]
+        before = np.cumsum([0, *(part.units for part in parts)])
+        return object.__new__(cls)._hold(
+            torch.cat(whole) if len(whole) == len(inputs) else LookedUp.joined(inputs),
+            torch.cat([part.targets for part in parts]),
+            tuple(whose),
+            np.concatenate([part.owner + first for part, first in zip(parts, before[:-1], strict=True)]),
+            {name: part.units for name, part in hospitals.items()},
+            "".join(part.digest for part in parts),
+        )
 
     @property
     def units(self) -> int:
@@ -156,17 +207,30 @@ class Records:
         ends = np.cumsum(np.bincount(self.owner, minlength=self.units))[:-1]
         return [part.tolist() for part in np.split(order, ends)]
 
+    @property
+    def nodes(self) -> list[list[list[int]]]:
+        """For each holder and each of its patients, the positions of the items."""
+        places = iter(self.places)
+        return [[next(places) for _ in range(count)] for count in self.holders.values()]
+
+    @property
+    def items(self) -> LabelledItems:
+        """Items and labels as training takes them."""
+        return LabelledItems(self.inputs, self.targets)  # type: ignore[arg-type]
+
     def _part(self, of: np.ndarray) -> Self:
         """Return the records of some items; patients keep all or none of theirs."""
-        part = object.__new__(type(self))
         positions = np.flatnonzero(of)
         inputs, places = self.inputs, torch.from_numpy(positions)
-        part.inputs = inputs[places] if isinstance(inputs, Tensor) else inputs.part(positions)
-        part.targets = self.targets[places]
-        kept, part.owner = np.unique(self.owner[of], return_inverse=True)
-        part.ids = tuple(self.ids[code] for code in kept)
-        part.digest = hashlib.sha256(f"{self.digest} {positions.tolist()}".encode()).hexdigest()
-        return part
+        kept, owner = np.unique(self.owner[of], return_inverse=True)
+        return object.__new__(type(self))._hold(
+            inputs[places] if isinstance(inputs, Tensor) else inputs.part(positions),
+            self.targets[places],
+            tuple(self.ids[code] for code in kept),
+            owner,
+            {HERE: len(kept)},
+            hashlib.sha256(f"{self.digest} {positions.tolist()}".encode()).hexdigest(),
+        )
 
     def _checked(self) -> str:
         """Look at every item once; return a hash of all of them. It is private: never write it without a key."""
@@ -187,20 +251,6 @@ class Records:
             raise UserError("labels: Expected finite numbers, found NaN or infinity. Leave those items out.")
         digest.update(self.targets.contiguous().numpy().data)
         return digest.hexdigest()
-
-
-def joined(parts: Sequence[Records]) -> LabelledItems:
-    """Return the items of several records one after the other, as training takes them."""
-    inputs = [part.inputs for part in parts]
-    kinds = {(tuple(each.shape[1:]), each.dtype) for each in inputs}
-    if len(kinds) > 1:
-        found = ", ".join(f"{shape} of {str(kind).removeprefix('torch.')}" for shape, kind in kinds)
-        raise UserError(f"hospitals: Expected items of one shape and type everywhere, found {found}.")
-    targets = torch.cat([part.targets for part in parts])
-    whole = [each for each in inputs if isinstance(each, Tensor)]
-    if len(whole) == len(inputs):
-        return LabelledItems(torch.cat(whole), targets)
-    return LabelledItems(LookedUp.joined(inputs), targets)  # type: ignore[arg-type]
 
 
 class LookedUp:

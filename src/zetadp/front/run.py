@@ -23,42 +23,31 @@ from zetadp.core.plan import Plan
 from zetadp.core.settings import Performance
 from zetadp.core.task import Classification, Task
 from zetadp.core.training import train
-from zetadp.front.figures import Statement
+from zetadp.front.figures import RunPromise, Statement
 from zetadp.front.folder import RunFolder, weights_of
-from zetadp.front.holders import HERE, Holders
-from zetadp.front.promise import RunPromise
-from zetadp.front.records import Records, joined
-
-
-class Interrupt:
-    """Whether the user asked to stop."""
-
-    asked = False
-
-    def ask(self, *_: object) -> None:
-        """Stop after this round, or at once if it is asked again."""
-        self.raise_if_asked()
-        self.asked = True
-
-    def raise_if_asked(self) -> None:
-        """Raise `KeyboardInterrupt` if the user asked to stop."""
-        if self.asked:
-            raise KeyboardInterrupt
+from zetadp.front.records import HERE, Records
 
 
 @contextmanager
-def between_rounds() -> Iterator[Interrupt]:
-    """Hold back an interruption by the user until a round is over.
+def between_rounds() -> Iterator[threading.Event]:
+    """Hold back an interruption by the user until a round is over; a second one is immediate.
 
-    A round that is recorded but not yet stored would be released again by the next call, and count twice.
+    A round that is recorded but not yet stored would be released again by the next call, and count twice. The event
+    says whether the user asked to stop.
     """
-    interrupt = Interrupt()
+    asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield interrupt  # only the main thread is interrupted
+        yield asked  # only the main thread is interrupted
         return
-    before = signal.signal(signal.SIGINT, interrupt.ask)
+
+    def ask(*_: object) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = signal.signal(signal.SIGINT, ask)
     try:
-        yield interrupt
+        yield asked
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -84,12 +73,12 @@ class PrivateRun:
     model: nn.Module
     task: Task
     _place: RunFolder
-    _holders: Holders
+    _records: Records
     _device: torch.device
     _most: float | None = None
     _stop: Callable[[pd.DataFrame], bool] | None = None
     history: pd.DataFrame = field(init=False)
-    _interrupt: Interrupt = field(init=False)
+    _asked: threading.Event = field(init=False)
 
     def __post_init__(self) -> None:
         """Load what the folder has."""
@@ -120,7 +109,7 @@ class PrivateRun:
     @property
     def promise(self) -> RunPromise:
         """What the run costs each patient, alone and with all that was recorded before."""
-        return RunPromise.of(self.plan, self.model, self._place)
+        return RunPromise.of(self.plan, self.model, self._place.ledger)
 
     def train(self) -> PrivateRun:
         """Train, continue after an interruption, or return the finished model; say which of the three.
@@ -140,11 +129,11 @@ class PrivateRun:
         else:
             self._say(f"starts. {self.promise}")
         self.history = self._place.history()
-        with between_rounds() as self._interrupt:
+        with between_rounds() as self._asked:
             result = train(
                 self.plan,
-                self._holders.items,
-                self._holders.units,
+                self._records.items,
+                self._records.nodes,
                 self._place.files(self.plan, self._most),
                 model=copy.deepcopy(self.model),
                 task=self.task,
@@ -180,14 +169,13 @@ class PrivateRun:
         """
         if not isinstance(records, Records):
             raise UserError(f"evaluate: Expected zetadp.Records of held-out patients, found {type(records).__name__}.")
-        trained = set(self._holders.ids)
+        trained = set(self._records.ids)
         both = [one for one in records.ids if one in trained]
         if both:
             raise UserError(f"evaluate: Expected other patients than those of the training, found {both[0]!r} in both.")
-        items, trained_on = joined([records]), self._holders.items
         for what, own, given in (
-            ("items", trained_on.inputs, items.inputs),
-            ("labels", trained_on.targets, items.targets),
+            ("items", self._records.inputs, records.inputs),
+            ("labels", self._records.targets, records.targets),
         ):
             if (own.shape[1:], own.dtype) != (given.shape[1:], given.dtype):
                 raise UserError(
@@ -195,11 +183,11 @@ class PrivateRun:
                     f"{given.dtype} of shape {tuple(given.shape[1:])}."
                 )
         if isinstance(self.task, Classification):
-            self.task.check(items.targets)
+            self.task.check(records.targets)
         table = pd.DataFrame({"patient": [f"{records.ids[code]}" for code in records.owner]})
         table["item"] = range(len(table))
         model = copy.deepcopy(self.model).eval()  # training may follow, in the mode that the user chose
-        return Evaluation(self.task.summarise(predict(self.task, model, items.to(self._device), table)))
+        return Evaluation(self.task.summarise(predict(self.task, model, records.items.to(self._device), table)))
 
     def save(self, path: Path | str) -> None:
         """Write the weights with plan and statement; `zetadp.load` reads them."""
@@ -234,7 +222,8 @@ class PrivateRun:
         """Add a round to the history; say how far training is, and return whether it ends here."""
         length = float(messages.mean(dim=0).norm()) / self.plan.training.clip
         self.history = self._place.add(self.history, done, length)
-        self._interrupt.raise_if_asked()
+        if self._asked.is_set():
+            raise KeyboardInterrupt
         rounds = self.plan.training.rounds
         ends = done < rounds and self._stop is not None and bool(self._stop(self.history))
         last = ends or done == rounds
