@@ -28,11 +28,10 @@ from zetadp.base.storage import write_text
 from zetadp.base.tables import Sheet
 from zetadp.base.tensors import tensors_digest
 from zetadp.core.pretrained import FinishedModel
-from zetadp.core.start import shipped_backbone
 from zetadp.mri.decathlon import SEQUENCES, read_task
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.volumes import read_centre_slices
-from zetadp.nn.backbone import Backbone, load_backbone
+from zetadp.nn.backbone import Backbone, load_backbone, shipped_backbone
 from zetadp.nn.models import HeadClassifier
 from zetadp.nn.settings import FEATURES, STUDY, NetworkSettings
 from zetadp.phantom.public import PublicSettings, draw_anatomy, simulate_public_patient

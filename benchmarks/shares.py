@@ -28,9 +28,8 @@ from torch import Tensor
 from papers.experiments import Experiment, declared_by, ended, write_joined
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.core.pretrained import load_model
-from zetadp.core.start import shipped_backbone
 from zetadp.federation.partition import read_partition
-from zetadp.nn.backbone import load_backbone
+from zetadp.nn.backbone import load_backbone, shipped_backbone
 from zetadp.nn.heads import head_scores
 from zetadp.nn.models import ConvolutionalClassifier
 from zetadp.nn.settings import FEATURES, IMAGE, SLICE, VOLUME

@@ -37,10 +37,9 @@ from benchmarks.shares import SHOWN, right
 from zetadp.base.storage import write_text
 from zetadp.base.tensors import tensors_digest
 from zetadp.core.plan import SIGNAL
-from zetadp.core.start import shipped_backbone
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.slicing import centre_slices, resize_area
-from zetadp.nn.backbone import Backbone, load_backbone
+from zetadp.nn.backbone import Backbone, load_backbone, shipped_backbone
 from zetadp.nn.models import SIGNAL_POWER, taper_factors
 from zetadp.nn.settings import IMAGE, SLICE, STUDY, NetworkSettings
 from zetadp.phantom.cohort import PhantomSettings, simulate_patient

@@ -10,7 +10,6 @@ from zetadp.base.storage import read_json, write_json, write_text, written_whole
 from zetadp.base.workflow import run
 from zetadp.core.evaluation import watched
 from zetadp.core.pretrained import load_model
-from zetadp.core.start import public_start
 from zetadp.core.task import PipelineTask
 from zetadp.federation.partition import read_partition
 from zetadp.privacy.statement import account_run
@@ -93,7 +92,7 @@ def evaluate(
     if finished.settings.start == "public":
         found = task.backbone(backbone[0], place)
         if found is not None:
-            start = public_start(finished, found)
+            start = finished.public_start(found)
             public = {"public_start": watched(task, start, test)[0]}
     nodes = {}
     if (table["role"] == "validation").any():

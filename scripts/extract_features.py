@@ -7,7 +7,6 @@ from zetadp.base.device import keep_freed_memory, pick_device
 from zetadp.base.storage import ImageStack, read_stack, write_stack
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
-from zetadp.core.start import record_features
 from zetadp.nn.backbone import load_backbone
 
 
@@ -25,7 +24,7 @@ def main(*, whitened: Path, backbone: Path, features: Path, device: str) -> None
     write_stack(
         features,
         ImageStack(
-            values=record_features(network, stack.values),
+            values=network.record_features(stack.values),
             patients=stack.patients,
             sequences=stack.sequences,
             axes=("record", "sequence", "slice", "row", "component"),

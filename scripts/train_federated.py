@@ -9,8 +9,8 @@ from zetadp.base.storage import read_json
 from zetadp.base.tables import read_table
 from zetadp.base.workflow import run
 from zetadp.core.plan import Plan
+from zetadp.core.pretrained import with_public
 from zetadp.core.progress import announced_tick, wait_for_tick
-from zetadp.core.start import with_public
 from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import Credentials, make_credentials
 from zetadp.federation.flower.launcher import LocalFederation

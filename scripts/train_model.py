@@ -11,11 +11,10 @@ from zetadp.base.storage import content_hash, read_json, written_whole
 from zetadp.base.workflow import run
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import Plan
-from zetadp.core.pretrained import save_model
+from zetadp.core.pretrained import save_model, starting_weights, with_public
 from zetadp.core.progress import announced_tick, wait_for_tick
 from zetadp.core.records import LabelledItems, single_items
 from zetadp.core.settings import Performance
-from zetadp.core.start import starting_weights, with_public
 from zetadp.core.task import pipeline_task_of
 from zetadp.core.training import train
 from zetadp.federation.partition import read_partition

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from zetadp.base.tensors import save_tensors
 from zetadp.core.pretrained import BACKBONE, model_content
-from zetadp.core.start import shipped_backbone
-from zetadp.nn.backbone import load_backbone
+from zetadp.nn.backbone import load_backbone, shipped_backbone
 from zetadp.nn.settings import NetworkSettings
 
 TASK = {"name": "brain_sequences", "slices": 20, "size": 32}

@@ -14,9 +14,9 @@ from training_builder import NETWORKS, backbone
 from zetadp.base.validation import UserError
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import Plan, RunName
+from zetadp.core.pretrained import starting_weights, with_public
 from zetadp.core.records import LabelledItems, items_of, single_items
 from zetadp.core.settings import MixingSettings, Performance
-from zetadp.core.start import starting_weights, with_public
 from zetadp.core.training import train
 from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal, encode

@@ -22,9 +22,8 @@ from training_builder import backbone
 from zetadp.base.tensors import load_tensors
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import Plan
-from zetadp.core.pretrained import BACKBONE
+from zetadp.core.pretrained import BACKBONE, backbone_of, starting_weights, with_public
 from zetadp.core.records import LabelledItems
-from zetadp.core.start import backbone_of, starting_weights, with_public
 from zetadp.core.task import site_task_of
 from zetadp.core.training import train
 from zetadp.nn.models import NetworkSettings

@@ -16,13 +16,13 @@ from federation.test_faults import wait_until
 
 from zetadp.cli import main
 from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.pretrained import with_public
 from zetadp.core.promise import noise_of_plan, promise_of
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
-from zetadp.core.start import shipped_backbone, with_public
 from zetadp.federation.flower.receipts import write_receipts
 from zetadp.mri.convert import write_site_folder
 from zetadp.mri.decathlon import read_task
-from zetadp.nn.backbone import load_backbone
+from zetadp.nn.backbone import load_backbone, shipped_backbone
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.accounting import compose, epsilon
 from zetadp.privacy.threat import MASKED_SUMS, Sums

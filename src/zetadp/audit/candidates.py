@@ -36,8 +36,8 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import Sheet
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.pretrained import starting_weights
 from zetadp.core.records import LabelledItems
-from zetadp.core.start import record_features, starting_weights
 from zetadp.core.training import train
 from zetadp.nn.backbone import Backbone
 from zetadp.phantom.public import PublicSettings, simulate_public_patient
@@ -89,7 +89,7 @@ def gradients(plan: Plan, backbone: Backbone | None, size: int) -> Tensor:
     flat = torch.from_numpy(_patients(count, slices, size)).double().flatten(0, 2)
     inputs = whitened_kspace(flat).to(torch.complex64).reshape(count, each, 1, size, size)
     if backbone is not None and plan.network.domain == "features":
-        inputs = torch.from_numpy(record_features(backbone, inputs[:, :, 0].numpy()))
+        inputs = torch.from_numpy(backbone.record_features(inputs[:, :, 0].numpy()))
     labels = torch.arange(len(CHANNELS)).repeat_interleave(slices).repeat(count)
     nodes = [[range(each * number, each * (number + 1))] for number in range(count)]
     found: list[Tensor] = []

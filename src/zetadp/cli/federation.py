@@ -125,9 +125,9 @@ def _planned(content: dict[str, Any], given: argparse.Namespace) -> Plan:
     from zetadp.base.epsilon import epsilon_label
     from zetadp.config.load import load_config
     from zetadp.core.plan import RunName
+    from zetadp.core.pretrained import with_public
     from zetadp.core.promise import noise_of_plan
-    from zetadp.core.start import shipped_backbone, with_public
-    from zetadp.nn.backbone import load_backbone
+    from zetadp.nn.backbone import load_backbone, shipped_backbone
 
     config = load_config(content)
     run = RunName(given.network, given.arm, epsilon_label(given.epsilon), given.seed)

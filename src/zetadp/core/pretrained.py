@@ -1,4 +1,4 @@
-"""Finished models: the network, its task, and everything else that is needed to use it."""
+"""Public networks that runs start from, and finished models with everything that is needed to use them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.tensors import load_tensors, save_tensors
+from zetadp.base.tensors import load_tensors, save_tensors, tensors_digest
 from zetadp.base.validation import UserError
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import Plan
 from zetadp.core.task import Classification, PipelineTask, pipeline_task_of
-from zetadp.nn.backbone import Backbone, from_tensors
+from zetadp.nn.backbone import Backbone, from_tensors, load_backbone, shipped_backbone
 from zetadp.nn.heads import head_scores
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.settings import FEATURES, STUDY
@@ -80,6 +80,68 @@ class FinishedModel:
         if self.public_head is None or not isinstance(self.task, Classification):
             return own
         return self.task.beside(own, head_scores(inputs.flatten(1), self.public_head))
+
+    def public_start(self, backbone: Backbone) -> nn.Module:
+        """Return the network with the public weights from before its training, in evaluation mode."""
+        network = build(self.settings, self.task.outputs, self.inputs, stream(0, Purpose.WEIGHTS))
+        start = backbone.start(self.settings)
+        network.load_state_dict(start)
+        return network.to(next(iter(start.values())).device).eval()
+
+
+def starting_weights(network: NetworkSettings, backbone: Backbone | None) -> dict[str, Tensor] | None:
+    """Return a network's public starting weights, or None if it starts at random.
+
+    Raises
+    ------
+    UserError
+        If it starts from a backbone and none is given, or the backbone has no weights for it.
+    """
+    if network.start != "public":
+        return None
+    if backbone is None:
+        msg = f"Expected start random for a network of family {network.family}: its task has no public backbone."
+        raise UserError(msg)
+    return backbone.start(network)
+
+
+def with_public(plan: Plan, backbone: Backbone | None) -> Plan:
+    """Return a plan with the hashes of its inputs from a backbone."""
+    if backbone is None:
+        return plan
+    start = starting_weights(plan.network, backbone)
+    digests = {} if start is None else {"start": tensors_digest(start)}
+    return plan.with_public(backbone=tensors_digest(backbone.tensors()), **digests)
+
+
+def backbone_of(plan: Plan, file: Path | None, device: torch.device | str = "cpu") -> Backbone | None:
+    """Return the backbone that a plan names, or None if it names none.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    file
+        The backbone's file; None takes the packaged one for the network's domain.
+    device
+        Device of the backbone.
+
+    Raises
+    ------
+    UserError
+        If the file is no backbone, or another one than the plan's.
+    """
+    wanted = plan.public.get("backbone")
+    if wanted is None:
+        return None
+    file = file or shipped_backbone(plan.network)
+    found = load_backbone(file, device)
+    digest = tensors_digest(found.tensors())
+    if digest != wanted:
+        raise UserError(
+            f"Expected the public backbone of the plan ({wanted[:12]}), found another in {file} ({digest[:12]})."
+        )
+    return found
 
 
 def load_model(path: Path, device: torch.device | str = "cpu") -> FinishedModel:

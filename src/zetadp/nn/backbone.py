@@ -18,7 +18,8 @@ from torch import Tensor
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.base.validation import UserError
-from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build
+from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build, taper_factors
+from zetadp.nn.settings import SHIPPED
 
 AT_ONCE = 512
 """Number of images in one pass."""
@@ -105,8 +106,25 @@ class Backbone:
         found = less_their_mean(found) if self.centred else found
         return found.reshape(*kspace.shape[:-2], 1, self.components).cpu().numpy()
 
+    def record_features(self, values: np.ndarray) -> np.ndarray:
+        """Return `features` of records of whitened k-space, shape (record, ..., row, column).
+
+        Records are processed one at a time. A record's images then stay in a processor's cache, and no bit of its
+        features depends on other records.
+
+        Returns
+        -------
+        complex64 array of shape (record, ..., 1, component).
+        """
+        found = np.empty((*values.shape[:-2], 1, self.components), dtype=np.complex64)
+        for place, record in enumerate(values):
+            found[place] = self.features(record)
+        return found
+
     def start(self, settings: NetworkSettings) -> dict[str, Tensor]:
         """Return the public starting weights of a network: those of a head, or all of a network of the same shape.
+
+        A head with a taper has weights that give the scores of the public head all the same.
 
         Raises
         ------
@@ -119,6 +137,9 @@ class Backbone:
                 known = ", ".join(map(str, sorted(self.heads)))
                 raise UserError(f"Expected a public head for one of {known} components, found {wanted}.")
             weight, bias = self.heads[wanted]
+            if settings.taper:
+                factors = taper_factors(wanted, settings.taper).to(weight.device)
+                weight, bias = weight / factors, bias / factors[0]
             return {"affine.weight": weight, "affine.bias": bias}
         shape = ("widths", "convolutions", "head", "groups", "activation", "transform")
         other = [name for name in shape if getattr(settings, name) != getattr(self.settings, name)]
@@ -153,6 +174,11 @@ def less_their_mean(features: Tensor) -> Tensor:
     """Return complex features of one record's images, shape (image, ...), less their mean over the images."""
     parts = torch.view_as_real(features)
     return torch.view_as_complex(parts - parts.mean(dim=0))
+
+
+def shipped_backbone(network: NetworkSettings) -> Path:
+    """Return the file of the packaged backbone with the features that a network takes."""
+    return Path(__file__).parents[1] / SHIPPED.get(network.domain, SHIPPED["features"])
 
 
 def load_backbone(path: Path, device: torch.device | str = "cpu") -> Backbone:

@@ -10,8 +10,7 @@ import torch
 from training_builder import CLASSES, SIZE, backbone, network, patients
 
 from zetadp.base.validation import UserError
-from zetadp.core.pretrained import FinishedModel
-from zetadp.core.start import public_start, starting_weights
+from zetadp.core.pretrained import FinishedModel, starting_weights
 from zetadp.core.task import task_of
 from zetadp.nn.heads import head_scores
 from zetadp.nn.models import NetworkSettings, build
@@ -24,7 +23,7 @@ def test_a_head_starts_as_the_public_head(components, taper):
     public = backbone()
     settings = NetworkSettings("head", "features", components=components, start="public", taper=taper)
     trained = build(settings, CLASSES, 4, np.random.default_rng(1))
-    start = public_start(FinishedModel(trained, settings, task_of(TASK), "brain_sequences", 4, public), public)
+    start = FinishedModel(trained, settings, task_of(TASK), "brain_sequences", 4, public).public_start(public)
     features = torch.randn(5, 1, 1, 4, dtype=torch.complex64)
     expected = head_scores(features[:, 0, 0], public.heads[components or 4])
     torch.testing.assert_close(start(features), expected)
@@ -39,7 +38,7 @@ def test_a_whole_network_starts_as_the_backbone(trained):
     for parameter in finished.parameters():
         parameter.data += 0.1  # updates of a trained network are not those it began with
     images, _ = patients(1, 6)
-    start = public_start(FinishedModel(finished, settings, task_of(TASK), "brain_sequences", SIZE), public)
+    start = FinishedModel(finished, settings, task_of(TASK), "brain_sequences", SIZE).public_start(public)
     torch.testing.assert_close(start(images[0]), public.network(images[0]))
 
 

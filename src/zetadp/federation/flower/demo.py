@@ -10,9 +10,9 @@ import pandas as pd
 from zetadp.base.storage import write_json
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.pretrained import with_public
 from zetadp.core.promise import noise_of_plan
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
-from zetadp.core.start import shipped_backbone, with_public
 from zetadp.federation.flower.approval import approve, invitation
 from zetadp.federation.flower.certificates import Credentials, make_credentials
 from zetadp.federation.flower.launcher import LocalFederation
@@ -21,7 +21,7 @@ from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.federation.settings import Patience
 from zetadp.mri.convert import write_site_folder
 from zetadp.mri.decathlon import read_task
-from zetadp.nn.backbone import load_backbone
+from zetadp.nn.backbone import load_backbone, shipped_backbone
 from zetadp.nn.settings import NetworkSettings
 from zetadp.phantom.cohort import PhantomSettings, write_dataset_json, write_patients
 from zetadp.privacy.statement import account_run

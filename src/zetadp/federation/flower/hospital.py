@@ -26,9 +26,9 @@ from zetadp.core.assembly import Assembly
 from zetadp.core.independence import check_run
 from zetadp.core.outbox import Outbox, SupersededError, digest_of
 from zetadp.core.plan import Plan
+from zetadp.core.pretrained import backbone_of, starting_weights
 from zetadp.core.records import LabelledItems, Node, check_units, checked_units, single_items
 from zetadp.core.round import do_round
-from zetadp.core.start import backbone_of, starting_weights
 from zetadp.core.task import Classification, is_packaged, site_task_of, task_of
 from zetadp.federation.flower.approval import check_approval, check_terms
 from zetadp.federation.flower.certificates import read_node_key

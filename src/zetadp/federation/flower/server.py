@@ -17,10 +17,9 @@ import torch
 from zetadp.base.storage import written_whole
 from zetadp.base.validation import shown
 from zetadp.core.checkpoint import RunFiles
-from zetadp.core.pretrained import save_model
+from zetadp.core.pretrained import backbone_of, save_model, starting_weights
 from zetadp.core.records import LabelledItems
 from zetadp.core.settings import Performance
-from zetadp.core.start import backbone_of, starting_weights
 from zetadp.core.task import site_task_of
 from zetadp.core.training import Trained
 from zetadp.federation.flower.certificates import Credentials

@@ -22,7 +22,6 @@ from zetadp.base.validation import UserError, positive
 from zetadp.core.metrics import volume_accuracy
 from zetadp.core.plan import Plan
 from zetadp.core.records import LabelledItems
-from zetadp.core.start import record_features
 from zetadp.core.task import Classification, Words
 from zetadp.mri.decathlon import SEQUENCES, read_task
 from zetadp.mri.kspace import to_kspace, whiten
@@ -276,7 +275,7 @@ def prepare(slices: np.ndarray, domain: str, backbone: Backbone | None) -> np.nd
     if domain == "image":
         return slices
     whitened = whiten(to_kspace(slices))
-    return whitened if domain == "kspace" else record_features(_given(backbone), whitened)
+    return whitened if domain == "kspace" else _given(backbone).record_features(whitened)
 
 
 def prepared_inputs(slices: np.ndarray, domain: str, backbone: Backbone | None) -> Tensor:

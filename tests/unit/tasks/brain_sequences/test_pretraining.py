@@ -9,11 +9,11 @@ from public_discs import NETWORK, SEQUENCES, SETTINGS, public
 
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.pretrained import backbone_of, with_public
 from zetadp.core.settings import TrainingSettings
-from zetadp.core.start import backbone_of, record_features, shipped_backbone, with_public
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn.activations import ConjMish
-from zetadp.nn.backbone import load_backbone
+from zetadp.nn.backbone import load_backbone, shipped_backbone
 from zetadp.nn.models import NetworkSettings
 from zetadp.tasks.brain_sequences.pretraining import (
     EVERY,
@@ -224,14 +224,14 @@ def test_features_of_a_study_are_less_the_mean_of_its_own_record_alone(layers, b
     for images in kinds.values():
         assert public_accuracy(study, images[:HELD_OUT])["16"] > 0.85
     kspace = whiten(to_kspace(public(3)))
-    found = record_features(study, kspace)
+    found = study.record_features(kspace)
     np.testing.assert_allclose(found.mean(axis=(1, 2)), 0, atol=1e-3)
-    assert np.array_equal(record_features(study, kspace[[1]])[0], found[1])
-    raw = record_features(replace(study, centred=False), kspace)
+    assert np.array_equal(study.record_features(kspace[[1]])[0], found[1])
+    raw = replace(study, centred=False).record_features(kspace)
     assert abs(raw.mean(axis=(1, 2))).max() > 0.1
     np.testing.assert_allclose(found, raw - raw.mean(axis=(1, 2), keepdims=True), atol=1e-3)
     study.save(tmp_path / "study.safetensors")
-    assert np.array_equal(record_features(load_backbone(tmp_path / "study.safetensors"), kspace), found)
+    assert np.array_equal(load_backbone(tmp_path / "study.safetensors").record_features(kspace), found)
 
 
 @pytest.mark.parametrize("domain", ["features", "layers", "study"])
