@@ -17,7 +17,7 @@ def main(*, ledgers: list[Path], table: Path, runs: list[list[str]], delta: floa
     rows = []
     for ledger, name in zip(ledgers, runs, strict=True):
         happened = run_of(str(ledger), read_ledger(ledger)[-1])
-        totals = seen_by(happened, dict.fromkeys(happened.nodes, 1.0), "server") or {}
+        totals = seen_by(happened, "server") or {}
         private = happened.private
         worst = max((accounting.epsilon_group(total, delta, clips) for total in distinct(totals.values())), default=0)
         rows.append([*name, clips, worst if private else math.inf])

@@ -5,8 +5,7 @@ from pathlib import Path
 from zetadp.base.storage import write_json, write_text
 from zetadp.base.workflow import run
 from zetadp.privacy.book import Book, claim
-from zetadp.privacy.statement import total_statement
-from zetadp.privacy.wording import plain_text
+from zetadp.privacy.statement import plain_text, total_statement
 
 
 def main(

@@ -12,9 +12,8 @@ from zetadp.core.evaluation import watched
 from zetadp.core.pretrained import load_model
 from zetadp.core.task import PipelineTask
 from zetadp.federation.partition import read_partition
-from zetadp.privacy.statement import account_run
+from zetadp.privacy.statement import account_run, plain_text
 from zetadp.privacy.verification import seal
-from zetadp.privacy.wording import plain_text
 from zetadp.report.modelcard import model_card
 from zetadp.report.provenance import environment
 

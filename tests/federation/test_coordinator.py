@@ -297,11 +297,7 @@ def test_a_node_that_never_came_is_counted_as_if_it_had(tmp_path):
     found = histories(account(tmp_path).releases())
     assert found.keys() == {"node-01", "node-02", "node-03"}
     assert sum(found["node-01"].unshielded.values()) == plan.training.rounds
-    statement = run_statement(
-        Run("run", found, plan.training.rounds),
-        weights=dict.fromkeys(found, 1.0),
-        target_epsilon=8,
-    )
+    statement = run_statement(Run("run", found, plan.training.rounds), target_epsilon=8)
     # With a node missing from every round nobody is credited with the noise of others.
     assert statement["audiences"]["reader"]["epsilon"] == pytest.approx(statement["nodes"]["node-01"]["epsilon"])
 
@@ -446,8 +442,7 @@ def test_what_holds_when_a_hospital_leaves_in_the_middle(tmp_path):
     own = read_ledger(tmp_path / leaver / "ledgers" / f"{plan.label}.jsonl")[-1]
     assert len(own.releases()) == 2
     (run,) = recorded_runs(tmp_path / "server/ledger.jsonl")
-    weights = {node.name: 1.0 for node in plan.nodes}
-    server, reader = (seen_by(run, weights, audience) for audience in ("server", "reader"))
+    server, reader = (seen_by(run, audience) for audience in ("server", "reader"))
     for node in plan.nodes:
         planned = Counter(plan.mechanisms(node.name))
         assert compose(server[node.name]) == planned  # also for the one who left: to the declared end

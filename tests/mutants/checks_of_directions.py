@@ -139,7 +139,7 @@ def check_the_statement_of_directions_is_that_of_all_rounds(folder: Path) -> Non
     )
     assert len(sent) == rounds
     (run,) = recorded_runs(folder / "ledger.jsonl")
-    stated = run_statement(run, weights={"node-0": 1.0}, target_epsilon=8.0)
+    stated = run_statement(run, target_epsilon=8.0)
     one = privacy_loss_distribution.from_gaussian_mechanism(
         sigma, sampling_prob=plan.expected / plan.population, value_discretization_interval=1e-3
     )

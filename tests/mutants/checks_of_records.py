@@ -93,7 +93,7 @@ def _counted(folder: Path) -> dict[str, int]:
 
 
 def _stated(run: Run) -> float:
-    statement = run_statement(run, weights=dict.fromkeys(run.nodes, 1.0), target_epsilon=8.0)
+    statement = run_statement(run, target_epsilon=8.0)
     return float(statement["epsilon"])
 
 

@@ -27,8 +27,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.statement import account_run
-from zetadp.privacy.wording import plain_text
+from zetadp.privacy.statement import account_run, plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -229,7 +229,7 @@ def claims_of(run: Run, node: str, delta: float) -> dict[str, Claim]:
     """Return a run's claims for a patient of a node, against readers of its models and against the server."""
     claims = {}
     for audience in ("reader", "server"):
-        seen = seen_by(run, dict.fromkeys(run.nodes, 1.0), audience)
+        seen = seen_by(run, audience)
         assert seen is not None, "only `another node` may be missing"
         claims[audience] = Claim(seen[node], delta)
     return claims

@@ -202,8 +202,7 @@ def ledger(given: argparse.Namespace) -> None:
     from zetadp.cli.runs import ledger_of
     from zetadp.privacy.book import read_ledgers
     from zetadp.privacy.exposure import runs_of
-    from zetadp.privacy.statement import total_statement
-    from zetadp.privacy.wording import plain_text
+    from zetadp.privacy.statement import plain_text, total_statement
 
     # A file that two patterns match counts once.
     files = list({path.resolve(): path for path in map(ledger_of, given.files)}.values())

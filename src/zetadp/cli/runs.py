@@ -75,7 +75,7 @@ def release(given: argparse.Namespace) -> None:
 
     import numpy as np
 
-    from zetadp.privacy.wording import plain_text
+    from zetadp.privacy.statement import plain_text
     from zetadp.rows.release import ReleaseSettings, release_features
 
     try:
@@ -113,7 +113,7 @@ def statement(given: argparse.Namespace) -> None:
 
     Print the privacy statement that a file of released rows (.h5) contains.
     """
-    from zetadp.privacy.wording import plain_text
+    from zetadp.privacy.statement import plain_text
     from zetadp.rows.file import read_statement
 
     print(plain_text(read_statement(given.file)), end="")

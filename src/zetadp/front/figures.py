@@ -17,9 +17,8 @@ from zetadp.privacy import accounting, calibration
 from zetadp.privacy.book import Book, read_ledgers
 from zetadp.privacy.exposure import Run, declared_run, runs_of, total
 from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.statement import total_statement
+from zetadp.privacy.statement import plain_text, total_statement
 from zetadp.privacy.verification import live_ledger
-from zetadp.privacy.wording import plain_text
 
 if TYPE_CHECKING:
     from torch import nn

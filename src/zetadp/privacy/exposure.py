@@ -21,7 +21,7 @@ from zetadp.privacy.events import COHORT_UNITS, Event, NodeHistory, Unit, histor
 from zetadp.privacy.kinds import Kind, NoisySum
 from zetadp.privacy.ledger import Attempt, read_ledger
 from zetadp.privacy.masked import MaskedSum, part_of_sum
-from zetadp.privacy.threat import CENTRAL_HOLDER, MASKED_SUMS, Audience, NodeRelease, Sums, Threat, effective_noise
+from zetadp.privacy.threat import CENTRAL_HOLDER, MASKED_SUMS, Audience, Sums, Threat
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,8 +269,13 @@ def declared(history: NodeHistory, declared_rounds: int) -> Counter[Kind]:
     return total
 
 
-def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[str, Counter[Kind]] | None:
-    """Return for each node what an audience has seen of it up to the declared round; None without such an audience.
+def seen_by(run: Run, audience: Audience) -> dict[str, Counter[Kind]] | None:
+    r"""Return for each node what an audience has seen of it up to the declared round; None without such an audience.
+
+    An audience that receives each node's own message faces only that node's noise. A reader of the models sees only the
+    average :math:`\sum_k S_k / R_k`, with the noise of all nodes. Another node also sees the average, and can subtract
+    its own message; the worst such node counts. A patient adds at most :math:`B_i / R_i` to the average, under noise of
+    variance :math:`\sum_j (\sigma_j B_j / R_j)^2`.
 
     The other nodes are credited with the least noise that they ever add. Rounds in which some node released twice or
     not at all count with the node's own noise (`NodeHistory.unshielded`). Of masked sums, the server sees the noise of
@@ -278,9 +283,8 @@ def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[
     average is known for Gaussian noise only. Each audience therefore counts as seeing the single releases of another
     law.
     """
-    names = list(run.nodes)
     if run.directions:
-        if audience == "node" and len(names) == 1:
+        if audience == "node" and len(run.nodes) == 1:
             return None
         return {name: declared(history, run.declared_rounds) for name, history in run.nodes.items()}
     if run.sums is not None and run.private:
@@ -289,23 +293,26 @@ def seen_by(run: Run, weights: Mapping[str, float], audience: Audience) -> dict[
             name: _summed(declared(history, run.declared_rounds), run.sums.colluding, known)
             for name, history in run.nodes.items()
         }
-    least = {name: _costliest(history).noise_multiplier for name, history in run.nodes.items()}
-
-    def release(name: str, sigma: float) -> NodeRelease:
-        return NodeRelease(weights[name], run.nodes[name].expected, sigma, run.nodes[name].clip)
-
+    if audience == "node" and len(run.nodes) == 1:
+        return None
+    least = {name: _variance(history, _costliest(history)) for name, history in run.nodes.items()}
     seen: dict[str, Counter[Kind]] = {}
-    for index, name in enumerate(names):
-        history = run.nodes[name]
+    for name, history in run.nodes.items():
+        others = sorted(variance for other, variance in least.items() if other != name)
+        credited = others[:-1] if audience == "node" else others
         seen[name] = Counter(dict(history.unshielded))
         for kind, count in declared(history, run.declared_rounds).items():
-            own = kind.noise_multiplier
-            releases = [release(other, own if other == name else least[other]) for other in names]
-            noise = effective_noise(releases, index, audience)
-            if noise is None:
-                return None
+            noise = kind.noise_multiplier
+            if audience in ("node", "reader"):
+                noise = math.sqrt(math.fsum([_variance(history, kind), *credited])) / (history.clip / history.expected)
             seen[name][NoisySum(kind.sampling_probability, noise)] += count - history.unshielded.get(kind, 0)
     return seen
+
+
+def _variance(history: NodeHistory, kind: Kind) -> float:
+    """Return the variance of a node's noise in the average of all nodes' messages, per part."""
+    noise = kind.noise_multiplier
+    return (noise * history.clip / history.expected) ** 2 if noise else 0.0
 
 
 def single_messages(exposure: Exposure) -> Counter[Kind]:

@@ -1,23 +1,25 @@
 """Privacy statements: what can be claimed for a run, or for all runs on a cohort, and what cannot.
 
-A statement is a JSON object that gives unit, neighbours, sampling, audience and delta with every epsilon. `wording`
-turns it into text. An infinite epsilon is the string ``"inf"``, as everywhere in the project.
+A statement is a JSON object that gives unit, neighbours, sampling, audience and delta with every epsilon. One template
+has its sentences and the text for readers. An infinite epsilon is the string ``"inf"``, as everywhere in the project.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
-from zetadp.base.epsilon import epsilon_value
+from zetadp.base.epsilon import epsilon_value, rounded_up
+from zetadp.base.templates import template
 from zetadp.base.validation import UserError
-from zetadp.privacy import accounting, wording
+from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure
-from zetadp.privacy.events import NodeHistory, Unit
+from zetadp.privacy.events import PERSONS, NodeHistory, Unit
 from zetadp.privacy.exposure import (
     Run,
     accountant,
@@ -32,22 +34,17 @@ from zetadp.privacy.exposure import (
     total,
 )
 from zetadp.privacy.ledger import Attempt, read_ledger
-from zetadp.privacy.threat import MASKED_SUMS, NOTHING_HIDDEN, Audience, adversary, assumptions
-
-NoiseSource: TypeAlias = Literal["seeded", "os"]
+from zetadp.privacy.threat import CENTRAL_HOLDER, NOTHING_HIDDEN, Audience
 
 FALSE_ALARMS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 SMALL_DELTAS = (1e-5, 1e-6)
 RECORDS_OF_ONE_PERSON = (2, 6)
+_FALSE_ALARMS_IN_TEXT = (0.01, 0.05, 0.1)
+_HEADER_BYTES = 8
 
 
 def run_statement(
-    run: Run,
-    *,
-    weights: Mapping[str, float],
-    target_epsilon: float,
-    earlier: Sequence[Run] = (),
-    backbone: str | None = None,
+    run: Run, *, target_epsilon: float, earlier: Sequence[Run] = (), backbone: str | None = None
 ) -> dict[str, Any]:
     """Return the privacy statement of one run.
 
@@ -56,8 +53,6 @@ def run_statement(
     run
         The releases, and what the ledger declares: delta, unit, source of the noise, number of rounds. The figures are
         for the larger number of rounds.
-    weights
-        Public weight of each node in the server's average.
     target_epsilon
         Target epsilon of the calibration.
     earlier
@@ -65,71 +60,57 @@ def run_statement(
     backbone
         Hash of the public network from which weights or features came.
     """
-    if set(weights) != set(run.nodes):
-        raise ValueError(f"Expected a weight for each of the nodes {sorted(run.nodes)}, found {sorted(weights)}.")
     delta = run.delta
     unit: Unit = "image" if run.images else run.unit
-    totals = seen_by(run, weights, "server") or {}
-    epsilons = {node: accounting.epsilon(exposure, delta) for node, exposure in totals.items()}
-    worst = max(epsilons, key=lambda node: epsilons[node])
+    totals = seen_by(run, "server") or {}
     kinds = distinct(totals.values())
-    summed = run.threat == MASKED_SUMS and run.private
+    summed = run.sums is not None and run.private
     unhidden = any(each.private and each.noise == "seeded" for each in earlier)
-    guarantee = _guarantee(private=run.private, noise_source=run.noise, simulated=unhidden)
-    audiences = {audience: _audience(run, weights, audience, delta) for audience in _audiences(run)}
+    audiences = {audience: _audience(run, audience) for audience in _audiences(run)}
     alone = audiences["messages"] if summed else None
-    together = _with_earlier(run, earlier)
     # In a sum, contributions of one person at two nodes are under the same noise, so their costs do not compose. The
     # costs of single messages compose and are an upper bound.
-    open_totals = (seen_by(run, weights, "messages") or {}) if summed else totals
-    whole = _of_all_images(run, run.unit, totals.values(), delta) if run.images else None
-    return {
+    open_totals = (seen_by(run, "messages") or {}) if summed else totals
+    figures = _figures(totals, delta, beforehand=True, at=lambda small: _worst(kinds, small))
+    found = {
         "kind": "run",
         "name": run.name,
-        "statement": wording.claim_sentence(guarantee, unit, epsilons[worst], delta, run, alone)
-        + wording.whole_sentence(whole)
-        + wording.earlier_sentence(together),
-        "guarantee": guarantee,
-        "earlier_attempts": together,
-        "of_all_images": whole,
-        "public": None if backbone is None else wording.public_sentences(unit, backbone),
-        **wording.setting(unit, run.noise, noisy=run.private, directions=run.directions),
+        "guarantee": "simulated" if run.private and unhidden else _guarantee([run]),
+        "earlier_attempts": _with_earlier(run, earlier),
+        "of_all_images": _of_all_images(run, kinds) if run.images else None,
+        "public": None if backbone is None else _words("public", unit, backbone),
+        **_setting(unit, [run]),
         "threat": {
             "model": run.threat,
             "sums": None if run.sums is None else {**asdict(run.sums), "shares": run.shares},
-            "against": adversary(run.threat, run.sums) if run.private else "against nobody",
-            "assumes": assumptions(run.threat, run.sums, run.shares) if run.private else NOTHING_HIDDEN,
+            "against": _words("against", run.threat, run.sums) if run.private else "against nobody",
+            "assumes": _words("assumes", run.threat, run.sums, run.shares) if run.private else NOTHING_HIDDEN,
             "epsilon_single_messages": alone and alone["epsilon"],
         },
         "delta": delta,
         "target_epsilon": _number(target_epsilon),
-        "epsilon": _number(epsilons[worst]),
-        "accountant": accountant(kinds, beforehand=True),
+        **figures,
         "epsilon_rdp": _number(max(accounting.epsilon_rdp(total, delta) for total in kinds)),
-        "mu": _exact_mu(totals[worst]),
-        "worst_node": worst,
         "rounds": {
             "declared": run.declared_rounds,
             "happened": max(history.rounds for history in run.nodes.values()),
             "replayed": max(history.releases // history.count - history.rounds for history in run.nodes.values()),
         },
         "audiences": audiences,
-        "smaller_deltas": [
-            {"delta": small, "epsilon": _number(_worst(kinds, small))} for small in SMALL_DELTAS if small < delta
-        ],
         "records_of_one_person": _records_of_one_person(open_totals, delta) if unit == "record" else None,
         "trade_off": _trade_off(kinds, unit),
         "nodes": {node: _node(history, totals[node], delta, summed=summed) for node, history in run.nodes.items()},
-        "covers": wording.covers(unit),
-        "does_not_cover": wording.does_not_cover(unit, summed=summed),
+        "covers": _list("covers", unit),
+        "does_not_cover": does_not_cover(unit, summed=summed),
     }
+    return {"statement": _words("run_claim", found, run.rows), **found}
 
 
-def _of_all_images(run: Run, unit: Unit, totals: Iterable[Exposure], delta: float) -> dict[str, Any]:
+def _of_all_images(run: Run, kinds: Iterable[Exposure]) -> dict[str, Any]:
     """Return the cost of a run that draws single images, for a patient or record with all of its images."""
     images = run.images or 1
-    worst = max(accounting.epsilon_group(total, delta, images) for total in distinct(totals))
-    return {"unit": unit, "images": images, "epsilon": _number(worst)}
+    worst = max(accounting.epsilon_group(total, run.delta, images) for total in kinds)
+    return {"unit": run.unit, "images": images, "epsilon": _number(worst)}
 
 
 def _with_earlier(run: Run, earlier: Sequence[Run]) -> dict[str, Any] | None:
@@ -160,10 +141,8 @@ def account_run(ledger: Path, model: Path, *, name: str) -> dict[str, Any]:
     UserError
         If the ledger does not record the run that made the model, or lacks lines.
     """
-    from zetadp.base.tensors import load_tensors  # PyTorch takes seconds to import
-
     attempts = read_ledger(ledger)
-    if not attempts or load_tensors(model)[1].get("ledger_head") not in attempts[-1].heads:
+    if not attempts or head_in(model) not in attempts[-1].heads:
         raise UserError(
             f"Expected {ledger} to record the run that made {model}, found another or none, or lines are missing at "
             "its end. Train the model again."
@@ -171,10 +150,19 @@ def account_run(ledger: Path, model: Path, *, name: str) -> dict[str, Any]:
     return last_statement(attempts, name)
 
 
+def head_in(model: Path) -> str | None:
+    """Return the head of the ledger that a model's file names, without PyTorch, which takes seconds to import."""
+    with model.open("rb") as file:
+        size = int.from_bytes(file.read(_HEADER_BYTES), "little")
+        content = json.loads(json.loads(file.read(size))["__metadata__"]["content"])
+    head = content.get("ledger_head")
+    return None if head is None else str(head)
+
+
 def last_statement(attempts: Sequence[Attempt], name: str) -> dict[str, Any]:
     """Return the statement of the last attempt in a ledger, which includes the releases of earlier attempts.
 
-    Unit, delta, source of the noise and target epsilon are those of the ledger. All nodes have the same weight.
+    Unit, delta, source of the noise and target epsilon are those of the ledger.
 
     Parameters
     ----------
@@ -187,33 +175,24 @@ def last_statement(attempts: Sequence[Attempt], name: str) -> dict[str, Any]:
     last = attempts[-1].header
     return run_statement(
         replace(happened, name=name),
-        weights=dict.fromkeys(happened.nodes, 1.0),
         target_epsilon=epsilon_value(last["run"]["epsilon"]),
         earlier=earlier,
         backbone=last.get("backbone"),
     )
 
 
-def total_statement(
-    runs: Sequence[Run],
-    *,
-    unnoised: Sequence[str] = (),
-    shared: Mapping[str, int] | None = None,
-) -> dict[str, Any]:
+def total_statement(runs: Sequence[Run], *, shared: Mapping[str, int] | None = None) -> dict[str, Any]:
     """Return the privacy statement of a cohort after all runs on it.
 
     One run's epsilon is for a hospital that trains once. Here every run counts: first the private runs alone, then all
     runs. Runs with masked sums count as their servers see them, and beside it with their single messages. The second
-    total is "none" as soon as one run had no noise, or anything computed from training patients was released
-    without noise.
+    total is "none" as soon as one run had no noise.
 
     Parameters
     ----------
     runs
         All runs on the cohort. Unit and source of the noise are what their ledgers say: with one seeded run, all of it
         is a simulation. Delta is the smallest one that a ledger declares.
-    unnoised
-        Names of other results that were computed from training patients and released without noise.
     shared
         Other cohorts that contain some of the same training records, and the number of these. ``runs`` includes their
         runs.
@@ -227,20 +206,19 @@ def total_statement(
     if len(units) != 1:
         raise UserError(f"Expected runs with one unit, found {', '.join(sorted(units)) or 'no runs'}.")
     unit: Unit = runs[0].unit
-    delta, noise = min(run.delta for run in runs), noise_of(runs)
+    delta = min(run.delta for run in runs)
     private = [run for run in runs if run.private]
-    broken = [run.name for run in runs if not run.private] + list(unnoised)
+    broken = [run.name for run in runs if not run.private]
     rows = _private_rows(private, delta, unit)
-    summed = [run.name for run in private if run.threat == MASKED_SUMS]
+    summed = [run.name for run in private if run.sums]
+    unmasked = {"runs": summed, "epsilon": _number(total(private, delta, unmasked=True))} if summed else None
     by_image = [run.name for run in private if run.images]
-    unmasked = _unmasked(private, delta, summed) if summed else None
-    guarantee = _guarantee(private=bool(private), noise_source=noise)
-    claim = wording.claim_sentence(guarantee, unit, float(rows["epsilon"]), delta)
-    return {
+    guarantee = _guarantee(runs)
+    stated = "none" if broken else guarantee
+    found = {
         "kind": "total",
-        "statement": wording.total_sentences(claim, private, broken, unit, shared or {}, unmasked),
-        "guarantee": "none" if broken else guarantee,
-        **wording.setting(unit, noise, noisy=bool(private), directions=any(r.directions for r in private)),
+        "guarantee": stated,
+        **_setting(unit, runs),
         "delta": delta,
         "private_rows": rows,
         "single_messages": unmasked,
@@ -248,17 +226,67 @@ def total_statement(
         "all_rows": {
             "runs": len(runs),
             "epsilon": "inf" if broken else rows["epsilon"],
-            "guarantee": "none" if broken else guarantee,
+            "guarantee": stated,
             "without_noise": broken,
         },
         "shared_with": dict(shared or {}),
-        "does_not_cover": wording.does_not_cover(unit)[1:],
+        "does_not_cover": does_not_cover(unit)[1:],
+    }
+    central = any(run.threat == CENTRAL_HOLDER for run in private)
+    return {"statement": _words("total_claim", found, guarantee, central), **found}
+
+
+def plain_text(statement: Mapping[str, Any]) -> str:
+    """Return a statement as text for readers who are not experts in differential privacy."""
+    return str(_SENTENCES.text(statement))
+
+
+def does_not_cover(unit: Unit, *, summed: bool = False) -> list[str]:
+    """Return what the guarantee of a run does not cover. With ``summed``, the server sees only sums."""
+    return _list("does_not_cover", unit, unit if unit in PERSONS else PERSONS[0], summed)
+
+
+def _setting(unit: Unit, runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the entries of a statement on unit, neighbours, sampling and noise."""
+    source, private = noise_of(runs), [run for run in runs if run.private]
+    return {
+        "unit": unit,
+        "neighbours": _words("neighbours", unit),
+        "sampling": _words("sampling", unit),
+        "noise_source": source,
+        "noise": _words("noise", source, bool(private), any(run.directions for run in private)),
     }
 
 
-def _unmasked(private: Sequence[Run], delta: float, summed: Sequence[str]) -> dict[str, Any]:
-    """Return the total in which the messages of masked sums count as visible, and the runs that have such sums."""
-    return {"runs": list(summed), "epsilon": _number(total(private, delta, unmasked=True))}
+def _words(sentences: str, *given: object) -> str:
+    """Return sentences of the template on one line."""
+    return " ".join(str(getattr(_SENTENCES, sentences)(*given)).split())
+
+
+def _list(entries: str, *given: object) -> list[str]:
+    """Return a list of the template."""
+    return [line for line in str(getattr(_SENTENCES, entries)(*given)).splitlines() if line]
+
+
+def _shown(value: float | str) -> str:
+    """Return an epsilon for display, or "no guarantee"."""
+    return "no guarantee" if float(value) == math.inf else rounded_up(value, digits=3)
+
+
+def _percent_down(rate: float) -> str:
+    return f"{math.floor(rate * 1000) / 10:.1f} %"
+
+
+def _points(curve: Mapping[str, Sequence[float]]) -> list[tuple[float, float]]:
+    """Return the points of a trade-off curve that stand in the text."""
+    misses = dict(zip(curve["false_alarms"], curve["misses"], strict=True))
+    return [(rate, misses[rate]) for rate in _FALSE_ALARMS_IN_TEXT]
+
+
+_SENTENCES: Any = template(
+    Path(__file__).parent / "templates/statement.j2",
+    {"shown": _shown, "number": "{:g}".format, "percent_down": _percent_down, "points": _points},
+).module
 
 
 def _worst(totals: Iterable[Exposure], delta: float) -> float:
@@ -266,40 +294,55 @@ def _worst(totals: Iterable[Exposure], delta: float) -> float:
 
 
 def _audiences(run: Run) -> tuple[Audience, ...]:
-    if run.threat == MASKED_SUMS:
-        return ("server", "messages", "node", "reader")
-    return ("server", "node", "reader")
+    return ("server", "messages", "node", "reader") if run.sums else ("server", "node", "reader")
 
 
-def _audience(run: Run, weights: Mapping[str, float], audience: Audience, delta: float) -> dict[str, Any] | None:
-    seen = seen_by(run, weights, audience)
+def _audience(run: Run, audience: Audience) -> dict[str, Any] | None:
+    seen = seen_by(run, audience)
     if seen is None:
         return None
-    epsilon = _worst(distinct(seen.values()), delta)
-    return {"epsilon": _number(epsilon), "assumption": wording.assumption(run, audience)}
+    epsilon = _worst(distinct(seen.values()), run.delta)
+    return {
+        "epsilon": _number(epsilon),
+        "assumption": _words("audience", audience, run.sums, run.shares, run.directions),
+    }
+
+
+def _figures(
+    totals: Mapping[str, Exposure], delta: float, *, beforehand: bool, at: Callable[[float], float]
+) -> dict[str, Any]:
+    """Return the figures of the node whose patients are most exposed, and epsilon at smaller deltas.
+
+    Parameters
+    ----------
+    totals
+        What the server has seen of each node.
+    delta, beforehand
+        As in `zetadp.privacy.exposure.cost`.
+    at
+        Returns epsilon at another delta. The worst node there may be another one.
+    """
+    costs = {node: cost(exposure, delta, beforehand=beforehand) for node, exposure in totals.items()}
+    worst = max(costs, key=lambda node: costs[node])
+    mu = accounting.exact_mu(totals[worst])
+    return {
+        "epsilon": _number(costs[worst]),
+        "accountant": accountant(totals.values(), beforehand=beforehand),
+        "mu": None if mu is None else _number(mu),
+        "worst_node": worst,
+        "nodes": {node: _number(value) for node, value in costs.items()},
+        "smaller_deltas": [{"delta": small, "epsilon": _number(at(small))} for small in SMALL_DELTAS if small < delta],
+    }
 
 
 def _private_rows(private: Sequence[Run], delta: float, unit: Unit) -> dict[str, Any]:
     """Return the figures of all runs with noise together, against the server."""
+    rows: dict[str, Any] = {"runs": len(private), "records_of_one_person": None, "trade_off": None}
+    if not private:
+        nothing = dict.fromkeys(("accountant", "mu", "worst_node"))
+        return {**rows, **nothing, "epsilon": 0.0, "nodes": {}, "smaller_deltas": []}
     totals, beforehand = over_runs(private, delta), declared_together(private)
-    nodes = {node: cost(exposure, delta, beforehand=beforehand) for node, exposure in totals.items()}
-    worst = max(nodes, key=lambda node: nodes[node], default=None)
-    rows: dict[str, Any] = {
-        "runs": len(private),
-        "epsilon": 0.0 if worst is None else _number(nodes[worst]),
-        "accountant": None if worst is None else accountant(totals.values(), beforehand=beforehand),
-        "mu": None if worst is None else _exact_mu(totals[worst]),
-        "worst_node": worst,
-        "nodes": {node: _number(value) for node, value in nodes.items()},
-        "smaller_deltas": [],
-        "records_of_one_person": None,
-        "trade_off": None,
-    }
-    if worst is None:
-        return rows
-    # If a patient's node is not known, the worst exposure can differ between deltas.
-    smaller = {small: total(private, small) for small in SMALL_DELTAS if small < delta}
-    rows["smaller_deltas"] = [{"delta": small, "epsilon": _number(epsilon)} for small, epsilon in smaller.items()]
+    rows |= _figures(totals, delta, beforehand=beforehand, at=lambda small: total(private, small))
     if unit == "record":
         rows["records_of_one_person"] = _records_of_one_node(totals, delta, beforehand=beforehand)
     # No curve is computed for many images together, whose epsilon is too large for a useful curve, nor for a filter.
@@ -352,6 +395,7 @@ def _records_of_one_node(
 def _node(history: NodeHistory, total: Exposure, delta: float, *, summed: bool) -> dict[str, Any]:
     """Return the constants and releases of a node, and their cost as the server sees it."""
     in_sum = {"in_the_sum": _mechanisms(total)} if summed else {}
+    mu = accounting.exact_mu(total)
     return {
         "population": history.population,
         "expected": history.expected,
@@ -361,7 +405,7 @@ def _node(history: NodeHistory, total: Exposure, delta: float, *, summed: bool) 
         **in_sum,
         "epsilon": _number(accounting.epsilon(total, delta)),
         "epsilon_rdp": _number(accounting.epsilon_rdp(total, delta)),
-        "mu": _exact_mu(total),
+        "mu": None if mu is None else _number(mu),
     }
 
 
@@ -369,15 +413,11 @@ def _mechanisms(exposure: Exposure) -> list[dict[str, Any]]:
     return [{**kind.values(), "releases": count} for kind, count in accounting.ordered(exposure)]
 
 
-def _guarantee(*, private: bool, noise_source: NoiseSource, simulated: bool = False) -> str:
-    if not private:
+def _guarantee(runs: Sequence[Run]) -> str:
+    """Return ``none`` if no run had noise, ``simulated`` if the noise of any came from a seed, or else ``holds``."""
+    if not any(run.private for run in runs):
         return "none"
-    return "simulated" if simulated or noise_source == "seeded" else "holds"
-
-
-def _exact_mu(total: Exposure) -> float | str | None:
-    mu = accounting.exact_mu(total)
-    return None if mu is None else _number(mu)
+    return "simulated" if noise_of(runs) == "seeded" else "holds"
 
 
 def _number(value: float) -> float | str:

@@ -26,8 +26,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.book import Book
 from zetadp.privacy.exposure import runs_of
 from zetadp.privacy.ledger import Attempt, read_ledger
-from zetadp.privacy.statement import last_statement
-from zetadp.privacy.wording import plain_text
+from zetadp.privacy.statement import head_in, last_statement, plain_text
 
 SEAL = "seal.json"
 RUN = "run.json"
@@ -38,7 +37,6 @@ AGREE = 0.01
 """Two accountants may differ by this share, because each rounds up."""
 _ROUNDING = 1e-6
 """Figures computed on different processors differ by less than this."""
-_HEADER_BYTES = 8
 _LARGEST_EXPONENT = 700.0
 _OF_PLAN = ("run", "nodes", "delta", "cohort", "task", "partition", "unit")
 """Keys with equal values in the plan and in the ledger's header."""
@@ -149,10 +147,7 @@ def _as_sealed(folder: Path) -> Iterator[Check]:
 
 
 def _of_ledger(folder: Path, attempts: Sequence[Attempt]) -> None:
-    with (folder / "model.safetensors").open("rb") as file:
-        size = int.from_bytes(file.read(_HEADER_BYTES), "little")
-        content = json.loads(json.loads(file.read(size))["__metadata__"]["content"])
-    if content["ledger_head"] not in attempts[-1].heads:
+    if head_in(folder / "model.safetensors") not in attempts[-1].heads:
         raise UserError("the ledger is another one, or lines are missing at its end")
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, StrictUndefined
 
 from zetadp.base.epsilon import UNCLIPPED, epsilon_order, epsilon_shown
 from zetadp.base.tables import MISSING, Sheet
+from zetadp.base.templates import template
 from zetadp.base.validation import shown
 from zetadp.core.metrics import LEVEL
 from zetadp.privacy.threat import arm_shown
@@ -175,18 +175,9 @@ class Section:
     points: Sequence[str] = ()
 
 
-def filled(template: str, *, filters: Mapping[str, Callable[..., Any]], html: bool = False, **values: Any) -> str:  # noqa: ANN401  (whatever the template shows)
+def filled(file: str, *, filters: Mapping[str, Callable[..., Any]], html: bool = False, **values: Any) -> str:  # noqa: ANN401  (whatever the template shows)
     """Return a template beside this module with its values; in HTML every text is escaped and on one line."""
-    environment = Environment(
-        autoescape=html,  # noqa: S701  (Markdown has no markup to escape)
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_on_one_line if html else None,
-    )
-    environment.filters.update(filters)
-    source = (Path(__file__).parent / template).read_text(encoding="utf-8")
-    return environment.from_string(source).render(**values).strip() + "\n"
+    return template(Path(__file__).parent / file, filters, html=html).render(**values).strip() + "\n"
 
 
 def page_html(title: str, sections: Sequence[Section], *, repeated: int = 0, whole: bool = False) -> str:
@@ -226,8 +217,3 @@ def to_html(sheet: Sheet) -> str:
 
 def _base64(path: Path) -> str:
     return base64.b64encode(path.read_bytes()).decode()
-
-
-def _on_one_line(value: object) -> object:
-    """Show what a page would not print, in everything but text that the template escaped itself."""
-    return shown(value) if type(value) is str else value

@@ -16,8 +16,8 @@ from zetadp.base.epsilon import epsilon_shown, rounded_up
 from zetadp.base.storage import write_text
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.privacy.risk import CANDIDATES, DELTAS, DRAWN, FALSE_ALARMS, Risk, percent_up
+from zetadp.privacy.statement import does_not_cover
 from zetadp.privacy.threat import Unit
-from zetadp.privacy.wording import does_not_cover
 from zetadp.report.figurestyle import WIDTH, figure_style, panel_grid, save_svg, set_title
 from zetadp.report.rendering import Section, page_html, page_markdown
 

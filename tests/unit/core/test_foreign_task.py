@@ -102,7 +102,7 @@ def test_it_accounts_evaluates_and_tabulates(tmp_path):
     folder = tmp_path / "run"
     result = trained(folder, private)
     (run,) = recorded_runs(folder / "ledger.jsonl")
-    statement = run_statement(run, weights={"here": 1.0}, target_epsilon=8.0)
+    statement = run_statement(run, target_epsilon=8.0)
     write_json(folder / "privacy.json", statement)
     test, task = held(2), task_of(TASK)
     predictions = predict(task, result.model, test, test.items)

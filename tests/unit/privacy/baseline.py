@@ -136,7 +136,7 @@ def main() -> None:
         if key not in rows:
             run = recorded(complete)
             audiences = ("server", "messages", "node", "reader")
-            seen = {each: seen_by(run, dict.fromkeys(run.nodes, 1.0), each) for each in audiences}
+            seen = {each: seen_by(run, each) for each in audiences}
             rows[key] = {
                 "scenario": scenario, "network": name.network, "arm": name.arm, "epsilon": name.epsilon,
                 "delta": plan.delta, "rounds": plan.training.rounds, "noise": noises.get(constants, 0.0),

@@ -15,11 +15,8 @@ from zetadp.base.validation import UserError
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.events import Event, NodeHistory, histories
 from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.threat import NodeRelease, effective_noise
 
 P = 24 / 44
-ROUNDS = 917
-PRINTED = {1: 42.567, 3: 17.157, 5: 11.420, 8: 7.956, 10: 6.736}
 
 
 def entry(node="a", number=0, sigma=2.0, **changes):
@@ -156,32 +153,6 @@ def test_impossible_numbers_of_releases_are_refused(count):
 def test_a_delta_beyond_the_accuracy_of_the_accountant_is_refused(delta):
     with pytest.raises(ValueError, match="delta"):
         accounting.epsilon_pld({NoisySum(0.5, 1.0): 1}, delta)
-
-
-# Audiences
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "node", "reader"), [(1, 0.25, 0.24), (3, 0.75, 0.71), (8, 1.88, 1.77), (10, 2.30, 2.17)]
-)
-def test_audiences_of_eleven_nodes_have_their_published_epsilons(epsilon, node, reader):
-    nodes = [NodeRelease(1, 24, PRINTED[epsilon])] * 11
-    assert effective_noise(nodes, 3, "server") == PRINTED[epsilon]
-    for audience, published in (("node", node), ("reader", reader)):
-        noise = effective_noise(nodes, 3, audience)
-        assert accounting.epsilon_pld({NoisySum(P, noise): ROUNDS}, 1e-3) == pytest.approx(published, abs=0.006)
-
-
-def test_a_lone_node_has_no_other_node_and_its_reader_sees_what_the_server_sees():
-    lone = [NodeRelease(1, 24, 12.85)]
-    assert effective_noise(lone, 0, "node") is None
-    assert effective_noise(lone, 0, "reader") == pytest.approx(12.85)
-
-
-def test_an_unclipped_node_hides_nobody_and_is_hidden_by_nobody():
-    nodes = [NodeRelease(1, 24, 0.0, math.inf), NodeRelease(1, 24, 5.0)]
-    assert effective_noise(nodes, 0, "reader") == 0
-    assert effective_noise(nodes, 1, "reader") == pytest.approx(5.0)
 
 
 # Events

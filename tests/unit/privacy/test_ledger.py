@@ -66,7 +66,7 @@ def test_rows_that_are_sent_together_are_one_entry_with_a_count(path):
     # Two more rounds are declared, each of as many rows.
     assert declared(history, run.declared_rounds) == {kind: 1500}
     assert accounting.compose([rows]) == {kind: 500}
-    stated = run_statement(run, weights={"a": 1.0}, target_epsilon=1.0)
+    stated = run_statement(run, target_epsilon=1.0)
     assert stated["epsilon"] == accounting.epsilon({kind: 1500}, 1e-3)
     assert stated["rounds"] == {"declared": 3, "happened": 1, "replayed": 0}
 

@@ -46,7 +46,7 @@ def run(sums: Sums = SUMS, nodes: int = 11, share: float = SHARE, name: str = "s
 
 
 def state(of: Run, **changes) -> dict:
-    return run_statement(of, weights=dict.fromkeys(of.nodes, 1.0), target_epsilon=TARGET, **changes)
+    return run_statement(of, target_epsilon=TARGET, **changes)
 
 
 def rounded(scale: float, reach: int) -> np.ndarray:

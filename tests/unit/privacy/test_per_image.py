@@ -21,9 +21,8 @@ from zetadp.privacy.exposure import Run, over_runs, run_of
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.masked import MaskedSum
-from zetadp.privacy.statement import run_statement, total_statement
+from zetadp.privacy.statement import plain_text, run_statement, total_statement
 from zetadp.privacy.threat import Sums
-from zetadp.privacy.wording import plain_text
 
 DELTA, IMAGES = 1e-3, 20
 
@@ -35,7 +34,7 @@ def run(p, sigma, rounds=4, *, images=IMAGES, patients=5, name="images"):
 
 
 def state(of, unit="patient", **changes):
-    given = {"weights": dict.fromkeys(of.nodes, 1.0), "target_epsilon": 8.0, **changes}
+    given = {"target_epsilon": 8.0, **changes}
     return run_statement(replace(of, unit=unit, noise="seeded"), **given)
 
 

@@ -13,8 +13,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.events import Event, histories
 from zetadp.privacy.exposure import Run, Series
 from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.statement import run_statement, total_statement
-from zetadp.privacy.wording import plain_text
+from zetadp.privacy.statement import plain_text, run_statement, total_statement
 
 P = 24 / 44
 NODES = tuple(f"node-{index:02d}" for index in range(11))
@@ -32,7 +31,7 @@ def federated(name="run", sigma=42.567, rounds=917, declared=917, nodes=NODES):
 
 
 def state(run, delta=1e-3, unit="patient", noise_source="os", **changes):
-    given = {"weights": dict.fromkeys(run.nodes, 1.0), "target_epsilon": 1.0, **changes}
+    given = {"target_epsilon": 1.0, **changes}
     return run_statement(replace(run, delta=delta, unit=unit, noise=noise_source), **given)
 
 
@@ -126,15 +125,6 @@ def test_the_worst_node_is_quoted():
     assert found["epsilon"] == found["nodes"]["loud"]["epsilon"] > found["nodes"]["quiet"]["epsilon"]
 
 
-def test_weights_decide_how_well_nodes_hide_each_other():
-    run = federated(sigma=3.0, rounds=20, declared=20, nodes=("a", "b", "c"))
-    equal = state(run)["audiences"]["reader"]["epsilon"]
-    heavy = state(run, weights={"a": 10.0, "b": 1.0, "c": 1.0})["audiences"]["reader"]["epsilon"]
-    alone = state(run)["audiences"]["server"]["epsilon"]
-    assert equal < heavy < alone
-    assert heavy == pytest.approx(accounting.epsilon({NoisySum(P, 3.0 * math.sqrt(1.02)): 20}, 1e-3), rel=1e-6)
-
-
 def test_one_hospital_alone_has_no_other_node():
     central = Run("central", histories(rounds_of(12.85, 50, ["central"], 24 / 484, 484)), 50)
     found = state(central, unit="record")
@@ -202,11 +192,9 @@ def test_the_text_never_claims_more_than_the_figure():
     assert rate - 0.001 <= printed_rate <= rate
 
 
-def test_an_empty_ledger_and_foreign_weights_are_refused():
+def test_an_empty_ledger_is_refused():
     with pytest.raises(UserError, match="holds no rounds"):
         Run("empty", {}, 10)
-    with pytest.raises(ValueError, match="weight"):
-        state(federated(rounds=2, declared=2), weights={"elsewhere": 1.0})
 
 
 # Totals
@@ -256,13 +244,9 @@ def test_a_total_has_a_curve_only_where_a_patients_exposure_is_known():
     )
 
 
-@pytest.mark.parametrize("how", ["a row without noise", "a metric without noise"])
-def test_one_release_without_noise_makes_the_total_none(how):
-    runs = [federated("private", rounds=20, declared=20)]
-    if how == "a row without noise":
-        found = total([*runs, federated(how, sigma=0.0, rounds=20, declared=20)])
-    else:
-        found = total(runs, unnoised=[how])
+def test_one_release_without_noise_makes_the_total_none():
+    how = "a row without noise"
+    found = total([federated("private", rounds=20, declared=20), federated(how, sigma=0.0, rounds=20, declared=20)])
     assert found["all_rows"]["guarantee"] == found["guarantee"] == "none"
     assert found["all_rows"]["epsilon"] == "inf"
     assert found["all_rows"]["without_noise"] == [how]

@@ -8,14 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from zetadp.privacy import gaussian
+from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.events import Event, histories
 from zetadp.privacy.exposure import Run, seen_by
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
 from zetadp.privacy.statement import run_statement
-from zetadp.privacy.threat import NodeRelease, effective_noise
 
 DELTA = 1e-3
 UNEQUAL = ((4, 2.0), (6, 3.0), (10, 5.0), (12, 12.0))
@@ -35,7 +34,7 @@ def run(nodes, sigma, rounds=20, clip=1.0):
 
 
 def state(of):
-    return run_statement(replace(of, noise="seeded"), weights=dict.fromkeys(of.nodes, 1.0), target_epsilon=8.0)
+    return run_statement(replace(of, noise="seeded"), target_epsilon=8.0)
 
 
 @pytest.mark.parametrize(("audience", "known"), [("reader", 0), ("node", 1)])
@@ -56,7 +55,7 @@ def test_the_effective_noise_is_what_the_shipped_mechanism_leaves_in_the_mean_of
             ledger.record([draw.event])
             messages.append(mechanism.release(draw, torch.zeros(dimension)))
     found = torch.stack(messages).double().numpy() / len(messages)
-    seen = seen_by(run(UNEQUAL, sigma, 1, clip), {f"node-{p}": 1.0 for p in range(4)}, audience)
+    seen = seen_by(run(UNEQUAL, sigma, 1, clip), audience)
     for place, (_, expected) in enumerate(UNEQUAL):
         others = sorted((p for p in range(4) if p != place), key=lambda p: found[p].std())
         left = found[[place, *others[: 3 - known]]].sum(axis=0).std()
@@ -69,7 +68,24 @@ def test_a_round_that_was_released_twice_is_not_hidden_from_readers_by_other_nod
     nodes = [(44, 44.0)] * 11
     events = rounds_of(nodes, 2.0, 2)
     replayed = Run("replayed", histories([*events, *events[:11]]), 2)
-    noise = effective_noise([NodeRelease(1, 44, 2.0)] * 11, 0, "reader")
-    mu = math.sqrt(2 / 2.0**2 + 1 / noise**2)
+    mu = math.sqrt(2 / 2.0**2 + 1 / (11 * 2.0**2))
     found = state(replayed)["audiences"]["reader"]["epsilon"]
     assert found == pytest.approx(gaussian.epsilon(DELTA, mu), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "node", "reader"), [(42.567, 0.25, 0.24), (17.157, 0.75, 0.71), (7.956, 1.88, 1.77), (6.736, 2.30, 2.17)]
+)
+def test_audiences_of_eleven_nodes_have_their_published_epsilons(sigma, node, reader):
+    of = run([(44, 24.0)] * 11, sigma, 917)
+    for audience, published in (("node", node), ("reader", reader)):
+        assert accounting.epsilon(seen_by(of, audience)["node-3"], DELTA) == pytest.approx(published, abs=0.006)
+
+
+def test_an_unclipped_node_hides_nobody_and_is_hidden_by_nobody():
+    unclipped = Event("a", 0, 44, 24.0, math.inf, NoisySum(24 / 44))
+    (bare,), (noisy,) = seen_by(
+        Run("two", histories([unclipped, Event("b", 0, 44, 24.0, 1.0, NoisySum(24 / 44, 5.0))]), 1), "reader"
+    ).values()
+    assert bare.noise_multiplier == 0
+    assert noisy.noise_multiplier == pytest.approx(5.0)

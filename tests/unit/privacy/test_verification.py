@@ -29,9 +29,8 @@ from zetadp.privacy import accounting
 from zetadp.privacy.chain import START, Link, follow
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.statement import account_run, last_statement
+from zetadp.privacy.statement import account_run, last_statement, plain_text
 from zetadp.privacy.verification import recomputed_epsilon, seal, verify_run
-from zetadp.privacy.wording import plain_text
 
 FILES = ("model.safetensors", "plan.json", "ledger.jsonl", "privacy.json", "privacy.txt")
 PEOPLE = 12

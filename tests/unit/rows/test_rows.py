@@ -128,7 +128,7 @@ def test_no_audience_is_told_that_other_nodes_hide_a_row(tmp_path):
     released(of, "labelled", tmp_path)
     (attempt,) = read_ledger(tmp_path / "ledger.jsonl")
     run = run_of("rows", attempt)
-    statement = run_statement(run, weights=dict.fromkeys(run.nodes, 1.0), target_epsilon=1.0)
+    statement = run_statement(run, target_epsilon=1.0)
     figures = {each["epsilon"] for each in statement["audiences"].values() if each is not None}
     assert figures == {statement["epsilon"]}
     assert statement["epsilon"] == accounting.epsilon({NoisySum(DEGREE / SIZES[0], 3.0): ROWS}, of.delta)
