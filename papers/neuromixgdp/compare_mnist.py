@@ -181,7 +181,9 @@ def released_rows(
         trained = train(plan, data, [[[person] for person in range(len(x))]], files)
         (happened,) = recorded_runs(files.ledger)
     (node,) = happened.nodes.values()
-    rows = mixture_of(plan, Classification(settings.classes), x.shape[1]).examples(trained.released)
+    (constants,) = plan.nodes
+    deviation = constants.noise_multiplier * plan.training.clip / constants.expected
+    rows = mixture_of(plan, Classification(settings.classes), x.shape[1]).examples(trained.released, deviation)
     return rows, accounting.epsilon(node.mechanisms, DELTA)
 
 

@@ -20,6 +20,9 @@ RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Strengths of the ridge penalty that validation chooses from."""
 COMPARED = 10_000
 """Largest number of examples that validation uses."""
+FACTORS = tuple(10 ** (step / 20) for step in range(-40, 41))
+"""Strengths of the ridge penalty beside known noise, in units of its variance."""
+FOLDS = 4
 STEPS = 100
 """Largest number of iterations of L-BFGS."""
 
@@ -108,6 +111,9 @@ def learnt_head(examples: RowExamples, start: tuple[Tensor, Tensor] | None = Non
     strength is chosen on the first `COMPARED` examples: a quarter of them is left out of the fit, and the strength with
     the smallest loss on this quarter wins. The head is then fitted to all examples.
 
+    Where the variance of the noise is known and nothing is to start from, the head is that of least squares, with the
+    noise subtracted from the features' second moments. Its penalty is chosen on all examples.
+
     Parameters
     ----------
     examples
@@ -129,7 +135,7 @@ def learnt_head(examples: RowExamples, start: tuple[Tensor, Tensor] | None = Non
     else:
         weight, bias = start
         centre = torch.cat((_real(weight), bias.real[:, None]), dim=1).double()
-    found = _chosen(x, y, centre)
+    found = _denoised(x, y, examples.noise) if start is None and examples.noise else _chosen(x, y, centre)
     if real:
         return found[:, :-1].to(torch.complex64), found[:, -1].to(torch.complex64)
     return _paired(found[:, :-1].float()), found[:, -1].float().to(torch.complex64)
@@ -146,6 +152,48 @@ def _chosen(x: Tensor, y: Tensor, centre: Tensor) -> Tensor:
         found = _fitted(x[some][~held], y[some][~held], centre, ridge)
         losses.append(float(_loss(found, x[some][held], y[some][held])))
     return _fitted(x, y, centre, RIDGES[losses.index(min(losses))])
+
+
+class _Moments:
+    """Second moments of features and labels around their means, without the noise, from sums over examples."""
+
+    def __init__(self, squares: Tensor, products: Tensor, noise: float) -> None:
+        count, means = squares[-1, -1], squares[-1, :-1] / squares[-1, -1]
+        self.means, self.shares = means, products[-1] / count
+        self.features = squares[:-1, :-1] / count - torch.outer(means, means)
+        self.features.diagonal().sub_(noise)
+        self.both = products[:-1] / count - torch.outer(means, self.shares)
+
+    def fits(self, ridges: Sequence[float]) -> list[Tensor | None]:
+        """Return weights, shape (feature, class), by ridge; None where the penalised moments are not positive."""
+        values, axes = torch.linalg.eigh(self.features)
+        turned = axes.T @ self.both
+        return [axes @ (turned / (values + r)[:, None]) if values[0] + r > 0 else None for r in ridges]
+
+    def loss(self, weights: Tensor | None) -> float:
+        """Return the squared error of weights on features without noise, less a constant."""
+        if weights is None:
+            return float("inf")
+        return float((weights * (self.features @ weights - 2 * self.both)).sum())
+
+
+def _denoised(x: Tensor, y: Tensor, noise: float) -> Tensor:
+    """Return weights of least squares, with the biases last; the penalty has the smallest loss in cross-validation."""
+    x = torch.cat((x, torch.ones(len(x), 1, dtype=x.dtype)), dim=1)
+    fold = torch.arange(len(x)) // y.shape[1] % FOLDS  # examples of a row stay together
+    parts = [(x[fold == f].T @ x[fold == f], x[fold == f].T @ y[fold == f]) for f in range(FOLDS)]
+    squares, products = (torch.stack(each).sum(dim=0) for each in zip(*parts, strict=True))
+    ridges = [factor * noise for factor in FACTORS]
+    losses = torch.zeros(len(ridges), dtype=torch.float64)
+    for own_squares, own_products in parts:
+        held = _Moments(own_squares, own_products, noise)
+        fits = _Moments(squares - own_squares, products - own_products, noise).fits(ridges)
+        losses += torch.tensor([held.loss(weights) for weights in fits], dtype=torch.float64)
+    moments = _Moments(squares, products, noise)
+    best = moments.fits([ridges[int(losses.argmin())]])[0]
+    if best is None:
+        raise ValueError("Expected features whose variance is that of the noise at least.")
+    return torch.cat((best.T, (moments.shares - moments.means @ best)[:, None]), dim=1)
 
 
 def _real(weight: Tensor) -> Tensor:

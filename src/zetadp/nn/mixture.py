@@ -43,10 +43,13 @@ class RowExamples(NamedTuple):
         Shape (example, component), complex64.
     labels
         Shape (example, class): shares of the classes. Noise can make them negative.
+    noise
+        Variance of the noise in each real number of the features; zero where it is not known.
     """
 
     features: Tensor
     labels: Tensor
+    noise: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -97,13 +100,16 @@ class Mixture(ABC):
         """
 
     @abstractmethod
-    def examples(self, rows: Tensor) -> RowExamples:
+    def examples(self, rows: Tensor, deviation: float = 0.0) -> RowExamples:
         """Return the training examples in released rows.
 
         Parameters
         ----------
         rows
             All rows that were released with this mixture, shape (row, dimension), in the order of their release.
+        deviation
+            Standard deviation of the noise in each number of a row, which `learnt_head` makes use of; zero if it is
+            not known.
         """
 
 
@@ -125,12 +131,12 @@ class OfAllClasses(Mixture):
         """Return contributions of shape (unit, dimension)."""
         return self._means(images, labels)
 
-    def examples(self, rows: Tensor) -> RowExamples:
+    def examples(self, rows: Tensor, deviation: float = 0.0) -> RowExamples:
         """Return one example per class and row; the classes of a row follow each other."""
         scale = self._means.scale / self.classes
         features = torch.view_as_complex((rows / scale).reshape(len(rows) * self.classes, self.components, 2))
         labels = torch.eye(self.classes, device=rows.device).repeat(len(rows), 1)
-        return RowExamples(features, labels)
+        return RowExamples(features, labels, (deviation / scale) ** 2)
 
 
 @dataclass(frozen=True)
@@ -171,9 +177,14 @@ class Labelled(Mixture):
         classes = functional.one_hot(labels, self.classes).to(found.dtype).mean(dim=1)
         return torch.cat((found, self._scale_of_labels * classes), dim=1)
 
-    def examples(self, rows: Tensor) -> RowExamples:
+    def examples(self, rows: Tensor, deviation: float = 0.0) -> RowExamples:
         """Return one example per row."""
-        return RowExamples(self._features(rows), rows[:, self.numbers :] / self._scale_of_labels)
+        return RowExamples(
+            self._features(rows), rows[:, self.numbers :] / self._scale_of_labels, self._noise(deviation)
+        )
+
+    def _noise(self, deviation: float) -> float:
+        return (deviation / self._scale) ** 2
 
     @property
     def _scale_of_labels(self) -> float:
@@ -212,7 +223,7 @@ class OpenToClasses(Labelled):
             found[order[: self.open_rows], number] = True
         return found
 
-    def examples(self, rows: Tensor) -> RowExamples:
+    def examples(self, rows: Tensor, deviation: float = 0.0) -> RowExamples:
         """Return one example per row. Its label has equal shares for all classes that the row is open to."""
         schedule = torch.from_numpy(np.resize(self.schedule, (len(rows), self.classes))).to(rows.device)
         return RowExamples(self._features(rows), schedule / (self.classes * self.open_rows / self.rows))
