@@ -11,10 +11,9 @@ from zetadp.base.workflow import run
 from zetadp.core.plan import Plan
 from zetadp.core.pretrained import with_public
 from zetadp.core.progress import announced_tick, wait_for_tick
-from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import Credentials, make_credentials
 from zetadp.federation.flower.launcher import LocalFederation
-from zetadp.federation.flower.membership import make_roster
+from zetadp.federation.flower.participant import Participant, make_roster
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.federation.partition import read_partition
 from zetadp.federation.settings import Patience
@@ -111,7 +110,7 @@ def main(
                 simulation=not real_patients,
             )
             # All patients are on this machine, and the person who starts the workflow is responsible for them.
-            approve(hospital, credentials.node(name)[1], "the workflow")
+            Participant.read(hospital, credentials.node(name)[1]).approve("the workflow")
             running.start_node(hospital)
         running.run(server)
     for name in names:

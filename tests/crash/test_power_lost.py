@@ -99,7 +99,7 @@ def test_a_hospital_goes_on_wherever_the_power_failed(tmp_path, noise):
             assert isinstance(answer, Answer), (folder, number, answer)
             if number < len(before):
                 assert answer.update == before[number], (folder, number)
-        counts = [event.round for event in read_ledger(hospital.ledger_path)[-1].releases()]
+        counts = [event.round for event in read_ledger(hospital.participant.ledger)[-1].releases()]
         assert set(counts) == set(range(ROUNDS))
         assert len(counts) <= ROUNDS + 1
 

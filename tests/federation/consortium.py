@@ -9,10 +9,9 @@ from unittest import mock
 
 from federation.sites import write_hospital_folder
 
-from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import make_credentials
 from zetadp.federation.flower.launcher import LocalFederation
-from zetadp.federation.flower.membership import make_roster
+from zetadp.federation.flower.participant import Participant, make_roster
 from zetadp.federation.flower.processes import FORGE
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.federation.settings import Patience
@@ -64,7 +63,7 @@ class Consortium:
 
     def start_nodes(self, *names: str) -> None:
         for name in names or self.names:
-            approve(self.settings(name), self.credentials.node(name)[1], "a test")
+            Participant.read(self.settings(name), self.credentials.node(name)[1]).approve("a test")
             with mock.patch.object(sys, "executable", self.python):
                 self.federation.start_node(self.settings(name))
 

@@ -18,6 +18,7 @@ from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import LabelledItems, items_of
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.federation.flower.hospital import Hospital
+from zetadp.federation.flower.participant import Participant
 from zetadp.federation.flower.protocol import Answer, Refusal, Request
 from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.federation.masks import CURVE, Member, Roster
@@ -83,7 +84,7 @@ def make_hospital(
     units = items_of([(i,) for i in range(patients)], len(SEQUENCES) * SLICES)
     keys = MemberKeys.of(plan)[place] if plan.masked else None
     known = (key,) if keys is None else (keys.signing, keys.roster, keys.agreement)
-    return Hospital(own, plan, random_records(patients, place, sides), units, start, *known)
+    return Hospital(Participant(own, plan, *known), random_records(patients, place, sides), units, start)
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.cli.commands import command_line
 from zetadp.core.plan import Plan, RunName
-from zetadp.federation.flower.approval import approval_file, approve, check_approval, invitation
 from zetadp.federation.flower.certificates import make_credentials, make_node_key, read_node_key
-from zetadp.federation.flower.membership import agreement_file, checked_roster, make_member
+from zetadp.federation.flower.invitation import invitation
+from zetadp.federation.flower.participant import Participant, agreement_file, make_member
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.federation.masks import Roster
 from zetadp.privacy import accounting
@@ -83,7 +83,7 @@ def test_a_plan_is_approved_by_its_hash_at_the_command_line(hospital, tmp_path, 
     monkeypatch.chdir(tmp_path)
     command = ["federation", "approve", "node.yaml", "--key", "node.key"]
     with pytest.raises(UserError, match="Nobody has approved the plan"):
-        check_approval(hospital, PLAN, tmp_path / "node.key")
+        Participant.read(hospital, tmp_path / "node.key").approved()
     assert main(command) == 0
     said = capsys.readouterr().out
     assert PLAN.digest in said
@@ -97,39 +97,40 @@ def test_a_plan_is_approved_by_its_hash_at_the_command_line(hospital, tmp_path, 
         assert "Expected --who and --hash together" in capsys.readouterr().err
     assert not hospital.state.exists()
     assert main([*command, "--who", "A. Physician", "--hash", digits]) == 0
-    assert check_approval(hospital, PLAN, tmp_path / "node.key").startswith("approved by A. Physician on 20")
+    assert Participant.read(hospital, tmp_path / "node.key").approved().startswith("approved by A. Physician on 20")
 
 
 def test_what_costs_more_than_was_approved_is_refused(hospital, tmp_path):
-    key = tmp_path / "node.key"
-    approve(hospital, key, "a test")
-    check_approval(replace(hospital, attempts=1), PLAN, key)
+    participant = Participant.read(hospital, tmp_path / "node.key")
+    participant.approve("a test")
+    replace(participant, settings=replace(hospital, attempts=1)).approved()
     with pytest.raises(UserError, match=r"permits 2 attempt\(s\), and the settings now say 3"):
-        check_approval(replace(hospital, attempts=3), PLAN, key)
+        replace(participant, settings=replace(hospital, attempts=3)).approved()
     nodes = tuple(replace(node, noise_multiplier=1.0) for node in PLAN.nodes)
     with pytest.raises(UserError, match="Nobody has approved"):
-        check_approval(hospital, replace(PLAN, nodes=nodes), key)
+        replace(participant, plan=replace(PLAN, nodes=nodes)).approved()
 
 
 @pytest.mark.parametrize("change", [{"attempts": 9}, {"plan": "0" * 64}, {"node": "node-01"}, {"who": "Somebody"}])
 def test_an_approval_that_was_altered_is_refused(change, hospital, tmp_path):
-    path = approve(hospital, tmp_path / "node.key", "a test")
+    participant = Participant.read(hospital, tmp_path / "node.key")
+    path = participant.approve("a test")
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(UserError, match="was altered"):
-        check_approval(hospital, PLAN, tmp_path / "node.key")
+        participant.approved()
 
 
 def test_an_approval_for_another_plan_or_by_another_key_is_refused(hospital, tmp_path):
-    path = approve(hospital, tmp_path / "node.key", "a test")
-    other = make_plan(noise="os", rounds=5)
-    shutil.copy(path, approval_file(hospital, other))
-    with pytest.raises(UserError, match="for another plan or another node"):
-        check_approval(hospital, other, tmp_path / "node.key")
-    with pytest.raises(UserError, match="for another plan or another node"):
-        check_approval(replace(hospital, name="node-01"), PLAN, tmp_path / "node.key")
+    participant = Participant.read(hospital, tmp_path / "node.key")
+    path = participant.approve("a test")
+    other = replace(participant, plan=make_plan(noise="os", rounds=5))
+    shutil.copy(path, other.approval)
+    for wrong in (other, replace(participant, settings=replace(hospital, name="node-01"))):
+        with pytest.raises(UserError, match="for another plan or another node"):
+            wrong.approved()
     make_node_key(tmp_path / "other.pub.pem", tmp_path / "other.key")
     with pytest.raises(UserError, match="signed with another key"):
-        check_approval(hospital, PLAN, tmp_path / "other.key")
+        Participant.read(hospital, tmp_path / "other.key").approved()
 
 
 SUMS = sums_plan(noise="os")
@@ -172,23 +173,20 @@ def test_a_roster_is_approved_by_its_own_hash_beside_the_plans(members, tmp_path
         assert main([*sign, *wrong]) == 1
         assert "roster.json" in capsys.readouterr().err
     assert main([*sign, "--roster-hash", digest[:12]]) == 0
-    settings, key = HospitalSettings.read(tmp_path / "node.yaml"), tmp_path / "node-02.key"
-    roster, _ = checked_roster(settings.roster, SUMS, "node-02", key)
-    check_approval(settings, SUMS, key, roster)
+    Participant.read(HospitalSettings.read(tmp_path / "node.yaml"), tmp_path / "node-02.key").approved()
 
 
 def test_a_roster_that_was_changed_after_the_approval_is_refused(members, tmp_path):
     """A server cannot put itself between two hospitals, or invent one: the approved roster says who they are."""
     settings, key = HospitalSettings.read(tmp_path / "node.yaml"), tmp_path / "node-02.key"
-    approve(settings, key, "a test")
+    Participant.read(settings, key).approve("a test")
     make_node_key(tmp_path / "invented.pub.pem", tmp_path / "invented.key")
     invented = make_member(SUMS, "node-03", tmp_path / "invented.key", tmp_path / "other")
     Roster.made(SUMS, [tmp_path / "node-01.member.json", tmp_path / "node-02.member.json", invented]).write(
         tmp_path / "roster.json"
     )
-    roster, _ = checked_roster(settings.roster, SUMS, "node-02", key)
     with pytest.raises(UserError, match="for another roster"):
-        check_approval(settings, SUMS, key, roster)
+        Participant.read(settings, key).approved()
 
 
 def test_a_roster_with_other_keys_of_the_hospital_is_not_approved(members, tmp_path):
@@ -199,16 +197,16 @@ def test_a_roster_with_other_keys_of_the_hospital_is_not_approved(members, tmp_p
         tmp_path / "roster.json"
     )
     with pytest.raises(UserError, match="agreement key of node-02 in the roster to be its own"):
-        approve(settings, key, "a test")
+        Participant.read(settings, key)
 
 
 def test_a_roster_is_needed_with_masked_sums_and_refused_without(members, hospital, tmp_path):
     SUMS.write(tmp_path / "plan.json")
     with pytest.raises(UserError, match="Expected the file of the roster"):
-        approve(hospital, tmp_path / "node.key", "a test")
+        Participant.read(hospital, tmp_path / "node.key")
     PLAN.write(tmp_path / "plan.json")
     with pytest.raises(UserError, match="Expected no roster"):
-        approve(replace(hospital, roster=tmp_path / "roster.json"), tmp_path / "node.key", "a test")
+        Participant.read(replace(hospital, roster=tmp_path / "roster.json"), tmp_path / "node.key")
 
 
 def test_agreement_keys_are_made_for_one_plan_and_once(members, tmp_path, capsys):

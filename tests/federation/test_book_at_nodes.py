@@ -11,13 +11,14 @@ from federation.sites import assembly, make_hospital, make_plan
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import check_promise, noise_of_plan
-from zetadp.federation.flower.approval import check_terms, invitation
 from zetadp.federation.flower.certificates import make_credentials
 from zetadp.federation.flower.hospital import Hospital
+from zetadp.federation.flower.invitation import invitation
 from zetadp.federation.flower.kit import write_kits
 from zetadp.federation.flower.mirror import Mirror
+from zetadp.federation.flower.participant import Participant
 from zetadp.federation.flower.protocol import Answer, Request, encode
-from zetadp.federation.flower.settings import HospitalSettings, limits_of
+from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.privacy.budget import Cap, spent
 from zetadp.privacy.chain import START, BrokenChainError, Link
 from zetadp.privacy.ledger import FORMAT
@@ -78,10 +79,10 @@ def test_most_epsilon_counts_what_earlier_plans_really_cost(tmp_path):
 def test_most_epsilon_is_asked_before_a_round_is_released_again(tmp_path):
     hospital = make_hospital(plan_of(4), 1, tmp_path, **REAL, most_epsilon=8.1)
     assert ask(hospital, 0, "x")
-    for stored in hospital.message_folder.iterdir():
+    for stored in hospital.participant.messages.iterdir():
         stored.unlink()
-    text = hospital.ledger_path.read_text().splitlines(keepends=True)
-    hospital.ledger_path.write_text("".join(text[:-1]))  # killed before the note that the message was sent
+    text = hospital.participant.ledger.read_text().splitlines(keepends=True)
+    hospital.participant.ledger.write_text("".join(text[:-1]))  # killed before the note that the message was sent
     again = [ask(hospital, number, "x") for number in (0, 1, 2, 3)]
     assert not all(again)
 
@@ -139,10 +140,11 @@ def test_a_hospital_judges_at_its_own_delta_whatever_its_cap_and_the_plan_say(tm
     plan = plan.with_noise(noise_of_plan(plan))  # epsilon 8 at the coordinator's delta, and more at a smaller one
     for own in ({}, {"cap": "{epsilon: 100, delta: 0.05}"}, {"delta": 0.01}):
         with pytest.raises(UserError, match="node-01"):
-            check_terms(node_settings(tmp_path, **own), plan)
-    assert check_terms(node_settings(tmp_path, delta=0.05), plan).delta == 0.05
-    assert limits_of(node_settings(tmp_path, delta=0.01, most_epsilon=8), plan)[0].delta == 0.01
-    assert limits_of(node_settings(tmp_path, most_epsilon=8), plan)[0].delta == DELTA
+            Participant(node_settings(tmp_path, **own), plan)
+    generous = node_settings(tmp_path, delta=0.05, most_epsilon=9)
+    for agreed, delta in ((plan, 0.05), (plan_of(2), DELTA)):
+        participant = Participant(generous, agreed)
+        assert participant.promise.delta == participant.limits[0].delta == delta
     assert "at delta 0.05" not in invitation(plan, "node-01")
 
 

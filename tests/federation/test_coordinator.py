@@ -173,7 +173,7 @@ def test_a_server_that_stops_goes_on_with_the_messages_that_the_nodes_kept(noise
     rounds = plan.training.rounds
     assert len(account(tmp_path).releases()) == 3 * rounds
     for hospital in hospitals(plan, tmp_path):
-        (attempt,) = read_ledger(hospital.ledger_path)
+        (attempt,) = read_ledger(hospital.participant.ledger)
         assert len(attempt.releases()) == rounds
 
 
@@ -345,7 +345,7 @@ def test_a_ledger_that_lost_lines_is_refused(tmp_path):
     plan = make_plan()
     with pytest.raises(UserError, match="ended the run"):
         coordinator(plan, DirectLine(hospitals(plan, tmp_path), stop_after(1)), tmp_path).run()
-    path = hospitals(plan, tmp_path)[0].ledger_path
+    path = hospitals(plan, tmp_path)[0].participant.ledger
     path.write_text("".join(line + "\n" for line in path.read_text().splitlines()[:2]))
     with pytest.raises(UserError, match="node-01 refused: the node's ledger lacks lines"):
         coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path).run()

@@ -14,11 +14,11 @@ from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 from zetadp.core.outbox import Outbox
 from zetadp.core.progress import seconds_to_tick
-from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import make_node_key
 from zetadp.federation.flower.hospital import Hospital
+from zetadp.federation.flower.participant import Participant
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request, decode, encode
-from zetadp.federation.flower.settings import HospitalSettings, check_cap
+from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.privacy.budget import Cap, spent
 from zetadp.privacy.ledger import Ledger, read_ledger
 
@@ -34,7 +34,7 @@ def request(of, number=0, *, seed=0, attempt="attempt", head="", checkpointed=0,
 
 
 def releases(hospital: Hospital) -> list:
-    return [len(attempt.releases()) for attempt in read_ledger(hospital.ledger_path)]
+    return [len(attempt.releases()) for attempt in read_ledger(hospital.participant.ledger)]
 
 
 @PLANS
@@ -43,8 +43,8 @@ def test_an_answer_is_finite_whole_and_in_the_ledger(plan, tmp_path):
     answer = hospital.reply(request(plan))
     assert isinstance(answer, Answer)
     decode(answer.update, assembly(plan).phase.dimension)
-    assert list(answer.lines) == hospital.ledger_path.read_text().splitlines()
-    assert read_ledger(hospital.ledger_path)[-1].releases() == [plan.event("node-02", 0)]
+    assert list(answer.lines) == hospital.participant.ledger.read_text().splitlines()
+    assert read_ledger(hospital.participant.ledger)[-1].releases() == [plan.event("node-02", 0)]
 
 
 @PLANS
@@ -71,7 +71,7 @@ def test_what_the_plan_does_not_allow_is_refused_and_writes_nothing(change, reas
     hospital = make_hospital(SEEDED, 0, tmp_path)
     assert hospital.reply(request(SEEDED, **change)) == Refusal("node-01", "attempt", change.get("round", 0), reason)
     assert f"refused round {change.get('round', 0) + 1}: {reason}" in caplog.text  # counted from 1, as by the server
-    assert not hospital.ledger_path.exists() or hospital.ledger_path.read_text() == ""
+    assert not hospital.participant.ledger.exists() or hospital.participant.ledger.read_text() == ""
 
 
 def test_only_so_many_attempts_are_permitted(tmp_path):
@@ -86,20 +86,20 @@ def test_only_so_many_attempts_are_permitted(tmp_path):
 def test_the_lines_after_the_servers_head_are_sent_and_no_others(tmp_path):
     hospital = make_hospital(SEEDED, 0, tmp_path)
     first = hospital.reply(request(SEEDED))
-    head = read_ledger(hospital.ledger_path)[-1]
-    known = hospital.ledger_path.read_text().splitlines()[-1].split('"')[3]
+    head = read_ledger(hospital.participant.ledger)[-1]
+    known = hospital.participant.ledger.read_text().splitlines()[-1].split('"')[3]
     second = hospital.reply(request(SEEDED, 1, head=known))
-    assert [*first.lines, *second.lines] == hospital.ledger_path.read_text().splitlines()
+    assert [*first.lines, *second.lines] == hospital.participant.ledger.read_text().splitlines()
     assert known in head.heads
 
 
 def test_a_ledger_put_back_to_an_earlier_day_ends_the_nodes_part(tmp_path):
     hospital = make_hospital(SEEDED, 0, tmp_path)
     hospital.reply(request(SEEDED))
-    backup = hospital.ledger_path.read_text()
+    backup = hospital.participant.ledger.read_text()
     hospital.reply(request(SEEDED, 1))
-    known = hospital.ledger_path.read_text().splitlines()[-1].split('"')[3]
-    hospital.ledger_path.write_text(backup)
+    known = hospital.participant.ledger.read_text().splitlines()[-1].split('"')[3]
+    hospital.participant.ledger.write_text(backup)
     assert hospital.reply(request(SEEDED, 2, head=known)).reason == Reason.LEDGER
 
 
@@ -135,7 +135,7 @@ def test_an_error_sends_a_fixed_word_and_none_of_its_text(tmp_path, monkeypatch,
 
 def test_a_node_at_work_says_so(tmp_path):
     hospital = make_hospital(SEEDED, 0, tmp_path)
-    with Ledger(hospital.ledger_path):
+    with Ledger(hospital.participant.ledger):
         assert hospital.reply(request(SEEDED)).reason == Reason.BUSY
 
 
@@ -158,7 +158,7 @@ def test_a_plan_that_protects_no_patient_is_refused_where_patients_are_real(what
 def test_a_plan_that_costs_more_than_it_says_is_refused(tmp_path):
     """Its label is a promise to patients: whoever computes it must find no more."""
     honest = replace(EXACT, run=replace(EXACT.run, epsilon="8"))
-    assert make_hospital(honest, 0, tmp_path).promise.epsilon <= 8
+    assert make_hospital(honest, 0, tmp_path).participant.promise.epsilon <= 8
     quiet = [replace(node, noise_multiplier=0.02) for node in honest.nodes]
     with pytest.raises(UserError, match="at most epsilon 8, as its name says, found"):
         make_hospital(replace(honest, nodes=tuple(quiet)), 0, tmp_path)
@@ -167,7 +167,7 @@ def test_a_plan_that_costs_more_than_it_says_is_refused(tmp_path):
         make_hospital(replace(EXACT, run=replace(EXACT.run, epsilon="inf")), 0, tmp_path)
     # The same noise costs more at a smaller delta.
     named = replace(
-        EXACT, run=replace(EXACT.run, epsilon=rounded_up(make_hospital(EXACT, 0, tmp_path).promise.epsilon))
+        EXACT, run=replace(EXACT.run, epsilon=rounded_up(make_hospital(EXACT, 0, tmp_path).participant.promise.epsilon))
     )
     make_hospital(named, 0, tmp_path)
     with pytest.raises(UserError, match="at delta 1e-05"):
@@ -175,13 +175,13 @@ def test_a_plan_that_costs_more_than_it_says_is_refused(tmp_path):
 
 
 def test_a_hospitals_own_limit_counts_every_attempt_and_every_image(tmp_path):
-    found = make_hospital(EXACT, 0, tmp_path).promise.epsilon
+    found = make_hospital(EXACT, 0, tmp_path).participant.promise.epsilon
     make_hospital(EXACT, 0, tmp_path, most_epsilon=1.01 * found)
     with pytest.raises(UserError, match=r"at most epsilon .* in 2 trainings, as most_epsilon says, found"):
         make_hospital(EXACT, 0, tmp_path, most_epsilon=1.01 * found, attempts=2)
     nodes = [replace(node, population=8 * node.population, expected=8 * node.expected) for node in EXACT.nodes]
     images = replace(EXACT, unit="image", units_of_a_person=8, nodes=tuple(nodes))
-    promise = make_hospital(images, 0, tmp_path).promise
+    promise = make_hospital(images, 0, tmp_path).participant.promise
     assert promise.epsilon == pytest.approx(found)
     assert promise.person > 3 * found
     assert f"for a patient with all 8 images {rounded_up(promise.person)}" in str(promise)
@@ -199,7 +199,7 @@ def test_real_patients_need_a_fixed_time_of_answer(tmp_path):
 def test_another_number_of_patients_than_planned_is_refused(tmp_path):
     hospital = make_hospital(SEEDED, 0, tmp_path)
     with pytest.raises(UserError, match="Expected 3 training patients at node-01, as the plan declares, found 2"):
-        Hospital(hospital.settings, SEEDED, hospital.records, hospital.units[:2])
+        Hospital(hospital.participant, hospital.records, hospital.units[:2])
 
 
 @pytest.mark.parametrize(("passed", "tick", "left"), [(1, 10, 9), (12, 10, 8), (10, 10, 0), (5, 0, 0)])
@@ -209,10 +209,10 @@ def test_answers_leave_at_whole_ticks(passed, tick, left, monkeypatch):
 
 
 def test_a_hospitals_cap_holds_over_plans_restarts_and_rounds_that_are_drawn_anew(tmp_path, monkeypatch):
-    cost = make_hospital(EXACT, 0, tmp_path).promise.epsilon
+    cost = make_hospital(EXACT, 0, tmp_path).participant.promise.epsilon
     rounds = EXACT.training.rounds
     more = make_plan(noise="os", rounds=rounds + 1)
-    room = make_hospital(more, 0, tmp_path).promise.epsilon  # for one round that is drawn anew
+    room = make_hospital(more, 0, tmp_path).participant.promise.epsilon  # for one round that is drawn anew
     cap = Cap(1.0001 * room, EXACT.delta)
     other = replace(EXACT, run=replace(EXACT.run, seed=7))
 
@@ -222,11 +222,11 @@ def test_a_hospitals_cap_holds_over_plans_restarts_and_rounds_that_are_drawn_ane
     assert isinstance(at(EXACT).reply(request(EXACT)), Answer)
     assert at(other).reply(request(other)).reason == Reason.CAP
     with pytest.raises(UserError, match="The cap is"):
-        check_cap(at(other).settings, other)
-    check_cap(at(EXACT).settings, EXACT)  # it has begun, and may go on
-    lower = replace(at(EXACT).settings, cap=Cap(0.999 * cost, EXACT.delta))
+        at(other).participant.check_cap()
+    at(EXACT).participant.check_cap()  # it has begun, and may go on
+    lower = make_hospital(EXACT, 0, tmp_path, cap=Cap(0.999 * cost, EXACT.delta))
     with pytest.raises(UserError, match="The run does not continue"):
-        check_cap(lower, EXACT)
+        lower.participant.check_cap()
     for number in (1, 2):  # each dies after it was recorded; there is room for drawing one of them again
         with monkeypatch.context() as patched:
             patched.setattr(Outbox, "keep", lambda *_: 1 / 0)
@@ -268,7 +268,7 @@ def test_a_round_is_computed_whatever_the_preparation_of_the_patients_did_with_t
     text = "name: node-01\nplan: plan.json\nimages: images\nstate: state\nlimit_seconds: 20\n"
     (tmp_path / "node.yaml").write_text(text + threads)
     make_node_key(tmp_path / "node.pub.pem", tmp_path / "node.key")
-    approve(HospitalSettings.read(tmp_path / "node.yaml"), tmp_path / "node.key", "a test")
+    Participant.read(HospitalSettings.read(tmp_path / "node.yaml"), tmp_path / "node.key").approve("a test")
     here = str(Path(__file__).parents[1])
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([here, *sys.path]), "OMP_NUM_THREADS": "2"}
     command = [sys.executable, "-c", FORKED, str(tmp_path)]

@@ -1,54 +1,58 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
+from zetadp.base.validation import UserError
 from zetadp.federation.flower.protocol import (
     FACTS,
-    VECTORS,
     Answer,
+    Notice,
     Reason,
     Refusal,
     Request,
     WrongEnvelopeError,
-    pack_reply,
-    pack_request,
-    unpack_reply,
-    unpack_request,
+    pack,
+    unpack,
 )
+from zetadp.federation.masks import FreshValue
 
-REQUEST = Request("plan", "attempt", 3, 1, "", b"weights")
-REPLIES = [
-    Answer("node", "attempt", 3, b"update", ["one", "two"]),
-    Answer("node", "attempt", 3, b"update", []),
+VALUES = FreshValue("node", "00", "ff"), FreshValue("other", "11", "ee")
+MESSAGES = [
+    Request("plan", "attempt", 3, 1, "", b"\x00\xff"),
+    Request("plan", "attempt", 3, 1, "head", b"weights", ("seen",), 2, VALUES),
+    Answer("node", "attempt", 3, b"update", ("one", "two")),
+    Answer("node", "attempt", 3, b"", (), 2, VALUES[0]),
     *(Refusal("node", "attempt", 3, reason) for reason in Reason),
+    Notice(("node",)),
 ]
+ANSWER = MESSAGES[2]
 
 
-def test_a_request_arrives_as_it_was_sent():
-    assert unpack_request(pack_request(REQUEST)) == REQUEST
-
-
-@pytest.mark.parametrize("reply", REPLIES, ids=lambda reply: type(reply).__name__)
-def test_a_reply_arrives_as_it_was_sent(reply):
-    assert unpack_reply(pack_reply(reply)) == reply
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_arrives_as_it_was_sent_and_as_no_other(message):
+    assert unpack(pack(message), type(message)) == message
+    for other in {Request, Answer, Refusal, Notice} - {type(message)}:
+        with pytest.raises(WrongEnvelopeError):
+            unpack(pack(message), other)
+    if isinstance(message, Answer | Refusal):
+        assert unpack(pack(message), Answer | Refusal) == message
 
 
 def test_nothing_else_is_in_an_answer():
-    content = pack_reply(REPLIES[0])
-    assert set(content) == {FACTS, VECTORS}
-    values = {"members", "fresh", "signatures"}  # lists of fresh values of masked sums
-    assert set(content[FACTS]) == {"name", "attempt", "round", "number", "lines"} | values
-    assert not any(content[FACTS][key] for key in values)
-    assert {name: array.data for name, array in content[VECTORS].items()} == {"update": b"update"}
-    assert not content.metric_records
+    content = pack(ANSWER)
+    assert set(content) == {FACTS}
+    assert content[FACTS]["update"] == b"update"
+    assert set(content[FACTS]) == {FACTS, "update"}
+    assert set(json.loads(content[FACTS][FACTS])) == {"name", "attempt", "round", "update", "lines", "number", "value"}
 
 
-def changed(content: RecordDict, **facts: object) -> RecordDict:
-    content[FACTS] = ConfigRecord({**content[FACTS], **facts})
-    return content
+def changed(**facts: object) -> RecordDict:
+    told = json.loads(pack(ANSWER)[FACTS][FACTS]) | facts
+    return RecordDict({FACTS: ConfigRecord({FACTS: json.dumps(told)})})
 
 
 @pytest.mark.parametrize(
@@ -56,27 +60,20 @@ def changed(content: RecordDict, **facts: object) -> RecordDict:
     [
         RecordDict({}),
         RecordDict({FACTS: ArrayRecord({})}),
-        changed(pack_reply(REPLIES[0]), round="3"),
-        changed(pack_reply(REPLIES[0]), lines=[1, 2]),
-        changed(pack_reply(REPLIES[2]), refused="because"),
-        RecordDict({FACTS: pack_reply(REPLIES[0])[FACTS]}),
-        RecordDict(
-            {FACTS: pack_reply(REPLIES[0])[FACTS], VECTORS: ArrayRecord({"update": Array("f4", (1,), "numpy", b"")})}
-        ),
-        pack_request(REQUEST),
+        RecordDict({FACTS: ConfigRecord({FACTS: "[" * 100_000})}),
+        RecordDict({FACTS: ConfigRecord({**pack(ANSWER)[FACTS], "more": b"bytes"})}),
+        changed(round="three"),
+        changed(lines=[1, 2]),
+        changed(value={"name": "node"}),
+        changed(more=1),
     ],
 )
-def test_what_is_no_reply_is_refused(content):
+def test_what_is_no_answer_is_refused(content):
     with pytest.raises(WrongEnvelopeError):
-        unpack_reply(content)
+        unpack(content, Answer | Refusal)
 
 
 @pytest.mark.parametrize("attempt", ["../x", "a\n", "", "x" * 200])
 def test_an_attempt_is_a_name(attempt):
-    with pytest.raises(WrongEnvelopeError, match="attempt"):
-        unpack_request(pack_request(replace(REQUEST, attempt=attempt)))
-
-
-def test_what_is_no_request_is_refused():
-    with pytest.raises(WrongEnvelopeError):
-        unpack_request(pack_reply(REPLIES[0]))
+    with pytest.raises(UserError, match="attempt"):
+        replace(MESSAGES[0], attempt=attempt)

@@ -20,7 +20,7 @@ from federation.sites import make_plan, write_hospital_folder
 
 from zetadp.base.tensors import load_tensors
 from zetadp.cli import main
-from zetadp.federation.flower.approval import approve
+from zetadp.federation.flower.participant import Participant
 from zetadp.federation.flower.processes import free_port
 from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.privacy.ledger import read_ledger
@@ -105,7 +105,7 @@ def test_sites_that_follow_the_recipe_train_a_model_and_stop_cleanly(tmp_path):
             own["most_epsilon"] = 20
             shutil.copy(tmp_path / "plan.json", site)
             (site / "node.yaml").write_text(yaml.safe_dump(own))
-            approve(HospitalSettings.read(site / "node.yaml"), tmp_path / f"keys/{name}.key", "a test")
+            Participant.read(HospitalSettings.read(site / "node.yaml"), tmp_path / f"keys/{name}.key").approve("a test")
             keys = ["--authority", "../keys/authority.pem", "--key", f"../keys/{name}.key"]
             at = ["node.yaml", "--server", f"127.0.0.1:{port}", "--idle-seconds", "0.2"]
             nodes.append(start(stack, site, "node", *at, *keys))

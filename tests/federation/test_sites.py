@@ -17,9 +17,9 @@ from zetadp.core.plan import Plan
 from zetadp.core.promise import promise_of
 from zetadp.core.records import items_of
 from zetadp.core.task import site_task_of
-from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import make_node_key
 from zetadp.federation.flower.hospital import load_hospital
+from zetadp.federation.flower.participant import Participant
 from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.mri.convert import write_site_folder
 from zetadp.mri.decathlon import SEQUENCES
@@ -145,9 +145,9 @@ def test_a_hospital_is_made_of_its_files(tmp_path):
     make_node_key(tmp_path / "pub.pem", tmp_path / "node.key")
     with pytest.raises(UserError, match="Nobody has approved the plan"):
         load_hospital(tmp_path / "node.yaml", tmp_path / "node.key")
-    approve(HospitalSettings.read(tmp_path / "node.yaml"), tmp_path / "node.key", "a test")
+    Participant.read(HospitalSettings.read(tmp_path / "node.yaml"), tmp_path / "node.key").approve("a test")
     hospital = load_hospital(tmp_path / "node.yaml", tmp_path / "node.key")
-    assert hospital.constants == plan.nodes[1]
+    assert hospital.participant.name == plan.nodes[1].name
     assert HospitalSettings.read(tmp_path / "node.yaml").simulation is False
     (tmp_path / "node.yaml").write_text("name: node-09\nplan: plan.json\nimages: images\nstate: state\n")
     with pytest.raises(UserError, match="Expected the name of a node of the plan"):

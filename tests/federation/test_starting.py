@@ -20,8 +20,8 @@ from federation.sites import make_plan
 
 from zetadp.base.validation import UserError
 from zetadp.cli import main
-from zetadp.federation.flower.approval import approve
 from zetadp.federation.flower.certificates import check_connection, make_credentials
+from zetadp.federation.flower.participant import Participant
 from zetadp.federation.flower.processes import (
     folder_in_use,
     free_port,
@@ -50,7 +50,7 @@ def put_node(folder: Path, file: str = "node.yaml", *, approved: bool = False, *
     content = {"name": "node-01", "plan": "plan.json", "images": "images", "state": "state"}
     (folder / file).write_text(yaml.safe_dump(content | changes))
     if approved:
-        approve(HospitalSettings.read(folder / file), folder / "keys/node-01.key", "a test")
+        Participant.read(HospitalSettings.read(folder / file), folder / "keys/node-01.key").approve("a test")
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def coordinator(plan, line, folder, patience=PATIENT):
 
 
 def releases(hospital) -> list[int]:
-    path = hospital.ledger_path
+    path = hospital.participant.ledger
     return [event.round for attempt in read_ledger(path) for event in attempt.releases()] if path.exists() else []
 
 
@@ -203,7 +203,7 @@ def test_a_try_that_is_repeated_gets_the_same_bytes_or_nothing(tmp_path):
     # One other value makes it another try, for which the own value is used up.
     other = (values[0], *values_of(sites[1:2]), values[2])
     assert ask(sites[0], values=other).reason == Reason.VALUE
-    shutil.rmtree(sites[0].message_folder)
+    shutil.rmtree(sites[0].participant.messages)
     assert ask(sites[0], values=values).reason == Reason.ANSWERED
     assert releases(sites[0]) == [0]
 

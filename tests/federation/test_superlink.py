@@ -18,9 +18,8 @@ from zetadp.federation.flower import node
 from zetadp.federation.flower.certificates import make_credentials, make_node_key
 from zetadp.federation.flower.node import Uplink
 from zetadp.federation.flower.processes import FLOWER, free_port
-from zetadp.federation.flower.protocol import Answer, Request, pack_reply, unpack_request
-from zetadp.federation.flower.server import NodeLine
-from zetadp.federation.flower.superlink import SuperLink
+from zetadp.federation.flower.protocol import Answer, Request, pack, unpack
+from zetadp.federation.flower.superlink import NodeLine, SuperLink
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("a", "b")
@@ -56,14 +55,14 @@ def test_a_request_reaches_its_node_alone_and_its_answer_comes_back_as_a_whole(k
         assert line.asked("a")
         assert b.fetch() is None
         message = a.fetch()
-        assert unpack_request(message.content) == request
+        assert unpack(message.content, Request) == request
         assert line.collect() == []
-        answers = [Answer(name, "attempt", 0, bytes(50_000), ["line"]) for name in NAMES]
-        a.send(node.Message(pack_reply(answers[0]), reply_to=message))
+        answers = [Answer(name, "attempt", 0, bytes(50_000), ("line",)) for name in NAMES]
+        a.send(node.Message(pack(answers[0]), reply_to=message))
         assert line.collect() == [answers[0]]
         assert not line.asked("a")
         line.ask("a", request)
-        a.send(node.Message(pack_reply(answers[1]), reply_to=a.fetch()))  # in another's name
+        a.send(node.Message(pack(answers[1]), reply_to=a.fetch()))  # in another's name
         (refused,) = line.collect()
         assert (refused.name, refused.reason) == ("a", node.Reason.FAILED)
     assert not superlink.nodes()

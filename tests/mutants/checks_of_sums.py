@@ -163,4 +163,4 @@ def check_nothing_unmasked_is_stored_or_noted(folder: Path) -> None:
     assert clear[:64] not in content, "a message lies on disk without masks"
     assert hashlib.sha256(clear).hexdigest().encode() not in content, "the hash of a message without masks is noted"
     assert isinstance(reply, Answer)
-    assert set(read_ledger(own.ledger_path)[-1].sent.values()) == {hashlib.sha256(reply.update).hexdigest()}
+    assert set(read_ledger(own.participant.ledger)[-1].sent.values()) == {hashlib.sha256(reply.update).hexdigest()}

@@ -17,6 +17,7 @@ from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import LabelledItems, items_of
 from zetadp.core.settings import TrainingSettings
 from zetadp.federation.flower.hospital import Hospital
+from zetadp.federation.flower.participant import Participant
 from zetadp.federation.flower.protocol import Answer, Refusal, Request, decode, encode
 from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.federation.masks import FreshValue, from_bytes
@@ -70,11 +71,13 @@ def _hospitals(
         keys = [{"key": own.signing, "agreement": own.agreement, "roster": own.roster} for own in MemberKeys.of(plan)]
     return [
         Hospital(
-            HospitalSettings(event.node, folder, folder, folder / event.node, device="cpu", simulation=True),
-            plan,
+            Participant(
+                HospitalSettings(event.node, folder, folder, folder / event.node, device="cpu", simulation=True),
+                plan,
+                **own_keys,
+            ),
             LabelledItems.joined(*(records.part(slice(CLASSES * r, CLASSES * (r + 1))) for r in own)),
             items_of([(patient,) for patient in range(len(own))], CLASSES),
-            **own_keys,
         )
         for event, own, own_keys in zip(events, held, keys, strict=True)
     ]
@@ -145,7 +148,7 @@ class Hospitals(Messages):
         return [
             event
             for hospital in self.hospitals
-            for attempt in read_ledger(hospital.ledger_path)
+            for attempt in read_ledger(hospital.participant.ledger)
             for event in attempt.releases()
         ]
 
@@ -257,7 +260,7 @@ class SummingHospitals:
 
     def events(self, place: int) -> list[Event]:
         """Return what a hospital's ledger says that it released."""
-        path = self.hospitals[place].ledger_path
+        path = self.hospitals[place].participant.ledger
         return [event for attempt in read_ledger(path) for event in attempt.releases()] if path.exists() else []
 
     def forget(self, place: int) -> None:

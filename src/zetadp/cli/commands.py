@@ -9,14 +9,15 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Annotated
 
+from zetadp.base.constraints import Share
 from zetadp.base.validation import UserError
-from zetadp.cli import federation, hospital, privacy
-from zetadp.cli.helping import command, option, share
-from zetadp.cli.runs import budget, release, risk, statement, verify
+from zetadp.cli import federation, hospital, privacy, runs
+from zetadp.cli.arguments import add_command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,10 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     A reader that has read enough, such as ``head``, ends a command silently, as it ends other programs.
     """
-    given = command_line().parse_args(arguments)
+    given = vars(command_line().parse_args(arguments))
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
-        given.run(given)
+        given.pop("run")(**given)
         sys.stdout.flush()
     except UserError as error:
         print(f"zetadp: {error}", file=sys.stderr)
@@ -59,10 +60,10 @@ def command_line() -> argparse.ArgumentParser:
         "zetadp COMMAND --help.",
     )
     parser.add_argument("--version", action="version", version=_version())
-    parser.set_defaults(run=lambda _: parser.print_help())
+    parser.set_defaults(run=parser.print_help)
     commands = parser.add_subparsers(metavar="COMMAND")
     for each in COMMANDS:
-        each.add_to(commands)
+        add_command(commands, each)
     between = commands.add_parser(
         "federation",
         help="train between hospitals: plan, keys, server, nodes",
@@ -71,7 +72,7 @@ def command_line() -> argparse.ArgumentParser:
     )
     parts = between.add_subparsers(required=True, metavar="COMMAND")
     for each in OF_FEDERATIONS:
-        each.add_to(parts)
+        add_command(parts, each)
     return parser
 
 
@@ -82,92 +83,77 @@ def _version() -> str:
         return f"zetadp, not installed, from {Path(__file__).parents[2]}"
 
 
-@command(
-    "predict",
-    examples=(
-        "predict results/default/runs/head/federated/eps-1/seed-0/model.safetensors brain.nii.gz",
-        "predict model.safetensors brain.nii --json",
-        "predict model.safetensors brain.nii --anyway",
-    ),
-    options=[
-        option("model", type=Path, help="model of a finished run (.safetensors)"),
-        option("volume", type=Path, help="NIfTI file (.nii or .nii.gz), 3-D or 4-D (x, y, z, channel)"),
-        option("--json", action="store_true", help="print JSON instead of a table"),
-        option("--anyway", action="store_true", help="print the most likely sequence even if in doubt"),
-    ],
-)
-def predict(given: argparse.Namespace) -> None:
+def predict(
+    model: Annotated[Path, "model of a finished run (.safetensors)"],
+    volume: Annotated[Path, "NIfTI file (.nii or .nii.gz), 3-D or 4-D (x, y, z, channel)"],
+    *,
+    json_: Annotated[bool, "print JSON instead of a table"] = False,
+    anyway: Annotated[bool, "print the most likely sequence even if in doubt"] = False,
+) -> None:
     """Classify the pulse sequences of a volume.
 
-    Classify the pulse sequence of every channel of a NIfTI volume by a vote of its centre slices. The volume may have
-    any orientation and any number of channels. Their order and names are not used. A note says what the model was
-    trained on.
+    The sequence of every channel of a NIfTI volume is a vote of its centre slices. The volume may have any orientation
+    and any number of channels. Their order and names are not used. A note says what the model was trained on.
 
     A head on the backbone that comes with zetadp gives no sequence if it is unsure, or if the image is unlike the
     images of its training. --anyway prints the most likely sequence in these cases too. The thresholds come from
     simulated patients. Look at the images yourself if much depends on the answer.
+
+    Examples
+    --------
+    zetadp predict results/default/runs/head/federated/eps-1/seed-0/model.safetensors brain.nii.gz
+    zetadp predict model.safetensors brain.nii --json
+    zetadp predict model.safetensors brain.nii --anyway
     """
     from zetadp.core.pretrained import load_model
     from zetadp.tasks.brain_sequences.prediction import answers, doubts, origin, predict_volume
 
-    model = load_model(given.model)
-    found = predict_volume(model, given.volume)
-    print(origin(model), *doubts(found), sep="\n", file=sys.stderr)
-    table = answers(found, anyway=given.anyway)
-    if given.json:
+    loaded = load_model(model)
+    found = predict_volume(loaded, volume)
+    print(origin(loaded), *doubts(found), sep="\n", file=sys.stderr)
+    table = answers(found, anyway=anyway)
+    if json_:
         print(json.dumps(table.to_dict("records"), indent=2))
     else:
         print(table.fillna("-").to_string(index=False, float_format=lambda value: f"{value:.2f}"))
 
 
-@command(
-    "convert",
-    examples=(
-        "convert hospital Task01_BrainTumour --test-fraction 0.2 --patient-pattern '(P[0-9]+)_.*'",
-        "convert hospital Task01_BrainTumour --patients patients.tsv --sequence '*_T1_post.nii.gz=T1gd'",
-    ),
-    options=[
-        option("source", type=Path, help="folder to convert"),
-        option("target", type=Path, help="new folder; absent or empty"),
-        option(
-            "--patients",
-            "--parts",
-            type=Path,
-            help="table (.tsv or .csv) with the column patient and one or both of record (name of the scan's folder) "
-            "and part (train or test). Without the column record, folders are named after patients",
-        ),
-        option(
-            "--patient-pattern",
-            metavar="REGEX",
-            help="rule that tells the patient from the name of a scan's folder: its first group is the patient",
-        ),
-        option(
-            "--test-fraction",
-            type=share,
-            default=0.35,
-            help="expected share of test patients, if --patients gives no part (default: %(default)s)",
-        ),
-        option(
-            "--sequence",
-            action="append",
-            default=[],
-            metavar="PATTERN=SEQUENCE",
-            help="sequence of all files whose names fit the pattern: FLAIR, T1w, T1gd, T2w, or none to leave them "
-            "out; can be given several times",
-        ),
-    ],
-)
-def convert(given: argparse.Namespace) -> None:
+def convert(
+    source: Annotated[Path, "folder to convert"],
+    target: Annotated[Path, "new folder; absent or empty"],
+    *,
+    patients: Annotated[
+        Path | None,
+        "table (.tsv or .csv) with the column patient and one or both of record (name of the scan's folder) and part "
+        "(train or test). Without the column record, folders are named after patients",
+    ] = None,
+    patient_pattern: Annotated[
+        str | None,
+        "rule that tells the patient from the name of a scan's folder: its first group is the patient",
+        "REGEX",
+    ] = None,
+    test_fraction: Annotated[Share, "expected share of test patients, if --patients gives no part"] = 0.35,
+    sequence: Annotated[
+        Sequence[str],
+        "sequence of all files whose names fit the pattern: FLAIR, T1w, T1gd, T2w, or none to leave them out; can be "
+        "given several times",
+        "PATTERN=SEQUENCE",
+    ] = (),
+) -> None:
     """Convert NIfTI files or a BIDS folder to the Decathlon layout.
 
-    Convert a folder of single-sequence NIfTI files to the layout of the Medical Segmentation Decathlon. Nothing is
-    written if anything is wrong.
+    The layout is that of the Medical Segmentation Decathlon. Nothing is written if anything is wrong.
 
     Recognised are BIDS folders (sub-01/anat/*_FLAIR.nii.gz, *_T1w.nii.gz, *_ce-gadolinium_T1w.nii.gz, *_T2w.nii.gz),
     and one folder per scan with files such as P7_flair.nii.gz, P7_T1.nii.gz, P7_T1_axial_post_gd.nii.gz and
     P7_T2.nii.gz. If a name can be read in two ways, an error asks for --sequence. Which scans are of one person is
     never guessed from names of folders: BIDS tells it, or --patients, or --patient-pattern. Otherwise the guarantee
     protects a scan and not a patient.
+
+    Examples
+    --------
+    zetadp convert hospital Task01_BrainTumour --test-fraction 0.2 --patient-pattern '(P[0-9]+)_.*'
+    zetadp convert hospital Task01_BrainTumour --patients patients.tsv --sequence '*_T1_post.nii.gz=T1gd'
     """
     from zetadp.base.tables import read_table
     from zetadp.mri.convert import convert_folder
@@ -175,14 +161,14 @@ def convert(given: argparse.Namespace) -> None:
     from zetadp.mri.index import PATIENT_KEY
 
     task = convert_folder(
-        given.source,
-        given.target,
-        patients=given.patients,
-        patient_pattern=given.patient_pattern,
-        test_fraction=given.test_fraction,
-        sequences=read_rules(given.sequence),
+        source,
+        target,
+        patients=patients,
+        patient_pattern=patient_pattern,
+        test_fraction=test_fraction,
+        sequences=read_rules(sequence),
     )
-    key = given.target / PATIENT_KEY
+    key = target / PATIENT_KEY
     person = {file.as_posix(): file.as_posix() for file in (*task.training, *task.test)}
     if key.is_file():
         table = read_table(key, ("file", "patient"))
@@ -190,10 +176,7 @@ def convert(given: argparse.Namespace) -> None:
     unit = "patient" if key.is_file() else "record"
     # Scans of one person are one patient: that is what the configuration declares and the guarantee protects.
     train, test = (len({person[file.as_posix()] for file in files}) for files in (task.training, task.test))
-    print(
-        f"{given.target}: {train} training and {test} test {unit}s, with {len(task.training)} and {len(task.test)} "
-        "scans."
-    )
+    print(f"{target}: {train} training and {test} test {unit}s, with {len(task.training)} and {len(task.test)} scans.")
     if unit == "record":
         print(
             "Nothing says which scans are of one person, so the guarantee protects one scan, and a person with several "
@@ -202,7 +185,7 @@ def convert(given: argparse.Namespace) -> None:
             "patient."
         )
     if not (train and test):
-        part = f"images: {given.target}" if train else f"watched: {given.target}\n  watched_patients: {test}"
+        part = f"images: {target}" if train else f"watched: {target}\n  watched_patients: {test}"
         print(f"In the settings of a site of a federation:\n  {part}")
         return
     print(
@@ -210,7 +193,7 @@ def convert(given: argparse.Namespace) -> None:
         "patients, and the number of hospitals:\n"
         "name: my-hospital\n"
         "cohort:\n  name: my-hospital\n  source: folder\n"
-        f"  folder: {given.target}\n  train_patients: {train}\n  test_patients: {test}\n"
+        f"  folder: {target}\n  train_patients: {train}\n  test_patients: {test}\n"
         f"  unit: {unit}\n" + (f"  patient_key: {key}\n" if unit == "patient" else "") + "partition:\n"
         "  nodes: 1\n  validation_patients: 0\n"
         "privacy:\n  noise: os\n"
@@ -218,34 +201,29 @@ def convert(given: argparse.Namespace) -> None:
     )
 
 
-@command(
-    "report",
-    examples=(
-        "report",
-        "report --configfile workflow/scenarios/smoke.yaml",
-        "report results/default --html result.html",
-    ),
-    options=[
-        option("results", type=Path, nargs="?", help="folder of the experiment (default: that of config.yaml)"),
-        option("--configfile", type=Path, help="scenario (.yaml) of the experiment"),
-        option(
-            "--headline", action="store_true", help="print the table of the first runs, unless all runs are finished"
-        ),
-        option("--html", type=Path, help="write the result as one page to this file (.html)"),
-    ],
-)
-def report(given: argparse.Namespace) -> None:
+def report(
+    results: Annotated[Path | None, "folder of the experiment (default: that of config.yaml)"] = None,
+    *,
+    configfile: Annotated[Path | None, "scenario (.yaml) of the experiment"] = None,
+    headline: Annotated[bool, "print the table of the first runs, unless all runs are finished"] = False,
+    html: Annotated[Path | None, "write the result as one page to this file (.html)"] = None,
+) -> None:
     """Print the table of an experiment, and the paths of its files.
 
-    Print the table of accuracy against epsilon, and the paths of all tables and figures. The workflow also writes
-    report.html, one page with the result, the figures and the cost in privacy. It needs no network and can be printed.
-    --html writes this page to another file.
+    The table is that of accuracy against epsilon. The workflow also writes report.html, one page with the result, the
+    figures and the cost in privacy. It needs no network and can be printed. --html writes this page to another file.
+
+    Examples
+    --------
+    zetadp report
+    zetadp report --configfile workflow/scenarios/smoke.yaml
+    zetadp report results/default --html result.html
     """
     from zetadp.config.load import experiment_name
 
-    folder = given.results or Path("results") / experiment_name(Path("config.yaml"), given.configfile)
+    folder = results or Path("results") / experiment_name(Path("config.yaml"), configfile)
     table = folder / "tables/table1.txt"
-    if given.headline:
+    if headline:
         finished, folder = table, folder / "headline"
         table = folder / "tables/table1.txt"
         if finished.is_file() and table.is_file() and finished.stat().st_mtime > table.stat().st_mtime:
@@ -258,17 +236,17 @@ def report(given: argparse.Namespace) -> None:
         for path in sorted((folder / kind).glob("*")):  # an interrupted workflow may have left no figures
             print(f"  {path}")
     print(f"privacy of all runs on the cohort:\n  {folder / 'privacy_total.txt'}")
-    page = given.html or folder / "report.html"
-    if given.html:
+    page = html or folder / "report.html"
+    if html:
         from zetadp.report.resultpage import Results, write_results
 
-        name = folder.resolve().parent.name if given.headline else folder.resolve().name
+        name = folder.resolve().parent.name if headline else folder.resolve().name
         write_results(Results.of(folder), name, page)
     if page.is_file():
         print(f"all on one page, for a browser or a printer:\n  {page}")
 
 
-COMMANDS = (
+COMMANDS: tuple[Callable[..., None], ...] = (
     predict,
     convert,
     report,
@@ -277,13 +255,13 @@ COMMANDS = (
     privacy.rounds,
     privacy.ledger,
     privacy.permit,
-    budget,
-    release,
-    statement,
-    risk,
-    verify,
+    runs.budget,
+    runs.release,
+    runs.statement,
+    runs.risk,
+    runs.verify,
 )
-OF_FEDERATIONS = (
+OF_FEDERATIONS: tuple[Callable[..., None], ...] = (
     federation.demo,
     federation.certificates,
     federation.plan,

@@ -2,198 +2,172 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from pathlib import Path
+from typing import Annotated
 
+from zetadp.base.constraints import Positive
 from zetadp.base.validation import UserError
-from zetadp.cli.helping import command, log_to_terminal, option, positive_number, tell, written
+from zetadp.cli.arguments import log_to_terminal, tell, written
 
 PORT = 9443
 """Default port of a server."""
+OwnSettings = Annotated[Path, "settings of the hospital (YAML)"]
+PrivateKey = Annotated[Path, "the node's private key (.key)"]
 
 
-@command(
-    "federation show",
-    examples=("federation show plan.json", "federation show plan.json --node node-03"),
-    options=[
-        option("plan", type=Path, help="the plan (plan.json)"),
-        option("--node", help="name of one hospital's node (default: all)"),
-        option("--roster", type=Path, help="the roster (roster.json), where the plan has masked sums"),
-    ],
-)
-def show(given: argparse.Namespace) -> None:
+def show(
+    plan: Annotated[Path, "the plan (plan.json)"],
+    *,
+    node: Annotated[str | None, "name of one hospital's node (default: all)"] = None,
+    roster: Annotated[Path | None, "the roster (roster.json), where the plan has masked sums"] = None,
+) -> None:
     """Print what a plan asks of a hospital, and its cost in privacy.
 
-    Print a plan (plan.json) in plain words: what is trained, what leaves each hospital, what never does, and what it
-    costs a patient. With --roster, check the roster and print its hash too.
+    In plain words: what is trained, what leaves each hospital, what never does, and what it costs a patient. With
+    --roster, check the roster and print its hash too.
+
+    Examples
+    --------
+    zetadp federation show plan.json
+    zetadp federation show plan.json --node node-03
     """
     from zetadp.core.plan import Plan
-    from zetadp.federation.flower.approval import invitation
+    from zetadp.federation.flower.invitation import invitation
     from zetadp.federation.masks import Roster
 
-    plan = Plan.read(given.plan)
-    print(invitation(plan, given.node, None if given.roster is None else Roster.read(given.roster, plan)))
+    agreed = Plan.read(plan)
+    print(invitation(agreed, node, None if roster is None else Roster.read(roster, agreed)))
 
 
-@command(
-    "federation key",
-    examples=("federation key node-03.pub.pem node-03.key", "federation key keys/north.pub.pem keys/north.key"),
-    options=[
-        option("public", type=Path, help="file for the public key, which goes to the server"),
-        option("private", type=Path, help="file for the private key, which never leaves the hospital"),
-    ],
-)
-def key(given: argparse.Namespace) -> None:
+def key(
+    public: Annotated[Path, "file for the public key, which goes to the server"],
+    private: Annotated[Path, "file for the private key, which never leaves the hospital"],
+) -> None:
     """Make the key pair of one node, at that node.
 
-    Make the key pair of a node: a public key (.pub.pem) for the server, and a private key (.key) in OpenSSH's format,
-    which never leaves the hospital.
+    The public key (.pub.pem) is for the server. The private key (.key), in OpenSSH's format, never leaves the hospital.
+
+    Examples
+    --------
+    zetadp federation key node-03.pub.pem node-03.key
+    zetadp federation key keys/north.pub.pem keys/north.key
     """
     from zetadp.federation.flower.certificates import make_node_key
 
-    for path in (given.public, given.private):
+    for path in (public, private):
         if path.exists():
             raise UserError(f"Expected {path} to be absent, found a file. A key in use must not be lost: name another.")
     with written():
-        make_node_key(given.public, given.private)
-    print(f"Send {given.public} to the server. Keep {given.private} here.")
+        make_node_key(public, private)
+    print(f"Send {public} to the server. Keep {private} here.")
 
 
-@command(
-    "federation member",
-    examples=("federation member plan.json node-03 --key node-03.key",),
-    options=[
-        option("plan", type=Path, help="the plan (plan.json), with masked sums"),
-        option("node", help="name of the hospital's node"),
-        option("--key", type=Path, required=True, help="the node's private key (.key)"),
-        option(
-            "--output", type=Path, default=Path(), metavar="FOLDER", help="folder for the member file (%(default)s)"
-        ),
-    ],
-)
-def member(given: argparse.Namespace) -> None:
+def member(
+    plan: Annotated[Path, "the plan (plan.json), with masked sums"],
+    node: Annotated[str, "name of the hospital's node"],
+    *,
+    key: PrivateKey,
+    output: Annotated[Path, "folder for the member file", "FOLDER"] = Path(),
+) -> None:
     """Make a hospital's agreement key for one plan, and the file that states it.
 
-    Make the agreement key of a node for a plan (plan.json) with masked sums. The private key lies beside the node's
-    signing key (.key) and never leaves the hospital. The member file (NAME.member.json) states the public key, signed
-    with the signing key. It goes to the coordinator, who makes the roster of all members.
+    A plan (plan.json) with masked sums needs it. The private key lies beside the node's signing key (.key) and never
+    leaves the hospital. The member file (NAME.member.json) states the public key, signed with the signing key. It goes
+    to the coordinator, who makes the roster of all members.
+
+    Examples
+    --------
+    zetadp federation member plan.json node-03 --key node-03.key
     """
     from zetadp.core.plan import Plan
-    from zetadp.federation.flower.membership import agreement_file, make_member
+    from zetadp.federation.flower.participant import agreement_file, make_member
 
-    plan = Plan.read(given.plan)
+    agreed = Plan.read(plan)
     with written():
-        path = make_member(plan, given.node, given.key, given.output)
-    print(f"Send {path} to the server. Keep {agreement_file(given.key, plan)} here, and delete it after the training.")
+        path = make_member(agreed, node, key, output)
+    print(f"Send {path} to the server. Keep {agreement_file(key, agreed)} here, and delete it after the training.")
 
 
-@command(
-    "federation approve",
-    examples=(
-        "federation approve node.yaml --key node-03.key",
-        "federation approve node.yaml --key node-03.key --who 'A. Physician' --hash afd91ab78a7b",
-    ),
-    options=[
-        option("settings", type=Path, help="settings of the hospital (.yaml)"),
-        option("--key", type=Path, required=True, help="the node's private key (.key)"),
-        option("--who", help="name of the person who approves"),
-        option("--hash", help="the first twelve digits of the plan's hash, or more"),
-        option("--roster-hash", help="the same of the roster's hash, where the plan has masked sums"),
-    ],
-)
-def approve(given: argparse.Namespace) -> None:
+def approve(
+    settings: OwnSettings,
+    *,
+    key: PrivateKey,
+    who: Annotated[str | None, "name of the person who approves"] = None,
+    hash_: Annotated[str | None, "the first twelve digits of the plan's hash, or more"] = None,
+    roster_hash: Annotated[str | None, "the same of the roster's hash, where the plan has masked sums"] = None,
+) -> None:
     """Approve a plan at a hospital, so that its node can start.
 
-    Approve the plan (plan.json) that a hospital's settings (node.yaml) name. Without --hash, print the plan and approve
-    nothing. With --hash, sign the plan and the number of permitted attempts with the node's private key (.key). With
-    masked sums, the roster is signed too, so its hash is needed. The node starts only with this approval.
+    The hospital's settings (node.yaml) name the plan (plan.json). Without --hash, print it and approve nothing. With
+    --hash, sign the plan and the number of permitted attempts with the node's private key (.key). With masked sums, the
+    roster is signed too, so its hash is needed.
+
+    Examples
+    --------
+    zetadp federation approve node.yaml --key node-03.key
+    zetadp federation approve node.yaml --key node-03.key --who 'A. Physician' --hash afd91ab78a7b
     """
-    from zetadp.core.plan import Plan
-    from zetadp.federation.flower import approval
-    from zetadp.federation.flower.approval import check_terms, invitation
-    from zetadp.federation.flower.certificates import read_node_key
-    from zetadp.federation.flower.membership import SHORTEST, checked_roster
-    from zetadp.federation.flower.settings import HospitalSettings, check_cap
+    from zetadp.federation.flower.invitation import invitation
+    from zetadp.federation.flower.participant import SHORTEST, Participant
+    from zetadp.federation.flower.settings import HospitalSettings
 
-    settings = HospitalSettings.read(given.settings)
-    read_node_key(given.key)
-    plan = Plan.read(settings.plan)
-    roster, _ = checked_roster(settings.roster, plan, settings.name, given.key)
-    check_terms(settings, plan)
-    check_cap(settings, plan)
-    if (given.hash is None) != (given.who is None):
-        raise UserError("Expected --who and --hash together, found one of them. Nothing is approved.")
-    if given.hash is None:
-        also = "" if roster is None else f" --roster-hash {roster.digest[:SHORTEST]}"
-        print(
-            f"{invitation(plan, settings.name, roster)}\n\nThe settings permit {settings.attempts} attempt(s).\n"
-            "Nothing is approved yet. If you agree to all of this, run:\n"
-            f"  zetadp federation approve {given.settings} --key {given.key} --who 'YOUR NAME' "
-            f"--hash {plan.digest[:SHORTEST]}{also}"
-        )
+    participant = Participant.read(HospitalSettings.read(settings), key)
+    participant.check_cap()
+    if who is not None and hash_ is not None:
+        with written():
+            path = participant.approve(who, hash_, roster_hash)
+        print(f"Approved by {who}: {path}. The node may start.")
         return
-    with written():
-        path = approval.approve(settings, given.key, given.who, given.hash, given.roster_hash)
-    print(f"Approved by {given.who}: {path}. The node may start.")
+    if (hash_, who) != (None, None):
+        raise UserError("Expected --who and --hash together, found one of them. Nothing is approved.")
+    roster, attempts = participant.roster, participant.settings.attempts
+    also = "" if roster is None else f" --roster-hash {roster.digest[:SHORTEST]}"
+    print(
+        f"{invitation(participant.plan, participant.name, roster)}\n\nThe settings permit {attempts} attempt(s).\n"
+        "Nothing is approved yet. If you agree to all of this, run:\n"
+        f"  zetadp federation approve {settings} --key {key} --who 'YOUR NAME' "
+        f"--hash {participant.plan.digest[:SHORTEST]}{also}"
+    )
 
 
-@command(
-    "federation node",
-    examples=(
-        "federation node node.yaml --server server.example:9443 --authority authority.pem --key node-03.key",
-        "federation node node.yaml --server 192.0.2.7:9443 --authority authority.pem --key node-03.key "
-        "--idle-seconds 5",
-    ),
-    options=[
-        option("settings", type=Path, help="settings of the hospital (YAML)"),
-        option("--server", required=True, metavar="HOST:PORT", help="where the server listens"),
-        option("--authority", type=Path, required=True, help="certificate of the authority (.pem)"),
-        option("--key", type=Path, required=True, help="the node's private key (.key)"),
-        option(
-            "--idle-seconds",
-            type=positive_number,
-            default=1.0,
-            help="seconds between two requests for work (%(default)s)",
-        ),
-    ],
-)
-def node(given: argparse.Namespace) -> None:
+def node(
+    settings: OwnSettings,
+    *,
+    server: Annotated[str, "where the server listens", "HOST:PORT"],
+    authority: Annotated[Path, "certificate of the authority (.pem)"],
+    key: PrivateKey,
+    idle_seconds: Annotated[Positive, "seconds between two requests for work"] = 1.0,
+) -> None:
     """Run a hospital's node until it is stopped.
 
-    Run a hospital's node with the hospital's settings (node.yaml), until it is stopped. The plan must have been
-    approved. This needs the certificate (.pem) of the authority that signed the server's certificate, and the node's
-    private key (.key). What happens is printed, for the log of a service manager.
+    The plan that the hospital's settings (node.yaml) name must have been approved. This needs the certificate (.pem) of
+    the authority that signed the server's certificate, and the node's private key (.key). What happens is printed, for
+    the log of a service manager.
+
+    Examples
+    --------
+    zetadp federation node node.yaml --server server.example:9443 --authority authority.pem --key node-03.key
+    zetadp federation node node.yaml --server 192.0.2.7:9443 --authority authority.pem --key a.key --idle-seconds 5
     """
     from zetadp.base.device import pick_device
-    from zetadp.core.plan import Plan
-    from zetadp.federation.flower.approval import check_approval, check_terms
-    from zetadp.federation.flower.certificates import checked_server, read_certificate, read_node_key
-    from zetadp.federation.flower.membership import checked_roster
+    from zetadp.federation.flower.certificates import checked_server, read_certificate
+    from zetadp.federation.flower.participant import Participant
     from zetadp.federation.flower.processes import SILENT, check_flower, folder_in_use
-    from zetadp.federation.flower.settings import HospitalSettings, check_cap
+    from zetadp.federation.flower.settings import HospitalSettings
 
     check_flower()
-    settings = HospitalSettings.read(given.settings)
-    checked_server(given.server)
-    plan = Plan.read(settings.plan)
-    promise = check_terms(settings, plan)
-    check_cap(settings, plan)
-    pick_device(settings.device)
-    read_certificate(given.authority)
-    read_node_key(given.key)
-    roster, _ = checked_roster(settings.roster, plan, settings.name, given.key)
-    approved = check_approval(settings, plan, given.key, roster)
-    with folder_in_use(settings.state.resolve(), f"state in {given.settings}"):
-        tell(f"{promise}; {approved}\n{settings.name} is starting.")
+    own = HospitalSettings.read(settings)
+    checked_server(server)
+    read_certificate(authority)
+    participant = Participant.read(own, key)
+    participant.check_cap()
+    pick_device(own.device)
+    approved = participant.approved()
+    with folder_in_use(own.state.resolve(), f"state in {settings}"):
+        tell(f"{participant.promise}; {approved}\n{participant.name} is starting.")
         os.environ.update(SILENT)
-        log_to_terminal(f"{settings.name}: %(message)s")
+        log_to_terminal(f"{participant.name}: %(message)s")
         from zetadp.federation.flower.node import run_until_stopped
 
-        run_until_stopped(
-            settings=given.settings,
-            server=given.server,
-            authority=given.authority,
-            key=given.key,
-            idle_seconds=given.idle_seconds,
-        )
+        run_until_stopped(settings=settings, server=server, authority=authority, key=key, idle_seconds=idle_seconds)

@@ -2,63 +2,41 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from zetadp.base.constraints import Count, Positive
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import read_json
 from zetadp.base.validation import UserError
-from zetadp.cli.helping import command, count, delta, option, positive_number, probability
+from zetadp.cli.arguments import Delta, Probability
 
 if TYPE_CHECKING:
     from zetadp.privacy.verification import Check
 
 
-@command(
-    "release",
-    examples=(
-        "release features.npz rows.h5 --people 60000 --classes 10 --epsilon 1 --delta 1e-5",
-        "release features.npz rows.h5 --people 500 --classes 2 --epsilon 8 --delta 1e-4 --rows 200 --active 0.5",
-        "release features.npz rows.h5 --people 500 --classes 2 --epsilon 2 --delta 1e-4 --cap 8",
-    ),
-    options=[
-        option(
-            "features",
-            type=Path,
-            help="NumPy file (.npz) with features (person, component) and labels (person,) from 0",
-        ),
-        option("file", type=Path, help="HDF5 file to write (.h5)"),
-        option("--people", type=count, required=True, help="declared number of people"),
-        option("--classes", type=count, required=True, help="number of classes"),
-        option("--epsilon", type=positive_number, required=True, help="epsilon for each person, such as 1 or 8"),
-        option(
-            "--delta",
-            type=delta,
-            required=True,
-            help="probability for which epsilon allows an exception, such as 1e-5; less than 1 / number of people",
-        ),
-        option("--rows", type=count, help="number of rows (default: about the number of people)"),
-        option("--degree", type=positive_number, help="expected number of people in a row (default: the best one)"),
-        option(
-            "--active",
-            type=probability,
-            default=1.0,
-            help="share of the rows that are open to each class; below 1, the file says which rows "
-            "(default: %(default)s)",
-        ),
-        option(
-            "--norm", type=positive_number, default=1.0, help="norm that features are clipped to (default: %(default)s)"
-        ),
-        option("--ledger", type=Path, help="ledger of the people (default: ledgers/NAME.jsonl next to the features)"),
-        option(
-            "--cap",
-            type=positive_number,
-            help="epsilon that the total of all ledgers in the folder of --ledger must not exceed, at this delta",
-        ),
+def release(
+    features: Annotated[Path, "NumPy file (.npz) with features (person, component) and labels (person,) from 0"],
+    file: Annotated[Path, "HDF5 file to write (.h5)"],
+    *,
+    people: Annotated[Count, "declared number of people"],
+    classes: Annotated[Count, "number of classes"],
+    epsilon: Annotated[Positive, "epsilon for each person, such as 1 or 8"],
+    delta: Annotated[
+        Delta, "probability for which epsilon allows an exception, such as 1e-5; less than 1 / number of people"
     ],
-)
-def release(given: argparse.Namespace) -> None:
+    rows: Annotated[Count | None, "number of rows (default: about the number of people)"] = None,
+    degree: Annotated[Positive | None, "expected number of people in a row (default: the best one)"] = None,
+    active: Annotated[
+        Probability, "share of the rows that are open to each class; below 1, the file says which rows"
+    ] = 1.0,
+    norm: Annotated[Positive, "norm that features are clipped to"] = 1.0,
+    ledger: Annotated[Path | None, "ledger of the people (default: ledgers/NAME.jsonl next to the features)"] = None,
+    cap: Annotated[
+        Positive | None,
+        "epsilon that the total of all ledgers in the folder of --ledger must not exceed, at this delta",
+    ] = None,
+) -> None:
     """Release features of people as noisy mixed rows that anybody may train on.
 
     Mix the features of people into rows, add exact noise from the operating system, and write the rows with their
@@ -69,6 +47,12 @@ def release(given: argparse.Namespace) -> None:
 
     The features of a person must be computed from this person's data alone, by a model that was trained on none of
     these people.
+
+    Examples
+    --------
+    zetadp release features.npz rows.h5 --people 60000 --classes 10 --epsilon 1 --delta 1e-5
+    zetadp release features.npz rows.h5 --people 500 --classes 2 --epsilon 8 --delta 1e-4 --rows 200 --active 0.5
+    zetadp release features.npz rows.h5 --people 500 --classes 2 --epsilon 2 --delta 1e-4 --cap 8
     """
     import zlib
     from zipfile import BadZipFile
@@ -79,44 +63,38 @@ def release(given: argparse.Namespace) -> None:
     from zetadp.rows.release import ReleaseSettings, release_features
 
     try:
-        with given.features.open("rb") as file, np.load(file) as content:
-            features, labels = content["features"], content["labels"]
+        with features.open("rb") as opened, np.load(opened) as content:
+            values, labels = content["features"], content["labels"]
     except (OSError, EOFError, BadZipFile, zlib.error, KeyError, ValueError, TypeError) as error:
-        raise UserError(
-            f"Expected {given.features} to be a NumPy file (.npz) with features and labels: {error}."
-        ) from error
+        raise UserError(f"Expected {features} to be a NumPy file (.npz) with features and labels: {error}.") from error
     settings = ReleaseSettings(
-        given.epsilon,
-        given.delta,
-        people=given.people,
-        classes=given.classes,
-        rows=given.rows,
-        degree=given.degree,
-        active=given.active,
-        norm=given.norm,
-        cohort=given.features.stem,
-        cap=given.cap,
+        epsilon,
+        delta,
+        people=people,
+        classes=classes,
+        rows=rows,
+        degree=degree,
+        active=active,
+        norm=norm,
+        cohort=features.stem,
+        cap=cap,
     )
-    ledger = given.ledger or given.features.parent / "ledgers" / f"{given.features.stem}.jsonl"
-    print(plain_text(release_features(features, labels, settings, ledger=ledger, file=given.file)), end="")
+    account = ledger or features.parent / "ledgers" / f"{features.stem}.jsonl"
+    print(plain_text(release_features(values, labels, settings, ledger=account, file=file)), end="")
 
 
-@command(
-    "statement",
-    examples=("statement rows.h5", "statement results/release/runs/rows/federated/eps-8/seed-0/release.h5"),
-    options=[
-        option("file", type=Path, help="HDF5 file of released rows (.h5)"),
-    ],
-)
-def statement(given: argparse.Namespace) -> None:
+def statement(file: Annotated[Path, "HDF5 file of released rows (.h5)"]) -> None:
     """Print the privacy statement in a file of released rows.
 
-    Print the privacy statement that a file of released rows (.h5) contains.
+    Examples
+    --------
+    zetadp statement rows.h5
+    zetadp statement results/release/runs/rows/federated/eps-8/seed-0/release.h5
     """
     from zetadp.privacy.statement import plain_text
     from zetadp.rows.file import read_statement
 
-    print(plain_text(read_statement(given.file)), end="")
+    print(plain_text(read_statement(file)), end="")
 
 
 OF_AN_EXPERIMENT = 5
@@ -126,76 +104,58 @@ LEDGER = "ledger.jsonl"
 """Sealed copy of the ledger, in the folder of a finished run."""
 
 
-@command(
-    "risk",
-    examples=(
-        "risk results/default/runs/head/federated/eps-8/seed-0",
-        "risk runs/mine",
-        "risk rows.jsonl --output report",
-    ),
-    options=[
-        option("place", type=Path, metavar="RUN", help="folder of a run, or a ledger (.jsonl)"),
-        option("--output", type=Path, help="folder for the page (default: that of the run or ledger)"),
-        option("--audit", type=Path, help="folder of the audit (default: that of the run's experiment)"),
-    ],
-)
-def risk(given: argparse.Namespace) -> None:
+def risk(
+    place: Annotated[Path, "folder of a run, or a ledger (.jsonl)", "RUN"],
+    *,
+    output: Annotated[Path | None, "folder for the page (default: that of the run or ledger)"] = None,
+    audit: Annotated[Path | None, "folder of the audit (default: that of the run's experiment)"] = None,
+) -> None:
     """Write one page on what a training run may reveal about a person.
 
-    Write risk.html, risk.md and risk.svg from the ledger of a run or of a release. They say what the best attack can
-    learn about one person at most, what attacks on the code have shown, and what is not covered. The page needs no
-    network and can be printed.
+    The page (risk.html, risk.md and risk.svg) says what the best attack can learn about one person at most, what
+    attacks on the code have shown, and what is not covered. It needs no network and can be printed.
+
+    Examples
+    --------
+    zetadp risk results/default/runs/head/federated/eps-8/seed-0
+    zetadp risk runs/mine
+    zetadp risk rows.jsonl --output report
     """
     from zetadp.privacy.risk import Risk
     from zetadp.report.riskpage import Evidence, headline, write_risk
 
-    place: Path = given.place
     ledger = ledger_of(place)
     statement = ledger.with_name("privacy.json")
     known = read_json(statement) if place.is_dir() and statement.is_file() else {}
     parents = place.resolve().parents
-    audit = given.audit or (parents[OF_AN_EXPERIMENT - 1] / "audit" if len(parents) >= OF_AN_EXPERIMENT else place)
+    audits = audit or (parents[OF_AN_EXPERIMENT - 1] / "audit" if len(parents) >= OF_AN_EXPERIMENT else place)
     network = parents[OF_AN_EXPERIMENT - 3].name if len(parents) >= OF_AN_EXPERIMENT else None
-    output = given.output or (place if place.is_dir() else ledger.parent)
+    folder = output or (place if place.is_dir() else ledger.parent)
     found = Risk.of(ledger, name=known.get("name"))
-    write_risk(found, found.unit, found.delta, output, str(ledger), Evidence.of(audit.glob("*"), network))
+    write_risk(found, found.unit, found.delta, folder, str(ledger), Evidence.of(audits.glob("*"), network))
     print(headline(found, found.unit, found.delta))
-    print(f"written to {output / 'risk.html'}")
+    print(f"written to {folder / 'risk.html'}")
 
 
-@command(
-    "verify",
-    examples=(
-        "verify results/default/runs/head/federated/eps-1/seed-0 --ledgers ledgers/phantom-no-atlas",
-        "verify runs/mine",
-        "verify --receipt node-02.json --authority authority.pem --server server.example --ledgers state/ledgers",
-        "verify state/ledgers/head-federated-eps-8-seed-0.jsonl --key node-02.pub.pem",
-    ),
-    options=[
-        option("place", type=Path, metavar="RUN", nargs="?", help="folder of a finished run; with --key, a ledger"),
-        option(
-            "--ledgers",
-            type=Path,
-            help="folder of the cohort's ledgers; also check that none of them is missing or cut off",
-        ),
-        option("--head", help="head of the ledger's chain that was noted elsewhere, instead of --ledgers"),
-        option("--receipt", type=Path, help="receipt of a federation's server (.json), instead of RUN"),
-        option(
-            "--authority",
-            type=Path,
-            help="certificate of the authority (authority.pem) that signed the server's certificate",
-        ),
-        option("--server", metavar="HOST", help="name or address by which nodes reach the server"),
-        option("--key", type=Path, help="public key (.pub.pem) of a hospital's node, or a certificate of it"),
-    ],
-)
-def verify(given: argparse.Namespace) -> None:
+def verify(
+    place: Annotated[Path | None, "folder of a finished run; with --key, a ledger", "RUN"] = None,
+    *,
+    ledgers: Annotated[
+        Path | None, "folder of the cohort's ledgers; also check that none of them is missing or cut off"
+    ] = None,
+    head: Annotated[str | None, "head of the ledger's chain that was noted elsewhere, instead of --ledgers"] = None,
+    receipt: Annotated[Path | None, "receipt of a federation's server (.json), instead of RUN"] = None,
+    authority: Annotated[
+        Path | None, "certificate of the authority (authority.pem) that signed the server's certificate"
+    ] = None,
+    server: Annotated[str | None, "name or address by which nodes reach the server", "HOST"] = None,
+    key: Annotated[Path | None, "public key (.pub.pem) of a hospital's node, or a certificate of it"] = None,
+) -> None:
     """Check that a finished run is unchanged and its epsilon correct.
 
-    Check the folder of a finished run. Its files must be unchanged since they were sealed (seal.json). Its ledger
-    (ledger.jsonl) must be an unbroken chain. Its plan (plan.json) and its statement (privacy.json) must agree with the
-    ledger. Its epsilon must not be below one that other code computes. No data are needed. The exit code is 1 if
-    anything is wrong.
+    The files in its folder must be unchanged since they were sealed (seal.json). Its ledger (ledger.jsonl) must be an
+    unbroken chain. Its plan (plan.json) and its statement (privacy.json) must agree with the ledger. Its epsilon must
+    not be below one that other code computes. No data are needed. The exit code is 1 if anything is wrong.
 
     A chain can be made anew, so something outside the folder must vouch for the ledger: the register of the cohort's
     ledgers (--ledgers; without it, the account that a run of the library names, or ledgers/COHORT above the folder of a
@@ -207,53 +167,49 @@ def verify(given: argparse.Namespace) -> None:
 
     A hospital's node signs its ledger with its own key, and the server's copy carries the signatures. With --key
     (.pub.pem, from the hospital), check that the node signed a ledger up to its last line.
+
+    Examples
+    --------
+    zetadp verify results/default/runs/head/federated/eps-1/seed-0 --ledgers ledgers/phantom-no-atlas
+    zetadp verify runs/mine
+    zetadp verify --receipt node-02.json --authority authority.pem --server server.example --ledgers state/ledgers
+    zetadp verify state/ledgers/head-federated-eps-8-seed-0.jsonl --key node-02.pub.pem
     """
-    place = given.place or given.receipt
-    if (given.place is None) == (given.receipt is None) or None not in (given.receipt, given.key):
+    checks: list[Check]
+    if place is not None and receipt is None and key is None:
+        from zetadp.privacy.verification import verify_run
+
+        checks = verify_run(place, ledgers or (None if head else account_of(place)), head)
+    elif place is not None and receipt is None and key is not None:
+        from zetadp.federation.flower.receipts import check_ledger
+
+        checks = check_ledger(place, key)
+    elif place is None and key is None and receipt and authority and server and ledgers:
+        from zetadp.federation.flower.receipts import check_receipt
+
+        checks = check_receipt(receipt, authority, ledgers, server)
+    else:
         raise UserError(
             "Expected the folder of a finished run, or --receipt with --authority, --server and --ledgers, or a "
             "hospital's ledger with --key."
         )
-    for check in (checks := _checks(given)):
+    for check in checks:
         print(f"wrong: {check.what}: {check.fault}" if check.fault else f"ok: {check.what}")
     wrong = sum(bool(check.fault) for check in checks)
     if wrong:
-        raise UserError(f"{wrong} of {len(checks)} checks of {place} failed. Do not rely on it.")
+        raise UserError(f"{wrong} of {len(checks)} checks of {place or receipt} failed. Do not rely on it.")
 
 
-def _checks(given: argparse.Namespace) -> list[Check]:
-    from zetadp.privacy.verification import verify_run
-
-    if given.key is not None:
-        from zetadp.federation.flower.receipts import check_ledger
-
-        return check_ledger(given.place, given.key)
-    if given.receipt is None:
-        ledgers = given.ledgers or (None if given.head else account_of(given.place))
-        return verify_run(given.place, ledgers, given.head)
-    from zetadp.federation.flower.receipts import check_receipt
-
-    if None in (given.authority, given.server, given.ledgers):
-        raise UserError("Expected --authority, --server and --ledgers with --receipt.")
-    return check_receipt(given.receipt, given.authority, given.ledgers, given.server)
-
-
-@command(
-    "budget",
-    examples=(
-        "budget ledgers/phantom-no-atlas",
-        "budget runs/mine",
-        "budget state/ledgers --plan plan.json --node node-02 --cap 10",
-    ),
-    options=[
-        option("folder", type=Path, metavar="COHORT", help="folder of the cohort's ledgers, or of a run"),
-        option("--plan", type=Path, help="plan of a further run (.json)"),
-        option("--node", help="node of the plan that holds these patients (default: the one with the highest cost)"),
-        option("--cap", type=positive_number, help="epsilon that the total must not exceed"),
-        option("--delta", type=delta, help="delta of the totals (default: the least that was declared)"),
-    ],
-)
-def budget(given: argparse.Namespace) -> None:
+def budget(
+    folder: Annotated[Path, "folder of the cohort's ledgers, or of a run", "COHORT"],
+    *,
+    plan: Annotated[Path | None, "plan of a further run (.json)"] = None,
+    node: Annotated[
+        str | None, "node of the plan that holds these patients (default: the one with the highest cost)"
+    ] = None,
+    cap: Annotated[Positive | None, "epsilon that the total must not exceed"] = None,
+    delta: Annotated[Delta | None, "delta of the totals (default: the least that was declared)"] = None,
+) -> None:
     """Print the total epsilon of all runs on a cohort, and the total after a plan.
 
     Add up all ledgers in a folder: ledgers/NAME of the pipeline, ledgers next to the runs of the library, or
@@ -264,40 +220,43 @@ def budget(given: argparse.Namespace) -> None:
 
     Training itself refuses to exceed a cap that is set in privacy.cap of the configuration, or in cap of a hospital's
     settings.
+
+    Examples
+    --------
+    zetadp budget ledgers/phantom-no-atlas
+    zetadp budget runs/mine
+    zetadp budget state/ledgers --plan plan.json --node node-02 --cap 10
     """
     from zetadp.core.plan import Plan
     from zetadp.privacy.book import Book
     from zetadp.privacy.exposure import declared_run, total
 
-    if not given.folder.is_dir():
+    if not folder.is_dir():
         raise UserError(
-            f"Expected a folder of ledgers, found no folder {given.folder}. A hospital has none before its first run."
+            f"Expected a folder of ledgers, found no folder {folder}. A hospital has none before its first run."
         )
-    is_run = (given.folder / "plan.json").is_file()
-    folder = account_of(given.folder) if is_run else given.folder
-    if folder is None:
-        raise UserError(f"Expected the ledgers of the run {given.folder}, found none. Name their folder.")
-    runs, wanted = Book.read(folder).runs(), None
-    if given.plan is not None:
-        plan = Plan.read(given.plan)
-        header = plan.header()
-        if given.node is not None:
-            plan.place(given.node)
-            header["node"] = given.node
-        wanted = declared_run(plan.label, header)
-    counted = runs if wanted is None else [*runs, wanted]
-    least = given.delta or min((run.delta for run in counted), default=1e-3)
-    found = total(runs, least)
-    at = f"at delta {least:g}"
-    print(f"spent so far: epsilon {rounded_up(found)} {at}, in {len(runs)} run(s), each counted to its declared end")
-    if wanted is not None:
-        found = total(counted, least)
-        print(f"with the plan {wanted.name}: epsilon {rounded_up(found)} {at}")
-    if given.cap is None:
+    account = account_of(folder) if (folder / "plan.json").is_file() else folder
+    if account is None:
+        raise UserError(f"Expected the ledgers of the run {folder}, found none. Name their folder.")
+    made, wanted = Book.read(account).runs(), []
+    if plan is not None:
+        planned = Plan.read(plan)
+        header = planned.header()
+        if node is not None:
+            planned.place(node)
+            header["node"] = node
+        wanted = [declared_run(planned.label, header)]
+    least = delta or min((run.delta for run in [*made, *wanted]), default=1e-3)
+    at, spent = f"at delta {least:g}", total(made, least)
+    print(f"spent so far: epsilon {rounded_up(spent)} {at}, in {len(made)} run(s), each counted to its declared end")
+    for run in wanted:
+        spent = total([*made, run], least)
+        print(f"with the plan {run.name}: epsilon {rounded_up(spent)} {at}")
+    if cap is None:
         return
-    if found > given.cap:
-        raise UserError(f"The total, epsilon {rounded_up(found)} {at}, is above the cap of {given.cap:g}.")
-    print(f"The cap of {given.cap:g} is not exceeded.")
+    if spent > cap:
+        raise UserError(f"The total, epsilon {rounded_up(spent)} {at}, is above the cap of {cap:g}.")
+    print(f"The cap of {cap:g} is not exceeded.")
 
 
 def ledger_of(place: Path) -> Path:

@@ -191,6 +191,20 @@ class Roster:
             raise UserError(f"Expected a list of members in {path}, found something else.")
         return cls(plan, tuple(Member.of(each, path) for each in content["members"]))
 
+    @classmethod
+    def named(cls, path: Path | None, plan: Plan) -> Self | None:
+        """Return the roster that a site's settings name; None where the plan needs none.
+
+        Raises
+        ------
+        UserError
+            If the settings name one and the plan has no masked sums, or the other way around, or if the file is wrong.
+        """
+        if (path is not None) != plan.masked:
+            needed = "the file of the roster as roster" if plan.masked else "no roster"
+            raise UserError(f"Expected {needed} in the settings of a site of {plan.label}, found {path or 'none'}.")
+        return None if path is None else cls.read(path, plan)
+
     @property
     def least(self) -> int:
         """Fewest members that a try may have. One alone would send its message without masks."""

@@ -11,9 +11,9 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,8 @@ from zetadp.core.records import LabelledItems
 from zetadp.core.settings import Performance
 from zetadp.core.training import no_history
 from zetadp.federation.flower.mirror import Mirror, copies_of, heads_elsewhere, note_identities
-from zetadp.federation.flower.protocol import Answer, Line, Refusal, Request, WrongUpdateError, decode, encode
+from zetadp.federation.flower.protocol import Answer, Refusal, Request, WrongUpdateError, decode, encode
+from zetadp.federation.flower.superlink import NodeLine
 from zetadp.federation.settings import Patience
 from zetadp.privacy import accounting
 from zetadp.privacy.chain import BrokenChainError
@@ -77,7 +78,7 @@ class Coordinator:
         self,
         plan: Plan,
         patience: Patience,
-        line: Line,
+        line: NodeLine,
         watched: LabelledItems,
         files: RunFiles,
         *,
@@ -96,7 +97,7 @@ class Coordinator:
         self.mirrors = {name: Mirror(copies / f"{name}.jsonl") for name in self.names}
         make_folder(copies)
         note_identities(copies, {name: line.identity(name) for name in self.names})
-        self._seen = {name: heads_elsewhere(copies, line.identity(name)) for name in self.names}
+        self._seen = {name: tuple(heads_elsewhere(copies, line.identity(name))) for name in self.names}
         self.history = no_history(parts.task)
         self.ledger_head = ""
         self._checkpointed = 0
@@ -195,22 +196,14 @@ class Coordinator:
         UserError
             If the round cannot be had.
         """
-        weights = encode(self.receiver.weights)
+        asked = self._request(ledger, number, encode(self.receiver.weights))
         messages: dict[str, Tensor] = {}
-        failures = dict.fromkeys(self.names, 0)
+        failures = Counter[str]()
         self._told = time.monotonic()
         self._gather(number)
         begun = self._told = time.monotonic()
         while True:
-            self._tell_who_is_there(number, messages)
-            ready = self._ready(messages, failures)
-            self._count_first(ledger, ready, number)
-            for name in ready:
-                self.line.ask(name, self._request(ledger, name, number, weights))
-            for reply in self.line.collect():
-                self._absent.discard(reply.name)
-                if reply.attempt != ledger.identity or reply.round != number or reply.name in messages:
-                    continue  # a late answer: its release stands in the node's ledger, whose lines come again
+            for reply in self._exchange(ledger, asked, messages, failures):
                 update = self._accept(reply)
                 if update is None:
                     failures[reply.name] += 1
@@ -224,7 +217,42 @@ class Coordinator:
         found = [messages[name] for name in self.names if name in messages]
         return torch.stack(found), [name for name in self.names if name not in messages]
 
-    def _ready(self, done: Container[str], failures: Mapping[str, int]) -> list[str]:
+    def _request(self, ledger: Ledger, number: int, weights: bytes) -> Request:
+        """Return what all nodes are asked for in a round."""
+        return Request(self.plan.digest, ledger.identity, number, self._checkpointed, "", weights)
+
+    def _exchange(
+        self, ledger: Ledger, asked: Request, done: Container[str], failures: Counter[str]
+    ) -> Iterator[Answer | Refusal]:
+        """Ask the nodes that are ready, and yield what has arrived in answer.
+
+        Parameters
+        ----------
+        ledger
+            The server's account.
+        asked
+            What all are asked for. What is seen of each node's ledger is added.
+        done
+            Nodes that have nothing to answer any more; more may be added while answers are taken.
+        failures
+            How often each node failed.
+        """
+        self._tell_who_is_there(asked.round, done)
+        ready = self._ready(done, failures)
+        if asked.weights:
+            self._count_first(ledger, ready, asked.round)
+        for name in ready:
+            self._send(name, replace(asked, head=self.mirrors[name].known, seen=self._seen[name]))
+        for reply in self.line.collect():
+            self._absent.discard(reply.name)
+            # A late answer is left out: its release stands in the node's ledger, whose lines come again.
+            if reply.place == asked.place and reply.name not in done:
+                yield reply
+
+    def _send(self, name: str, request: Request) -> None:
+        self.line.ask(name, request)
+
+    def _ready(self, done: Container[str], failures: Counter[str]) -> list[str]:
         """Return the nodes to ask: those that are there, have nothing to answer yet, and did not fail too often."""
         able = {name for name in self.names if name not in done and failures[name] < self.patience.tries}
         return [name for name in sorted(able & self.line.reachable()) if not self.line.asked(name)]
@@ -275,7 +303,7 @@ class Coordinator:
             ledger.record([self.plan.event(name, number) for name in first])
             self._counted.update(first)
 
-    def _ends(self, number: int, messages: Mapping[str, object], failures: dict[str, int], waited: float) -> bool:
+    def _ends(self, number: int, messages: Mapping[str, object], failures: Counter[str], waited: float) -> bool:
         """Return whether a round is over, with or without all nodes; raise if it cannot succeed.
 
         A node that was left out of the last round and has not been heard since is not waited for.
@@ -312,17 +340,6 @@ class Coordinator:
         return UserError(
             f"Round {number + 1} of {self.plan.label} ended the run: {why}. The logs of those nodes say more. The "
             f"checkpoint after round {self._checkpointed} is kept; start the run again to go on from it."
-        )
-
-    def _request(self, ledger: Ledger, name: str, number: int, weights: bytes) -> Request:
-        return Request(
-            plan=self.plan.digest,
-            attempt=ledger.identity,
-            round=number,
-            checkpointed=self._checkpointed,
-            head=self.mirrors[name].known,
-            weights=weights,
-            seen=self._seen[name],
         )
 
     def _accept(self, reply: Answer | Refusal) -> Tensor | None:

@@ -13,10 +13,10 @@ from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.pretrained import with_public
 from zetadp.core.promise import noise_of_plan
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
-from zetadp.federation.flower.approval import approve, invitation
 from zetadp.federation.flower.certificates import Credentials, make_credentials
+from zetadp.federation.flower.invitation import invitation
 from zetadp.federation.flower.launcher import LocalFederation
-from zetadp.federation.flower.membership import make_roster
+from zetadp.federation.flower.participant import Participant, make_roster
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.federation.settings import Patience
 from zetadp.mri.convert import write_site_folder
@@ -66,8 +66,9 @@ def run_demo(folder: Path, say: Callable[[str], None]) -> Path:
     server = _server(work, credentials, names)
     with LocalFederation(work / "processes", credentials, idle_seconds=0.3) as running:
         for name in names:
-            approve(_hospital(work, name), credentials.node(name)[1], "the demonstration")
-            running.start_node(_hospital(work, name))
+            own = _hospital(work, name)
+            Participant.read(own, credentials.node(name)[1]).approve("the demonstration")
+            running.start_node(own)
             say(f"{name}: the plan is approved; started, checks and prepares its patients")
         running.run(server, say)
     statement = account_run(server.ledger, server.model, name=plan.label)

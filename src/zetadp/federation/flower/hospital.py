@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from torch import Tensor
 
 from zetadp.base.device import pick_device
@@ -25,16 +24,14 @@ from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
 from zetadp.core.independence import check_run
 from zetadp.core.outbox import Outbox, SupersededError, digest_of
-from zetadp.core.plan import Plan
 from zetadp.core.pretrained import backbone_of, starting_weights
 from zetadp.core.records import LabelledItems, Node, check_units, checked_units, single_items
 from zetadp.core.round import do_round
 from zetadp.core.task import Classification, is_packaged, site_task_of, task_of
-from zetadp.federation.flower.approval import check_approval, check_terms
-from zetadp.federation.flower.certificates import read_node_key
-from zetadp.federation.flower.membership import checked_roster
+from zetadp.federation.flower.participant import Participant
 from zetadp.federation.flower.protocol import (
     Answer,
+    Place,
     Reason,
     Refusal,
     Request,
@@ -43,8 +40,8 @@ from zetadp.federation.flower.protocol import (
     encode,
 )
 from zetadp.federation.flower.receipts import signed_head
-from zetadp.federation.flower.settings import HospitalSettings, header_at, ledger_of, limits_of
-from zetadp.federation.masks import FreshValue, Masking, Roster, Try, UnsafeTryError, fresh_value, to_bytes
+from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.federation.masks import FreshValue, Masking, Try, UnsafeTryError, fresh_value, to_bytes
 from zetadp.privacy import accounting
 from zetadp.privacy.book import held, ledger_files
 from zetadp.privacy.budget import CapError
@@ -53,61 +50,57 @@ from zetadp.privacy.ledger import Ledger, LostError, read_ledger
 
 logger = logging.getLogger(__name__)
 
+REASONS = {
+    CapError: Reason.CAP,
+    UnsafeTryError: Reason.TRY,
+    LostError: Reason.LEDGER,
+    SupersededError: Reason.ANSWERED,
+}
+"""What the server is told of errors that it may know of."""
+
 
 class Hospital:
     """A node of a federation.
 
     Parameters
     ----------
-    settings
-        What the hospital decides.
-    plan
-        The hospital's copy of the plan.
+    participant
+        The hospital in this training.
     records
         Items of the hospital's patients.
     patients
         For each patient, in the order of their identifiers, the positions of the patient's items.
     start
         Public starting weights. Requests carry those that are trained; the others stay what they are.
-    key
-        The node's private key, which signs the head of the ledger after every round; None signs nothing. It also signs
-        fresh values.
-    roster, agreement
-        With masked sums, the approved roster and the node's private agreement key, which were checked against each
-        other.
 
     Raises
     ------
     UserError
-        If plan, patients and the hospital's settings do not agree.
+        If plan and patients do not agree.
     """
 
     def __init__(
         self,
-        settings: HospitalSettings,
-        plan: Plan,
+        participant: Participant,
         records: LabelledItems,
         patients: Sequence[Sequence[int]],
         start: Mapping[str, Tensor] | None = None,
-        key: EllipticCurvePrivateKey | None = None,
-        roster: Roster | None = None,
-        agreement: EllipticCurvePrivateKey | None = None,
     ) -> None:
-        self.settings, self.plan, self.records = settings, plan, records
-        self.start, self.key, self.roster, self.agreement = start, key, roster, agreement
-        if plan.masked and not (roster is not None and agreement is not None and key is not None):
-            raise ValueError("Expected roster, agreement key and signing key for a plan with masked sums.")
-        self._held: tuple[tuple[str, int, int], FreshValue] | None = None
-        self.constants = plan.nodes[plan.place(settings.name)]
-        self.ledger_path = ledger_of(settings, plan)
-        self.message_folder = settings.state / "messages" / plan.label
-        declared = self.constants.population // plan.units_of_a_person
+        plan, name = participant.plan, participant.name
+        self.participant, self.settings, self.plan, self.records, self.start = (
+            participant,
+            participant.settings,
+            plan,
+            records,
+            start,
+        )
+        self._held: tuple[Place, FreshValue] | None = None
+        declared = plan.nodes[plan.place(name)].population // plan.units_of_a_person
         if len(patients) != declared:
             raise UserError(
-                f"Expected {declared} training patients at {settings.name}, as the plan declares, "
-                f"found {len(patients)} in {settings.images}."
+                f"Expected {declared} training patients at {name}, as the plan declares, found {len(patients)} in "
+                f"{participant.settings.images}."
             )
-        self.promise = check_terms(settings, plan)
         one_each = plan.unit == "image"
         units = single_items(patients, plan.units_of_a_person) if one_each else patients
         (self.units,) = checked_units([units], len(records.inputs))
@@ -117,7 +110,7 @@ class Hospital:
         if isinstance(task, Classification):
             task.check(records.targets)
         if not is_packaged(task):
-            phase = replace(Assembly.of(plan, records, start).phase, chunk=settings.chunk)
+            phase = replace(Assembly.of(plan, records, start).phase, chunk=self.settings.chunk)
             phase = check_run(phase, records, self.units)
             self.rules = phase.has_rules
 
@@ -129,26 +122,26 @@ class Hospital:
         Fresh values stay in the memory of this process, and the one for a try is taken out before its computation
         begins. So no two computations have the same masks, whatever happens to either.
         """
-        if self.roster is None:
+        if self.participant.roster is None:
             return compute(request, None)
         if not request.weights and not request.values:
             if request.plan != self.plan.digest:
                 return self.refuse(request, Reason.PLAN)
-            value = self._fresh(request.attempt, request.round, request.number)
-            return Answer(self.settings.name, request.attempt, request.round, b"", (), request.number, value)
+            value = self._fresh(request.place)
+            return Answer(self.participant.name, request.attempt, request.round, b"", (), request.number, value)
         held, self._held = self._held, None
-        mine = held is not None and held[0] == (request.attempt, request.round, request.number)
-        reply = compute(request, held[1] if held is not None and mine else None)
+        reply = compute(request, held[1] if held is not None and held[0] == request.place else None)
         if isinstance(reply, Answer) and request.round + 1 < self.plan.training.rounds:
-            return replace(reply, value=self._fresh(request.attempt, request.round + 1, 0))
+            return replace(reply, value=self._fresh((request.attempt, request.round + 1, 0)))
         return reply
 
-    def _fresh(self, training: str, number: int, attempt: int) -> FreshValue:
+    def _fresh(self, place: Place) -> FreshValue:
         """Return a fresh value for a try, which replaces the one that is held."""
-        assert self.roster is not None  # as in `exchange`
-        assert self.key is not None  # checked when this object was made
-        value = fresh_value(self.roster, self.settings.name, self.key, training, number, attempt)
-        self._held = ((training, number, attempt), value)
+        participant = self.participant
+        assert participant.roster is not None  # as in `exchange`
+        assert participant.key is not None  # as with every roster
+        value = fresh_value(participant.roster, participant.name, participant.key, *place)
+        self._held = place, value
         return value
 
     def reply(self, request: Request, own: FreshValue | None = None) -> Answer | Refusal:
@@ -166,36 +159,25 @@ class Hospital:
         except _RefusedError as refused:
             logger.warning("refused round %d: %s", request.round + 1, refused.reason)
             return self.refuse(request, refused.reason)
-        except CapError as error:
-            logger.warning("refused round %d: %s", request.round + 1, error)
-            return self.refuse(request, Reason.CAP)
-        except UnsafeTryError as error:
-            logger.error("round %d: %s", request.round + 1, error)
-            return self.refuse(request, Reason.TRY)
-        except LostError as error:
-            logger.error("round %d: %s", request.round + 1, error)
-            return self.refuse(request, Reason.LEDGER)
-        except SupersededError as error:
-            logger.warning("refused round %d: %s", request.round + 1, error)
-            return self.refuse(request, Reason.ANSWERED)
         except UserError as error:
-            logger.error("round %d: %s", request.round + 1, error)
+            logger.error("refused round %d: %s", request.round + 1, error)
             locked = isinstance(error.__cause__, BlockingIOError)
-            return self.refuse(request, Reason.BUSY if locked else Reason.FAILED)
+            known = (reason for kind, reason in REASONS.items() if isinstance(error, kind))
+            return self.refuse(request, Reason.BUSY if locked else next(known, Reason.FAILED))
         except Exception:  # whatever it is, its text must stay here
             logger.exception("round %d failed", request.round + 1)
             return self.refuse(request, Reason.FAILED)
 
     def refuse(self, request: Request, reason: Reason) -> Refusal:
         """Return a refusal of a request."""
-        return Refusal(self.settings.name, request.attempt, request.round, reason, request.number)
+        return Refusal(self.participant.name, request.attempt, request.round, reason, request.number)
 
     def report(self, number: int) -> None:
         """Log how far the training is and what it has cost so far, about twenty times."""
         rounds = self.plan.training.rounds
         if (number + 1) % max(1, rounds // 20) and number + 1 < rounds:
             return
-        releases = [event for attempt in read_ledger(self.ledger_path) for event in attempt.releases()]
+        releases = [event for attempt in read_ledger(self.participant.ledger) for event in attempt.releases()]
         spent = rounded_up(accounting.epsilon(accounting.compose(releases), self.plan.delta))
         logger.info(
             "round %d of %d is recorded; epsilon spent so far %s per %s, at delta %g",
@@ -205,7 +187,7 @@ class Hospital:
             logger.info(
                 "finished, all rounds are recorded. Stop %s when the coordinator says that the model is there: until "
                 "then the server may ask again for the last answer.",
-                self.settings.name,
+                self.participant.name,
             )
 
     def notice(self, missing: Sequence[str]) -> None:
@@ -217,7 +199,7 @@ class Hospital:
             logger.info("all nodes are connected to the server")
 
     def _answer(self, request: Request, own: FreshValue | None) -> Answer:
-        plan, roster = self.plan, self.roster
+        plan, roster = self.plan, self.participant.roster
         if request.plan != plan.digest:
             raise _RefusedError(Reason.PLAN)
         if not (0 <= request.round < plan.training.rounds and 0 <= request.checkpointed <= request.round):
@@ -236,14 +218,14 @@ class Hospital:
 
         digest, attempt = digest_of(phase.weights()), None
         if roster is not None:
-            attempt = Try(roster, request.attempt, request.round, request.number, tuple(request.values))
-        with Ledger(self.ledger_path) as ledger:
+            attempt = Try(roster, *request.place, request.values)
+        with Ledger(self.participant.ledger) as ledger:
             ledger.before_record = partial(self._check_again, ledger)
             self._begin(ledger, request, parts)
-            outbox = Outbox(ledger, self.message_folder, "" if attempt is None else attempt.digest(digest))
+            outbox = Outbox(ledger, self.participant.messages, "" if attempt is None else attempt.digest(digest))
             _refuse_repetition(outbox, request.round, phase.weights())
             # Every attempt has draws of its own: what is the same twice would be one release under common noise.
-            mechanism = parts.mechanism(self.settings.name, plan.entropy(ledger.attempts - 1), ledger)
+            mechanism = parts.mechanism(self.participant.name, plan.entropy(ledger.attempts - 1), ledger)
             before = ledger.releases(request.round)
             node = Node(mechanism, self.units)
             if attempt is None:
@@ -256,36 +238,36 @@ class Hospital:
             if ledger.releases(request.round) > before:
                 # Only now: what was just recorded is synced, and with it the note that the older ones were sent.
                 outbox.discard(request.checkpointed)
-            if self.key is not None:
-                ledger.sign(partial(signed_head, self.settings.name, self.key))
-            lines = _lines_after(self.ledger_path, request.head)
+            if self.participant.key is not None:
+                ledger.sign(partial(signed_head, self.participant.name, self.participant.key))
+            lines = _lines_after(self.participant.ledger, request.head)
         # Closing the ledger has put these lines on disk: the server may remember them.
         update = encode(messages[0]) if attempt is None else to_bytes(messages[0])
-        return Answer(self.settings.name, request.attempt, request.round, update, lines, request.number)
+        return Answer(self.participant.name, request.attempt, request.round, update, lines, request.number)
 
     def _masking(self, ledger: Ledger, attempt: Try, own: FreshValue | None, weights: str) -> Masking:
         """Return the masks of a try that was not answered before; refuse one that the plan does not allow."""
         if sum(ledger.releases(number) for number in range(self.plan.training.rounds)) >= self.plan.tries:
             raise _RefusedError(Reason.TRIES)
-        if own is None or self.agreement is None:
+        if own is None or self.participant.agreement is None:
             raise _RefusedError(Reason.VALUE)
-        return Masking(attempt, self.settings.name, self.agreement, own, weights)
+        return Masking(attempt, self.participant.name, self.participant.agreement, own, weights)
 
     def _begin(self, ledger: Ledger, request: Request, parts: Assembly) -> None:
         """Refuse if the ledger has lost lines; start a new attempt if the server did and it is permitted."""
         if request.head and not (ledger.knows(request.head) or ledger.knew(request.head)):
             raise _RefusedError(Reason.LEDGER)
-        if lost := set(request.seen) - _heads(self.ledger_path.parent):
+        if lost := set(request.seen) - _heads(self.participant.ledger.parent):
             logger.error(
                 "the ledgers in %s lack lines that the server has seen in an earlier training: an older copy was put "
                 "back. Restore the newest copy; no total can be computed from this one. The line that is missing has "
                 "the hash %s",
-                self.ledger_path.parent,
+                self.participant.ledger.parent,
                 min(lost),
             )
             raise _RefusedError(Reason.LEDGER)
-        header = {**header_at(self.settings, parts.first_line()), "engine": "flower", "federation": request.attempt}
-        begun = read_ledger(self.ledger_path)
+        header = {**self.participant.header(parts.first_line()), "engine": "flower", "federation": request.attempt}
+        begun = read_ledger(self.participant.ledger)
         # The server's name of an attempt alone identifies nothing: it could give the name to another plan.
         if begun and all(begun[-1].header.get(key) == header[key] for key in ("federation", "plan")):
             return
@@ -293,14 +275,14 @@ class Hospital:
         if spare <= 0:
             raise _RefusedError(Reason.ATTEMPTS)
         # One lock for all limits: a process that asked for it twice would wait for itself.
-        with held(self.ledger_path.parent):
-            for limit in limits_of(self.settings, self.plan):
-                limit.check_plan(self.ledger_path, header, spare)
+        with held(self.participant.ledger.parent):
+            for limit in self.participant.limits:
+                limit.check_plan(self.participant.ledger, header, spare)
             ledger.start(header)
 
     def _check_again(self, ledger: Ledger, events: Sequence[Event]) -> None:
         """Ask every limit before a round is released another time."""
-        for limit in limits_of(self.settings, self.plan):
+        for limit in self.participant.limits:
             limit.check_again(ledger, events)
 
 
@@ -331,9 +313,9 @@ def _heads(folder: Path) -> set[str]:
     return {head for path in ledger_files(folder) for attempt in read_ledger(path) for head in attempt.heads}
 
 
-def _lines_after(path: Path, head: str) -> list[str]:
+def _lines_after(path: Path, head: str) -> tuple[str, ...]:
     """Return the lines of a ledger after the one with a certain head; all of them where no head is given."""
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = tuple(path.read_text(encoding="utf-8").splitlines())
     if not head:
         return lines
     heads: list[Any] = [json.loads(line)["chain"] for line in lines]
@@ -359,9 +341,9 @@ def load_hospital(path: Path, key: Path) -> Hospital:
     # Rounds are computed in forks of this process. Threads do not survive a fork, and a fork that expects them waits
     # for ever. So this process must never start any.
     torch.set_num_threads(1)
-    plan = Plan.read(settings.plan)
-    roster, agreement = checked_roster(settings.roster, plan, settings.name, key)
-    logger.info("the plan %s was %s", plan.digest[:16], check_approval(settings, plan, key, roster))
+    participant = Participant.read(settings, key)
+    plan = participant.plan
+    logger.info("the plan %s was %s", plan.digest[:16], participant.approved())
     backbone = backbone_of(plan, settings.backbone, pick_device(settings.device))
     records = site_task_of(plan.task).site(
         settings.images,
@@ -371,5 +353,4 @@ def load_hospital(path: Path, key: Path) -> Hospital:
         patients=plan.nodes[plan.place(settings.name)].population // plan.units_of_a_person,
         backbone=backbone,
     )
-    start = starting_weights(plan.network, backbone)
-    return Hospital(settings, plan, records, records.units(), start, read_node_key(key), roster, agreement)
+    return Hospital(participant, records, records.units(), starting_weights(plan.network, backbone))

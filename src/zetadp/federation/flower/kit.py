@@ -16,9 +16,9 @@ from zetadp.base.storage import write_text
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.core.promise import promise_of
-from zetadp.federation.flower.approval import invitation
 from zetadp.federation.flower.certificates import checked_server, fingerprint
-from zetadp.federation.flower.membership import SHORTEST
+from zetadp.federation.flower.invitation import invitation
+from zetadp.federation.flower.participant import SHORTEST
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 
 TEMPLATES = Path(__file__).parents[1] / "kits"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 
 import httpx
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import (
@@ -54,17 +54,16 @@ from zetadp.federation.flower.certificates import check_connection, read_node_ke
 from zetadp.federation.flower.hospital import Hospital, load_hospital
 from zetadp.federation.flower.processes import die_with_parent, ended_by_signal
 from zetadp.federation.flower.protocol import (
-    FACTS,
     FIRST_SECONDS,
     LIFE_SECONDS,
     Answer,
+    Notice,
     Reason,
     Refusal,
     Request,
     WrongEnvelopeError,
-    pack_reply,
-    unpack_notice,
-    unpack_request,
+    pack,
+    unpack,
 )
 from zetadp.federation.masks import FreshValue
 
@@ -76,7 +75,7 @@ logger = logging.getLogger(__name__)
 IDLE_SECONDS = 1.0
 RETRY_SECONDS = 2.0
 """Seconds between two attempts to reach a server that does not answer."""
-MALFORMED = Request(plan="", attempt="", round=0, checkpointed=0, head="", weights=b"")
+MALFORMED = Request(plan="", attempt="unknown", round=0, checkpointed=0, head="", weights=b"")
 """What is refused in place of a message that is no request."""
 
 
@@ -275,18 +274,18 @@ def reply_to(hospital: Hospital, message: Message, meanwhile: Callable[[], None]
     begun = time.monotonic()
     if message.metadata.message_type != "train":
         try:
-            hospital.notice(unpack_notice(message.content))
+            hospital.notice(unpack(message.content, Notice).missing)
         except WrongEnvelopeError as error:
             logger.warning("not a notice: %s", error)
-        return Message(RecordDict({FACTS: ConfigRecord()}), reply_to=message)
+        return Message(RecordDict({}), reply_to=message)
     try:
-        request = unpack_request(message.content)
+        request = unpack(message.content, Request)
         reply = hospital.exchange(request, lambda asked, own: computed(hospital, asked, own, meanwhile))
     except WrongEnvelopeError as error:
         logger.warning("not a request: %s", error)
         reply = hospital.refuse(MALFORMED, Reason.PLAN)
     if isinstance(reply, Answer) and not reply.update:
-        return Message(pack_reply(reply), reply_to=message)  # a fresh value, which has nothing to do with patients
+        return Message(pack(reply), reply_to=message)  # a fresh value, which has nothing to do with patients
     if isinstance(reply, Answer):
         hospital.report(reply.round)
     left = seconds_to_tick(begun, hospital.settings.answer_seconds)
@@ -294,7 +293,7 @@ def reply_to(hospital: Hospital, message: Message, meanwhile: Callable[[], None]
         meanwhile()
         time.sleep(min(left, 1.0))
         left -= 1.0
-    return Message(pack_reply(reply), reply_to=message)
+    return Message(pack(reply), reply_to=message)
 
 
 def computed(

@@ -1,33 +1,33 @@
 """Requests of the server and answers of the nodes, which hold only the privatised sum and public facts.
 
-Requests and answers travel as Flower's records: vectors as raw bytes, everything else in one small record. Updates are
-real vectors in which every real and every imaginary part has its place, so no aggregation rule can lose a phase, and a
-message is four bytes a part and nothing more. They travel exactly, or rounded after the noise.
+A message travels as one of Flower's records: a vector as raw bytes, everything else as JSON, which is read as strictly
+as settings are. Updates are real vectors in which every real and every imaginary part has its place, so no aggregation
+rule can lose a phase, and a message is four bytes a part and nothing more. They travel exactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor
 
-from zetadp.base.validation import UserError, checked_name
+from zetadp.base.reading import read
+from zetadp.base.validation import checked_name
 from zetadp.federation.masks import FreshValue
 
 LIFE_SECONDS = 10.0
 """A node shows every few seconds that it lives; after twice this time without a sign it counts as away."""
 FIRST_SECONDS = 0.05
 """First wait for a part of a message that has not come; each wait is twice the one before."""
-FACTS, VECTORS = "facts", "vectors"
-WEIGHTS, UPDATE = "weights", "update"
-RAW = "zetadp.flat"
-"""Name of the serialisation: the bytes of the flat vector, without a header."""
+FACTS = "facts"
+Place: TypeAlias = tuple[str, int, int]
+"""Where a message belongs: the server's training, the round, and with masked sums the try of the round."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,18 @@ class Request:
     checkpointed: int
     head: str
     weights: bytes
-    seen: Sequence[str] = ()
+    seen: tuple[str, ...] = ()
     number: int = 0
-    values: Sequence[FreshValue] = ()
+    values: tuple[FreshValue, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the name that the receiver stores in its ledger."""
+        checked_name(self.attempt, "attempt")
+
+    @property
+    def place(self) -> Place:
+        """What is asked for."""
+        return self.attempt, self.round, self.number
 
 
 @dataclass(frozen=True)
@@ -95,9 +104,14 @@ class Answer:
     attempt: str
     round: int
     update: bytes
-    lines: Sequence[str]
+    lines: tuple[str, ...]
     number: int = 0
     value: FreshValue | None = None
+
+    @property
+    def place(self) -> Place:
+        """What is answered."""
+        return self.attempt, self.round, self.number
 
 
 class Reason(StrEnum):
@@ -141,177 +155,52 @@ class Refusal:
     number: int = 0
 
     @property
+    def place(self) -> Place:
+        """What is answered."""
+        return self.attempt, self.round, self.number
+
+    @property
     def final(self) -> bool:
         """Whether asking again, with nothing changed, can only bring the same."""
         return self.reason not in (Reason.BUSY, Reason.TIME, Reason.FAILED, Reason.VALUE)
 
 
-class Line(Protocol):
-    """How the server reaches its nodes."""
+@dataclass(frozen=True)
+class Notice:
+    """Tells a node which other nodes are not connected; it need not answer."""
 
-    def reachable(self) -> set[str]:
-        """Return the names of the nodes that are connected."""
-
-    def identity(self, name: str) -> str:
-        """Return what tells a node from every other, also in trainings where it has another name."""
-
-    def ask(self, name: str, request: Request) -> None:
-        """Send a request to a node."""
-
-    def session(self, name: str) -> str:
-        """Return what tells a node's process from the next one; empty where the node is not connected."""
-
-    def asked(self, name: str) -> bool:
-        """Return whether a request to a node is pending; an answer or a restart of the node ends it."""
-
-    def collect(self) -> list[Answer | Refusal]:
-        """Return what has arrived."""
-
-    def tell(self, name: str, missing: Sequence[str]) -> None:
-        """Tell a node which other nodes are not connected; it need not answer."""
+    missing: tuple[str, ...]
 
 
 class WrongEnvelopeError(ValueError):
-    """Records that are no request or no answer."""
+    """Records that are not the message that was expected."""
 
 
-def pack_request(request: Request) -> RecordDict:
-    """Return a request as the content of a message."""
-    facts = {
-        "plan": request.plan,
-        "attempt": request.attempt,
-        "round": request.round,
-        "checkpointed": request.checkpointed,
-        "head": request.head,
-        "seen": list(request.seen),
-        "number": request.number,
-        **_told(request.values),
-    }
-    return _packed(facts, WEIGHTS, request.weights)
+def pack(message: Request | Answer | Refusal | Notice) -> RecordDict:
+    """Return a message as the content of one of Flower's."""
+    facts = asdict(message)
+    vectors = {name: value for name, value in facts.items() if isinstance(value, bytes)}
+    return RecordDict({FACTS: ConfigRecord({FACTS: json.dumps(facts | dict.fromkeys(vectors, "")), **vectors})})
 
 
-def unpack_request(content: RecordDict) -> Request:
-    """Return the request that a message carries.
+def unpack(content: RecordDict, kind: Any) -> Any:  # noqa: ANN401  (the kind, or the union of kinds, that is asked for)
+    """Return the message of a kind that `pack` made.
 
     Raises
     ------
     WrongEnvelopeError
-        If it carries anything else.
+        If the records hold anything else.
     """
-    facts = _facts(content)
-    return Request(
-        plan=_fact(facts, "plan", str),
-        attempt=_name(facts, "attempt"),
-        round=_fact(facts, "round", int),
-        checkpointed=_fact(facts, "checkpointed", int),
-        head=_fact(facts, "head", str),
-        weights=_vector(content, WEIGHTS),
-        seen=_texts(facts, "seen"),
-        number=_fact(facts, "number", int),
-        values=_values(facts),
-    )
-
-
-def pack_notice(missing: Sequence[str]) -> RecordDict:
-    """Return the names of nodes that are not connected as the content of a message."""
-    return RecordDict({FACTS: ConfigRecord({"missing": list(missing)})})
-
-
-def unpack_notice(content: RecordDict) -> Sequence[str]:
-    """Return the names that a message of `pack_notice` carries.
-
-    Raises
-    ------
-    WrongEnvelopeError
-        If it carries anything else.
-    """
-    return _texts(_facts(content), "missing")
-
-
-def pack_reply(reply: Answer | Refusal) -> RecordDict:
-    """Return an answer or a refusal as the content of a message."""
-    facts: dict[str, Any] = {"name": reply.name, "attempt": reply.attempt, "round": reply.round, "number": reply.number}
-    if isinstance(reply, Refusal):
-        return RecordDict({FACTS: ConfigRecord({**facts, "refused": reply.reason.name})})
-    values = [] if reply.value is None else [reply.value]
-    return _packed({**facts, "lines": list(reply.lines), **_told(values)}, UPDATE, reply.update)
-
-
-def unpack_reply(content: RecordDict) -> Answer | Refusal:
-    """Return the answer or the refusal that a message carries.
-
-    Raises
-    ------
-    WrongEnvelopeError
-        If it carries anything else.
-    """
-    facts = _facts(content)
-    name, attempt, number = _fact(facts, "name", str), _fact(facts, "attempt", str), _fact(facts, "round", int)
-    again = _fact(facts, "number", int)
-    if "refused" in facts:
-        reason = _fact(facts, "refused", str)
-        if reason not in Reason.__members__:
-            raise WrongEnvelopeError(f"a refusal for the reason {reason!r}")
-        return Refusal(name, attempt, number, Reason[reason], again)
-    update, lines, values = _vector(content, UPDATE), list(_texts(facts, "lines")), _values(facts)
-    return Answer(name, attempt, number, update, lines, again, values[0] if values else None)
-
-
-def _told(values: Sequence[FreshValue]) -> dict[str, list[str]]:
-    """Return fresh values as lists of equal length: of members, of values, of signatures."""
-    return {
-        "members": [value.name for value in values],
-        "fresh": [value.value for value in values],
-        "signatures": [value.signature for value in values],
-    }
-
-
-def _values(facts: Mapping[str, Any]) -> tuple[FreshValue, ...]:
-    parts = [_texts(facts, key) for key in ("members", "fresh", "signatures")]
-    if len({len(part) for part in parts}) > 1:
-        raise WrongEnvelopeError("fresh values without a member or a signature")
-    return tuple(FreshValue(*each) for each in zip(*parts, strict=True))
-
-
-def _packed(facts: dict[str, Any], name: str, vector: bytes) -> RecordDict:
-    array = Array(dtype="uint8", shape=(len(vector),), stype=RAW, data=vector)
-    return RecordDict({FACTS: ConfigRecord(facts), VECTORS: ArrayRecord({name: array})})
-
-
-def _facts(content: RecordDict) -> Mapping[str, Any]:
     record = content.get(FACTS)
-    if not isinstance(record, ConfigRecord):
+    if not isinstance(record, ConfigRecord) or not isinstance(record.get(FACTS), str):
         raise WrongEnvelopeError(f"no record {FACTS!r}")
-    return record
-
-
-def _fact(facts: Mapping[str, Any], key: str, kind: type) -> Any:  # noqa: ANN401  (the kind is checked here)
-    value = facts.get(key)
-    if type(value) is not kind:
-        raise WrongEnvelopeError(f"{key} is {type(value).__name__}, not {kind.__name__}")
-    return value
-
-
-def _name(facts: Mapping[str, Any], key: str) -> str:
-    """Return a name, which the receiver stores in its ledger."""
     try:
-        return checked_name(facts.get(key), key)
-    except UserError as error:
+        message, _, faults = read(kind, json.loads(str(record[FACTS])))
+        if faults:
+            raise WrongEnvelopeError(" ".join(faults))
+        return replace(message, **{name: value for name, value in record.items() if name != FACTS})
+    except (TypeError, ValueError, RecursionError) as error:
         raise WrongEnvelopeError(str(error)) from error
-
-
-def _texts(facts: Mapping[str, Any], key: str) -> Sequence[str]:
-    found = _fact(facts, key, list)
-    if not all(isinstance(text, str) for text in found):
-        raise WrongEnvelopeError(f"{key} that are not text")
-    return tuple(found)
-
-
-def _vector(content: RecordDict, name: str) -> bytes:
-    record = content.get(VECTORS)
-    if not isinstance(record, ArrayRecord) or list(record) != [name] or record[name].stype != RAW:
-        raise WrongEnvelopeError(f"no raw vector {name!r}")
-    return record[name].data
 
 
 class WrongUpdateError(ValueError):

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
+from zetadp.base.constraints import Count, OneOf, Positive, Within, check_fields
 from zetadp.base.epsilon import SMALLEST_DELTA
 from zetadp.base.reading import read_file
 from zetadp.base.storage import write_json
-from zetadp.base.validation import UserError, in_range, one_of, positive
+from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.core.promise import OWN_DELTA
 from zetadp.federation.flower.certificates import read_public_key
-from zetadp.federation.flower.membership import roster_of
+from zetadp.federation.masks import Roster
 from zetadp.federation.settings import Patience
-from zetadp.privacy.budget import Cap, Permission, RunCap
-from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.budget import Cap, Permission
 
 
 @dataclass(frozen=True)
@@ -73,25 +72,21 @@ class HospitalSettings:
     images: Path
     state: Path
     roster: Path | None = None
-    attempts: int = 1
-    most_epsilon: float | None = None
-    delta: float = OWN_DELTA
+    attempts: Count = 1
+    most_epsilon: Positive | None = None
+    delta: Annotated[float, Within(ge=SMALLEST_DELTA, le=1 - SMALLEST_DELTA)] = OWN_DELTA
     cap: Cap | None = None
     backbone: Path | None = None
     answer_seconds: float = 10.0
-    limit_seconds: float = 3600.0
-    device: str = "auto"
-    threads: int | None = None
-    chunk: int | None = None
+    limit_seconds: Positive = 3600.0
+    device: Annotated[str, OneOf(("auto", "cpu", "cuda"))] = "auto"
+    threads: Count | None = None
+    chunk: Count | None = None
     simulation: bool = False
 
     def __post_init__(self) -> None:
         """Check every setting, and refuse those without protection unless the patients are simulated."""
-        positive(attempts=self.attempts, limit_seconds=self.limit_seconds)
-        in_range(SMALLEST_DELTA, 1 - SMALLEST_DELTA, delta=self.delta)
-        one_of(("auto", "cpu", "cuda"), device=self.device)
-        if self.most_epsilon is not None:
-            positive(most_epsilon=self.most_epsilon)
+        check_fields(self)
         if not self.simulation and not self.answer_seconds > 0:
             raise UserError(
                 f"Expected answer_seconds above zero where patients are real, found {self.answer_seconds}: the time of "
@@ -108,35 +103,6 @@ class HospitalSettings:
             If the file cannot be read or has a key too many or too few.
         """
         return read_file(cls, path, "a hospital's node")
-
-
-def ledger_of(settings: HospitalSettings, plan: Plan) -> Path:
-    """Return the ledger of a hospital for a plan."""
-    return settings.state / "ledgers" / f"{plan.label}.jsonl"
-
-
-def limits_of(settings: HospitalSettings, plan: Plan) -> list[Cap]:
-    """Return what a hospital lets its patients spend: ``most_epsilon`` in this training, and the cap in all of them."""
-    found = [] if settings.cap is None else [settings.cap]
-    if settings.most_epsilon is not None:
-        found.append(RunCap(settings.most_epsilon, min(plan.delta, settings.delta)))
-    return found
-
-
-def check_cap(settings: HospitalSettings, plan: Plan) -> None:
-    """Refuse a plan whose attempts would bring the hospital's patients above one of its limits."""
-    ledger, header = ledger_of(settings, plan), header_at(settings, plan.header())
-    for limit in limits_of(settings, plan):
-        if ledger.exists() and any(attempt.events for attempt in read_ledger(ledger)):
-            limit.continuing(ledger)
-        else:
-            limit.check_plan(ledger, header, settings.attempts)
-
-
-def header_at(settings: HospitalSettings, header: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the description of an attempt for the ledger of one hospital: whose it is, and how many are declared."""
-    series = {"name": header["plan"], "runs": settings.attempts}
-    return {**header, "node": settings.name, "attempts": settings.attempts, "series": series}
 
 
 @dataclass(frozen=True)
@@ -189,17 +155,17 @@ class ServerSettings:
     watched_patients: int = 0
     cache: Path | None = None
     backbone: Path | None = None
-    evaluate_every: int = 20
+    evaluate_every: Count = 20
     checkpoint_seconds: float = 30.0
-    threads: int | None = None
+    threads: Count | None = None
     patience: Patience = field(default_factory=Patience)
     permission: Permission | None = None
     cap: Cap | None = None
     series: str = "none"
 
     def __post_init__(self) -> None:
-        """Check how often the server looks."""
-        positive(evaluate_every=self.evaluate_every)
+        """Check every setting."""
+        check_fields(self)
 
     @classmethod
     def read(cls, path: Path) -> ServerSettings:
@@ -228,7 +194,7 @@ class ServerSettings:
         keys = {name: read_public_key(path) for name, path in self.keys.items()}
         if len({key.strip() for key in keys.values()}) < len(keys):
             raise UserError(f"Expected a key of its own for each of {sorted(keys)}, found one key at several nodes.")
-        if (roster := roster_of(self.roster, plan)) is not None:
+        if (roster := Roster.named(self.roster, plan)) is not None:
             for member in roster.members:
                 if load_pem_public_key(keys[member.name]) != member.verifier:
                     raise UserError(

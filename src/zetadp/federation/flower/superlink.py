@@ -6,9 +6,12 @@ the interface for nodes (Fleet) exists, and no code travels.
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import uvicorn
@@ -37,13 +40,29 @@ from flwr.superlink.routers.fleet.router import router
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, shown
 from zetadp.federation.flower.certificates import Credentials
-from zetadp.federation.flower.protocol import LIFE_SECONDS
+from zetadp.federation.flower.protocol import (
+    LIFE_SECONDS,
+    Answer,
+    Notice,
+    Reason,
+    Refusal,
+    Request,
+    WrongEnvelopeError,
+    pack,
+    unpack,
+)
 
 if TYPE_CHECKING:
     from flwr.proto.node_pb2 import NodeInfo
 
+logger = logging.getLogger(__name__)
+
+NOTICE_SECONDS = 60.0
+"""Seconds after which a notice that nobody fetched is dropped."""
+LOOK_SECONDS = 1.0
+"""Minimum number of seconds between two checks of which nodes are connected."""
 END_SECONDS = 5.0
 """A connection that does not end after so long must not keep the server from writing the model."""
 
@@ -176,3 +195,102 @@ class SuperLink:
         message = inflate_object_from_contents(identifier, found)
         self._store.delete(identifier)
         return message if isinstance(message, Message) else None
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A request under way."""
+
+    message: str
+    request: Request
+    activated: str
+
+
+class NodeLine:
+    """Requests and answers as Flower messages.
+
+    Parameters
+    ----------
+    superlink
+        Where nodes fetch messages.
+    keys
+        Public key of each node in PEM. A node is who its key says, whatever it calls itself.
+    lifetime
+        Seconds after which a request that nobody fetched is dropped.
+    """
+
+    def __init__(self, superlink: SuperLink, keys: Mapping[str, bytes], lifetime: float) -> None:
+        self.superlink, self.keys, self.lifetime = superlink, keys, lifetime
+        self._nodes: dict[str, tuple[int, str]] = {}
+        self._looked = float("-inf")
+        self._sent: dict[str, _Sent] = {}
+        self._notices: list[str] = []
+
+    def reachable(self) -> set[str]:
+        """Return the names of the nodes that are connected."""
+        if time.monotonic() - self._looked < LOOK_SECONDS:
+            return set(self._nodes)
+        self._nodes = {node.name: (node.node_id, node.last_activated_at) for node in self.superlink.nodes()}
+        self._looked = time.monotonic()
+        return set(self._nodes)
+
+    def identity(self, name: str) -> str:
+        """Return a hash of the node's public key, which tells it from others in all trainings, under any name."""
+        return hashlib.sha256(self.keys[name].strip()).hexdigest()
+
+    def session(self, name: str) -> str:
+        """Return when a node that is connected was activated; empty where none is."""
+        return self._nodes[name][1] if name in self._nodes else ""
+
+    def asked(self, name: str) -> bool:
+        """Return whether a request is pending at a node that has not restarted; a restart loses requests."""
+        sent, node = self._sent.get(name), self._nodes.get(name)
+        return sent is not None and (node is None or node[1] == sent.activated)
+
+    def ask(self, name: str, request: Request) -> None:
+        """Send a request to a node that is reachable."""
+        node, activated = self._nodes[name]
+        if identifier := self.superlink.push(pack(request), node, "train", self.lifetime):
+            self._sent[name] = _Sent(identifier, request, activated)
+
+    def tell(self, name: str, missing: Sequence[str]) -> None:
+        """Send a node the names of those that are not connected. It need not answer."""
+        if identifier := self.superlink.push(
+            pack(Notice(tuple(missing))), self._nodes[name][0], "query", NOTICE_SECONDS
+        ):
+            self._notices.append(identifier)
+
+    def collect(self) -> list[Answer | Refusal]:
+        """Return the answers that have arrived. Those to notices say nothing."""
+        if not (self._sent or self._notices):
+            return []
+        by_message = {sent.message: (name, sent) for name, sent in self._sent.items()}
+        replies = []
+        for message in self.superlink.pull([*by_message, *self._notices]):
+            answered = message.metadata.reply_to_message_id
+            if answered in self._notices:
+                self._notices.remove(answered)
+                continue
+            name, sent = by_message.pop(answered)
+            del self._sent[name]
+            reply = self._reply(name, sent, message)
+            if reply is not None:
+                replies.append(reply)
+        return replies
+
+    def _reply(self, name: str, sent: _Sent, message: Message) -> Answer | Refusal | None:
+        """Return what a message says; None where a message got lost and the request may be sent again."""
+        failed = Refusal(name, sent.request.attempt, sent.request.round, Reason.FAILED, sent.request.number)
+        if message.has_error():
+            logger.debug("%s: %s", name, message.error.reason)
+            logger.warning("a message to or from %s was lost; the request is sent again", name)
+            return None
+        try:
+            reply: Answer | Refusal = unpack(message.content, Answer | Refusal)
+        except WrongEnvelopeError as error:
+            logger.warning("%s sent what is no answer: %s", name, shown(str(error)))
+            return failed
+        if reply.name != name:
+            logger.warning("the node with the key of %s calls itself %s", name, shown(reply.name))
+            return failed
+        return reply

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections import Counter
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from zetadp.base.storage import read_json, write_json
 from zetadp.federation.flower.coordinator import Coordinator
-from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request, WrongUpdateError, encode
+from zetadp.federation.flower.protocol import Answer, Place, Reason, Refusal, Request, WrongUpdateError, encode
 from zetadp.federation.masks import FreshValue, Roster, Try, UnsafeTryError, check_value, from_bytes
 from zetadp.privacy.ledger import Ledger
 
@@ -43,20 +43,20 @@ class SummingCoordinator(Coordinator):
         super().__init__(*arguments, **more)
         self.roster = roster
         self.record = self.files.checkpoint.with_name(f"{self.files.checkpoint.stem}.try.json")
-        self._values: dict[str, tuple[tuple[int, int], str, FreshValue]] = {}
+        self._values: dict[str, tuple[Place, str, FreshValue]] = {}
         self._sessions: dict[str, str] = {}
         self.least = max(self.patience.least_nodes, roster.least)
 
     def _round(self, ledger: Ledger, number: int) -> tuple[Tensor, list[str]]:
         weights = encode(self.receiver.weights)
-        failures = dict.fromkeys(self.names, 0)
+        failures = Counter[str]()
         self._told = time.monotonic()
         self._gather(number)
         attempt, following = self._unfinished(ledger.identity, number)
         while True:
             if attempt is None:
                 attempt = self._named(ledger, number, following, failures)
-            total = self._asked(ledger, attempt, weights, failures)
+            total = self._summed(ledger, attempt, weights, failures)
             if total is not None:
                 break
             logger.warning("try %d of round %d is void; the next one follows", attempt.number + 1, number + 1)
@@ -78,7 +78,7 @@ class SummingCoordinator(Coordinator):
             logger.warning("%s", error)
             return None, content["try"] + 1
 
-    def _named(self, ledger: Ledger, number: int, again: int, failures: dict[str, int]) -> Try:
+    def _named(self, ledger: Ledger, number: int, again: int, failures: Counter[str]) -> Try:
         """Return a new try of the nodes that are there, after each has sent a fresh value for it.
 
         Raises
@@ -87,51 +87,41 @@ class SummingCoordinator(Coordinator):
             If too few of them are there for too long.
         """
         begun = self._told = time.monotonic()
-        while True:
-            values = self._held(number, again, failures)
-            self._tell_who_is_there(number, values)
-            if self._ends(number, values, failures, time.monotonic() - begun):
-                found = tuple(values[name] for name in self.names if name in values)
-                return Try(self.roster, ledger.identity, number, again, found)
-            for name in self._ready(values, failures):
-                self._send(name, replace(self._request(ledger, name, number, b""), number=again))
-            for reply in self.line.collect():
-                self._absent.discard(reply.name)
-                if (reply.attempt, reply.round, reply.number) != (ledger.identity, number, again):
-                    continue  # a late answer to a try that is void
+        asked = replace(self._request(ledger, number, b""), number=again)
+        while not self._ends(number, values := self._held(asked.place, failures), failures, time.monotonic() - begun):
+            for reply in self._exchange(ledger, asked, values, failures):
                 if isinstance(reply, Refusal):
                     self._accept(reply)
-                if isinstance(reply, Refusal) or not self._keep(ledger, reply, number, again):
+                if isinstance(reply, Refusal) or not self._keep(reply, asked.place):
                     failures[reply.name] += 1
             time.sleep(self.patience.poll_seconds)
+        return Try(self.roster, *asked.place, tuple(values[name] for name in self.names if name in values))
 
     def _send(self, name: str, request: Request) -> None:
         self._sessions[name] = self.line.session(name)
-        self.line.ask(name, request)
+        super()._send(name, request)
 
-    def _held(self, number: int, again: int, failures: Mapping[str, int]) -> dict[str, FreshValue]:
+    def _held(self, place: Place, failures: Counter[str]) -> dict[str, FreshValue]:
         """Return the fresh values for a try that their nodes still have, unless they were restarted."""
         return {
             name: value
-            for name, (place, session, value) in self._values.items()
-            if place == (number, again)
-            and session == self.line.session(name) != ""
-            and failures[name] < self.patience.tries
+            for name, (of, session, value) in self._values.items()
+            if of == place and session == self.line.session(name) != "" and failures[name] < self.patience.tries
         }
 
-    def _keep(self, ledger: Ledger, reply: Answer, number: int, again: int) -> bool:
+    def _keep(self, reply: Answer, place: Place) -> bool:
         """Keep the fresh value that a node sent for a try; return whether it is one."""
         if reply.value is None or reply.value.name != reply.name:
             return False
         try:
-            check_value(self.roster, reply.value, ledger.identity, number, again)
+            check_value(self.roster, reply.value, *place)
         except UnsafeTryError as error:
             logger.warning("%s", error)
             return False
-        self._values[reply.name] = (number, again), self._sessions.get(reply.name, ""), reply.value
+        self._values[reply.name] = place, self._sessions.get(reply.name, ""), reply.value
         return True
 
-    def _asked(self, ledger: Ledger, attempt: Try, weights: bytes, failures: dict[str, int]) -> Tensor | None:
+    def _summed(self, ledger: Ledger, attempt: Try, weights: bytes, failures: Counter[str]) -> Tensor | None:
         """Ask the members of a try, and return the sum of their messages, shape (1, number); None if it is void.
 
         Raises
@@ -139,24 +129,19 @@ class SummingCoordinator(Coordinator):
         UserError
             If a member says that it will never answer, or stays away for too long.
         """
-        number, again, patience = attempt.round, attempt.number, self.patience
+        number, patience = attempt.round, self.patience
         values = [asdict(value) for value in attempt.values]
-        write_json(self.record, {"training": attempt.training, "round": number, "try": again, "values": values})
+        write_json(
+            self.record, {"training": attempt.training, "round": number, "try": attempt.number, "values": values}
+        )
+        asked = replace(self._request(ledger, number, weights), number=attempt.number, values=attempt.values)
         total, void = torch.zeros(1, self.phase.message, dtype=torch.int64), False
-        others, answered = set(self.names) - set(attempt.names), set[str]()
+        done = set(self.names) - set(attempt.names)
         begun = self._told = time.monotonic()
         while True:
-            self._tell_who_is_there(number, answered | others)
-            ready = self._ready(answered | others, dict.fromkeys(self.names, 0))
-            self._count_first(ledger, ready, number)
-            for name in ready:
-                request = self._request(ledger, name, number, weights)
-                self._send(name, replace(request, number=again, values=attempt.values))
-            for reply in self.line.collect():
-                self._absent.discard(reply.name)
-                late = (reply.attempt, reply.round, reply.number) != (attempt.training, number, again)
-                if late or reply.name in answered or (isinstance(reply, Answer) and not reply.update):
-                    continue
+            for reply in self._exchange(ledger, asked, done, Counter()):
+                if isinstance(reply, Answer) and not reply.update:
+                    continue  # a late answer to the request for a value
                 update = self._accept(reply)
                 if update is None:
                     # A node that was restarted has lost its value and nothing else.
@@ -164,10 +149,10 @@ class SummingCoordinator(Coordinator):
                     void = True
                 elif isinstance(reply, Answer):
                     total += update
-                    answered.add(reply.name)
-                    self._keep(ledger, reply, number + 1, 0)
+                    done.add(reply.name)
+                    self._keep(reply, (attempt.training, number + 1, 0))
             self._account(ledger, number)
-            missing = [name for name in attempt.names if name not in answered]
+            missing = [name for name in attempt.names if name not in done]
             waited = time.monotonic() - begun
             if not (missing or void):
                 return total if self._in_range(total) else None

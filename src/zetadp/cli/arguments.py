@@ -1,0 +1,123 @@
+"""How a function becomes a command, and what commands share: the terminal, and files that cannot be written.
+
+A command is a function. Its parameters are the arguments, and those after ``*`` the options. The type of each is
+``Annotated`` with its help and, where the help shows another word than the name, with that word. Bounds of
+`zetadp.base.constraints` in a type are checked. The docstring is the help: its first line stands in the list of
+commands, and its examples below the options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from inspect import Parameter, cleandoc, signature
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from zetadp.base.constraints import Within
+from zetadp.base.epsilon import SMALLEST_DELTA
+from zetadp.base.validation import UserError
+
+WIDTH = 80
+Delta = Annotated[float, Within(ge=SMALLEST_DELTA, lt=1)]
+Probability = Annotated[float, Within(gt=0, le=1)]
+
+
+def add_command(commands: Any, run: Callable[..., None]) -> None:  # noqa: ANN401  (argparse does not name the type)
+    """Add a function to a parser's sub-commands, as the command of its name."""
+    text, _, examples = cleandoc(run.__doc__ or "").partition("\n\nExamples\n--------\n")
+    paragraphs = text.split("\n\n")
+    parser = commands.add_parser(
+        run.__name__,
+        help=f"{text[0].lower()}{paragraphs[0][1:-1]}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="\n\n".join(textwrap.fill(each, WIDTH, break_on_hyphens=False) for each in paragraphs),
+        epilog=f"examples:\n{textwrap.indent(examples, '  ')}",
+    )
+    hints = get_type_hints(run, include_extras=True)
+    for name, parameter in signature(run).parameters.items():
+        how = _read_as(hints[name])
+        needed = parameter.default is Parameter.empty
+        if not (needed or parameter.default is False or parameter.default in {None, ()}):
+            how |= {"default": parameter.default, "help": f"{how['help']} (default: %(default)s)"}
+        if parameter.kind is Parameter.KEYWORD_ONLY:
+            # A name that Python or another module has for something else ends with an underscore.
+            option = f"--{name.strip('_').replace('_', '-')}"
+            parser.add_argument(option, dest=name, **how, **({"required": True} if needed else {}))
+        else:
+            parser.add_argument(name, **how, **({} if needed else {"nargs": "?"}))
+    parser.set_defaults(run=run)
+
+
+def _read_as(hint: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return how argparse reads values of a type, and what it says of them."""
+    notes: list[Any] = []
+    how: dict[str, Any] = {}
+    while inner := get_args(hint):
+        notes += getattr(hint, "__metadata__", ())
+        if get_origin(hint) is Sequence:
+            how = {"nargs": "+", "action": "extend", "default": []}
+        hint = inner[0]
+    how["help"], *word = (note for note in notes if isinstance(note, str))
+    if word:
+        (how["metavar"],) = word
+    if hint is bool:
+        how["action"] = "store_true"
+    else:
+        bounds = [note for note in notes if isinstance(note, Within)]
+        how["type"] = _number(hint, bounds) if hint in {int, float} else hint
+    return how
+
+
+def _number(kind: type[float], bounds: Sequence[Within]) -> Callable[[str], float]:
+    """Return what reads a number within bounds. It may be a fraction, such as 24/44."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(Fraction(text.replace(" ", "")))
+        except (ValueError, ZeroDivisionError, OverflowError):
+            wrong = f"expected a number such as 0.5, 1e-3 or 24/44, found {text!r}"
+            raise argparse.ArgumentTypeError(wrong) from None
+        if kind is int and not value.is_integer():
+            raise argparse.ArgumentTypeError(f"expected a whole number, found {text!r}")
+        try:
+            for each in bounds:
+                each.check("a number", value)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return kind(value)
+
+    return read
+
+
+@contextmanager
+def written() -> Iterator[None]:
+    """Turn an ``OSError`` of writing into a `UserError` that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"Cannot write {error.filename}: {error.strerror}. Name a folder that exists and that you may write."
+        ) from error
+
+
+def log_to_terminal(form: str) -> None:
+    """Print what this package logs, in this form; of what others log, warnings alone are shown."""
+    printed = logging.StreamHandler(sys.stdout)
+    printed.setFormatter(logging.Formatter(form))
+    logging.getLogger("zetadp").addHandler(printed)
+    logging.getLogger("zetadp").setLevel(logging.INFO)
+    logging.getLogger("zetadp").propagate = False
+    logging.getLogger().setLevel(logging.WARNING)
+    import flwr.common.logger  # noqa: F401  (it sets its own level)
+
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+
+
+def tell(line: str) -> None:
+    """Print a progress line immediately, so that it does not reach a service manager's log late."""
+    print(line, flush=True)

@@ -1,0 +1,284 @@
+"""A hospital in one training: its settings, its copy of the plan, its keys, and its signed approval.
+
+The approval's signature covers the hash of the plan, with masked sums that of the roster, and the number of permitted
+attempts, which together fix what a patient can lose. So a plan, a roster or a number that was changed after somebody
+approved it is refused, whether by mistake or by anybody who can write the hospital's files and cannot read its key. It
+is no protection against somebody who has the key.
+
+A hospital makes its agreement key for one plan, since a key that is used for several and stolen later would open the
+recorded messages of all of them. Its signing key stays the same for all plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+from zetadp.base.storage import make_folder, read_json, write_json
+from zetadp.base.validation import UserError, shown
+from zetadp.core.plan import Plan
+from zetadp.core.promise import Promise, check_promise
+from zetadp.core.settings import GAUSSIAN, NO_EXACT_DIRECTION
+from zetadp.federation.flower.certificates import (
+    Credentials,
+    check_signature,
+    make_agreement_key,
+    read_agreement_key,
+    read_node_key,
+    signature,
+)
+from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.federation.masks import Member, Roster
+from zetadp.privacy.budget import Cap, RunCap
+from zetadp.privacy.ledger import read_ledger
+
+SHORTEST = 12
+"""Fewest digits of a hash that name a plan or a roster, also in names of files."""
+KEYS = {"node", "plan", "roster", "attempts", "who", "date", "signature"}
+"""What an approval holds."""
+
+
+def agreement_file(key: Path, plan: Plan) -> Path:
+    """Return the file of a node's agreement key for a plan, which lies beside its signing key."""
+    return key.with_name(f"{key.stem}.{plan.digest[:SHORTEST]}.agreement.key")
+
+
+def make_member(plan: Plan, name: str, key: Path, folder: Path) -> Path:
+    """Make a node's agreement key for a plan beside its signing key, and return the member file for the coordinator.
+
+    Parameters
+    ----------
+    plan, name
+        The plan, and the node's name in it.
+    key
+        The node's private signing key.
+    folder
+        Folder for the member file.
+
+    Raises
+    ------
+    UserError
+        If the plan has no masked sums or no such node, or the agreement key exists already.
+    """
+    if not plan.masked:
+        raise UserError(
+            f"Expected a plan with masked sums, found {plan.label} with threat {plan.threat}: nothing to do."
+        )
+    plan.place(name)
+    signing, private = read_node_key(key), agreement_file(key, plan)
+    if private.exists():
+        raise UserError(f"Expected {private} to be absent, found a file. A key in use must not be lost.")
+    make_agreement_key(private)
+    path = folder / f"{name}.member.json"
+    write_json(path, asdict(Member.made(plan, name, read_agreement_key(private), signing)))
+    return path
+
+
+def make_roster(plan: Plan, credentials: Credentials) -> Path | None:
+    """Make agreement keys and the roster of nodes whose keys all lie in one folder: for trials and on one machine.
+
+    Returns
+    -------
+    The roster's file; None where the plan has no masked sums.
+    """
+    if not plan.masked:
+        return None
+    members = [make_member(plan, node.name, credentials.node(node.name)[1], credentials.folder) for node in plan.nodes]
+    path = credentials.folder / "roster.json"
+    Roster.made(plan, members).write(path)
+    return path
+
+
+@dataclass(frozen=True)
+class Participant:
+    """One hospital in one training. Its settings allow the plan, and the roster states its own keys.
+
+    Attributes
+    ----------
+    settings
+        What the hospital decides.
+    plan
+        The hospital's copy of the plan.
+    key
+        The node's private key, which signs its ledger and its fresh values; None signs nothing.
+    roster, agreement
+        With masked sums, the roster and the node's private agreement key.
+    promise
+        What the plan costs one patient, at the hospital's own delta.
+
+    Raises
+    ------
+    UserError
+        If the plan does not know the hospital, if the roster states other keys of it, if the plan protects nobody, or
+        an image instead of a patient, where patients are real, or if it costs more than its name or the settings say.
+    """
+
+    settings: HospitalSettings
+    plan: Plan
+    key: EllipticCurvePrivateKey | None = None
+    roster: Roster | None = None
+    agreement: EllipticCurvePrivateKey | None = None
+    promise: Promise = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Check the roster and the terms of the plan."""
+        name, how, plan = self.name, self.plan.training, self.plan
+        sigma = plan.nodes[plan.place(name)].noise_multiplier
+        if plan.masked:
+            if self.roster is None or self.agreement is None or self.key is None:
+                raise ValueError("Expected roster, agreement key and signing key for a plan with masked sums.")
+            self.roster.check_own(name, self.agreement, self.key)
+        if how.release != GAUSSIAN:
+            raise UserError(
+                f"Expected a plan with release {GAUSSIAN} at {name}, found {how.release}: {NO_EXACT_DIRECTION}. It is "
+                "there for simulations without a federation."
+            )
+        simulated = "Where no patient is real, set simulation in the node's own settings."
+        if not self.settings.simulation and not (how.noise == "os" and sigma > 0):
+            raise UserError(
+                f"Expected a plan with noise from the operating system at {name}, found noise: {how.noise} with "
+                f"multiplier {sigma}. It would protect nobody. {simulated}"
+            )
+        if not self.settings.simulation and plan.unit == "image":
+            raise UserError(
+                f"Expected a plan that protects a patient at {name}, found unit image, which protects one of a "
+                f"patient's {plan.units_of_a_person} images. {simulated}"
+            )
+        limit, attempts, own = self.settings.most_epsilon, self.settings.attempts, self.settings.delta
+        promise = check_promise(plan, name, most_epsilon=limit, attempts=attempts, delta=own)
+        object.__setattr__(self, "promise", promise)
+
+    @classmethod
+    def read(cls, settings: HospitalSettings, key: Path) -> Self:
+        """Read the plan that settings name, and the keys: the node's private one, and those of masked sums."""
+        plan, signing = Plan.read(settings.plan), read_node_key(key)
+        plan.place(settings.name)
+        roster = Roster.named(settings.roster, plan)
+        return cls(
+            settings, plan, signing, roster, None if roster is None else read_agreement_key(agreement_file(key, plan))
+        )
+
+    @property
+    def name(self) -> str:
+        """The node's name in the plan."""
+        return self.settings.name
+
+    @property
+    def ledger(self) -> Path:
+        """The hospital's ledger for the plan."""
+        return self.settings.state / "ledgers" / f"{self.plan.label}.jsonl"
+
+    @property
+    def messages(self) -> Path:
+        """Folder of the messages that were sent."""
+        return self.settings.state / "messages" / self.plan.label
+
+    @property
+    def limits(self) -> list[Cap]:
+        """What patients may spend: ``most_epsilon`` in this training, and the cap in all of them."""
+        found = [] if self.settings.cap is None else [self.settings.cap]
+        if self.settings.most_epsilon is not None:
+            found.append(RunCap(self.settings.most_epsilon, min(self.plan.delta, self.settings.delta)))
+        return found
+
+    def check_cap(self) -> None:
+        """Refuse a plan whose attempts would bring the hospital's patients above one of its limits."""
+        for limit in self.limits:
+            if self.ledger.exists() and any(attempt.events for attempt in read_ledger(self.ledger)):
+                limit.continuing(self.ledger)
+            else:
+                limit.check_plan(self.ledger, self.header(self.plan.header()), self.settings.attempts)
+
+    def header(self, header: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the description of an attempt for this hospital's ledger: whose it is, and how many are declared."""
+        attempts = self.settings.attempts
+        series = {"name": header["plan"], "runs": attempts}
+        return {**header, "node": self.name, "attempts": attempts, "series": series}
+
+    @property
+    def approval(self) -> Path:
+        """The file of the approval of the plan."""
+        return self.settings.state / "approvals" / f"{self.plan.digest[:16]}.json"
+
+    def approve(self, who: str, digits: str | None = None, roster_digits: str | None = None) -> Path:
+        """Sign the approval, and return its file.
+
+        Parameters
+        ----------
+        who
+            Who approves.
+        digits
+            The first digits of the hash of the plan that was read, at least twelve; None where plan and approval come
+            from the same program.
+        roster_digits
+            The same of the roster, where the plan has masked sums. Only its hash shows that no key was exchanged.
+
+        Raises
+        ------
+        UserError
+            If plan or roster has another hash.
+        """
+        if digits is not None:
+            _check_digits(self.settings.plan, self.plan.digest, digits)
+            if self.settings.roster is not None and self.roster is not None:
+                _check_digits(self.settings.roster, self.roster.digest, roster_digits or "none")
+        content = {
+            "node": self.name,
+            "plan": self.plan.digest,
+            "roster": self._roster_digest,
+            "attempts": self.settings.attempts,
+            "who": who,
+            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        }
+        make_folder(self.approval.parent)
+        write_json(self.approval, content | {"signature": signature(content, self.key)})
+        return self.approval
+
+    def approved(self) -> str:
+        """Return who approved the plan and the roster, in words, and when.
+
+        Raises
+        ------
+        UserError
+            If nobody approved this very plan and roster with this key, for as many attempts as the settings now permit.
+        """
+        path = self.approval
+        remedy = "Read the plan and approve it: zetadp federation approve NODE.yaml --key NODE.key"
+        if not path.exists():
+            raise UserError(
+                f"Nobody has approved the plan {self.settings.plan} (hash {self.plan.digest[:16]}). {remedy}"
+            )
+        content = read_json(path)
+        if content.keys() != KEYS:
+            raise UserError(f"Expected {path} to be an approval, found something else. {remedy}")
+        try:
+            check_signature(content, None if self.key is None else self.key.public_key())
+        except UserError as error:
+            raise UserError(f"The approval {path} is not valid for this node's key: {error}. {remedy}") from error
+        if (content["node"], content["plan"]) != (self.name, self.plan.digest):
+            raise UserError(f"The approval {path} is for another plan or another node. {remedy}")
+        if content["roster"] != self._roster_digest:
+            raise UserError(f"The approval {path} is for another roster than {self.settings.roster}. {remedy}")
+        if self.settings.attempts > content["attempts"]:
+            raise UserError(
+                f"The approval {path} permits {content['attempts']} attempt(s), and the settings now say "
+                f"{self.settings.attempts}, which costs patients more. {remedy}"
+            )
+        return shown(f"approved by {content['who']} on {content['date']}")
+
+    @property
+    def _roster_digest(self) -> str | None:
+        return None if self.roster is None else self.roster.digest
+
+
+def _check_digits(path: Path, digest: str, digits: str) -> None:
+    if not (len(digits) >= SHORTEST and digest.startswith(digits.lower())):
+        raise UserError(
+            f"Expected at least the first {SHORTEST} digits of the hash of {path}, which is {digest}, found {digits}. "
+            "Read it again before you approve it."
+        )
