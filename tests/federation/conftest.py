@@ -17,7 +17,6 @@ def consortium(tmp_path_factory):
     folder = tmp_path_factory.mktemp("consortium")
     with pytest.MonkeyPatch.context() as patched:
         here = str(Path(__file__).parent)
-        patched.setenv("FAULTS", str(folder / "state" / "server"))
         patched.setenv("PYTHONPATH", os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")])))
         with Consortium(folder, make_plan(nodes=3, rounds=3), "faulty", python=warm.python()) as running:
             running.start_nodes()

@@ -73,8 +73,8 @@ class Consortium:
         (self.state(name) / "fault").write_text(" ".join(faults))
 
     def mend(self) -> None:
-        for name in (*self.names, "server"):
-            for file in ("fault", "released", "announced"):
+        for name in self.names:
+            for file in ("fault", "released"):
                 (self.state(name) / file).unlink(missing_ok=True)
 
     def forget(self) -> None:

@@ -1,4 +1,4 @@
-"""The forge of the tests: a file in its state folder spoils what a node answers, or what the server sends."""
+"""The forge of the tests: a file in its state folder spoils what a node answers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
 
 from zetadp.federation.flower import processes
 from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.protocol import Answer, Refusal, Request
 from zetadp.federation.masks import FreshValue
-
-FAULTS = "FAULTS"
-"""Variable of the environment: the server's state folder."""
 
 SPOILED = {
     "nan": lambda update: np.where(np.arange(len(update)) == 3, np.float32(np.nan), update),
@@ -29,7 +25,6 @@ SPOILED = {
 }
 
 honest = Hospital.reply
-store_object = InMemoryLinkState.store_object
 
 
 def reply(self: Hospital, request: Request, own: FreshValue | None = None) -> Answer | Refusal:
@@ -52,16 +47,7 @@ def reply(self: Hospital, request: Request, own: FreshValue | None = None) -> An
     return replace(answer, update=SPOILED[fault](np.frombuffer(answer.update, "<f4")).tobytes())
 
 
-def store(self: InMemoryLinkState, *arguments: object) -> bool:
-    state = Path(os.environ[FAULTS])
-    if (state / "fault").exists():  # after a message is announced, before its content
-        (state / "announced").touch()
-        time.sleep(1000)
-    return store_object(self, *arguments)
-
-
 if __name__ == "__main__":
     Hospital.reply = reply
-    InMemoryLinkState.store_object = store
     sys.path.insert(0, str(Path(__file__).parent))
     processes.main()

@@ -31,10 +31,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def faults(tmp_path, monkeypatch):
+def faults(monkeypatch):
     """Let processes find the forge whose nodes can be spoiled."""
     here = str(Path(__file__).parent)
-    monkeypatch.setenv("FAULTS", str(tmp_path / "state" / "server"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")])))
 
 

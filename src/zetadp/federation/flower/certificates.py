@@ -139,19 +139,10 @@ def read_server_key(path: Path) -> Any:  # noqa: ANN401  (cryptography names no 
 
 
 def read_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return a node's private key; raise a `UserError` unless the file holds one."""
+    """Return a node's private key, for signing or agreement; raise a `UserError` unless the file holds one."""
     expected = f"a private key {_MADE_BY}"
     key = _read(path, lambda text: serialization.load_ssh_private_key(text, None), expected)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise UserError(f"Expected {path} to hold {expected}, found a private key of another kind.")
-    return key
-
-
-def read_agreement_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return a node's private agreement key; raise a `UserError` unless the file holds one."""
-    expected = "an agreement key as `zetadp federation member` makes it"
-    key = _read(path, lambda text: serialization.load_pem_private_key(text, None), expected)
-    if not (isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP384R1)):
         raise UserError(f"Expected {path} to hold {expected}, found a private key of another kind.")
     return key
 
@@ -324,9 +315,8 @@ def make_credentials(folder: Path, nodes: Sequence[str], hosts: Sequence[str] = 
 
 
 def make_node_key(public: Path, private: Path) -> None:
-    """Make a node's key pair: the public key in PEM for the server, the private one in OpenSSH's form for Flower."""
-    key = ec.generate_private_key(ec.SECP384R1())
-    _write_secret(private, key, serialization.PrivateFormat.OpenSSH)
+    """Make a node's key pair: the public key in PEM for the server, the private one in OpenSSH's form."""
+    key = make_private_key(private)
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     try:
         public.write_bytes(key.public_key().public_bytes(serialization.Encoding.PEM, form))
@@ -335,9 +325,11 @@ def make_node_key(public: Path, private: Path) -> None:
         raise
 
 
-def make_agreement_key(private: Path) -> None:
-    """Make a node's private agreement key, for one plan."""
-    _write_secret(private, ec.generate_private_key(ec.SECP384R1()), serialization.PrivateFormat.PKCS8)
+def make_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Make a node's private key, write it to a new file, and return it."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    _write_secret(path, key, serialization.PrivateFormat.OpenSSH)
+    return key
 
 
 def _write_secret(path: Path, key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> None:

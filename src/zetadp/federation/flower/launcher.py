@@ -116,8 +116,8 @@ class LocalFederation:
             running = self.processes.runs(SERVER)
             if watch and running:
                 self.processes.check(*[name for name in self.processes.names() if name != SERVER])
-            for name, level, text in self.processes.news():
-                if name == SERVER and level != "ERROR":
+            for level, text in self.processes.news(SERVER):
+                if level not in {"ERROR", "CRITICAL"}:
                     say(text)
         self.processes.finish(SERVER)
 

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, NoReturn, Self
 import httpx
 import torch
 from flwr.app import Message, RecordDict
-from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
@@ -30,19 +29,8 @@ from flwr.proto.fleet_pb2 import (
     PushMessagesRequest,
 )
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
-from flwr.supercore.inflatable.inflatable_protobuf_utils import (
-    make_confirm_message_received_fn_protobuf,
-    make_pull_object_fn_protobuf,
-    make_push_object_fn_protobuf,
-)
-from flwr.supercore.inflatable.inflatable_utils import (
-    ObjectPullError,
-    ObjectPushError,
-    pull_and_inflate_object_from_tree,
-    push_objects,
-)
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.retry import RetryInvoker, RetryState, constant
@@ -54,7 +42,6 @@ from zetadp.federation.flower.certificates import check_connection, read_node_ke
 from zetadp.federation.flower.hospital import Hospital, load_hospital
 from zetadp.federation.flower.processes import die_with_parent, ended_by_signal
 from zetadp.federation.flower.protocol import (
-    FIRST_SECONDS,
     LIFE_SECONDS,
     Answer,
     Notice,
@@ -172,36 +159,15 @@ class Uplink:
     def fetch(self) -> Message | None:
         """Return the next message for this node; None where there is none."""
         response = self._client.PullMessages(PullMessagesRequest(node=self._node))
-        if not response.messages_list:
-            return None
-        tree, run = response.message_object_trees[0], message_from_proto(response.messages_list[0]).metadata.run_id
-        pull = make_pull_object_fn_protobuf(self._client.PullObject, self._node, run)
-
-        def pull_alive(part: str) -> bytes:
-            self.show_life()
-            return pull(part)
-
-        confirm = make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run)
-        message = pull_and_inflate_object_from_tree(
-            tree, pull_alive, confirm, return_type=Message, initial_backoff=FIRST_SECONDS
-        )
-        vars(message.metadata)["_message_id"] = tree.object_id  # what it answers, for the reply
-        return message
+        return message_from_proto(response.messages_list[0]) if response.messages_list else None
 
     def send(self, reply: Message) -> None:
         """Send a message. How long it took to compute is not in it."""
         vars(reply.metadata)["_message_id"] = reply.object_id
-        with no_object_id_recompute():
-            announced = PushMessagesRequest(
-                node=self._node,
-                messages_list=[message_to_proto(remove_content_from_message(reply))],
-                message_object_trees=[get_object_tree(reply)],
-            )
-            response = self._client.PushMessages(announced)
-            push = make_push_object_fn_protobuf(
-                self._client.PushObject, self._node, reply.metadata.run_id, response.session_id
-            )
-            push_objects(get_all_nested_objects(reply), push, object_ids_to_push=set(response.objects_to_push))
+        tree = ObjectTree(object_id=reply.object_id)  # its only part, which comes with it
+        self._client.PushMessages(
+            PushMessagesRequest(node=self._node, messages_list=[message_to_proto(reply)], message_object_trees=[tree])
+        )
 
 
 def run_node(
@@ -242,15 +208,8 @@ def run_node(
                 if error.response.status_code == httpx.codes.UNAUTHORIZED:  # it was started anew
                     uplink.sign_on()
                 else:
-                    dropped(error)
-            except (ObjectPullError, ObjectPushError) as error:
-                dropped(error)
-
-
-def dropped(error: Exception) -> None:
-    """Note that a message is given up, because its run has ended."""
-    logger.debug("dropped a message: %s", error)
-    time.sleep(IDLE_SECONDS)
+                    logger.debug("dropped a message, whose run has ended: %s", error)
+                    time.sleep(IDLE_SECONDS)
 
 
 def run_until_stopped(**arguments: object) -> None:

@@ -27,8 +27,7 @@ from zetadp.core.settings import GAUSSIAN, NO_EXACT_DIRECTION
 from zetadp.federation.flower.certificates import (
     Credentials,
     check_signature,
-    make_agreement_key,
-    read_agreement_key,
+    make_private_key,
     read_node_key,
     signature,
 )
@@ -73,9 +72,8 @@ def make_member(plan: Plan, name: str, key: Path, folder: Path) -> Path:
     signing, private = read_node_key(key), agreement_file(key, plan)
     if private.exists():
         raise UserError(f"Expected {private} to be absent, found a file. A key in use must not be lost.")
-    make_agreement_key(private)
     path = folder / f"{name}.member.json"
-    write_json(path, asdict(Member.made(plan, name, read_agreement_key(private), signing)))
+    write_json(path, asdict(Member.made(plan, name, make_private_key(private), signing)))
     return path
 
 
@@ -160,7 +158,7 @@ class Participant:
         plan.place(settings.name)
         roster = Roster.named(settings.roster, plan)
         return cls(
-            settings, plan, signing, roster, None if roster is None else read_agreement_key(agreement_file(key, plan))
+            settings, plan, signing, roster, None if roster is None else read_node_key(agreement_file(key, plan))
         )
 
     @property

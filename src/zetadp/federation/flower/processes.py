@@ -1,9 +1,8 @@
 """The processes of a federation on this machine. They end with it, call no other host, own their folder and port.
 
 All are forked from one warm process, the forge: Flower and PyTorch are imported once on a machine, not by each program.
-The forge reads one order a line from its standard input, as JSON, and writes the number of the new process. Its
-children write to the same pipe what people at the terminal should read. When its input ends, it and all its children
-end.
+The forge reads one order a line from its standard input, as JSON, and writes the number of the new process. When its
+input ends, it and all its children end. What a process says to people, and why it ended, is read from its log.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import importlib
 import json
 import logging
 import os
-import select
+import re
 import signal
 import socket
 import subprocess
@@ -52,8 +51,12 @@ SILENT = {
 LOCK = "lock"
 """File in a folder in use; it stays there, and means nothing once its lock is gone."""
 SET_PARENT_DEATH_SIGNAL = 1
-LONGEST = 3000
-"""Characters of a text for the terminal; a line of a pipe with at most 4096 bytes is never torn by another process."""
+FORM = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+LINE = re.compile(r"^\S+ \S+ ([A-Z]+) zetadp\S*: (.*)$", re.MULTILINE)
+"""Level and text of what this package logs."""
+LAST_WORDS = re.compile(r"^\S+ \S+ CRITICAL zetadp\S*: (.*)", re.MULTILINE | re.DOTALL)
+DONE = "done\n"
+"""End of the log of a process that did what it was for."""
 
 logger = logging.getLogger("zetadp.federation.flower.processes")  # not __main__, as the forge is called
 
@@ -172,9 +175,9 @@ class Processes:
         self.folder, self.environment, self.forge = folder, dict(environment), forge
         self._running: dict[str, int] = {}
         self._forge: subprocess.Popen[bytes] | None = None
-        self._unread, self._said = b"", list[tuple[str, str, str]]()
-        self._last_words: dict[str, str] = {}
-        self._done: set[str] = set()
+        # Where in its log a process began, and how far the log was read.
+        self._begun: dict[str, int] = {}
+        self._read: dict[str, int] = {}
 
     def start(self, name: str, program: str, **arguments: object) -> None:
         """Start one of `PROGRAMS` with arguments for it; what it prints goes to ``<name>.log``.
@@ -186,6 +189,7 @@ class Processes:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._forge is None:
+            self._begin("forge")
             with self.log("forge").open("ab") as log:
                 self._forge = subprocess.Popen(  # noqa: S603  (this Python, and a module of this package)
                     [sys.executable, "-m", self.forge],
@@ -196,61 +200,37 @@ class Processes:
                     start_new_session=True,
                 )
         assert self._forge.stdin is not None
+        assert self._forge.stdout is not None
+        self._begin(name)
         order = {"name": name, "program": program, "arguments": arguments, "log": self.log(name)}
         with suppress(BrokenPipeError):
             self._forge.stdin.write(f"{json.dumps(order, default=str)}\n".encode())
             self._forge.stdin.flush()
-        self._running.pop(name, None)
-        self._last_words.pop(name, None)
-        self._done.discard(name)
-        while name not in self._running:
-            if not self._read(wait=True):
-                raise UserError(self._ended("forge"))
+        number = self._forge.stdout.readline()
+        if not number:
+            raise UserError(self._last_words("forge"))
+        self._running[name] = int(number)
 
-    def _read(self, *, wait: bool = False) -> bool:
-        """Take what has come from the forge and its children; return false where nothing more can come."""
-        assert self._forge is not None
-        assert self._forge.stdout is not None
-        while select.select([self._forge.stdout], [], [], None if wait else 0)[0]:
-            content = os.read(self._forge.stdout.fileno(), 1 << 16)
-            if not content:
-                return False
-            *lines, self._unread = (self._unread + content).split(b"\n")
-            for line in lines:
-                self._take(json.loads(line))
-            wait = wait and not lines
-        return True
+    def _begin(self, name: str) -> None:
+        self.log(name).touch()
+        self._begun[name] = self._read[name] = self.log(name).stat().st_size
 
-    def _take(self, news: Mapping[str, Any]) -> None:
-        name = news["name"]
-        if "started" in news:
-            self._running[name] = news["started"]
-        elif "done" in news:
-            self._done.add(name)
-        elif news["level"] == "CRITICAL":
-            self._last_words[name] = news["text"]
-        else:
-            self._said.append((name, news["level"], news["text"]))
-
-    def news(self) -> list[tuple[str, str, str]]:
-        """Return what processes said since the last call: the name of each, the level and the text."""
-        if self._forge is not None:
-            self._read()
-        said, self._said = self._said, []
-        return said
+    def news(self, name: str) -> list[tuple[str, str]]:
+        """Return the level and the text of each line that a process has logged since the last call."""
+        found = self._text(name, self._read[name])
+        whole = found[: found.rfind("\n") + 1]
+        self._read[name] += len(whole.encode())
+        return LINE.findall(whole)
 
     def check(self, *names: str) -> None:
         """Raise a `UserError` if a process, of all or of those named, has ended by itself, with the reason if known."""
         for name in names or list(self._running):
             if not self.runs(name):
-                if self._forge is not None:
-                    self._read()
-                raise UserError(self._last_words.get(name) or self._ended(name))
+                raise UserError(self._last_words(name))
 
     def finish(self, name: str) -> None:
         """Take note that a process has ended; raise a `UserError` with the reason unless it did what it was for."""
-        self._read()
-        if name not in self._done:
+        if not self._text(name, self._begun[name]).endswith(DONE):
             self.check(name)
         self._running.pop(name, None)
 
@@ -266,16 +246,11 @@ class Processes:
         """Return the names of the processes that were started and not stopped."""
         return list(self._running)
 
-    def send(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to a process and to all that it started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._running[name], number)
-
     def kill(self, *names: str) -> None:
         """End processes, and all that they started, at once, as a crash would."""
         for name in names:
             if name in self._running:
-                self.send(name, signal.SIGKILL)
+                self._send(name, signal.SIGKILL)
                 while self.runs(name):
                     time.sleep(0.01)
                 del self._running[name]
@@ -283,12 +258,15 @@ class Processes:
     def stop(self, *names: str, patience: float = 5.0) -> None:
         """Ask processes to end, wait, then end them."""
         for name in names:
-            if name in self._running:
-                self.send(name, signal.SIGTERM)
+            self._send(name, signal.SIGTERM)
         end = time.monotonic() + patience
         while any(self.runs(name) for name in names) and time.monotonic() < end:
             time.sleep(0.05)
         self.kill(*names)
+
+    def _send(self, name: str, number: signal.Signals) -> None:
+        with suppress(KeyError, ProcessLookupError):
+            os.killpg(self._running[name], number)
 
     def close(self) -> None:
         """End everything."""
@@ -302,33 +280,16 @@ class Processes:
         """Return the log of a process."""
         return self.folder / f"{name}.log"
 
-    def _ended(self, name: str) -> str:
-        text = self.log(name).read_text(errors="replace")
-        return f"{name} ended by itself. The end of {self.log(name)}:\n{text[-2000:]}"
+    def _text(self, name: str, first: int) -> str:
+        """Return the log of a process from a byte on."""
+        with self.log(name).open("rb") as file:
+            file.seek(first)
+            return file.read().decode(errors="backslashreplace")
 
-
-class ForTheTerminal(logging.Handler):
-    """Writes what this package logs to the forge's pipe, for people at the terminal.
-
-    A line that finds the pipe full is left out: nobody reads, and a node must not wait for that. The log has it.
-
-    Parameters
-    ----------
-    name
-        Name of the process.
-    pipe
-        Descriptor of the pipe.
-    """
-
-    def __init__(self, name: str, pipe: int) -> None:
-        super().__init__(logging.INFO)
-        self.process, self.pipe = name, pipe
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a record as one line."""
-        news = {"name": self.process, "level": record.levelname, "text": record.getMessage()[:LONGEST]}
-        if select.select([], [self.pipe], [], 0)[1]:
-            os.write(self.pipe, f"{json.dumps(news)}\n".encode()[-4096:])
+    def _last_words(self, name: str) -> str:
+        text = self._text(name, self._begun[name])
+        found = LAST_WORDS.search(text)
+        return found[1].strip() if found else f"{name} ended by itself. The end of {self.log(name)}:\n{text[-2000:]}"
 
 
 def main() -> None:
@@ -345,7 +306,7 @@ def main() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         process = os.fork() or _obey(order, programs[order["program"]])
-        os.write(sys.stdout.fileno(), f"{json.dumps({'name': order['name'], 'started': process})}\n".encode())
+        os.write(sys.stdout.fileno(), f"{process}\n".encode())
 
 
 def _obey(order: Mapping[str, Any], program: Callable[..., None]) -> NoReturn:
@@ -353,18 +314,16 @@ def _obey(order: Mapping[str, Any], program: Callable[..., None]) -> NoReturn:
     die_with_parent()
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    terminal = ForTheTerminal(order["name"], os.dup(sys.stdout.fileno()))
     nothing = os.open(os.devnull, os.O_RDONLY)
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for source, target in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.INFO, format=FORM, stream=sys.stderr)
     for library in ("httpx", "flwr"):
         logging.getLogger(library).setLevel(logging.WARNING)
-    logging.getLogger("zetadp").addHandler(terminal)
     try:
         program(**order["arguments"])
-        os.write(terminal.pipe, f"{json.dumps({'name': order['name'], 'done': True})}\n".encode())
+        sys.stdout.write(DONE)
     except UserError as error:
         logger.critical("%s: %s", order["name"], error)
     except BaseException:  # noqa: BLE001  (a child must not go on as its parent)

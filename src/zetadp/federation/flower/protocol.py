@@ -23,8 +23,6 @@ from zetadp.federation.masks import FreshValue
 
 LIFE_SECONDS = 10.0
 """A node shows every few seconds that it lives; after twice this time without a sign it counts as away."""
-FIRST_SECONDS = 0.05
-"""First wait for a part of a message that has not come; each wait is twice the one before."""
 FACTS = "facts"
 Place: TypeAlias = tuple[str, int, int]
 """Where a message belongs: the server's training, the round, and with masked sums the try of the round."""

@@ -18,19 +18,13 @@ import uvicorn
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from fastapi import FastAPI
 from flwr.app import Message, RecordDict
-from flwr.app.message import make_message, remove_content_from_message
+from flwr.app.message import make_message
 from flwr.app.metadata import Metadata
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.server.superlink.linkstate import LinkStateFactory
 from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.error import http_error_translator
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_tree,
-    iterate_object_tree,
-    no_object_id_recompute,
-)
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
@@ -119,7 +113,6 @@ class SuperLink:
             timeout_graceful_shutdown=1,
         )
         self._server = uvicorn.Server(listening)
-        self._arriving: dict[str, Message] = {}
         self._thread = threading.Thread(target=self._server.run, daemon=True)
 
     async def _show_life(self) -> None:
@@ -160,41 +153,18 @@ class SuperLink:
         )
         message = make_message(metadata, content)
         vars(metadata)["_message_id"] = message.object_id
-        session = self._state.start_session(self._run)
-        with no_object_id_recompute():
-            announced, tree = remove_content_from_message(message), get_object_tree(message)
-            stored, missing = self._state.store_message_and_object_tree(announced, tree, session)
-            parts = get_all_nested_objects(message)
-            for part in missing:
-                self._state.store_object(self._run, session, part, parts[part].deflate())
-        return str(message.metadata.message_id) if stored else ""
+        # Flower can also store the parts of a message one by one. Ours come with it, and only its name is registered.
+        self._store.preregister(self._run, ObjectTree(object_id=message.object_id))
+        return self._state.store_message_ins(message) or ""
 
     def pull(self, identifiers: Collection[str]) -> list[Message]:
-        """Return the answers to messages that are here as a whole; an answer is announced before its parts come."""
-        for reply in self._state.get_message_res(message_ids=set(identifiers), run_id=self._run):
-            self._arriving[reply.metadata.reply_to_message_id] = reply
-        self._arriving = {name: reply for name, reply in self._arriving.items() if name in identifiers}
-        whole = {}
-        for name, reply in self._arriving.items():
-            if (content := reply if reply.has_error() else self._inflated(reply.metadata.message_id)) is not None:
-                whole[name] = content
-        for name in whole:
-            del self._arriving[name]
-        self._state.delete_messages(set(whole))
-        return list(whole.values())
-
-    def _inflated(self, identifier: str) -> Message | None:
-        """Return a message from its parts; None while some are missing."""
-        tree = self._store.get_object_tree(identifier)
-        parts = {
-            each.object_id: self._state.get_object(self._run, each.object_id) for each in iterate_object_tree(tree)
-        }
-        found = {name: content for name, content in parts.items() if content}
-        if len(found) < len(parts):
-            return None
-        message = inflate_object_from_contents(identifier, found)
-        self._store.delete(identifier)
-        return message if isinstance(message, Message) else None
+        """Return the answers that have come to messages."""
+        replies = self._state.get_message_res(message_ids=set(identifiers), run_id=self._run)
+        answered = {reply.metadata.reply_to_message_id for reply in replies}
+        self._state.delete_messages(answered)
+        for name in (*answered, *(reply.metadata.message_id for reply in replies)):
+            self._store.delete(name)
+        return replies
 
 
 @dataclass(frozen=True)
