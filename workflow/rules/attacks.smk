@@ -53,7 +53,9 @@ rule name_candidates:
     input:
         backbone=(
             [BACKBONE]
-            if any(CONFIG.needs_backbone(name) for name in CANDIDATES.networks)
+            if any(
+                CONFIG.networks[name].needs_backbone for name in CANDIDATES.networks
+            )
             else []
         ),
     output:

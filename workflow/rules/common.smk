@@ -99,7 +99,7 @@ def images_for(wildcards):
 
 def backbone_for(wildcards):
     """Return the public backbone in a list where a network starts from it or takes its features."""
-    if not CONFIG.needs_backbone(wildcards.network):
+    if not CONFIG.networks[wildcards.network].needs_backbone:
         return []
     domain = CONFIG.networks[wildcards.network].domain
     return [BACKBONES.get(domain, BACKBONE)]

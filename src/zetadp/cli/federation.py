@@ -98,7 +98,7 @@ def plan(
         raise UserError(f"Expected a federated run of the configuration ({known}), found {found}.")
     planned = config.plan(run)
     planned = planned.with_noise(noise_of_plan(planned))
-    if config.needs_backbone(network):
+    if config.networks[network].needs_backbone:
         planned = with_public(planned, load_backbone(backbone or shipped_backbone(planned.network)))
     planned.write(output)
     print(f"{output}: {planned.training.rounds} rounds, noise {planned.training.noise}; hash {planned.digest}")

@@ -13,7 +13,6 @@ from zetadp.base.constraints import Count, Filled, OneOf
 from zetadp.base.epsilon import epsilon_value, rounded_up
 from zetadp.config.sections import (
     BRAIN,
-    DEFAULTS,
     EVERYBODY,
     Arm,
     Audit,
@@ -33,11 +32,8 @@ from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import Performance, TrainingSettings
 from zetadp.federation.partition import PartitionSettings, node_name, node_sizes
 from zetadp.mri.decathlon import SEQUENCES
-from zetadp.nn.settings import DESCENT, FEATURES, IMAGE, MIXED_ROWS
+from zetadp.nn.settings import DESCENT, IMAGE, MIXED_ROWS
 from zetadp.privacy.threat import CENTRAL_HOLDER, MASKED_SUMS, Sums, Threat, threat_of_arm
-
-PLANNED = ("rounds", "participation", "expected_patients", "unit")
-"""Training settings of a network that replace its arm's, including the unit that is drawn."""
 
 
 @dataclass(frozen=True)
@@ -131,21 +127,13 @@ class Config:
         """Return the declared number of training patients of each node of an arm."""
         return [self.cohort.train_patients] if self.threat(arm) == "central" else self.hospital_sizes
 
-    def needs_backbone(self, network: str) -> bool:
-        """Return whether a network starts from the public backbone or takes its features."""
-        return needs_backbone(self.networks[network])
-
     def training_of(self, network: str) -> dict[str, Any]:
         """Return the training settings of a network: the general ones, replaced by its own where it has some."""
-        return training_of(self.training, self.networks[network])
+        return self.networks[network].all_training(self.training)
 
     def performance(self, network: str) -> Performance:
         """Return what changes the speed of a network's training and not its result."""
         return Performance.from_section(self.training_of(network))
-
-    def unit(self, network: str) -> str:
-        """Return the unit that is drawn, clipped and protected in a network's training: patient or image."""
-        return unit_of(self.training, self.networks[network])
 
     def plan(self, run: RunName) -> Plan:
         """Return the plan of a run, before its noise is known.
@@ -170,8 +158,8 @@ class Config:
         if network.estimator == MIXED_ROWS:
             section["mixing"], expected = _mixed(own.get("mixing", {}), sizes, run.epsilon, self.privacy.delta)
         training = TrainingSettings.from_section(section, rounds=int(rounds), noise=self.privacy.noise)
-        per_image, images = self.unit(run.network) == IMAGE, 1
-        if per_image:
+        unit, images = section["unit"], 1
+        if unit == IMAGE:
             images = self.images_of_a_patient
             sizes = [size * images for size in sizes]
             expected = [each * training.images_per_patient for each in expected]
@@ -186,7 +174,7 @@ class Config:
             cohort_unit=cast("Any", self.cohort.unit),
             task=self.task_content,
             partition={**vars(self.partition), "sizes": self.hospital_sizes},
-            unit="image" if per_image else "patient",
+            unit=unit,
             units_of_a_person=images,
             threat=threat,
             sums=(arm.sums or Sums()) if threat == MASKED_SUMS else None,
@@ -228,22 +216,6 @@ def task_content(task: TaskSection, slices: Slices) -> dict[str, Any]:
         return {"name": task.name, **task.settings}
     decided = {"decision": slices.decision} if slices.decision != IMAGE else {}
     return {"name": BRAIN, "slices": slices.count, "size": slices.size, **decided}
-
-
-def needs_backbone(network: Network) -> bool:
-    """Return whether a network starts from the public backbone or takes its features."""
-    return network.start == "public" or network.domain in FEATURES
-
-
-def training_of(training: Mapping[str, Any], network: Network) -> dict[str, Any]:
-    """Return the training settings of a network: the general ones, replaced by its own where it has some."""
-    settings = {**DEFAULTS, **training, **network.training}
-    return {key: value for key, value in settings.items() if key not in PLANNED}
-
-
-def unit_of(training: Mapping[str, Any], network: Network) -> str:
-    """Return the unit that is drawn, clipped and protected in a network's training."""
-    return str({**DEFAULTS, **training, **network.training}["unit"])
 
 
 def _mixed(

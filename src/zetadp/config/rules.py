@@ -15,7 +15,7 @@ from typing import Any
 
 from zetadp.base.epsilon import CONSENT, epsilon_value
 from zetadp.base.validation import UserError, did_you_mean
-from zetadp.config.experiment import needs_backbone, runs_of, task_content, training_of, unit_of
+from zetadp.config.experiment import runs_of, task_content
 from zetadp.config.sections import (
     BRAIN,
     EVERYBODY,
@@ -44,7 +44,8 @@ def contradictions(sections: Mapping[str, Any]) -> Iterator[str]:
     for rule in _RULES:
         wanted = list(inspect.signature(rule).parameters)
         if sections.keys() >= set(wanted):
-            yield from rule(*(sections[name] for name in wanted))
+            # Networks that share a wrong setting find the same fault.
+            yield from dict.fromkeys(rule(*(sections[name] for name in wanted)))
 
 
 def _rule(function: Rule) -> Rule:
@@ -93,30 +94,29 @@ def _images(
     networks: Mapping[str, Network], training: Mapping[str, Any], cohort: Cohort, slices: Slices
 ) -> Iterator[str]:
     """Yield reasons why single images cannot be the unit of a run."""
-    found: dict[str, None] = {}
     for name, network in networks.items():
-        if unit_of(training, network) != IMAGE:
+        settings = network.all_training(training)
+        if settings["unit"] != IMAGE:
             continue
         unit, drawn = (
             f"networks.{name}.training.{key}" if key in network.training else f"training.{key}"
             for key in ("unit", "images_per_patient")
         )
         if cohort.source != "simulated":
-            found[
+            yield (
                 f"{unit}: expected patient for a cohort with source {cohort.source}; found image. A guarantee per "
                 "image does not protect patients, so it is there for simulated cohorts only."
-            ] = None
+            )
         if network.estimator != DESCENT:
-            found[f"{unit}: expected patient for estimator {network.estimator} of {name}; found image."] = None
+            yield f"{unit}: expected patient for estimator {network.estimator} of {name}; found image."
         if network.domain == STUDY:
-            found[
+            yield (
                 f"{unit}: expected patient for {name} of domain {STUDY}, where one image changes the features of all "
                 "of its patient's images; found image."
-            ] = None
-        images, wanted = len(SEQUENCES) * slices.count, training_of(training, network)["images_per_patient"]
+            )
+        images, wanted = len(SEQUENCES) * slices.count, settings["images_per_patient"]
         if wanted > images:
-            found[f"{drawn}: expected at most the {images} images of a patient; found {wanted}."] = None
-    yield from found
+            yield f"{drawn}: expected at most the {images} images of a patient; found {wanted}."
 
 
 @_rule
@@ -213,7 +213,7 @@ def _directions(
     arms: Mapping[str, Arm],
 ) -> Iterator[str]:
     """Yield settings that nodes which send directions cannot have."""
-    sending = {name for name, network in networks.items() if training_of(training, network)["release"] == DIRECTION}
+    sending = {name for name, network in networks.items() if network.all_training(training)["release"] == DIRECTION}
     for name in sorted(sending):
         where = f"networks.{name}.training.release" if "release" in networks[name].training else "training.release"
         for key, value, why in (
@@ -271,7 +271,6 @@ def _expected(
     What no run uses refuses nothing: it may stem from config.yaml, where it was meant for another cohort.
     """
     hospitals = _sizes_of_nodes(cohort, partition)
-    found: dict[str, None] = {}
     for arm, name in (pair for block in runs for pair in product(block.arms, block.networks)):
         if arm not in arms or name not in networks or isinstance(hospitals, UserError):
             continue
@@ -281,11 +280,10 @@ def _expected(
         smallest = cohort.train_patients if threat == "central" else min(hospitals)
         place = f"networks.{name}.training" if "expected_patients" in own else f"arms.{arm}"
         if (wanted := own.get("expected_patients", arms[arm].expected_patients)) > smallest:
-            found[
+            yield (
                 f"{place}.expected_patients: expected at most the {smallest} training patients of the smallest node of "
                 f"arm {arm}; found {wanted}."
-            ] = None
-    yield from found
+            )
 
 
 @_rule
@@ -318,7 +316,7 @@ def _volumes(cohort: Cohort, slices: Slices) -> Iterator[str]:
 def _attacks(audit: Audit, networks: Mapping[str, Network], task: TaskSection) -> Iterator[str]:
     """Yield networks and tasks that attacks cannot attack."""
     attacked = audit.membership.network
-    if attacked is not None and attacked in networks and needs_backbone(networks[attacked]):
+    if attacked is not None and attacked in networks and networks[attacked].needs_backbone:
         yield f"audit.membership.network: expected a network that needs no public backbone; found {attacked}."
     kinds = {f"audit.inversion.kinds.{n}.network": kind.network for n, kind in enumerate(audit.inversion.kinds)}
     named = {f"audit.candidates.networks.{n}": name for n, name in enumerate(audit.candidates.networks)}
@@ -346,12 +344,13 @@ def _candidates(
     for number, name in enumerate(audit.candidates.networks):
         if name not in networks:
             continue
-        network, settings, where = networks[name], training_of(training, networks[name]), "audit.candidates.networks"
+        network, where = networks[name], "audit.candidates.networks"
+        settings = network.all_training(training)
         for key, found, right in (
-            ("participation", network.training.get("participation"), EVERYBODY),
+            ("participation", settings.get("participation"), EVERYBODY),
             ("estimator", network.estimator, DESCENT),
             ("release", settings["release"], GAUSSIAN),
-            ("unit", unit_of(training, network), "patient"),
+            ("unit", settings["unit"], "patient"),
         ):
             if found != right:
                 yield f"{where}.{number}: expected a network trained with {key} {right}; found {name} with {found}."

@@ -15,7 +15,7 @@ from zetadp.base.validation import UserError
 from zetadp.core.settings import MixingSettings, OptimiserSettings, Performance, TrainingSettings
 from zetadp.federation.settings import Patience
 from zetadp.mri.kspace import AugmentationSettings
-from zetadp.nn.settings import AT_ONCE, DECISIONS, DESCENT, IMAGE, OWN, BackboneTraining, NetworkSettings
+from zetadp.nn.settings import AT_ONCE, DECISIONS, DESCENT, FEATURES, IMAGE, OWN, BackboneTraining, NetworkSettings
 from zetadp.privacy.threat import Sums
 
 BRAIN = "brain_sequences"
@@ -301,6 +301,15 @@ class Network(NetworkSettings):
     def estimator(self) -> str:
         """The estimator of its training."""
         return str(self.training.get("estimator", DESCENT))
+
+    @property
+    def needs_backbone(self) -> bool:
+        """Whether it starts from the public backbone or takes its features."""
+        return self.start == "public" or self.domain in FEATURES
+
+    def all_training(self, general: Mapping[str, Any]) -> dict[str, Any]:
+        """Return its training settings: the general ones, replaced by its own where it has some."""
+        return {**DEFAULTS, **general, **self.training}
 
 
 @dataclass(frozen=True)

@@ -324,8 +324,7 @@ def test_a_plan_has_the_declared_numbers(network, arm, sizes, expected, rounds):
     config = load_config(merged(PAPER, {"networks": networks, "arms": arms}))
     found = numbers(config, network, arm)
     assert found == {"sizes": sizes, "expected": [expected] * len(sizes), "rounds": rounds}
-    own_settings = {"optimiser": "sgd", "learning_rate": 0.5}
-    assert config.training_of("short") == {**config.training_of("complex"), **own_settings}
+    assert config.training_of("short") == {**config.training_of("complex"), **networks["short"]["training"]}
     assert config.performance("short") == config.performance("complex")
 
 
