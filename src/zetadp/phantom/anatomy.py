@@ -8,6 +8,7 @@ the same anatomy at any resolution.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -104,32 +105,54 @@ def sample(values: np.ndarray, atlas: Atlas, place: np.ndarray) -> np.ndarray:
     return np.asarray(ndimage.map_coordinates(values, index, order=1, output=np.float32, cval=0.0))
 
 
-def healthy_fractions(
-    atlas: Atlas, place: np.ndarray, atrophy: float, vessels: float, brain: np.ndarray | None = None
-) -> np.ndarray:
-    """Return the fractions of cerebrospinal fluid, grey matter, white matter and blood.
+@dataclass(frozen=True)
+class Brain:
+    """A healthy brain, to which lesions can be added.
+
+    Attributes
+    ----------
+    inside
+        Mask (x, y, z) of the voxels in the brain.
+    place
+        Coordinates (3, n) of these voxels, in mm, in the space in which lesions are described.
+    healthy
+        Fractions (4, n) of the healthy tissues in these voxels: cerebrospinal fluid, grey matter, white matter and
+        blood, float32. They sum to one.
+    white
+        Function that returns the share of white matter (n,) at coordinates (3, n) of that space.
+    """
+
+    inside: np.ndarray
+    place: np.ndarray
+    healthy: np.ndarray
+    white: Callable[[np.ndarray], np.ndarray]
+
+
+def brain_of_atlas(place: np.ndarray, grid: VoxelGrid, cut: float, atrophy: float, vessels: float) -> Brain:
+    """Return the brain that the atlas shows at some places.
 
     Parameters
     ----------
-    atlas
-        The tissue maps.
     place
-        MNI coordinates (3, n) of voxels inside the brain, in mm.
+        MNI coordinates (3, x, y, z) of the grid's voxels, in mm.
+    grid
+        The grid, whose voxels average the atlas.
+    cut
+        Share of the brain in a voxel above which it is inside. Tools that strip the skull cut a little inside or
+        outside the surface.
     atrophy
         Share of the grey matter that fluid replaces where the two meet, in (-1, 1); negative fills the sulci.
     vessels
         Share of blood in the fluid between gyri, in [0, 1]; four times as much in the fissure between the hemispheres.
-    brain
-        The atlas's map of the brain (n,) in the same voxels, if the caller has sampled it already.
-
-    Returns
-    -------
-    Array (4, n) that sums to one over the tissues, float32.
     """
+    atlas = load_atlas(blur_of(grid.voxel))
+    brain = sample(atlas.brain, atlas, place)
+    inside = brain > cut
+    place = place[:, inside]
     grey, white = sample(atlas.grey, atlas, place), sample(atlas.white, atlas, place)
     # Blurred maps lose weight at the edge of the brain; the mask has been cut already, so nothing there is air.
-    inside = np.maximum(sample(atlas.brain, atlas, place) if brain is None else brain, np.float32(1e-3))
-    grey, white = np.clip(grey / inside, 0, 1), np.clip(white / inside, 0, 1)
+    weight = np.maximum(brain[inside], np.float32(1e-3))
+    grey, white = np.clip(grey / weight, 0, 1), np.clip(white / weight, 0, 1)
     fluid = np.clip(1 - grey - white, 0, 1)
     lost = np.float32(atrophy) * grey * fluid
     grey, fluid = grey - lost, fluid + lost
@@ -137,7 +160,8 @@ def healthy_fractions(
     gathered = 1 + 3 * np.exp(-np.square(place[0] / np.float32(FISSURE)) / 2)
     blood = np.minimum(vessels * gathered, 1) * sample(atlas.sulci, atlas, place) * fluid
     fractions = np.stack([fluid - blood, grey, white, blood])
-    return np.asarray(fractions / fractions.sum(axis=0), dtype=np.float32)
+    healthy = np.asarray(fractions / fractions.sum(axis=0), dtype=np.float32)
+    return Brain(inside, place, healthy, white=lambda at: sample(atlas.white, atlas, at))
 
 
 SPLINE_VARIANCE = 151 / 315

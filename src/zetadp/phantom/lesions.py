@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from zetadp.phantom.anatomy import HEALTHY, Tissue
+from zetadp.phantom.anatomy import HEALTHY, Brain, Tissue
 
 EDGE = 1.0
 """Softness of the edge of the tumour, in mm; that of the oedema is three times as wide."""
@@ -89,25 +89,31 @@ def draw_tumour(rng: np.random.Generator, white: Callable[[np.ndarray], np.ndarr
     )
 
 
-def draw_lesions(
-    rng: np.random.Generator, white: Callable[[np.ndarray], np.ndarray], second: float = 0.2
-) -> list[Tumour]:
-    """Draw the lesions of a public patient: one or two gliomas of any size, several small lesions, or none (a quarter).
+def add_public_lesions(rng: np.random.Generator, brain: Brain, second: float = 0.2) -> np.ndarray:
+    """Add the lesions of a public patient: one or two gliomas of any size, several small lesions, or none (a quarter).
 
     Parameters
     ----------
-    rng, white
-        As for `draw_tumour`.
+    rng
+        Random generator of the lesions.
+    brain
+        The healthy brain.
     second
         Probability that a patient with a glioma has a second one.
+
+    Returns
+    -------
+    Fractions (7, n) of all tissues. The lesions of some patients are cavities.
     """
     kind = rng.random()
+    tumours = []
     if kind < 0.55:
         gliomas = 1 + int(rng.random() < second)
-        return [replace(draw_tumour(rng, white), radius=float(rng.uniform(5, 32))) for _ in range(gliomas)]
-    if kind < 0.75:
-        return [_small_lesion(rng, white) for _ in range(rng.integers(2, 12))]
-    return []
+        tumours = [replace(draw_tumour(rng, brain.white), radius=float(rng.uniform(5, 32))) for _ in range(gliomas)]
+    elif kind < 0.75:
+        tumours = [_small_lesion(rng, brain.white) for _ in range(rng.integers(2, 12))]
+    fractions = add_tumours(brain.healthy, brain.place, tumours)
+    return hollowed(fractions) if tumours and rng.random() < 0.15 else fractions
 
 
 def _small_lesion(rng: np.random.Generator, white: Callable[[np.ndarray], np.ndarray]) -> Tumour:

@@ -8,22 +8,12 @@ such as the hash of the commit that fixed a method, that cohort is a fair test o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from zetadp.base.randomness import Purpose, stream
-from zetadp.phantom.anatomy import (
-    Tissue,
-    Variability,
-    VoxelGrid,
-    atlas_coordinates,
-    blur_of,
-    healthy_fractions,
-    load_atlas,
-    sample,
-)
+from zetadp.phantom.anatomy import Brain, Tissue, Variability, VoxelGrid, atlas_coordinates, brain_of_atlas
 from zetadp.phantom.lesions import add_tumours, draw_tumour, hollowed, with_no_lesion
 from zetadp.phantom.procedural import draw_procedural_brain
 from zetadp.phantom.scanners import Scanner, draw_scanner, draw_vendor_scanner
@@ -32,28 +22,6 @@ DRAWN = "drawn"
 """Name of the population whose properties are drawn from the cohort's seed."""
 CHARACTER = 2**20
 """Place of the stream that draws them among those of the cohort; all other places are much smaller numbers."""
-
-
-@dataclass(frozen=True)
-class Brain:
-    """A healthy brain, to which lesions can be added.
-
-    Attributes
-    ----------
-    inside
-        Mask (x, y, z) of the voxels in the brain.
-    place
-        Coordinates (3, n) of these voxels, in mm, in the space in which lesions are described.
-    healthy
-        Fractions (4, n) of the healthy tissues in these voxels.
-    white
-        Function that returns the share of white matter (n,) at coordinates (3, n) of that space.
-    """
-
-    inside: np.ndarray
-    place: np.ndarray
-    healthy: np.ndarray
-    white: Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -115,8 +83,8 @@ class Population:
     def brain(self, rng: np.random.Generator, grid: VoxelGrid) -> Brain:
         """Draw a healthy brain on a grid."""
         if _chance(rng, self.without_atlas):
-            return draw_brain_without_atlas(rng, grid, self.shape)
-        return draw_aged_brain(rng, grid) if self.aged else draw_patient_brain(rng, grid, self.shape)
+            return _without_atlas(rng, grid, self.shape)
+        return _with_atlas(rng, grid, self.shape, aged=self.aged)
 
     def tissue(self, rng: np.random.Generator, brain: Brain, probability: float) -> np.ndarray:
         """Add lesions to a brain with the given probability, and return the fractions (7, n)."""
@@ -193,26 +161,21 @@ def drawn_population(seed: int) -> Population:
     )
 
 
-def draw_patient_brain(rng: np.random.Generator, grid: VoxelGrid, shape: Variability | None = None) -> Brain:
-    """Draw a brain from the atlas, of any adult age."""
-    # Tools that strip the skull cut a little inside or outside the surface.
-    cut, atrophy, vessels = rng.uniform(0.35, 0.65), rng.uniform(-0.5, 0.9), rng.uniform(0.12, 0.3)
-    return _from_atlas(atlas_coordinates(rng, grid, shape), grid, cut, atrophy, vessels)
-
-
-def draw_aged_brain(rng: np.random.Generator, grid: VoxelGrid) -> Brain:
-    """Draw a brain from the atlas whose sulci and ventricles widen together, with an age from 18 to 95 years."""
-    age = rng.uniform(18, 95)
-    old = (age - 18) / (95 - 18)
+def _with_atlas(rng: np.random.Generator, grid: VoxelGrid, shape: Variability | None, *, aged: bool) -> Brain:
+    """Draw a brain from the atlas: of any adult age, or ``aged`` by 18 to 95 years."""
+    if not aged:
+        cut, atrophy, vessels = rng.uniform(0.35, 0.65), rng.uniform(-0.5, 0.9), rng.uniform(0.12, 0.3)
+        return brain_of_atlas(atlas_coordinates(rng, grid, shape), grid, cut, atrophy, vessels)
+    old = (rng.uniform(18, 95) - 18) / (95 - 18)
     atrophy = float(np.clip(-0.7 + 1.5 * old + rng.normal(0, 0.12), -0.9, 0.95))
     # Fluid in the ventricles grows slowly until sixty, then fast.
     swelling = float(np.clip(-0.3 + 1.1 * old**1.7 + rng.normal(0, 0.08), -0.4, 0.95))
     cut, vessels = rng.uniform(0.35, 0.65), rng.uniform(0.12, 0.3)
     place = atlas_coordinates(rng, grid, Variability(ventricles=(swelling, swelling)))
-    return _from_atlas(place, grid, cut, atrophy, vessels)
+    return brain_of_atlas(place, grid, cut, atrophy, vessels)
 
 
-def draw_brain_without_atlas(rng: np.random.Generator, grid: VoxelGrid, shape: Variability | None = None) -> Brain:
+def _without_atlas(rng: np.random.Generator, grid: VoxelGrid, shape: Variability | None) -> Brain:
     """Draw a procedural brain."""
     form = draw_procedural_brain(rng)
     margin = rng.uniform(-0.5, 1.0)
@@ -226,15 +189,6 @@ def draw_brain_without_atlas(rng: np.random.Generator, grid: VoxelGrid, shape: V
         return np.where(form.below_surface(at) > margin, form.fractions(at, voxel)[Tissue.WHITE], 0)
 
     return Brain(inside, place, form.fractions(place, voxel), white)
-
-
-def _from_atlas(place: np.ndarray, grid: VoxelGrid, cut: float, atrophy: float, vessels: float) -> Brain:
-    atlas = load_atlas(blur_of(grid.voxel))
-    brain = sample(atlas.brain, atlas, place)
-    inside = brain > cut
-    place = place[:, inside]
-    healthy = healthy_fractions(atlas, place, atrophy, vessels, brain[inside])
-    return Brain(inside, place, healthy, white=lambda at: sample(atlas.white, atlas, at))
 
 
 def _chance(rng: np.random.Generator, share: float) -> bool:

@@ -23,14 +23,11 @@ from zetadp.phantom.anatomy import (
     Variability,
     VoxelGrid,
     atlas_coordinates,
-    blur_of,
+    brain_of_atlas,
     check_shape,
-    healthy_fractions,
-    load_atlas,
-    sample,
     smooth_field,
 )
-from zetadp.phantom.lesions import add_tumours, draw_lesions, hollowed
+from zetadp.phantom.lesions import add_public_lesions
 from zetadp.phantom.physics import (
     DENSITY,
     T1,
@@ -181,19 +178,12 @@ def draw_anatomy(rng: np.random.Generator, grid: VoxelGrid) -> tuple[np.ndarray,
     -------
     Mask (x, y, z) of the brain, and the tissue fractions (7, n) in its voxels.
     """
-    atlas = load_atlas(blur_of(grid.voxel))
     place = atlas_coordinates(rng, grid, SHAPES)
     place[2] += np.float32(rng.uniform(-SLAB, SLAB))
-    # The skull is stripped with a larger or a smaller margin.
-    inside = sample(atlas.brain, atlas, place) > rng.uniform(0.25, 0.75)
-    place = place[:, inside]
     # From the full brain of the young to the wide sulci of the old, and beyond.
-    healthy = healthy_fractions(atlas, place, atrophy=rng.uniform(-0.6, 0.95), vessels=rng.uniform(0.05, 0.4))
-    tumours = draw_lesions(rng, lambda at: sample(atlas.white, atlas, at))
-    fractions = add_tumours(healthy, place, tumours)
-    if tumours and rng.random() < 0.15:
-        fractions = hollowed(fractions)
-    return inside, fractions
+    cut, atrophy, vessels = rng.uniform(0.25, 0.75), rng.uniform(-0.6, 0.95), rng.uniform(0.05, 0.4)
+    brain = brain_of_atlas(place, grid, cut, atrophy, vessels)
+    return brain.inside, add_public_lesions(rng, brain)
 
 
 def _shaded(rng: np.random.Generator, signal: np.ndarray, inside: np.ndarray, grid: VoxelGrid) -> np.ndarray:

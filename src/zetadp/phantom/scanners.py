@@ -15,7 +15,6 @@ from zetadp.phantom.physics import (
     PreparedFlair,
     Protocol,
     nulling_time,
-    prepared_nulling_time,
     rician,
 )
 
@@ -109,7 +108,7 @@ def draw_vendor_scanner(rng: np.random.Generator) -> Scanner:
     flair = PreparedFlair(
         tr=tr,
         te=rng.uniform(68, 88),
-        ti=prepared_nulling_time(FLUID_T1, FLUID_T2, tr, preparation) * rng.uniform(0.95, 1.03),
+        ti=nulling_time(FLUID_T1, tr, np.exp(-preparation / FLUID_T2)) * rng.uniform(0.95, 1.03),
         preparation=preparation,
     )
     t2 = Protocol(tr=rng.uniform(2000, 2600), te=rng.uniform(130, 170))

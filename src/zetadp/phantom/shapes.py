@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zetadp.phantom.anatomy import CENTRE, Variability, atlas_coordinates, smooth_field
-from zetadp.phantom.lesions import add_tumours, draw_lesions, hollowed
+from zetadp.phantom.anatomy import CENTRE, Brain, Variability, atlas_coordinates, smooth_field
+from zetadp.phantom.lesions import add_public_lesions, with_no_lesion
 from zetadp.phantom.procedural import covered
 from zetadp.phantom.procedural import inside as share
 
@@ -61,10 +61,10 @@ def _brain(rng: np.random.Generator, grid: VoxelGrid) -> tuple[np.ndarray, np.nd
     healthy = np.stack([fluid - blood, grey, white, blood]).astype(np.float32)[:, inside]
     healthy = healthy / np.maximum(healthy.sum(0), 1e-6)
     # Lesions begin in white matter; a brain with hardly any has none.
-    begins = (white[inside] > 0.6).mean() >= 0.02
-    tumours = draw_lesions(rng, _looked_up(grid, inside, white), second=0.3) if begins else []
-    fractions = add_tumours(healthy, place[:, inside], tumours)
-    return inside, hollowed(fractions) if tumours and rng.random() < 0.15 else fractions
+    if (white[inside] > 0.6).mean() < 0.02:
+        return inside, with_no_lesion(healthy)
+    brain = Brain(inside, place[:, inside], healthy, _looked_up(grid, inside, white))
+    return inside, add_public_lesions(rng, brain, second=0.3)
 
 
 def _depth(rng: np.random.Generator, grid: VoxelGrid, place: np.ndarray) -> np.ndarray:

@@ -8,7 +8,6 @@ import pytest
 from scipy import ndimage
 
 from zetadp.base.randomness import Purpose, stream
-from zetadp.phantom import populations
 from zetadp.phantom.anatomy import HEALTHY, Tissue, VoxelGrid
 from zetadp.phantom.cohort import (
     CohortStream,
@@ -154,7 +153,6 @@ def test_procedural_brains_do_not_read_the_atlas(monkeypatch):
         pytest.fail("the atlas was read")
 
     expected = simulate_patient(of("procedural"), 2)
-    monkeypatch.setattr(populations, "load_atlas", refuse)
     monkeypatch.setattr("zetadp.phantom.anatomy.load_atlas", refuse)
     monkeypatch.setattr("nibabel.Nifti1Image.from_filename", refuse)
     assert np.array_equal(simulate_patient(of("procedural"), 2), expected)

@@ -7,32 +7,42 @@ import pytest
 
 from zetadp.base.randomness import Purpose, stream
 from zetadp.phantom import physics
-from zetadp.phantom.anatomy import Tissue, VoxelGrid
+from zetadp.phantom.anatomy import Tissue
 from zetadp.phantom.physics import (
     DENSITY,
     T1,
     T2,
     UPTAKE,
+    GradientEcho,
+    PreparedFlair,
+    Protocol,
     Tissues,
+    nulling_time,
 )
-from zetadp.phantom.scanners import CHANNELS, acquire, draw_scanner, draw_vendor_scanner
+from zetadp.phantom.scanners import CHANNELS, draw_scanner, draw_vendor_scanner
 
 
 def published(field_strength: float) -> Tissues:
     return Tissues(DENSITY, T1[field_strength], T2[field_strength], UPTAKE, relaxivity=4.0)
 
 
+def of_tissue(t1: float, t2: float) -> Tissues:
+    """Return a tissue of density one."""
+    return Tissues(np.ones(1), np.array([t1]), np.array([t2]), np.zeros(1), relaxivity=4.0)
+
+
 def test_inversion_recovery_against_a_hand_computed_value():
     # T1 = 1000 ms, TR = 3000 ms, TI = 500 ms: 1 - 2 e^-0.5 + e^-3 = 1 - 1.2130613 + 0.0497871; TE = T2 / 2.
-    signal = physics.inversion_recovery(np.array([1.0]), np.array([1000.0]), np.array([100.0]), 3000.0, 50.0, 500.0)
+    signal = Protocol(tr=3000.0, te=50.0, ti=500.0).signal(of_tissue(1000.0, 100.0))
     assert signal == pytest.approx(-0.1632742 * 0.60653066, rel=1e-6)
 
 
-@pytest.mark.parametrize("tr", [2000.0, 9000.0, 1e6])
-def test_nulling_time_nulls(tr):
-    ti = physics.nulling_time(4300.0, tr)
-    signal = physics.inversion_recovery(np.ones(1), np.array([4300.0]), np.array([2000.0]), tr, 100.0, ti)
-    assert signal == pytest.approx(0, abs=1e-12)
+@pytest.mark.parametrize("tr", [3000.0, 9000.0, 1e6])
+def test_nulling_time_nulls_with_and_without_preparation(tr):
+    plain = Protocol(tr, 100.0, nulling_time(4300.0, tr))
+    prepared = PreparedFlair(tr, 80.0, nulling_time(4300.0, tr, np.exp(-120.0 / 2000.0)), preparation=120.0)
+    for protocol in (plain, prepared):
+        assert protocol.signal(of_tissue(4300.0, 2000.0)) == pytest.approx(0, abs=1e-12)
 
 
 def test_gadolinium_shortens_relaxation_by_the_relaxivity_formula():
@@ -72,25 +82,5 @@ def test_spoiled_gradient_echo_is_the_steady_state_of_its_pulses():
     for _ in range(2000):
         across = along * np.sin(flip)
         along = 1 + (along * np.cos(flip) - 1) * np.exp(-tr / t1)
-    signal = physics.spoiled_gradient_echo(np.ones(1), np.array([t1]), np.array([50.0]), tr, 0.0, flip)
+    signal = GradientEcho(tr, te=0.0, flip=20.0).signal(of_tissue(t1, 50.0))
     assert signal == pytest.approx(across, rel=1e-9)
-
-
-@pytest.mark.parametrize("tr", [3000.0, 5000.0, 1e6])
-def test_prepared_nulling_time_nulls(tr):
-    ti = physics.prepared_nulling_time(4300.0, 2000.0, tr, 120.0)
-    fluid = np.ones(1), np.array([4300.0]), np.array([2000.0])
-    assert physics.prepared_inversion_recovery(*fluid, tr, 80.0, ti, 120.0) == pytest.approx(0, abs=1e-12)
-
-
-GRID = VoxelGrid((64, 64, 12))
-INSIDE = np.zeros(GRID.shape, dtype=bool)
-INSIDE[16:48, 16:48] = True
-
-
-def image(scanner, volume, channel=0, noise=0.05):
-    """Return the volume as a scanner shows it, with a mean of one."""
-    shown = np.zeros(GRID.shape)
-    values = acquire(volume[INSIDE], INSIDE, GRID, scanner, channel, noise, np.random.default_rng(0))
-    shown[INSIDE] = values / values.mean()
-    return shown
