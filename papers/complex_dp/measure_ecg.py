@@ -44,7 +44,7 @@ from zetadp.privacy.accounting import compose
 from zetadp.privacy.exposure import recorded_runs
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown
-from zetadp.tasks.ecg.collection import seen
+from zetadp.tasks.ecg.collection import Collection
 from zetadp.tasks.ecg.encoder import BeatEncoder, BeatEncoderSettings
 from zetadp.tasks.ecg.readers import read_folder
 from zetadp.tasks.ecg.recordings import FOLDS
@@ -107,17 +107,18 @@ class Patients:
     @classmethod
     def read(cls, folder: Path, encoder: BeatEncoder, task: dict[str, Any]) -> Patients:
         """Read a folder, and refuse it if its patients differ from the declared patients."""
-        recordings = [each for each in read_folder(folder, LEFT_OUT) if each.form == FORM]
-        table, labels, signals, beats = seen(((each, "") for each in recordings), SpectrumSettings(**task["spectrum"]))
-        if table["patient"].nunique() != PATIENTS:
-            raise UserError(f"Expected {PATIENTS} patients in {folder}, found {table['patient'].nunique()}.")
+        recordings = [each for each in read_folder(folder) if each.form == FORM and each.name not in LEFT_OUT]
+        found = Collection.of(((each, "") for each in recordings), SpectrumSettings(**task["spectrum"]))
+        count = found.table["patient"].nunique()
+        if count != PATIENTS:
+            raise UserError(f"Expected {PATIENTS} patients in {folder}, found {count}.")
         values = {
-            "spectrum": torch.from_numpy(spectrum(signals)),
-            "signal": torch.from_numpy(signals),
-            "features": torch.from_numpy(encoder.features(beats)).to(torch.complex64),
+            "spectrum": torch.from_numpy(spectrum(found.signals)),
+            "signal": torch.from_numpy(found.signals),
+            "features": torch.from_numpy(encoder.features(found.beats)).to(torch.complex64),
         }
         values = {domain: each[:, None, None] for domain, each in values.items()}
-        return cls(table, labels, values, encoder.scores(beats))
+        return cls(found.table, found.labels, values, encoder.scores(found.beats))
 
     @cached_property
     def folds(self) -> np.ndarray:

@@ -168,8 +168,8 @@ def name_key(name: str) -> str:
     return "".join(character for character in folded if character.isprintable() and not character.isspace())
 
 
-def check_distinct(names: Iterable[str], where: str) -> dict[str, str]:
-    """Return the names of persons or records by their `name_key`.
+def check_distinct(names: Iterable[str], where: str) -> None:
+    """Refuse names of persons or records of which one is empty or two have one `name_key`.
 
     Parameters
     ----------
@@ -194,39 +194,3 @@ def check_distinct(names: Iterable[str], where: str) -> dict[str, str]:
             f"Expected names in {where} that differ in more than spaces, capitals and Unicode forms, found "
             f"{'; '.join(alike)}. Write each name in one way, or give different persons different names."
         )
-    return {key: them.pop() for key, them in spellings.items()}
-
-
-def without(names: Iterable[str], left_out: Sequence[str], where: str) -> list[str]:
-    """Return the names that are not left out, in their order; names are compared by `name_key`.
-
-    Parameters
-    ----------
-    names
-        Names of persons or records, distinct as `check_distinct` demands.
-    left_out
-        Names to leave out.
-    where
-        The key that gives them, for the message.
-
-    Raises
-    ------
-    UserError
-        If ``left_out`` is one text instead of a list, has something other than texts, or a name that does not occur:
-        somebody who withdrew consent would stay.
-    """
-    given = list(names)
-    keys = check_distinct(given, where)
-    if not isinstance(left_out, list | tuple) or not all(isinstance(name, str) for name in left_out):
-        raise UserError(
-            f"{where}: Expected a list of names in quotation marks, such as ['12', '34'], found "
-            f"{shown(repr(left_out))}."
-        )
-    leaving = {name_key(name): name for name in left_out}
-    missing = [name for key, name in leaving.items() if key not in keys]
-    if missing:
-        raise UserError(
-            f"{where}: Expected names that occur in the cohort, found {', '.join(map(repr, missing))}."
-            + did_you_mean(missing[0], given)
-        )
-    return [name for name in given if name_key(name) not in leaving]

@@ -13,7 +13,6 @@ from zetadp.base.validation import (
     one_of,
     positive,
     settings_of,
-    without,
 )
 
 
@@ -78,13 +77,6 @@ ALIKE = [("A", "A "), ("pat-a", "PAT-A"), ("M\u00fcller", "Mu\u0308ller"), ("A\u
 
 
 @pytest.mark.parametrize(("one", "other"), ALIKE)
-def test_names_that_differ_only_in_writing_are_one_name_for_exclusions_and_no_two_for_persons(one, other):
+def test_names_that_differ_only_in_writing_are_no_two_for_persons(one, other):
     with pytest.raises(UserError, match=r"key\.tsv"):
         check_distinct([one, "B", other], "key.tsv")
-    assert without([one, "B"], [other], "left_out") == ["B"]
-
-
-@pytest.mark.parametrize("left_out", ["12", [12], [None], ["3"], {"12": 1, 2: 1}])
-def test_an_exclusion_that_would_leave_somebody_in_is_refused(left_out):
-    with pytest.raises(UserError, match=r"^settings\.left_out: "):
-        without(["1", "2", "12"], left_out, "settings.left_out")

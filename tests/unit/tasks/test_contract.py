@@ -61,9 +61,9 @@ def brains(folder: Path) -> tuple[Path, pd.DataFrame]:
 
 def hearts(folder: Path) -> tuple[Path, pd.DataFrame]:
     files = {f"{name}_file": folder / f"{name}.h5" for name in ("spectrum", "signal", "beats")}
-    settings = {"fold": 10, "form": "", "left_out": [], "population": "varied", "spectrum": {"samples": 32}}
+    chosen = {"fold": 10, "population": "varied", "first": {"samples": 32}, "folder": None}
     sizes = {"train": 12, "test": 12}  # so many that both parts have both labels
-    write_collection(**files, table=folder / "index.csv", settings=settings, folder=None, seed=0, sizes=sizes)
+    write_collection(**files, table=folder / "index.csv", **chosen, seed=0, sizes=sizes)
     return files["spectrum_file"], read_table(folder / "index.csv", ("patient", "record", "part"))
 
 

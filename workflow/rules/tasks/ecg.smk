@@ -28,10 +28,9 @@ rule collect_ecgs:
         runtime="2h",
     params:
         brought=brought("*.csv", "**/*.npz", "**/*.mat", "**/*.hea", "**/*.dat"),
-        settings={
-            name: getattr(ECG, name)
-            for name in ("fold", "form", "left_out", "population", "spectrum")
-        },
+        fold=ECG.fold,
+        population=ECG.population,
+        first=dict(ECG.spectrum),
         folder=CONFIG.cohort.folder,
         seed=CONFIG.cohort.simulated.seed,
         sizes=CONFIG.cohort.patients,

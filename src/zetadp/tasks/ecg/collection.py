@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +18,13 @@ import pandas as pd
 from zetadp.base.tables import write_table
 from zetadp.base.validation import UserError
 from zetadp.tasks.ecg.readers import read_folder
-from zetadp.tasks.ecg.recordings import Choice, fold_of
+from zetadp.tasks.ecg.recordings import fold_of
 from zetadp.tasks.ecg.signals import AXES, SpectrumSettings, beginning, spectrum, usual_beat
 from zetadp.tasks.ecg.simulated import simulated_recordings
 from zetadp.tasks.items import Items, checked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from zetadp.tasks.ecg.recordings import Recording
 
@@ -52,6 +52,18 @@ class Collection:
     signals: np.ndarray
     beats: np.ndarray
 
+    @classmethod
+    def of(cls, recordings: Iterable[tuple[Recording, str]], first: SpectrumSettings) -> Collection:
+        """Return the inputs from recordings, each with its part, and the settings of the signals."""
+        rows, labels, signals, beats = [], [], [], []
+        for recording, part in recordings:
+            signals.append(beginning(recording, first))
+            beats.append(usual_beat(recording))
+            labels.append(recording.label)
+            rows.append((recording.patient, recording.name, part, recording.device, recording.fold, recording.age))
+        table = pd.DataFrame(rows, columns=["patient", "record", "part", "scanner", "fold", "age"])
+        return cls(table, np.array(labels), np.array(signals), np.array(beats))
+
     def items(self, values: np.ndarray) -> Items:
         """Return some values of the recordings as items."""
         return Items({"values": values, "labels": self.labels}, self.table[["record"]])
@@ -63,13 +75,16 @@ def write_collection(
     signal_file: Path,
     beats_file: Path,
     table: Path,
-    settings: dict[str, Any],
+    fold: int,
+    population: str,
+    first: dict[str, Any],
     folder: str | None,
     seed: int,
     sizes: dict[str, int],
 ) -> None:
     """Write spectra, signals and usual beats of a cohort, and its table with one row and one hash per recording."""
-    found = collect(Choice(**settings), Path(folder) if folder else None, seed, sizes)
+    settings = SpectrumSettings(**first)
+    found = simulate(population, settings, seed, sizes) if folder is None else read(Path(folder), settings, fold, sizes)
     rows = found.signals[:, None, None]
     found.items(spectrum(rows)).write(spectrum_file, AXES, "mV")
     found.items(rows).write(signal_file, AXES, "mV")
@@ -79,17 +94,30 @@ def write_collection(
     logger.info("%d recordings of %d patients", len(found.table), found.table["patient"].nunique())
 
 
-def collect(choice: Choice, folder: Path | None, seed: int, sizes: Mapping[str, int]) -> Collection:
-    """Read or simulate a cohort's recordings, and return the inputs of networks.
+def simulate(population: str, first: SpectrumSettings, seed: int, sizes: Mapping[str, int]) -> Collection:
+    """Simulate a cohort with so many training and test patients.
+
+    Each part is simulated separately, so that both parts have the same shares of labels. See `read` for the rest.
+    """
+    made = (
+        (recording, part)
+        for part, number in (("train", 0), ("test", sizes["train"]))
+        for recording, _ in simulated_recordings(sizes[part], seed=seed, population=population, first=number)
+    )
+    return _checked(Collection.of(made, first), "the simulation", sizes)
+
+
+def read(folder: Path, first: SpectrumSettings, fold: int, sizes: Mapping[str, int]) -> Collection:
+    """Read a cohort's recordings, and return the inputs of networks.
 
     Parameters
     ----------
-    choice
-        Settings that select recordings and their inputs.
     folder
-        Folder of files. None simulates patients.
-    seed
-        Seed of simulated patients.
+        Folder of files.
+    first
+        Settings of the signals.
+    fold
+        The fold of test patients. Where the files have no folds, a patient's fold follows from the name.
     sizes
         Declared numbers of training and test patients.
 
@@ -99,59 +127,20 @@ def collect(choice: Choice, folder: Path | None, seed: int, sizes: Mapping[str, 
         If recordings cannot be read or have no beats, if a name occurs twice, if a patient has both labels or is in two
         folds, or if the numbers of patients differ from the declared numbers.
     """
-    recordings = _simulated(choice, seed, sizes) if folder is None else _read(choice, folder)
-    table, labels, signals, beats = seen(recordings, SpectrumSettings(**choice.spectrum))
-    folds = table["fold"].where(table["fold"] > 0, table["patient"].map(fold_of))
-    part = table["part"].where(table["part"] != "", np.where(folds == choice.fold, "test", "train"))
-    table = table.assign(fold=folds, part=part)
-    source = str(folder or "the simulation")
-    for called, values in {"label": labels, "fold": folds}.items():
+    found = Collection.of(((recording, "") for recording in read_folder(folder)), first)
+    folds = found.table["fold"].where(found.table["fold"] > 0, found.table["patient"].map(fold_of))
+    table = found.table.assign(fold=folds, part=np.where(folds == fold, "test", "train"))
+    return _checked(replace(found, table=table), str(folder), sizes)
+
+
+def _checked(found: Collection, source: str, sizes: Mapping[str, int]) -> Collection:
+    table = found.table
+    for called, values in {"label": found.labels, "fold": table["fold"]}.items():
         several = pd.Series(values).groupby(table["patient"].to_numpy()).nunique()
         if (several > 1).any():
             raise UserError(f"Expected one {called} per patient in {source}, found several for {several.idxmax()}.")
     checked(table, sizes, source)
     for name in sizes:
-        if len(set(labels[part == name])) < 2:
+        if len(set(found.labels[table["part"] == name])) < 2:
             raise UserError(f"Expected patients of both labels for cohort.{name}_patients, found only one label.")
-    return Collection(table, labels, signals, beats)
-
-
-def _read(choice: Choice, folder: Path) -> Iterator[tuple[Recording, str]]:
-    """Yield each chosen recording of a folder. Its part is empty, because folds decide it."""
-    read = read_folder(folder, choice.left_out)
-    yield from ((recording, "") for recording in read if choice.form in ("", recording.form))
-
-
-def _simulated(choice: Choice, seed: int, sizes: Mapping[str, int]) -> Iterator[tuple[Recording, str]]:
-    """Yield each simulated recording and its part, ``train`` or ``test``."""
-    if choice.left_out or choice.form:
-        raise UserError(
-            "Expected task.settings.left_out and task.settings.form to be empty for simulated patients, found "
-            f"{choice.left_out!r} and {choice.form!r}."
-        )
-    # Each part is simulated separately, so that both parts have the same shares of labels.
-    for part, first in (("train", 0), ("test", sizes["train"])):
-        made = simulated_recordings(sizes[part], seed=seed, population=choice.population, first=first)
-        yield from ((recording, part) for recording, _ in made)
-
-
-def seen(
-    recordings: Iterable[tuple[Recording, str]], first: SpectrumSettings
-) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the table, labels, signals and beats of recordings, as in `Collection`.
-
-    Parameters
-    ----------
-    recordings
-        Each recording and its part.
-    first
-        Settings of the signals.
-    """
-    rows, labels, signals, beats = [], [], [], []
-    for recording, part in recordings:
-        signals.append(beginning(recording, first))
-        beats.append(usual_beat(recording))
-        labels.append(recording.label)
-        rows.append((recording.patient, recording.name, part, recording.device, recording.fold, recording.age))
-    table = pd.DataFrame(rows, columns=["patient", "record", "part", "scanner", "fold", "age"])
-    return table, np.array(labels), np.array(signals), np.array(beats)
+    return found

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from zetadp.base.tables import read_table, visible
-from zetadp.base.validation import UserError, without
+from zetadp.base.validation import UserError, check_distinct
 from zetadp.tasks.ecg.recordings import FOLDS, LABELS, LEADS, Recording
 
 if TYPE_CHECKING:
@@ -46,27 +46,20 @@ OLDEST = 120.0
 NOTHING = np.zeros((len(LEADS), 0), dtype=np.float32)
 
 
-def read_folder(folder: Path, left_out: Sequence[str] = ()) -> Iterator[Recording]:
+def read_folder(folder: Path) -> Iterator[Recording]:
     """Read the normal and the LBBB recordings of a folder. The layout is found by the name of its table.
-
-    Parameters
-    ----------
-    folder
-        The folder.
-    left_out
-        Names of recordings that are left out. Their files are not read.
 
     Raises
     ------
     UserError
-        If the folder has none of the known layouts, or has no recordings of one label, or if a name of `left_out` does
-        not occur in its table. Also after the last recording, if some recordings could not be read.
+        If the folder has none of the known layouts, or has no recordings of one label, or if names of recordings look
+        the same. Also after the last recording, if some recordings could not be read.
     """
     for name, (reader, columns) in LAYOUTS.items():
         if (folder / name).is_file():
             table = read_table(folder / name, columns)
-            kept = without(table[columns[0]], left_out, "task.settings.left_out")
-            entries = list(reader(folder, table[table[columns[0]].isin(kept)]))
+            check_distinct(table[columns[0]], str(folder / name))
+            entries = list(reader(folder, table))
             missing = [word for label, word in enumerate(LABELS) if not any(each.label == label for each, _ in entries)]
             if missing:
                 raise UserError(

@@ -1,15 +1,13 @@
-"""Recordings of the heart, their folds, and the settings that choose among them."""
+"""Recordings of the heart, and their folds."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from zetadp.base.validation import in_range, name_key, one_of
+from zetadp.base.validation import name_key
 
 LEADS = ("I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6")
 LABELS = ("normal", "LBBB")
@@ -60,38 +58,3 @@ def fold_of(patient: str) -> int:
     """Return the fold of a patient, from 1 to 10. It depends on the patient's name alone, never on other patients."""
     digest = hashlib.sha256(f"ecg fold {name_key(patient)}".encode()).digest()
     return 1 + int.from_bytes(digest[:8], "big") % FOLDS
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Settings that choose recordings and their inputs.
-
-    Attributes
-    ----------
-    fold
-        The fold of patients that is used for testing, from 1 to 10.
-    form
-        Form of the recordings to use (`Recording.form`). Empty uses all recordings.
-    left_out
-        Names of recordings that are left out.
-    population
-        Population of simulated patients, one of `POPULATIONS`.
-    spectrum
-        Settings of the input for the paper's network (`zetadp.tasks.ecg.signals.SpectrumSettings`).
-
-    Raises
-    ------
-    ValueError
-        If the fold or the population does not exist.
-    """
-
-    fold: int = FOLDS
-    form: str = ""
-    left_out: Sequence[str] = ()
-    population: str = "varied"
-    spectrum: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        in_range(1, FOLDS, fold=self.fold)
-        one_of(POPULATIONS, population=self.population)

@@ -102,14 +102,14 @@ def usual_beat(recording: Recording) -> np.ndarray:
     if leads.shape[1] < 2 * BEAT or not np.isfinite(leads).all():
         raise UserError(
             f"Expected two seconds or more of finite values in recording {recording.name}, found "
-            f"{leads.shape[1] / BEAT_RATE:.1f} s. Leave it out."
+            f"{leads.shape[1] / BEAT_RATE:.1f} s. Remove it from the folder's table."
         )
     leads = processing.sosfiltfilt(processing.butter(2, PASS, "bandpass", fs=BEAT_RATE, output="sos"), leads, axis=1)
     leads = (leads - leads.mean(axis=1, keepdims=True)) / leads.std(axis=1, keepdims=True).clip(1e-6)
     middles = beats(leads)
     middles = middles[(middles >= BEFORE) & (middles + AFTER <= leads.shape[1])]
     if not len(middles):
-        raise UserError(f"Expected beats in recording {recording.name}, found none. Leave it out.")
+        raise UserError(f"Expected beats in recording {recording.name}, found none. Remove it from the table.")
     found = np.median([leads[:, at - BEFORE : at + AFTER] for at in middles], axis=0)
     # The zero level is the mean before the beat.
     return np.asarray(found - found[:, :5].mean(axis=1, keepdims=True), dtype=np.float32)

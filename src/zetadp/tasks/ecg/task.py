@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, in_range, one_of
 from zetadp.core.metrics import REPLICATES, bootstrapped, of_confusion, percentile_interval, resamples
 from zetadp.core.task import Words
-from zetadp.tasks.ecg.recordings import LABELS, Choice
+from zetadp.tasks.ecg.recordings import FOLDS, LABELS, POPULATIONS
 from zetadp.tasks.items import Items
 from zetadp.tasks.loading import records_of
 from zetadp.tasks.roc import area, areas, placements
@@ -30,23 +30,40 @@ THRESHOLD = 0.5
 
 
 @dataclass(frozen=True)
-class Ecg(Choice):
+class Ecg:
     """Classification of recordings: LBBB or normal.
 
     Attributes
     ----------
-    fold, form, left_out, population, spectrum
-        The recordings and their inputs (`zetadp.tasks.ecg.recordings.Choice`).
+    fold
+        The fold of patients that is used for testing, from 1 to 10.
+    population
+        Population of simulated patients, one of `zetadp.tasks.ecg.recordings.POPULATIONS`.
+    spectrum
+        Settings of the input for the paper's network (`zetadp.tasks.ecg.signals.SpectrumSettings`).
     encoder
         Settings of the public encoder (`zetadp.tasks.ecg.encoder.BeatEncoderSettings`).
+
+    Raises
+    ------
+    ValueError
+        If the fold or the population does not exist.
     """
 
+    fold: int = FOLDS
+    population: str = "varied"
+    spectrum: Mapping[str, Any] = field(default_factory=dict)
     encoder: Mapping[str, Any] = field(default_factory=dict)
 
     outputs = 1
     metric = "ROC-AUC"
     called = "diagnosis"
     simulates = True
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        in_range(1, FOLDS, fold=self.fold)
+        one_of(POPULATIONS, population=self.population)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the binary cross-entropy of each item, shape (item,).

@@ -8,11 +8,11 @@ import pytest
 from scipy.io import savemat
 
 from zetadp.base.validation import UserError
-from zetadp.tasks.ecg.collection import collect
+from zetadp.tasks.ecg.collection import read
 from zetadp.tasks.ecg.readers import read_folder
 from zetadp.tasks.ecg.recordings import LEADS
+from zetadp.tasks.ecg.signals import SpectrumSettings
 from zetadp.tasks.ecg.simulated import simulated_recordings
-from zetadp.tasks.ecg.task import Ecg
 
 PTBXL = Path(__file__).parents[5] / "shared/data/ecg_ptbxl"
 
@@ -127,11 +127,10 @@ def test_the_parts_of_a_folder_are_folds_of_patients(tmp_path):
     rows = [(e.name, e.patient, ("NORM", "LBBB")[e.label], 1 + int(e.patient[-1]) // 2, "a") for e in made]
     columns = ["ecg_id", "patient_id", "label", "strat_fold", "form"]
     pd.DataFrame(rows, columns=columns).to_csv(tmp_path / "labels.csv", index=False)
-    task = Ecg(fold=2, form="a", left_out=(made[-1].name,), spectrum={"samples": 32})
-    found = collect(task, tmp_path, 0, {"train": 32, "test": 8})
+    first = SpectrumSettings(samples=32)
+    found = read(tmp_path, first, 2, {"train": 32, "test": 8})
     assert set(found.table["fold"][found.table["part"] == "test"]) == {2}
     assert found.table.groupby("patient")["part"].nunique().eq(1).all()
-    assert made[-1].name not in set(found.table["record"])
-    assert found.signals.shape == (len(made) - 1, 32)
+    assert found.signals.shape == (len(made), 32)
     with pytest.raises(UserError, match="train_patients"):
-        collect(task, tmp_path, 0, {"train": 33, "test": 8})
+        read(tmp_path, first, 2, {"train": 33, "test": 8})
