@@ -13,11 +13,11 @@ import pytest
 
 from zetadp.base.validation import UserError
 from zetadp.mri.kspace import to_kspace
-from zetadp.tasks.ecg.collection import Collection, collect
-from zetadp.tasks.ecg.recordings import LEADS
+from zetadp.tasks.ecg.collection import Collection, read
+from zetadp.tasks.ecg.recordings import LEADS, fold_of
+from zetadp.tasks.ecg.signals import SpectrumSettings
 from zetadp.tasks.ecg.simulated import simulated_recordings
-from zetadp.tasks.ecg.task import Ecg
-from zetadp.tasks.reconstruction.volumes import header, read_volume
+from zetadp.tasks.reconstruction.volumes import read_volume
 from zetadp.tasks.speech_commands.clips import WORDS, read_clips
 
 HEARTS = [recording for recording, _ in simulated_recordings(8, seed=0, share=0.5, several=0, rate=100)]
@@ -25,10 +25,9 @@ SIGNALS = np.stack([each.signal.T for each in HEARTS])
 FOLDS = dict(zip(sorted(range(8), key=lambda n: (HEARTS[n].label, n)), [1, 1, 10, 10] * 2, strict=True))
 
 
-def collected(folder: Path, left_out: object = (), train: int = 4) -> Collection:
+def collected(folder: Path) -> Collection:
     """Return the recordings of a folder, of which the patients of fold 10 test."""
-    task = Ecg(left_out=left_out, spectrum={"samples": 64, "rate": 100})  # type: ignore[arg-type]
-    return collect(task, folder, 0, {"train": train, "test": 4})
+    return read(folder, SpectrumSettings(samples=64, rate=100), 10, {"train": 4, "test": 4})
 
 
 def recordings(folder: Path, change: Callable[[pd.DataFrame], pd.DataFrame] = lambda table: table, **arrays) -> Path:
@@ -75,18 +74,6 @@ def test_a_fold_that_is_none_of_ten_is_refused(tmp_path, fold):
 @pytest.mark.parametrize("name", ["NA", "None", "nan", "007", "1e5"])
 def test_a_patient_may_have_any_name(tmp_path, name):
     assert name in collected(recordings(tmp_path, with_patient(name))).table["patient"].tolist()
-
-
-@pytest.mark.parametrize("left_out", [[12], "12", [2, 3], ["99"], ["2.0"]])
-def test_a_recording_that_cannot_be_left_out_is_an_error(tmp_path, left_out):
-    with pytest.raises(UserError, match="left_out"):
-        collected(recordings(tmp_path), left_out)
-
-
-def test_a_recording_is_left_out_by_its_whole_name(tmp_path):
-    gone = first_patient().removeprefix("p")
-    found = collected(recordings(tmp_path), [gone], train=3)
-    assert sorted(found.table["record"]) == sorted(set(map(str, range(8))) - {gone})
 
 
 def damaged(change: Callable[[bytearray], bytes]) -> Callable[[Path], None]:
@@ -183,8 +170,6 @@ def test_wfdb_recordings_without_a_known_scale_are_refused(tmp_path, fault):
 
 
 def test_no_fold_depends_on_other_patients():
-    from zetadp.tasks.ecg.recordings import fold_of
-
     names = [f"A{n:04d}" for n in range(2000)]
     dealt = [fold_of(name) for name in names]
     assert all(170 < dealt.count(fold) < 230 for fold in range(1, 11))
@@ -247,13 +232,7 @@ KSPACE = to_kspace(IMAGE).astype(np.complex64)
 TARGET = np.abs(IMAGE)[:, 16:48].astype(np.float32)
 
 
-def examination(
-    path: Path,
-    kspace: object = KSPACE,
-    target: object = TARGET,
-    patient: object = "p",
-    shown: tuple[int, int] = (32, 32),
-) -> Path:
+def examination(path: Path, kspace: object = KSPACE, target: object = TARGET, patient: object = "p") -> Path:
     """Write an examination in the layout of fastMRI; what is None is left out."""
     with h5py.File(path, "w") as file:
         if kspace is None:
@@ -262,7 +241,6 @@ def examination(
             file["kspace"] = kspace
         if target is not None:
             file["reconstruction_esc"] = target
-        file["ismrmrd_header"] = header((64, 32), shown)
         file.attrs.update({"acquisition": "CORPD_FBK"} | ({} if patient is None else {"patient_id": patient}))
     return path
 
@@ -291,7 +269,6 @@ EMPTY = KSPACE * (np.arange(3) > 0)[:, None, None]
         {"kspace": np.full_like(KSPACE, np.nan)},
         {"target": None},
         {"patient": None},
-        {"shown": (16, 16)},
         {"kspace": KSPACE[:0], "target": TARGET[:0]},
         {"target": TARGET[:, ::-1]},
         {"kspace": 2 * KSPACE},

@@ -4,8 +4,9 @@ A file holds one examination, in these arrays and attributes:
 
 - ``kspace``: fully sampled k-space, complex64, shape (slice, ky, kx)
 - ``reconstruction_esc``: the magnitude image that a network should reconstruct, float32, shape (slice, row, column)
-- ``ismrmrd_header``: XML with the sizes of both
-- the attributes ``patient_id``, ``acquisition``, ``max`` and ``norm``
+- the attributes ``patient_id`` and ``acquisition``
+
+Files of fastMRI hold more, which is not read.
 
 NMSE, PSNR and SSIM of a volume are those of fastMRI (arXiv:1811.08839). PSNR and SSIM are relative to the largest
 intensity of the target volume.
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,6 @@ DIFFERENCE = 0.05
 """Largest error of an image of k-space against its target, as a share of the target's norm."""
 EMPTY = 0.01
 """A slice whose norm is below this share of the largest counts as empty, and its error is compared with this share."""
-_SIZE = r"<{0}>.*?<matrixSize>\s*<x>\s*(\d+)\s*</x>\s*<y>\s*(\d+)\s*</y>"
 
 
 @dataclass(frozen=True)
@@ -102,45 +101,16 @@ class KspaceVolume:
 
     def write(self, folder: Path) -> None:
         """Write the volume to a folder as ``<name>.h5``, completely or not at all."""
-        import h5py
-
         with hdf5_written_whole(folder / f"{self.name}.h5") as file:
             for name, values in (("kspace", self.kspace), ("reconstruction_esc", self.target)):
                 file.create_dataset(name, data=values, track_times=False)
-            encoded, shown = self.kspace.shape[1:], self.target.shape[1:]
-            file.create_dataset("ismrmrd_header", data=header(encoded, shown), dtype=h5py.string_dtype())
-            file.attrs.update(
-                patient_id=self.patient,
-                acquisition=self.acquisition,
-                max=self.maximum,
-                norm=float(np.linalg.norm(self.target)),
-            )
+            file.attrs.update(patient_id=self.patient, acquisition=self.acquisition)
 
 
 def cut(images: np.ndarray, rows: int, columns: int) -> np.ndarray:
     """Return the middle of images of shape (..., row, column), as a view of shape (..., rows, columns)."""
     top, left = (images.shape[-2] - rows) // 2, (images.shape[-1] - columns) // 2
     return images[..., top : top + rows, left : left + columns]
-
-
-def header(encoded: tuple[int, ...], shown: tuple[int, ...]) -> str:
-    """Return an ISMRMRD header with nothing but the sizes of k-space and image, each given as (rows, columns)."""
-
-    def space(name: str, size: tuple[int, ...]) -> str:
-        return f"<{name}><matrixSize><x>{size[0]}</x><y>{size[1]}</y><z>1</z></matrixSize></{name}>"
-
-    spaces = space("encodedSpace", encoded) + space("reconSpace", shown)
-    return (
-        '<?xml version="1.0" encoding="utf-8"?>\n<ismrmrdHeader xmlns="http://www.ismrm.org/ISMRMRD">'
-        f"<encoding>{spaces}</encoding></ismrmrdHeader>\n"
-    )
-
-
-def sizes(text: str) -> dict[str, tuple[int, int]]:
-    """Return ``encodedSpace`` and ``reconSpace`` of an ISMRMRD header as (rows, columns), if the header has them."""
-    # A regular expression is safe on untrusted files. An XML parser would expand their entities.
-    found = {name: re.search(_SIZE.format(name), text, re.DOTALL) for name in ("encodedSpace", "reconSpace")}
-    return {name: (int(match[1]), int(match[2])) for name, match in found.items() if match}
 
 
 def read_volume(path: Path) -> KspaceVolume:
@@ -157,14 +127,13 @@ def read_volume(path: Path) -> KspaceVolume:
     try:
         with h5py.File(path, "r") as file:
             kspace, target = file["kspace"][()], file["reconstruction_esc"][()]
-            shown = sizes(_text(file["ismrmrd_header"][()])).get("reconSpace")
             patient, acquisition = _text(file.attrs["patient_id"]), _text(file.attrs["acquisition"])
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"Cannot read {path}: {error}. Expected a single-coil file in the layout of fastMRI with kspace, "
-            "reconstruction_esc, ismrmrd_header, and the attributes patient_id and acquisition."
+            "reconstruction_esc, and the attributes patient_id and acquisition."
         ) from error
-    problem = "expected a patient_id, found an empty one" if not patient.strip() else _problem(kspace, target, shown)
+    problem = "expected a patient_id, found an empty one" if not patient.strip() else _problem(kspace, target)
     if problem:
         raise UserError(f"{path}: {problem}. Remove the file from the folder, or replace it by a complete one.")
     return KspaceVolume(path.stem, patient, acquisition, kspace.astype(np.complex64), target.astype(np.float32))
@@ -178,7 +147,7 @@ def _text(value: object) -> str:
     return one.decode() if isinstance(one, bytes) else one
 
 
-def _problem(kspace: np.ndarray, target: np.ndarray, shown: tuple[int, int] | None) -> str | None:
+def _problem(kspace: np.ndarray, target: np.ndarray) -> str | None:
     """Return the problem with the arrays of a file, or None."""
     if kspace.ndim != 3 or target.ndim != 3 or not 0 < len(kspace) == len(target):
         return (
@@ -187,8 +156,6 @@ def _problem(kspace: np.ndarray, target: np.ndarray, shown: tuple[int, int] | No
         )
     if kspace.dtype.kind != "c" or target.dtype.kind not in "iuf":
         return f"expected complex kspace and real reconstruction_esc, found {kspace.dtype} and {target.dtype}"
-    if shown is not None and shown != target.shape[1:]:
-        return f"expected reconstruction_esc of {shown} pixels, as the header says, found {target.shape[1:]}"
     if target.shape[1] > kspace.shape[1] or target.shape[2] > kspace.shape[2]:
         return f"expected kspace of at least the size of reconstruction_esc, {target.shape[1:]}, found {kspace.shape}"
     if not (np.isfinite(kspace).all() and np.isfinite(target).all() and target.max() > 0):

@@ -11,15 +11,9 @@ from zetadp.base.validation import UserError
 from zetadp.mri.kspace import to_image
 from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings
 from zetadp.tasks.reconstruction.simulated import examination
-from zetadp.tasks.reconstruction.volumes import KspaceVolume, nmse, psnr, read_folder, read_volume, sizes, ssim
+from zetadp.tasks.reconstruction.volumes import KspaceVolume, nmse, psnr, read_folder, read_volume, ssim
 
 EXAMINATIONS = Examinations(population="procedural", size=32, slices=2, scalp=1.0)
-
-
-OFFICIAL = """<?xml version="1.0"?><ismrmrdHeader xmlns="http://www.ismrm.org/ISMRMRD"><encoding>
-  <encodedSpace><matrixSize><x>640</x><y>372</y><z>1</z></matrixSize><fieldOfView_mm><x>280</x></fieldOfView_mm>
-  </encodedSpace><reconSpace><matrixSize> <x>320</x> <y>320</y><z>1</z></matrixSize></reconSpace></encoding>
-</ismrmrdHeader>"""
 
 
 @pytest.fixture(scope="module")
@@ -30,22 +24,15 @@ def volume() -> KspaceVolume:
 def test_a_simulated_file_has_the_layout_of_fastmri_and_is_read_back(volume, tmp_path):
     volume.write(tmp_path)
     with h5py.File(tmp_path / "phantom-0003.h5") as file:
-        assert set(file) == {"kspace", "reconstruction_esc", "ismrmrd_header"}
+        assert set(file) == {"kspace", "reconstruction_esc"}
         assert file["kspace"].dtype == np.complex64
         assert file["kspace"].shape == (2, 64, 32)  # the readout is sampled twice as finely as it is shown
         assert file["reconstruction_esc"].shape == (2, 32, 32)
-        assert set(file.attrs) == {"patient_id", "acquisition", "max", "norm"}
-        assert file.attrs["max"] == file["reconstruction_esc"][()].max()
-        assert sizes(file["ismrmrd_header"][()].decode()) == {"encodedSpace": (64, 32), "reconSpace": (32, 32)}
+        assert set(file.attrs) == {"patient_id", "acquisition"}
     found = read_volume(tmp_path / "phantom-0003.h5")
     assert (found.name, found.patient, found.acquisition) == (volume.name, volume.patient, volume.acquisition)
     np.testing.assert_array_equal(found.kspace, volume.kspace)
     np.testing.assert_array_equal(found.target, volume.target)
-
-
-def test_the_header_of_a_scanner_is_understood():
-    assert sizes(OFFICIAL) == {"encodedSpace": (640, 372), "reconSpace": (320, 320)}
-    assert sizes("") == {}
 
 
 def test_complete_kspace_of_the_field_of_view_gives_the_target(volume):
