@@ -80,10 +80,12 @@ def spoken_words(folder: Path) -> tuple[Items, Items]:
     public = _modulations(waves)
     scale = public.abs().square().mean(dim=0).sqrt()
     clips = capped(read_clips(folder), MOST_CLIPS)
-    own = _modulations(clips.waves)
+    own = _modulations(clips.arrays["values"])
     return (
         Items(_scaled(public / scale)[:, None, None], labels, np.arange(len(labels)), TESTED[0]),
-        Items(_scaled(own / scale)[:, None, None], clips.labels, clips.speakers, TESTED[0]),
+        Items(
+            _scaled(own / scale)[:, None, None], clips.arrays["labels"], clips.names["speaker"].to_numpy(), TESTED[0]
+        ),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,14 @@ class Items:
     arrays: Mapping[str, np.ndarray]
     names: pd.DataFrame
     source: Path = Path()
+
+    def part(self, wanted: np.ndarray) -> Items:
+        """Return the items at some positions, or those for which a boolean mask is true."""
+        return replace(
+            self,
+            arrays={name: values[wanted] for name, values in self.arrays.items()},
+            names=self.names[wanted] if wanted.dtype == bool else self.names.iloc[wanted],
+        )
 
     def write(self, path: Path, axes: Sequence[str], units: str) -> None:
         """Write the items to HDF5.

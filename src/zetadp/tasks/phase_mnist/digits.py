@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 Part = Literal["train", "test"]
 
-HEADERS = {"images": (2051, 16), "labels": (2049, 8)}
-"""Magic number of an idx file of unsigned bytes, and length of its header in bytes."""
+HEADERS = {"images": 16, "labels": 8}
+"""Length of the header of an idx file in bytes."""
 SIDE = 28
 
 
@@ -102,7 +102,7 @@ def read_digits(folder: Path, part: Part, source: Source = MNIST) -> tuple[np.nd
     Parameters
     ----------
     folder
-        Folder with the idx files, either unpacked or as ``.gz``.
+        Folder with the gzip files.
     part
         ``train`` or ``test``.
     source
@@ -139,8 +139,8 @@ def fetch_digits(folder: Path, source: Source = MNIST) -> None:
         If a file cannot be downloaded, or a file is not the published file.
     """
     for (part, kind), file in source.files.items():
-        if not any(path.is_file() for path in _places(folder, file)):
-            packed = f"{file.name}.gz"
+        packed = f"{file.name}.gz"
+        if not (folder / packed).is_file():
             download(f"{source.mirror}{packed}", folder / packed, file.md5_packed)
         _content(folder, source, part, kind)
 
@@ -150,24 +150,15 @@ def fetch_mnist(*, files: list[Path]) -> None:
     fetch_digits(files[0].parent)
 
 
-def _places(folder: Path, file: File) -> tuple[Path, Path]:
-    return folder / file.name, folder / f"{file.name}.gz"
-
-
 def _content(folder: Path, source: Source, part: Part, kind: str) -> bytes:
     """Return the verified content of a file, without its header."""
     file = source.files[part, kind]
-    for path in _places(folder, file):
-        if path.is_file():
-            break
-    else:
-        msg = (
-            f"Expected {file.name} or {file.name}.gz of {source.name} in {folder}, found neither. Name the folder that "
-            "has them, or download them first."
-        )
+    path = folder / f"{file.name}.gz"
+    if not path.is_file():
+        msg = f"Expected {path.name} of {source.name} in {folder}, found no such file. Name the folder that has it."
         raise UserError(msg)
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        content = gzip.decompress(path.read_bytes())
     except (OSError, EOFError, zlib.error) as error:
         msg = f"Cannot read {path}: {error}. {AGAIN}"
         raise UserError(msg) from error
@@ -179,11 +170,7 @@ def _content(folder: Path, source: Source, part: Part, kind: str) -> bytes:
             f"{found}. {AGAIN}"
         )
         raise UserError(msg)
-    magic, header = HEADERS[kind]
-    if int.from_bytes(content[:4], "big") != magic:
-        msg = f"Expected an idx file of {kind} (first number {magic}) in {path}. {AGAIN}"
-        raise UserError(msg)
-    return content[header:]
+    return content[HEADERS[kind] :]
 
 
 logger = logging.getLogger(__name__)
@@ -192,24 +179,7 @@ LARGEST = 9
 PARTS: tuple[Part, ...] = ("train", "test")
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """Composite examples from the images of one part.
-
-    Attributes
-    ----------
-    real, imaginary
-        Positions of each example's two images, shape (example,).
-    labels
-        Label of each example, which is the label of its real part, shape (example,).
-    """
-
-    real: np.ndarray
-    imaginary: np.ndarray
-    labels: np.ndarray
-
-
-def drawn_pairs(labels: np.ndarray, part: Part, seed: int) -> Pairs:
+def drawn_pairs(labels: np.ndarray, part: Part, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Pair each image as real part with a random image of label 9 - l as imaginary part.
 
     Imaginary parts are drawn with replacement, so an image can be in several examples.
@@ -225,7 +195,9 @@ def drawn_pairs(labels: np.ndarray, part: Part, seed: int) -> Pairs:
 
     Returns
     -------
-    As many examples as images, in the order of the images.
+    real, imaginary
+        Positions of the two images of each example, shape (example,): as many examples as images, in their order. The
+        label of an example is that of its real part.
     """
     random = stream(seed, Purpose.PAIRING, PARTS.index(part), 0)
     imaginary = np.empty(len(labels), dtype=np.int64)
@@ -233,10 +205,10 @@ def drawn_pairs(labels: np.ndarray, part: Part, seed: int) -> Pairs:
         own, others = (np.flatnonzero(labels == wanted) for wanted in (label, LARGEST - label))
         if len(own):
             imaginary[own] = others[random.integers(len(others), size=len(own))]
-    return Pairs(np.arange(len(labels)), imaginary, labels.astype(np.int64))
+    return np.arange(len(labels)), imaginary
 
 
-def disjoint_pairs(labels: np.ndarray, part: Part, seed: int) -> Pairs:
+def disjoint_pairs(labels: np.ndarray, part: Part, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Pair images of labels l and 9 - l so that every image is used at most once.
 
     The rarer of the two labels limits the number of pairs, and the remaining images of the other label are left out.
@@ -250,7 +222,8 @@ def disjoint_pairs(labels: np.ndarray, part: Part, seed: int) -> Pairs:
 
     Returns
     -------
-    Examples in random order.
+    real, imaginary
+        As in `drawn_pairs`, with examples in random order.
     """
     random = stream(seed, Purpose.PAIRING, PARTS.index(part), 1)
     real, imaginary = [], []
@@ -261,8 +234,7 @@ def disjoint_pairs(labels: np.ndarray, part: Part, seed: int) -> Pairs:
         real.append(np.where(turned, second[:count], first[:count]))
         imaginary.append(np.where(turned, first[:count], second[:count]))
     order = random.permutation(sum(map(len, real)))
-    chosen = np.concatenate(real)[order]
-    return Pairs(chosen, np.concatenate(imaginary)[order], labels[chosen].astype(np.int64))
+    return np.concatenate(real)[order], np.concatenate(imaginary)[order]
 
 
 def pair_digits(
@@ -274,15 +246,15 @@ def pair_digits(
     for part in PARTS:
         own_images, labels = read_digits(files[0].parent, part)
         # Test pairs are always drawn in the same way, so that accuracies can be compared.
-        pairs = (disjoint_pairs if composite == "once" and part == "train" else drawn_pairs)(labels, part, seed)
+        pair = disjoint_pairs if composite == "once" and part == "train" else drawn_pairs
+        real, imaginary = pair(labels, part, seed)
         count = sizes[part]
-        if count > len(pairs.labels):
+        if count > len(real):
             raise UserError(
-                f"Expected cohort.{part}_patients to be at most {len(pairs.labels)} for composite {composite}, found "
-                f"{count}."
+                f"Expected cohort.{part}_patients to be at most {len(real)} for composite {composite}, found {count}."
             )
         before = sum(len(each) for each in images)
-        made.append((pairs.real[:count] + before, pairs.imaginary[:count] + before, pairs.labels[:count]))
+        made.append((real[:count] + before, imaginary[:count] + before, labels[real[:count]]))
         names += [(f"{part}-{number:05d}", part) for number in range(count)]
         images.append(own_images)
     real, imaginary, labels = (np.concatenate(parts) for parts in zip(*made, strict=True))

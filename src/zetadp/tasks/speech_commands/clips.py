@@ -12,7 +12,6 @@ import re
 import tarfile
 import wave
 from collections import Counter
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -44,38 +43,7 @@ SHOWN = 20
 """Largest number of problems in a message."""
 
 
-@dataclass(frozen=True)
-class Clips:
-    """Clips of spoken words, sorted by name.
-
-    Attributes
-    ----------
-    waves
-        int16, shape (clip, `LENGTH`).
-    labels
-        Position of each clip's word in `WORDS`.
-    speakers
-        Identifier of each clip's speaker, from the file name.
-    names
-        Name of each clip: word, speaker and number.
-    """
-
-    waves: np.ndarray
-    labels: np.ndarray
-    speakers: np.ndarray
-    names: np.ndarray
-
-    def items(self) -> Items:
-        """Return the clips as items, whose values are the waves."""
-        names = pd.DataFrame({"clip": self.names, "speaker": self.speakers})
-        return Items({"values": self.waves, "labels": self.labels}, names)
-
-    def part(self, wanted: np.ndarray) -> Clips:
-        """Select clips by positions or by a boolean mask."""
-        return Clips(self.waves[wanted], self.labels[wanted], self.speakers[wanted], self.names[wanted])
-
-
-def read_clips(source: Path) -> Clips:
+def read_clips(source: Path) -> Items:
     """Read every clip of the eight words.
 
     Parameters
@@ -83,6 +51,11 @@ def read_clips(source: Path) -> Clips:
     source
         The official archive, or a folder with one subfolder per word. Files are called
         ``<speaker>_nohash_<number>.wav``. Other words are ignored.
+
+    Returns
+    -------
+    Clips, sorted by name. Arrays are ``values`` (int16, shape (clip, `LENGTH`)) and ``labels`` (position of each clip's
+    word in `WORDS`). Names are clip (word, speaker and number) and speaker.
 
     Raises
     ------
@@ -119,7 +92,8 @@ def read_clips(source: Path) -> Clips:
     silent = [name for name, samples in zip(names, waves, strict=True) if not samples.any()]
     if silent:
         logger.warning("%d clips hold nothing but zeros, such as %s", len(silent), silent[0])
-    return Clips(np.stack(waves), np.array(labels), np.array(speakers), np.array(names))
+    table = pd.DataFrame({"clip": names, "speaker": speakers})
+    return Items({"values": np.stack(waves), "labels": np.array(labels)}, table)
 
 
 def is_tested(speaker: str) -> bool:
@@ -127,7 +101,7 @@ def is_tested(speaker: str) -> bool:
     return int(hashlib.sha256(f"speech commands {speaker}".encode()).hexdigest()[:8], 16) % TESTED == 0
 
 
-def capped(clips: Clips, most: int) -> Clips:
+def capped(clips: Items, most: int) -> Items:
     """Limit the number of clips per speaker.
 
     A speaker keeps the clips whose names have the smallest hashes. The choice depends on this speaker's clips alone.
@@ -139,15 +113,10 @@ def capped(clips: Clips, most: int) -> Clips:
     most
         Largest number of clips per speaker.
     """
-    order = np.argsort([hashlib.sha256(name.encode()).hexdigest() for name in clips.names])
-    seen: Counter[str] = Counter()
-    kept = []
-    for place in order:
-        speaker = str(clips.speakers[place])
-        if seen[speaker] < most:
-            kept.append(place)
-        seen[speaker] += 1
-    return clips.part(np.sort(np.array(kept, dtype=np.int64)))
+    table = clips.names.reset_index(drop=True)
+    hashes = [hashlib.sha256(name.encode()).hexdigest() for name in table["clip"]]
+    kept = table.assign(hash=hashes).sort_values("hash").groupby("speaker").head(most).index
+    return clips.part(np.sort(kept.to_numpy()))
 
 
 def index_clips(
@@ -156,19 +125,19 @@ def index_clips(
     """Write the clips in use, and one row for each unit: patient, record, part, scanner, sha256."""
     found = chosen(read_clips(source), clips_of_a_speaker)
     rows = index(found, unit, sizes)
-    found.items().write(clips, ("clip", "sample"), "1")
+    found.write(clips, ("clip", "sample"), "1")
     write_table(table, rows)
     logger.info("%d clips in %d units", len(found.names), len(rows))
 
 
-def chosen(clips: Clips, most: int) -> Clips:
+def chosen(clips: Items, most: int) -> Items:
     """Return all clips of test speakers, and at most a given number of clips of every training speaker."""
-    tested = np.array([is_tested(speaker) for speaker in clips.speakers])
-    train = capped(clips.part(~tested), most)
-    return clips.part(np.isin(clips.names, [*train.names, *clips.names[tested]]))
+    tested = clips.names["speaker"].map(is_tested).to_numpy()
+    kept = capped(clips.part(~tested), most).names["clip"]
+    return clips.part(tested | clips.names["clip"].isin(kept).to_numpy())
 
 
-def index(clips: Clips, unit: str, sizes: Mapping[str, int]) -> pd.DataFrame:
+def index(clips: Items, unit: str, sizes: Mapping[str, int]) -> pd.DataFrame:
     """Return the index of a cohort: one row per unit.
 
     Parameters
@@ -190,12 +159,10 @@ def index(clips: Clips, unit: str, sizes: Mapping[str, int]) -> pd.DataFrame:
     UserError
         If a number of units differs from the declared number.
     """
-    owners = clips.names if unit == "clip" else clips.speakers
     rows = []
-    for owner in np.unique(owners):
-        own = clips.part(owners == owner)
-        part = "test" if is_tested(str(own.speakers[0])) else "train"
-        digest = hashlib.sha256(own.waves.tobytes()).hexdigest()
+    for owner, places in sorted(clips.names.groupby(unit).indices.items()):
+        part = "test" if is_tested(clips.names["speaker"].iloc[places[0]]) else "train"
+        digest = hashlib.sha256(clips.arrays["values"][places].tobytes()).hexdigest()
         rows.append({"patient": owner, "record": owner, "part": part, "scanner": "", "sha256": digest})
     return checked(pd.DataFrame(rows), sizes, "the clips")
 

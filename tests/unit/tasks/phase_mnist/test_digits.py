@@ -15,14 +15,14 @@ import pytest
 
 from zetadp.base.validation import UserError
 from zetadp.mri import download
-from zetadp.tasks.phase_mnist.digits import FASHION, HEADERS, MNIST, File, Source, fetch_digits, read_digits
+from zetadp.tasks.phase_mnist.digits import FASHION, MNIST, File, Source, fetch_digits, read_digits
 
 SHARED = Path(__file__).parents[5] / "shared/data"
 
 
-def idx(kind, values, magic=None):
+def idx(values):
     """Return what an idx file of unsigned bytes holds."""
-    numbers = [magic or HEADERS[kind][0], *values.shape]
+    numbers = [2048 + values.ndim, *values.shape]
     return b"".join(number.to_bytes(4, "big") for number in numbers) + values.tobytes()
 
 
@@ -39,7 +39,7 @@ def tiny(tmp_path):
     files, values = {}, {}
     for (part, kind), file in MNIST.files.items():
         values[part, kind] = random.integers(0, 10, (7, 28, 28) if kind == "images" else 7, dtype=np.uint8)
-        content = idx(kind, values[part, kind])
+        content = idx(values[part, kind])
         packed = gzip.compress(content, mtime=0)
         (folder / f"{file.name}.gz").write_bytes(packed)
         files[part, kind] = File(file.name, md5(content), md5(packed))
@@ -75,7 +75,7 @@ def test_a_damaged_file_is_refused(tiny, damage):
     path.write_bytes(
         {
             "cut": packed[:-20],
-            "other": gzip.compress(idx("images", changed)),
+            "other": gzip.compress(idx(changed)),
             "no gzip": b"<html>moved</html>",
             "flipped": packed[:100] + bytes([packed[100] ^ 255]) + packed[101:],
         }[damage]
@@ -90,7 +90,7 @@ def test_what_is_missing_is_fetched_and_checked(tiny, tmp_path, monkeypatch):
     target = tmp_path / "fetched"
     target.mkdir()
     # What is there stays as it is: its content is right, though it is packed otherwise.
-    own = gzip.compress(idx("images", values["train", "images"]), mtime=5)
+    own = gzip.compress(idx(values["train", "images"]), mtime=5)
     (target / "train-images-idx3-ubyte.gz").write_bytes(own)
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(quiet, directory=folder)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
