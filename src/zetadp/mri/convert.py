@@ -24,12 +24,6 @@ from zetadp.mri.index import PARTICIPANTS, PATIENT_KEY, bare, some
 from zetadp.mri.volumes import Volume, channels_of, log_assumptions, read_volume
 
 FOLDERS = {"train": "imagesTr", "test": "imagesTs"}
-INT16_MAX = 32767
-LEAST_LEVELS = 1000
-"""Least number of integer levels over the range of a sequence; with fewer, the record is stored as float32."""
-LEAST_LEVELS_IN_THE_MIDDLE = 100
-"""Least number of integer levels between the quartiles of the voxels that are not background, likewise."""
-
 GRID_TOLERANCE = 1e-3
 """Largest difference of two affines that counts as the same grid, in millimetres."""
 
@@ -64,10 +58,7 @@ def convert_folder(
     same part, and ``patient_key.tsv`` next to ``dataset.json`` names the patient of each file. Otherwise there is no
     such table, and what a guarantee protects is a record.
 
-    If all sequences of a record hold integers that fit into int16, they are stored unchanged. Other records are stored
-    as int16 multiples of one step, which is the record's largest magnitude over 32767 and becomes ``scl_slope``. Zero
-    stays zero, and the error is at most half a step. If a sequence would have fewer than 1000 levels that way, or fewer
-    than 100 in the middle half of its voxels, the record is stored as float32.
+    If all sequences of a record hold integers that fit into int16, they are stored as such, otherwise as float32.
 
     Parameters
     ----------
@@ -306,7 +297,7 @@ def _convert_record(record: Record, path: Path, *, write: bool) -> tuple[list[Vo
         except UserError as error:
             problems.append(str(error))
             continue
-        if not np.isfinite(values).all():
+        if not (np.abs(values) <= np.finfo(np.float32).max).all():
             problems.append(f"Expected finite intensities in {files[0]}, found others. Correct or leave it out.")
             continue
         found[sequence] = (volume, values)
@@ -325,36 +316,16 @@ def _convert_record(record: Record, path: Path, *, write: bool) -> tuple[list[Vo
 
 
 def _write_record(path: Path, channels: list[np.ndarray], affine: np.ndarray) -> None:
-    """Write the channels as one 4-D volume, quantised as `convert_folder` says."""
+    """Write the channels as one 4-D volume, in the type that `convert_folder` says."""
     import nibabel as nib
 
-    largest = [max(abs(float(channel.min())), abs(float(channel.max()))) for channel in channels]
-    whole = all(channel.dtype.kind in "iu" for channel in channels) and max(largest) <= INT16_MAX
-    step = 1.0 if whole else max(largest) / INT16_MAX
-    # The header stores the step in single precision: divide by exactly that number.
-    step = float(np.float32(step)) or 1.0
-    fine = whole or all(_is_fine(channel, step) for channel in channels)
-    stacked = np.empty((*channels[0].shape, len(channels)), dtype=np.int16 if fine else np.float32, order="F")
+    least, most = np.iinfo(np.int16).min, np.iinfo(np.int16).max
+    whole = all(each.dtype.kind in "iu" and least <= each.min() and each.max() <= most for each in channels)
+    stacked = np.empty((*channels[0].shape, len(channels)), dtype=np.int16 if whole else np.float32, order="F")
     for index, channel in enumerate(channels):
-        stacked[..., index] = channel if whole or not fine else np.clip(np.rint(channel / step), -INT16_MAX, INT16_MAX)
-    image = nib.Nifti1Image(stacked, affine)  # type: ignore[no-untyped-call]
-    if fine and not whole:
-        # With a slope in the header nibabel writes the integers unchanged and the slope separately.
-        image.header.set_slope_inter(step, 0.0)  # type: ignore[no-untyped-call]
+        stacked[..., index] = channel
     path.parent.mkdir(parents=True, exist_ok=True)
-    nib.save(image, path)
-
-
-def _is_fine(channel: np.ndarray, step: float) -> bool:
-    """Return whether a sequence keeps its grey levels when it is stored as multiples of a step.
-
-    The range alone does not tell: one hot voxel or a fill value widens it and leaves the rest a few levels.
-    """
-    if float(np.ptp(channel)) < LEAST_LEVELS * step:
-        return False
-    values, counts = np.unique(channel, return_counts=True)
-    low, high = np.quantile(channel[channel != values[counts.argmax()]], (0.25, 0.75))
-    return bool(high - low >= LEAST_LEVELS_IN_THE_MIDDLE * step)
+    nib.save(nib.Nifti1Image(stacked, affine), path)  # type: ignore[no-untyped-call]
 
 
 def _copy_scanners(source: Path, target: Path, patients: set[str]) -> None:
