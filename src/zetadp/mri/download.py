@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from zetadp.base.storage import folder_written_whole
+from zetadp.base.storage import folder_written_whole, writing
 from zetadp.base.validation import UserError
 
 logger = logging.getLogger(__name__)
@@ -191,30 +191,19 @@ def _store(response: http.client.HTTPResponse, partial: Path, start: int, total:
     """Append a response to the partial file, or start it again; return the size of the file."""
     began = said = time.monotonic()
     arrived = start
-    try:
+    with writing(partial):
         partial.parent.mkdir(parents=True, exist_ok=True)
         file = partial.open("ab" if start else "wb")
-    except OSError as error:
-        raise _unwritable(partial, error) from error
     with file:
         while chunk := response.read(CHUNK):
-            try:
+            with writing(partial):
                 file.write(chunk)
-            except OSError as error:
-                raise _unwritable(partial, error) from error
             arrived += len(chunk)
             if (now := time.monotonic()) - said >= REPORT:
                 said = now
                 share = f" of {total / 1e9:.2f}" if total else ""
                 logger.info("%.2f%s GB, %.1f MB/s", arrived / 1e9, share, (arrived - start) / (now - began) / 1e6)
     return arrived
-
-
-def _unwritable(path: Path, error: OSError) -> UserError:
-    msg = (
-        f"Cannot write {path}: {error.strerror or error}. Free space or choose another folder, then run again to go on."
-    )
-    return UserError(msg)
 
 
 def _md5(path: Path) -> str:

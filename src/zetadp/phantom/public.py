@@ -139,7 +139,7 @@ def simulate_public_patient(
     grid = VoxelGrid(settings.grid)
     inside, fractions = (anatomy or draw_anatomy)(rng, grid)
     scanner = scanner_stream(settings, number) if settings.hospitals else rng
-    tissues = draw_public_tissues(scanner, draw_field_strength(scanner))
+    tissues = draw_public_tissues(scanner)
     signals = draw_signals(scanner, tissues)
     thickness, sharpness = scanner.uniform(0, 2.0), scanner.uniform(0, 0.7)
     images = np.empty((len(CHANNELS), slices, size, size), dtype=np.float32)
@@ -235,18 +235,14 @@ def _clipped(rng: np.random.Generator, shown: np.ndarray, mask: np.ndarray) -> n
     return np.asarray(np.minimum(shown, np.quantile(shown[mask], rng.uniform(0.97, 0.999))))
 
 
-def draw_field_strength(rng: np.random.Generator) -> float:
-    """Draw a field strength, evenly over its logarithm."""
-    return float(np.exp(rng.uniform(*np.log(FIELD_STRENGTHS))))
-
-
-def draw_public_tissues(rng: np.random.Generator, field_strength: float) -> Tissues:
-    """Draw one patient's tissues at any field strength.
+def draw_public_tissues(rng: np.random.Generator) -> Tissues:
+    """Draw one patient's tissues at a field strength that is drawn too, evenly over its logarithm.
 
     The spread around the published means is about twice that of patients. Relaxation times vary by 10 % in each healthy
     tissue, by 25 % in each lesion, and by 8 % in all together. The uptake of contrast agent varies by 45 % in all
     together, and by another 35 % in each tissue.
     """
+    field_strength = float(np.exp(rng.uniform(*np.log(FIELD_STRENGTHS))))
     count = len(Tissue)
     spread = np.where(np.arange(count) < Tissue.OEDEMA, 0.10, 0.25)
     times = []
@@ -276,7 +272,7 @@ def draw_signals(rng: np.random.Generator, tissues: Tissues) -> np.ndarray:
         "FLAIR": draw_flair(rng, tissues),
         "T1w": before,
         "t1gd": after,
-        "T2w": draw_t2_weighted(rng),
+        "T2w": Protocol(tr=rng.uniform(2200, 9000), te=rng.uniform(65, 140)),
     }
     present = {name: tissues.after_contrast() if name == "t1gd" else tissues for name in CHANNELS}
     return np.stack([protocols[name].signal(present[name]) for name in CHANNELS]).astype(np.float32)
@@ -301,8 +297,3 @@ def draw_flair(rng: np.random.Generator, tissues: Tissues) -> Protocol:
     tr = rng.uniform(5000, 12000)
     nulled = nulling_time(tissues.t1[Tissue.CSF] if rng.random() < 0.5 else FLUID_T1, tr)
     return Protocol(tr=tr, ti=nulled * rng.uniform(0.88, 1.06), te=rng.uniform(80, 160))
-
-
-def draw_t2_weighted(rng: np.random.Generator) -> Protocol:
-    """Draw a T2-weighted spin echo."""
-    return Protocol(tr=rng.uniform(2200, 9000), te=rng.uniform(65, 140))
