@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy.stats import mannwhitneyu
 
 from zetadp.core.metrics import accuracy_interval
 from zetadp.tasks.encoder import fit_axes, unit
 from zetadp.tasks.phase_mnist.encoder import DigitNetwork
-from zetadp.tasks.roc import area, area_shares, macro_area, placements
+from zetadp.tasks.roc import area_shares, macro_area, placements
 from zetadp.tasks.speech_commands.task import interval
 
 
@@ -33,6 +32,10 @@ def test_the_area_is_that_of_scikit_learn(digits):
     expected = np.mean([roc_auc_score(labels == number, scores[:, number]) for number in range(5)])
     assert macro_area(labels, scores)[0] == pytest.approx(expected, abs=1e-12)
     assert area_shares(labels, scores).mean() == pytest.approx(expected, abs=1e-12)
+    first = labels == 0
+    for own in (first, ~first):
+        placed = placements(scores[:, 0], first)[own].mean()
+        assert placed == pytest.approx(roc_auc_score(first, scores[:, 0]), abs=1e-12)
     _, whole, _ = drawn()
     of_classes = roc_auc_score(labels, whole, multi_class="ovr")
     assert macro_area(labels, whole)[0] == pytest.approx(of_classes, abs=1e-6)
@@ -66,30 +69,6 @@ def test_intervals_resample_owners_and_shares_give_the_same_ones():
     alone = interval(labels, scores, np.arange(600), np.random.default_rng(0))
     assert alone[1] - alone[0] < 0.8 * (high - low)
     assert np.isnan(interval(labels, scores, np.zeros(600), np.random.default_rng(0))).all()
-
-
-RANDOM = np.random.default_rng(0)
-
-
-LABELS = RANDOM.random(80) < 0.3
-
-
-SCORES = np.round(RANDOM.normal(LABELS * 1.2), 1)  # with ties
-
-
-def reference() -> float:
-    """Return the area as Mann and Whitney's U gives it."""
-    statistic = mannwhitneyu(SCORES[LABELS], SCORES[~LABELS]).statistic
-    return float(statistic) / (LABELS.sum() * (~LABELS).sum())
-
-
-def test_the_area_is_mann_and_whitneys():
-    assert area(SCORES, LABELS) == pytest.approx(reference())
-    shares = placements(SCORES, LABELS)
-    for own in (LABELS, ~LABELS, slice(None)):
-        if own is not slice(None):
-            assert shares[own].mean() == pytest.approx(reference())
-    assert np.isnan(area(SCORES, np.zeros(80, dtype=bool)))
 
 
 COUNT = 40

@@ -11,7 +11,6 @@ import torch
 from run_builder import write_run
 
 from zetadp.base.storage import read_json, write_json
-from zetadp.base.validation import UserError
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.report import notes, rendering, tables
 from zetadp.tasks.brain_sequences import BrainSequences
@@ -122,11 +121,6 @@ def test_of_two_heads_the_one_that_explains_a_record_better_counts_more(scores):
     order = torch.tensor([2, 0, 3, 1])  # the volumes of a patient may come in any order
     turned = (scores[:, order].reshape(-1, COUNT), public[:, order].reshape(-1, COUNT))
     torch.testing.assert_close(TOGETHER.beside(*turned).reshape(scores.shape), found[:, order])
-
-
-def test_another_decision_is_refused():
-    with pytest.raises(UserError, match="Expected decision image or slice or volume, found 'patient'"):
-        BrainSequences(decision="patient")
 
 
 def test_tables_show_each_image_by_itself_and_volumes_too(tmp_path):
