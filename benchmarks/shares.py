@@ -63,8 +63,8 @@ def held(experiment: Experiment, domain: str, role: str) -> tuple[Tensor, list[s
     """Return what a network of some domain takes of all images of patients of a role, and whose records they are."""
     cohort = Path("resources") / experiment.config.cohort.name
     files = sorted((cohort / domain).glob("shard-*.h5"))
-    stack, rows = load_role(files, read_partition(cohort / f"partitions/{experiment.config.name}.csv"), role)
-    return to_records(stack, torch.device("cpu")).inputs, rows["patient"].tolist()
+    images, rows = load_role(files, read_partition(cohort / f"partitions/{experiment.config.name}.csv"), role)
+    return to_records(images, torch.device("cpu")).inputs, rows["patient"].tolist()
 
 
 def right(scores: Tensor, patients: list[str], decision: str) -> pd.Series:

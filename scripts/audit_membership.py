@@ -11,14 +11,13 @@ import pandas as pd
 from zetadp.audit.membership import audit_membership, refutation
 from zetadp.audit.settings import MembershipSettings
 from zetadp.base.device import pick_device
-from zetadp.base.storage import ImageStack, written_whole
+from zetadp.base.storage import written_whole
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.slicing import centre_slices, resize_area
 from zetadp.nn.models import NetworkSettings
 from zetadp.phantom.cohort import PhantomSettings, simulate_patient
-from zetadp.phantom.scanners import CHANNELS
 from zetadp.report.attackfigure import membership_roc
 from zetadp.report.figurestyle import save_svg
 from zetadp.tasks.brain_sequences.stacks import to_records
@@ -76,8 +75,8 @@ def main(
         raise UserError(fault)
 
 
-def simulated(settings: MembershipSettings, domain: str) -> ImageStack:
-    """Return patients who are in no other experiment, in the form that a network of this domain takes."""
+def simulated(settings: MembershipSettings, domain: str) -> np.ndarray:
+    """Return images of patients who are in no other experiment, in the form that a network of this domain takes."""
     phantom = PhantomSettings(
         train_patients=settings.patients, test_patients=0, seed=settings.seed, grid=GRID, scanners=settings.nodes
     )
@@ -85,13 +84,7 @@ def simulated(settings: MembershipSettings, domain: str) -> ImageStack:
     numbers = range(1, settings.patients + 1)
     volumes = np.stack([simulate_patient(phantom, number)[:, :, kept] for number in numbers])
     slices = resize_area(np.ascontiguousarray(volumes.transpose(0, 4, 3, 2, 1), dtype=np.float32), settings.size)
-    return ImageStack(
-        values=whiten(to_kspace(slices)) if domain == "kspace" else slices,
-        patients=tuple(f"candidate-{number}" for number in numbers),
-        sequences=CHANNELS,
-        axes=("record", "sequence", "slice", "row", "column"),
-        units="arbitrary",
-    )
+    return whiten(to_kspace(slices)) if domain == "kspace" else slices
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from zetadp.base.storage import ImageStack, read_stack
+from zetadp.base.storage import Items
 from zetadp.base.workflow import run
 from zetadp.federation.partition import read_partition
+from zetadp.mri.decathlon import SEQUENCES
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.patientfigure import patient_figure
 from zetadp.report.tables import is_simulated
@@ -24,26 +25,26 @@ def main(
     """Draw the middle slice of the first test patient."""
     rows = read_partition(partition)
     record = rows.loc[rows["role"] == "test", "record"].iloc[0]
-    images, stack = images_of(slices, record)
+    images = images_of(slices, record)
     middle = images.shape[1] // 2
     whose = "Simulated patient" if is_simulated(cohort_label) else "Patient"
     figure = patient_figure(
         images[:, middle],
-        images_of(kspace, record)[0][:, middle],
-        images_of(whitened, record)[0][:, middle],
-        stack.sequences,
+        images_of(kspace, record)[:, middle],
+        images_of(whitened, record)[:, middle],
+        SEQUENCES,
         title=f"{whose} {record}, held out, slice {middle} of those used (axial, from 0), {cohort_label}",
     )
     save_svg(figure, patient)
 
 
-def images_of(files: list[Path], record: str) -> tuple[np.ndarray, ImageStack]:
-    """Return one record's images of shape (sequence, slice, row, column), and the stack that they stand in."""
+def images_of(files: list[Path], record: str) -> np.ndarray:
+    """Return one record's images of shape (sequence, slice, row, column)."""
     for file in files:
-        stack = read_stack(file)
-        if record in stack.patients:
-            return stack.values[stack.patients.index(record)], stack
-    msg = f"No stack holds record {record}."
+        found = Items.read(file, ("values",))
+        for values in found.arrays["values"][found.names["record"] == record]:
+            return np.asarray(values)
+    msg = f"No file holds record {record}."
     raise ValueError(msg)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zetadp.base.storage import read_stack
+from zetadp.base.storage import Items
 from zetadp.base.tables import write_table
 from zetadp.base.workflow import run
 from zetadp.federation.partition import read_partition
@@ -14,9 +14,9 @@ from zetadp.mri.duplicates import near_duplicates
 
 def main(*, slices: list[Path], partition: Path, duplicates: Path) -> None:
     """Write every suspicious pair with role and node of both: a person with two has less protection than stated."""
-    stacks = [read_stack(path) for path in slices]
-    names = [name for stack in stacks for name in stack.patients]
-    pairs = near_duplicates(np.concatenate([stack.values for stack in stacks]), names)
+    shards = [Items.read(path, ("values",)) for path in slices]
+    names = [name for shard in shards for name in shard.names["record"]]
+    pairs = near_duplicates(np.concatenate([shard.arrays["values"] for shard in shards]), names)
     rows = read_partition(partition).set_index("record")
     for side in ("a", "b"):
         pairs[f"role_{side}"] = rows["role"].reindex(pairs[f"patient_{side}"]).to_numpy()

@@ -23,7 +23,7 @@ def main(
     device: str,
 ) -> None:
     """Write the backbone with features of all layers; if ``centred``, each patient's mean is subtracted from them."""
-    kinds = {"atlas": read_public(atlas)[0], "shapes": read_public(shapes)[0]}
+    kinds = {"atlas": read_public(atlas), "shapes": read_public(shapes)}
     for name, images in kinds.items():
         if held_out >= len(images):
             msg = f"Expected pretraining.held_out below the {len(images)} public patients of {name}, found {held_out}."

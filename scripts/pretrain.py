@@ -9,7 +9,7 @@ from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
 from zetadp.mri.kspace import AugmentationSettings
 from zetadp.nn.models import NetworkSettings
-from zetadp.tasks.brain_sequences.pretraining import PretrainingSettings, PublicImages, pretrain, read_public
+from zetadp.tasks.brain_sequences.pretraining import PretrainingSettings, pretrain, read_public
 
 
 def main(
@@ -25,7 +25,7 @@ def main(
     checkpoint: str,
 ) -> None:
     """Write the backbone: the network, the readout of its features, and its provenance."""
-    values, sequences = read_public(images)
+    values = read_public(images)
     if held_out >= len(values):
         msg = f"Expected pretraining.held_out below the {len(values)} public patients, found {held_out}."
         raise UserError(msg)
@@ -33,7 +33,8 @@ def main(
     made = pretrain(
         NetworkSettings(**network),
         PretrainingSettings(**settings, augmentation=AugmentationSettings(**augmentation)),
-        PublicImages(values[held_out:], values[:held_out], sequences),
+        values[held_out:],
+        values[:held_out],
         checkpoint=Path(checkpoint),
         device=pick_device(device),
     )

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from zetadp.base.storage import ImageStack, write_stack
+from zetadp.base.storage import Items
 from zetadp.base.workflow import run
-from zetadp.mri.decathlon import SEQUENCES
+from zetadp.mri.decathlon import AXES, SEQUENCES
 from zetadp.phantom.public import PublicSettings, public_name, simulate_public_patient
 from zetadp.phantom.shapes import draw_shapes
 
@@ -22,20 +23,9 @@ def main(
     values = np.empty((len(numbers), len(SEQUENCES), slice_count, size, size), dtype=np.float32)
     for place, number in enumerate(numbers):
         values[place] = simulate_public_patient(public, number, slice_count, size, brain)
-    stack = ImageStack(
-        values=values,
-        patients=tuple(public_name(number) for number in numbers),
-        sequences=SEQUENCES,
-        axes=("record", "sequence", "slice", "row", "column"),
-        units="mean signal of the brain",
-        provenance={
-            "slices": slice_count,
-            "size": size,
-            "resize": "area",
-            "simulated": {**settings, "anatomy": anatomy},
-        },
-    )
-    write_stack(images, stack)
+    names = pd.DataFrame({"record": [public_name(number) for number in numbers]})
+    made = {"slices": slice_count, "size": size, "resize": "area", "simulated": {**settings, "anatomy": anatomy}}
+    Items({"values": values}, names, provenance=made).write(images, AXES, "mean signal of the brain")
     logging.getLogger(__name__).info("simulated %d public patients", len(numbers))
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from zetadp.base.storage import ImageStack, content_hash, write_stack
+from zetadp.base.storage import Items, content_hash
 from zetadp.base.tables import read_table
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
-from zetadp.mri.decathlon import SEQUENCES, read_task
+from zetadp.mri.decathlon import AXES, SEQUENCES, read_task
 from zetadp.mri.volumes import read_centre_slices
 
 
@@ -25,20 +25,9 @@ def main(*, dataset: Path, table: Path, slices: Path, shard: str, shards: int, s
         if content_hash(volume) != indexed:
             msg = f"Expected {volume} as {table} has it, found another content. Delete {table} and run again."
             raise UserError(msg)
-    stack = ImageStack(
-        values=values,
-        patients=tuple(rows["record"]),
-        sequences=SEQUENCES,
-        axes=("record", "sequence", "slice", "row", "column"),
-        units="scanner intensity, arbitrary",
-        provenance={
-            "slices": slice_count,
-            "size": size,
-            "resize": "area",
-            "files": dict(zip(rows["record"], rows["sha256"], strict=True)),
-        },
-    )
-    write_stack(slices, stack)
+    files = dict(zip(rows["record"], rows["sha256"], strict=True))
+    made = {"slices": slice_count, "size": size, "resize": "area", "files": files}
+    Items({"values": values}, rows[["record"]], provenance=made).write(slices, AXES, "scanner intensity, arbitrary")
     logging.getLogger(__name__).info("sliced %d volumes", len(rows))
 
 

@@ -3,17 +3,18 @@
 from dataclasses import replace
 from pathlib import Path
 
-from zetadp.base.storage import read_stack, write_stack
+from zetadp.base.storage import Items
 from zetadp.base.workflow import run
+from zetadp.mri.decathlon import AXES
 from zetadp.mri.kspace import whiten
 
 
 def main(*, kspace: Path, whitened: Path) -> None:
     """Write k-space whose real and imaginary part are uncorrelated with unit variance in every image."""
-    stack = read_stack(kspace)
-    provenance = stack.provenance | {"whitening": "per image, 2x2 covariance of real and imaginary part"}
-    values = whiten(stack.values)
-    write_stack(whitened, replace(stack, values=values, units="standard deviations", provenance=provenance))
+    found = Items.read(kspace, ("values",))
+    provenance = {**found.provenance, "whitening": "per image, 2x2 covariance of real and imaginary part"}
+    made = replace(found, arrays={"values": whiten(found.arrays["values"])}, provenance=provenance)
+    made.write(whitened, (*AXES[:3], "ky", "kx"), "standard deviations")
 
 
 if __name__ == "__main__":

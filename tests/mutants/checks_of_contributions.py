@@ -17,7 +17,6 @@ from training_builder import items_each
 
 from mutants.installing import certain
 from mutants.stub import CLASSES, CLIP, Chosen, Stub, federation, random_records
-from zetadp.base.storage import ImageStack
 from zetadp.core.records import LabelledItems
 from zetadp.mri.kspace import whiten
 from zetadp.nn.models import NetworkSettings, build
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from zetadp.base.tensors import Layout
 
 SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
-AXES = ("patient", "sequence", "slice", "row", "column")
 COMPLEX = NetworkSettings(widths=(24, 24), convolutions=1, hidden=40, groups=2)
 """The smallest shape whose second convolution takes three real products and whose hidden layer is kept as factors."""
 REAL = NetworkSettings("real", widths=(2, 4), convolutions=1, hidden=34, groups=2)
@@ -242,7 +240,5 @@ def _whitened(values: np.ndarray) -> np.ndarray:
 
 
 def _standardised(values: np.ndarray) -> np.ndarray:
-    patients = tuple(str(number) for number in range(len(values)))
-    stack = ImageStack(values.astype(np.float32), patients, SEQUENCES, AXES, "")
-    found: np.ndarray = to_records(stack, torch.device("cpu")).inputs.numpy()
+    found: np.ndarray = to_records(values.astype(np.float32), torch.device("cpu")).inputs.numpy()
     return found.reshape(len(values), -1)

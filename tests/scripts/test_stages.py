@@ -14,12 +14,13 @@ import pandas as pd
 import pytest
 from decathlon_builder import write_tiny_task
 
-from zetadp.base.storage import ImageStack, read_stack, write_json, write_stack
+from zetadp.base.storage import Items, write_json
 from zetadp.base.tensors import save_tensors
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.progress import announced_tick
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
+from zetadp.mri.decathlon import AXES
 from zetadp.mri.index import index_cohort
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn.models import NetworkSettings
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
 
 
 def stage(name: str, **arguments: object) -> None:
@@ -133,7 +133,8 @@ def test_a_volume_that_changed_after_it_was_indexed_is_not_cut(tmp_path):
     index_cohort(root, train_patients=3, test_patients=2, slices=2).to_csv(table, index=False)
     cut = {"dataset": root / "dataset.json", "table": table, "shards": 2, "slice_count": 2, "size": 4}
     stage("slice_volumes", **cut, shard="00", slices=tmp_path / "00.h5")
-    assert read_stack(tmp_path / "00.h5").patients == ("BRATS_001", "BRATS_002", "BRATS_003")
+    cut_out = Items.read(tmp_path / "00.h5", ("values",)).names["record"]
+    assert cut_out.tolist() == ["BRATS_001", "BRATS_002", "BRATS_003"]
     # Whole and readable, but another one.
     other = write_tiny_task(tmp_path / "other", 3, 2, shape=(8, 8, 4), seed=1)
     changed = "imagesTs/BRATS_005.nii.gz"
@@ -198,8 +199,9 @@ def cohort(tmp_path):
     names = tuple(f"BRATS_00{number}" for number in range(1, 7))
     images = random.standard_normal((6, 4, 2, 8, 8)).astype(np.float32)
     images += 3 * np.sin(np.arange(4)[:, None, None, None] * np.arange(8))
-    axes = ("record", "sequence", "slice", "ky", "kx")
-    write_stack(tmp_path / "whitened.h5", ImageStack(whiten(to_kspace(images)), names, SEQUENCES, axes, "1"))
+    Items({"values": whiten(to_kspace(images))}, pd.DataFrame({"record": names})).write(
+        tmp_path / "whitened.h5", AXES, "1"
+    )
     roles = ["train"] * 4 + ["test"] * 2
     nodes = ["node-01", "node-02"] * 2 + ["server"] * 2
     table = pd.DataFrame({"patient": names, "record": names, "role": roles, "node": nodes})

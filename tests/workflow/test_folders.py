@@ -13,7 +13,7 @@ import pytest
 import yaml
 from decathlon_builder import real_sample, volume, write_tiny_task, write_volume
 
-from zetadp.base.storage import read_stack
+from zetadp.base.storage import Items
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.volumes import read_centre_slices
 
@@ -60,16 +60,22 @@ def test_a_network_of_a_domain_that_the_task_does_not_make_is_named(fresh):
     assert "networks.linear.domain: expected one of complex, features for task phase_mnist; found kspace." in said
 
 
+def images(files):
+    """Return the images of each record of some files."""
+    shards = [Items.read(file, ("values",)) for file in files]
+    return {name: own for each in shards for name, own in zip(each.names["record"], each.arrays["values"], strict=True)}
+
+
 def test_a_folder_goes_to_kspace_and_a_damaged_volume_stops_what_needs_it(fresh):
     task = write_tiny_task(fresh.root / "brains", 3, 2)
     scenario = fresh.overlay(SCENARIO.format(folder="brains", real="false", noise="seeded", train=3, test=2, count=4))
     fresh.snakemake("kspace", configfile=scenario)
     whitened = [fresh.root / f"resources/mine/whitened/shard-0{shard}.h5" for shard in range(2)]
-    stacks = [read_stack(path) for path in whitened]
-    assert [name for stack in stacks for name in stack.patients] == [f"BRATS_00{number}" for number in range(1, 6)]
-    for stack in stacks:
-        assert stack.values.shape[1:] == (4, 4, 32, 32)
-        assert stack.values.dtype == "complex64"
+    found = images(whitened)
+    assert list(found) == [f"BRATS_00{number}" for number in range(1, 6)]
+    for values in found.values():
+        assert values.shape == (4, 4, 32, 32)
+        assert values.dtype == "complex64"
     roles = pd.read_csv(fresh.root / "resources/mine/partitions/mine.csv")
     assert list(roles["role"]) == ["train"] * 3 + ["test"] * 2
 
@@ -94,8 +100,7 @@ def test_a_replaced_volume_is_cut_anew_and_no_other_changes(fresh, cache):
     targets = [f"resources/mine/whitened/{shard}" for shard in shards]
 
     def slices():
-        stacks = [read_stack(fresh.root / "resources/mine/slices" / shard) for shard in shards]
-        return {name: values for stack in stacks for name, values in zip(stack.patients, stack.values, strict=True)}
+        return images([fresh.root / "resources/mine/slices" / shard for shard in shards])
 
     fresh.snakemake(*targets, "--cache", configfile=scenario)
     before, kept = slices(), {path: path.read_bytes() for path in cache.iterdir()}
@@ -117,24 +122,22 @@ def test_a_replaced_volume_is_cut_anew_and_no_other_changes(fresh, cache):
 
 
 def provenance(path):
-    return read_stack(path).provenance["files"]
+    return Items.read(path, ("values",)).provenance["files"]
 
 
 def test_real_patients_go_to_kspace(fresh):
     scenario = fresh.overlay(SCENARIO.format(folder=real_sample(), real="true", noise="os", train=2, test=1, count=20))
     fresh.snakemake("kspace", configfile=scenario)
-    patients = []
-    for shard in range(2):
-        stack = read_stack(fresh.root / f"resources/mine/whitened/shard-0{shard}.h5")
-        patients += stack.patients
-        assert stack.values.shape[1:] == (4, 20, 32, 32)
-        flat = stack.values.reshape(*stack.values.shape[:3], -1).astype("complex128")
+    whitened = images([fresh.root / f"resources/mine/whitened/shard-0{shard}.h5" for shard in range(2)])
+    for values in whitened.values():
+        assert values.shape == (4, 20, 32, 32)
+        flat = values.reshape(4, 20, -1).astype("complex128")
         real, imaginary = flat.real, flat.imag
         assert abs(flat.mean(axis=-1)).max() < 1e-5
         # The ridge of the whitening keeps variances a little below one.
         for part in (real, imaginary):
             assert abs(part.var(axis=-1, ddof=1) - 1).max() < 1e-3
         assert abs((real * imaginary).mean(axis=-1)).max() < 1e-3
-    assert patients == ["BRATS_001", "BRATS_002", "BRATS_003"]
+    assert list(whitened) == ["BRATS_001", "BRATS_002", "BRATS_003"]
     duplicates = pd.read_csv(fresh.root / "resources/mine/duplicates/mine.csv")
     assert duplicates.empty

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and the format of image stacks.
+"""Files that are written whole or not at all, and the format of items.
 
 Arrays go to HDF5 with axis names, units and provenance as attributes; statements go to JSON. Nothing is pickled.
 """
@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from zetadp.base.validation import UserError
 
 if TYPE_CHECKING:
     import h5py
+    import pandas as pd
 
 DIGEST = "sha256"
 """Attribute of a dataset with the digest of its values. One flipped bit in an image is seen by no other check."""
@@ -178,76 +179,72 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  (JSON is untyped)
 
 
 @dataclass(frozen=True)
-class ImageStack:
-    """All images of some patients, as one array.
+class Items:
+    """Items, or records of several items, with their names.
 
     Attributes
     ----------
-    values
-        Array of shape (patient, sequence, slice, row, column): float32 for images, complex64 for k-space.
-    patients
-        Identifier of each patient, in the order of the first axis.
-    sequences
-        Name of each pulse sequence, in the order of the second axis; its index is the class label.
-    axes
-        Name of each axis.
-    units
-        Unit of the values, for readers.
+    arrays
+        Arrays by name.
+    names
+        Table of texts with one row per item. The column ``record`` names the record that the item belongs to.
+    source
+        File that the items were read from, for error messages.
     provenance
-        How the values were made: settings, versions, source.
+        How the arrays were made: settings, versions, source.
     """
 
-    values: np.ndarray
-    patients: tuple[str, ...]
-    sequences: tuple[str, ...]
-    axes: tuple[str, ...]
-    units: str
-    provenance: dict[str, Any] = field(default_factory=dict)
+    arrays: Mapping[str, np.ndarray]
+    names: pd.DataFrame
+    source: Path = Path()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        """Raise ``ValueError`` if names and array disagree."""
-        expected = (len(self.patients), len(self.sequences))
-        if self.values.ndim != 5 or self.values.shape[:2] != expected or len(self.axes) != 5:
-            raise ValueError(f"Expected values of shape {expected} + (slice, row, column), found {self.values.shape}.")
+    def part(self, wanted: np.ndarray) -> Items:
+        """Return the items at some positions, or those for which a boolean mask is true."""
+        arrays = {name: values[wanted] for name, values in self.arrays.items()}
+        return replace(
+            self, arrays=arrays, names=self.names[wanted] if wanted.dtype == bool else self.names.iloc[wanted]
+        )
 
+    def write(self, path: Path, axes: Sequence[str], units: str) -> None:
+        """Write the items to HDF5.
 
-def write_stack(path: Path, stack: ImageStack) -> None:
-    """Write an image stack to HDF5, whole or not at all: ``values`` with axes and units, names, and provenance."""
-    names = {"patients": stack.patients, "sequences": stack.sequences}
-    about = {"axes": list(stack.axes), "units": stack.units}
-    write_arrays(path, {"values": stack.values}, names, about, stack.provenance)
+        Parameters
+        ----------
+        path
+            The file, written whole or not at all.
+        axes, units
+            Names of the axes of the first array, and units of its values.
+        """
+        import h5py
 
+        with hdf5_written_whole(path) as file:
+            data = [file.create_dataset(name, data=values, track_times=False) for name, values in self.arrays.items()]
+            data[0].attrs.update({"axes": list(axes), "units": units})
+            for each, values in zip(data, self.arrays.values(), strict=True):
+                each.attrs[DIGEST] = _digest(values)
+            for column in self.names:
+                texts = list(self.names[column].astype(str))
+                file.create_dataset(str(column), data=texts, dtype=h5py.string_dtype(), track_times=False)
+            file.attrs["provenance"] = json.dumps(_plain(dict(self.provenance)), sort_keys=True)
 
-def write_arrays(
-    path: Path,
-    arrays: Mapping[str, np.ndarray],
-    names: Mapping[str, Sequence[str]],
-    about: Mapping[str, Any],
-    provenance: Mapping[str, Any],
-) -> None:
-    """Write arrays and lists of names to HDF5.
+    @classmethod
+    def read(
+        cls, path: Path, arrays: Sequence[str] = ("values", "labels"), names: Sequence[str] = ("record",)
+    ) -> Items:
+        """Read the arrays and columns of these names from a file that `write` wrote.
 
-    Parameters
-    ----------
-    path
-        The file, written whole or not at all.
-    arrays, names
-        Datasets by name: arrays of numbers, and lists of texts.
-    about
-        Attributes of the first array, such as its axes and units.
-    provenance
-        How the values were made.
-    """
-    import h5py
+        Raises
+        ------
+        UserError
+            If the file is missing, in use, damaged even in one bit, or lacks an array or a column.
+        """
+        import pandas as pd
 
-    with hdf5_written_whole(path) as file:
-        data = [file.create_dataset(name, data=values, track_times=False) for name, values in arrays.items()]
-        data[0].attrs.update(about)
-        for each, values in zip(data, arrays.values(), strict=True):
-            each.attrs[DIGEST] = _digest(values)
-        for name, texts in names.items():
-            file.create_dataset(name, data=list(texts), dtype=h5py.string_dtype(), track_times=False)
-        file.attrs["provenance"] = json.dumps(_plain(dict(provenance)), sort_keys=True)
+        with _reading(path) as file:
+            table = pd.DataFrame({name: list(file[name].asstr()[()]) for name in names}, dtype=str)
+            values = {name: _checked(file[name]) for name in arrays}
+            return cls(values, table, path, json.loads(file.attrs["provenance"]))
 
 
 @contextmanager
@@ -267,45 +264,8 @@ def hdf5_written_whole(path: Path) -> Iterator[h5py.File]:
         temporary.write_bytes(content)
 
 
-def read_arrays(
-    path: Path, called: str, arrays: Sequence[str], names: Sequence[str]
-) -> tuple[list[np.ndarray], list[tuple[str, ...]]]:
-    """Return arrays and lists of names that `write_arrays` wrote.
-
-    Parameters
-    ----------
-    path
-        The file.
-    called
-        Content of the file, for error messages.
-    arrays, names
-        Names of the datasets to read: arrays of numbers, and lists of texts.
-
-    Raises
-    ------
-    UserError
-        If the file is missing, in use, damaged even in one bit, or lacks a dataset.
-    """
-    with _reading(path, called) as file:
-        return [_checked(file[name]) for name in arrays], [tuple(file[name].asstr()[()]) for name in names]
-
-
-def read_stack(path: Path) -> ImageStack:
-    """Read an image stack that `write_stack` wrote, or raise a `UserError` if the file is missing or damaged."""
-    with _reading(path, "image stack") as file:
-        data = file["values"]
-        return ImageStack(
-            values=_checked(data),
-            patients=tuple(file["patients"].asstr()[()]),
-            sequences=tuple(file["sequences"].asstr()[()]),
-            axes=tuple(data.attrs["axes"]),
-            units=str(data.attrs["units"]),
-            provenance=json.loads(file.attrs["provenance"]),
-        )
-
-
 @contextmanager
-def _reading(path: Path, called: str) -> Iterator[h5py.File]:
+def _reading(path: Path) -> Iterator[h5py.File]:
     """Yield an HDF5 file; a file that cannot be opened now and a damaged one become different `UserError`."""
     import h5py
 
@@ -314,14 +274,14 @@ def _reading(path: Path, called: str) -> Iterator[h5py.File]:
             yield file
     except OSError as error:
         if error.errno is None:  # the content is at fault, not the operating system
-            raise UserError(f"Cannot read the {called} {path}: {error}. Delete the file and run again.") from error
+            raise UserError(f"Cannot read the items {path}: {error}. Delete the file and run again.") from error
         reason = "another program holds it" if error.errno == errno.EAGAIN else os.strerror(error.errno)
         raise UserError(
-            f"Cannot open the {called} {path}: {reason}. Nothing says that it is damaged: close the programs that use "
+            f"Cannot open the items {path}: {reason}. Nothing says that it is damaged: close the programs that use "
             "it, look at the disk and the rights, and run again."
         ) from error
     except (KeyError, ValueError, UnicodeDecodeError) as error:
-        raise UserError(f"Cannot read the {called} {path}: {error}. Delete the file and run again.") from error
+        raise UserError(f"Cannot read the items {path}: {error}. Delete the file and run again.") from error
 
 
 def _checked(data: h5py.Dataset) -> np.ndarray:

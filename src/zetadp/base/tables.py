@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path, PurePath
@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 import pandas as pd
 
 from zetadp.base.storage import written_whole
-from zetadp.base.validation import UserError, shown
+from zetadp.base.validation import UserError, check_distinct, refuse, shown
 
 MISSING = "–"
 """A missing value in a `Sheet`."""
@@ -127,3 +127,48 @@ class Sheet:
         }
         for key, value in texts.items():
             object.__setattr__(self, key, value)
+
+
+def checked(rows: pd.DataFrame, declared: Mapping[str, int], source: str) -> pd.DataFrame:
+    """Return the table of a cohort, one row per record, as it is compared with what the user declared.
+
+    Parameters
+    ----------
+    rows
+        Patient, record and part (``train`` or ``test``) of each record.
+    declared
+        Declared number of patients in each part. The guarantee uses these numbers as public constants.
+    source
+        Where the records come from, for messages.
+
+    Raises
+    ------
+    UserError
+        If a record's name occurs twice, the names of two patients look the same, a patient is in both parts, or a
+        number of patients differs from the declared number.
+    """
+    check_distinct(rows["patient"], source)
+    twice = rows["record"][rows["record"].duplicated()]
+    if len(twice):
+        raise UserError(f"Expected each record of {source} to have its own name, found {twice.iloc[0]} twice.")
+    refuse(wrong_parts(rows, declared, source), f"in {source}")
+    return rows
+
+
+def wrong_parts(rows: pd.DataFrame, declared: Mapping[str, int], source: str) -> list[str]:
+    """Compare the patients of each part with the declared number and with the other part; arguments as in `checked`."""
+    members = {part: rows[rows["part"] == part].groupby("patient")["record"].agg(", ".join) for part in declared}
+    problems = [
+        f"Expected {number} patients in the part {part} as declared (cohort.{part}_patients), found "
+        f"{len(members[part])} in {source}. Complete the cohort, or declare the number that it has: the guarantee uses "
+        "it as a public constant."
+        for part, number in declared.items()
+        if len(members[part]) != number
+    ]
+    both = sorted(set.intersection(*(set(own.index) for own in members.values())))
+    return problems + [
+        f"Expected patient {patient} in one part, found records in both: "
+        f"{'; '.join(f'{part} {own[patient]}' for part, own in members.items())}. Move all records of a patient to one "
+        "part."
+        for patient in both
+    ]

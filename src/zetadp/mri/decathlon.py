@@ -23,6 +23,9 @@ from zetadp.base.validation import UserError
 SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
 """The canonical pulse sequences in canonical order; the index of a sequence is its class label."""
 
+AXES = ("record", "sequence", "slice", "row", "column")
+"""Axes of the images of several records; the sequences are in canonical order."""
+
 SPELLINGS = {
     "FLAIR": ("flair", "t2flair", "t2f"),
     "T1w": ("t1", "t1w", "t1n"),

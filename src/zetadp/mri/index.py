@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from zetadp.base.storage import content_hash
-from zetadp.base.tables import read_table
+from zetadp.base.tables import read_table, wrong_parts
 from zetadp.base.validation import UserError, check_distinct, name_key, refuse, shown
 from zetadp.mri.decathlon import read_task, record_name
 from zetadp.mri.volumes import Volume, check_complete, log_assumptions, read_volume
@@ -22,7 +22,6 @@ from zetadp.mri.volumes import Volume, check_complete, log_assumptions, read_vol
 COLUMNS = ("patient", "record", "part", "file", "sha256", "bytes", "scanner")
 PATIENT_KEY = "patient_key.tsv"
 PARTICIPANTS = "participants.tsv"
-PART_WORDS = {"train": "training", "test": "test"}
 UNKNOWN = ("", "n/a")
 """How tables, BIDS's among them, write that a value is not known."""
 
@@ -82,7 +81,9 @@ def index_cohort(
     except UserError as error:
         problems.append(str(error))
         patients = {file: record_name(file) for file in files}
-    problems += _wrong_parts(listed, patients, {"train": train_patients, "test": test_patients}, task_root)
+    members = pd.DataFrame([(patients[file], str(file), part) for part, file in listed], columns=list(COLUMNS[:3]))
+    declared = {"train": train_patients, "test": test_patients}
+    problems += wrong_parts(members, declared, str(task_root / "dataset.json"))
     scanners: dict[str, str] = {}
     try:
         scanners = _read_scanners(task_root / PARTICIPANTS)
@@ -144,7 +145,7 @@ def _repeated(listed: Iterable[tuple[str, PurePosixPath]]) -> list[str]:
     """Name records that ``dataset.json`` lists twice: the same file, or the same name in both parts."""
     places: dict[str, list[str]] = {}
     for part, file in listed:
-        places.setdefault(record_name(file), []).append(f"{file} ({PART_WORDS[part]})")
+        places.setdefault(record_name(file), []).append(f"{file} ({part})")
     return [
         f"Expected each record once in dataset.json, found {name} {len(found)} times: {', '.join(found)}. Keep one."
         for name, found in places.items()
@@ -163,31 +164,6 @@ def _same_content(checked: dict[PurePosixPath, _Checked]) -> list[str]:
         for names in copies.values()
         if len(names) > 1
     ]
-
-
-def _wrong_parts(
-    listed: Iterable[tuple[str, PurePosixPath]],
-    patients: dict[PurePosixPath, str],
-    declared: dict[str, int],
-    root: Path,
-) -> list[str]:
-    """Compare the patients of each part with the declared number and with the other part."""
-    members: dict[str, dict[str, list[str]]] = {part: {} for part in declared}
-    for part, file in listed:
-        members[part].setdefault(patients[file], []).append(str(file))
-    problems = [
-        f"Expected {number} {PART_WORDS[part]} patients as declared, found {len(members[part])} in "
-        f"{root / 'dataset.json'}. Complete the folder, or declare the number of patients that the cohort has."
-        for part, number in declared.items()
-        if len(members[part]) != number
-    ]
-    problems += [
-        f"Expected patient {patient} in one part, found records in both: training "
-        f"{', '.join(members['train'][patient])}; test {', '.join(members['test'][patient])}. "
-        "Move all records of a patient to one part."
-        for patient in sorted(members["train"].keys() & members["test"].keys())
-    ]
-    return problems
 
 
 def _read_patients(root: Path, patient_key: Path | None, files: list[PurePosixPath]) -> dict[PurePosixPath, str]:

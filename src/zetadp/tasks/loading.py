@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zetadp.base.storage import Items
 from zetadp.core.task import places_of
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     import torch
 
     from zetadp.core.records import LabelledItems
-    from zetadp.tasks.items import Items
 
     Take = Callable[[Mapping[str, np.ndarray], np.ndarray], tuple[np.ndarray, np.ndarray]]
 

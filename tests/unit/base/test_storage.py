@@ -7,33 +7,32 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from zetadp.base.storage import (
-    ImageStack,
+    Items,
     folder_written_whole,
     read_json,
-    read_stack,
     write_json,
-    write_stack,
     write_text,
     written_whole,
 )
 from zetadp.base.validation import UserError
 
 
-def stack(**changes: object) -> ImageStack:
+def items() -> Items:
     generator = np.random.default_rng(0)
-    values = generator.standard_normal((2, 3, 4, 5, 6)) + 1j * generator.standard_normal((2, 3, 4, 5, 6))
-    content = {
-        "values": values.astype(np.complex64),
-        "patients": ("p1", "pä2"),
-        "sequences": ("FLAIR", "T1w", "T2w"),
-        "axes": ("patient", "sequence", "slice", "ky", "kx"),
-        "units": "1",
-        "provenance": {"settings": {"size": 6, "grid": [1, 2]}, "source": "x"},
-    }
-    return ImageStack(**(content | changes))
+    values = generator.standard_normal((2, 3, 4)) + 1j * generator.standard_normal((2, 3, 4))
+    arrays = {"values": values.astype(np.complex64), "targets": values.real.astype(np.float32)}
+    names = pd.DataFrame({"record": ["p1", "pä2"], "part": ["", "007"]})
+    return Items(arrays, names, provenance={"settings": {"size": 6, "grid": [1, 2]}, "source": "x"})
+
+
+def write(path: Path) -> Items:
+    """Write the items above, and read them."""
+    items().write(path, ("record", "row", "column"), "1")
+    return Items.read(path, ("values", "targets"), ("record", "part"))
 
 
 def test_a_block_that_ends_well_replaces_the_file(tmp_path):
@@ -152,40 +151,31 @@ def test_absent_files_and_other_values_than_objects_are_a_users_error(tmp_path):
         read_json(path)
 
 
-@pytest.mark.parametrize("dtype", [np.complex64, np.float32])
-def test_a_stack_is_read_as_it_was_written(tmp_path, dtype):
-    written = stack(values=stack().values.real.astype(dtype) if dtype == np.float32 else stack().values)
-    write_stack(tmp_path / "a.h5", written)
-    found = read_stack(tmp_path / "a.h5")
-    assert found.values.dtype == dtype
-    np.testing.assert_array_equal(found.values, written.values)
-    for name in ("patients", "sequences", "axes", "units", "provenance"):
-        assert getattr(found, name) == getattr(written, name), name
+def test_items_are_read_as_they_were_written(tmp_path):
+    found, written = write(tmp_path / "a.h5"), items()
+    for name, values in written.arrays.items():
+        assert found.arrays[name].dtype == values.dtype
+        np.testing.assert_array_equal(found.arrays[name], values)
+    pd.testing.assert_frame_equal(found.names, written.names, check_dtype=False)
+    assert found.provenance == written.provenance
 
 
-def test_the_same_stack_makes_the_same_bytes(tmp_path):
+def test_the_same_items_make_the_same_bytes(tmp_path):
     for name in "ab":
-        write_stack(tmp_path / f"{name}.h5", stack())
+        write(tmp_path / f"{name}.h5")
     assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"patients": ("p1",)}, {"sequences": ("FLAIR",)}, {"values": np.zeros((2, 3, 4, 5))}, {"axes": ("patient",)}],
-)
-def test_names_that_do_not_fit_the_array_are_refused(changes):
-    with pytest.raises(ValueError, match="Expected values of shape"):
-        stack(**changes)
-
-
-def test_damaged_and_absent_stacks_are_a_users_error(tmp_path):
+def test_damaged_and_absent_items_are_a_users_error(tmp_path):
     path = tmp_path / "a.h5"
     with pytest.raises(UserError, match=r"a\.h5: No such file"):
-        read_stack(path)
-    write_stack(path, stack())
+        Items.read(path)
+    write(path)
+    with pytest.raises(UserError, match=r"a\.h5.*labels"):
+        Items.read(path)
     path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(UserError, match=r"Cannot read the image stack .*a\.h5.* Delete the file"):
-        read_stack(path)
+    with pytest.raises(UserError, match=r"Cannot read the items .*a\.h5.* Delete the file"):
+        Items.read(path)
 
 
 def test_what_killed_writers_left_is_removed_and_what_others_write_is_not(tmp_path):

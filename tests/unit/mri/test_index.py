@@ -78,7 +78,7 @@ def test_all_problems_are_in_one_message(task):
         ("BRATS_003.nii.gz", "Expected 4 channels"),
         ("BRATS_004.nii.gz", "at least 5 axial slices"),
         ("BRATS_005.nii.gz", "truncated"),
-        ("dataset.json", "Expected 7 test patients"),
+        ("dataset.json", "Expected 7 patients in the part test"),
         ("participants.tsv", "Expected the columns"),
     ]
     assert len(found) == len(expected)
@@ -104,7 +104,7 @@ def test_a_person_in_both_parts_is_an_error(task, tmp_path):
     key = write_key(tmp_path / "key.tsv", ["ann", "bob", "cyd", "dan", "ann"])
     (found,) = problems(task, patient_key=key)
     assert "patient ann in one part" in found
-    assert "training imagesTr/BRATS_001.nii.gz; test imagesTs/BRATS_005.nii.gz" in found
+    assert "train imagesTr/BRATS_001.nii.gz; test imagesTs/BRATS_005.nii.gz" in found
 
 
 def test_a_key_must_know_every_file_and_no_other(task, tmp_path):

@@ -12,17 +12,16 @@ import pandas as pd
 import pytest
 import torch
 
-from zetadp.base.storage import ImageStack, write_stack
+from zetadp.base.storage import Items
 from zetadp.base.tables import read_table
 from zetadp.base.tensors import save_tensors, tensors_digest
 from zetadp.base.validation import UserError, settings_of
 from zetadp.core.task import PipelineTask, pipeline_task_of, site_task_of
-from zetadp.mri.decathlon import SEQUENCES
+from zetadp.mri.decathlon import AXES
 from zetadp.nn.settings import NetworkSettings
 from zetadp.tasks.ecg.collection import write_collection
 from zetadp.tasks.ecg.encoder import BATCH, BeatEncoder, BeatEncoderSettings
 from zetadp.tasks.ecg.simulated import simulated_recordings
-from zetadp.tasks.items import Items
 from zetadp.tasks.phase_mnist.encoder import DigitEncoder, DigitEncoderSettings
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
 from zetadp.tasks.reconstruction.pretraining import fit
@@ -54,8 +53,7 @@ def index_of(names: list[str]) -> pd.DataFrame:
 def brains(folder: Path) -> tuple[Path, pd.DataFrame]:
     names = [f"BRATS_{n:03d}" for n in range(7)]
     values = np.random.default_rng(0).normal(size=(7, 4, 2, 8, 8)).astype(np.complex64)
-    stack = ImageStack(values, tuple(names), SEQUENCES, ("record", "sequence", "slice", "row", "column"), "1")
-    write_stack(folder / "shard.h5", stack)
+    Items({"values": values}, pd.DataFrame({"record": names})).write(folder / "shard.h5", AXES, "1")
     return folder / "shard.h5", index_of(names)
 
 

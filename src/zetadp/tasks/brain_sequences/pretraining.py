@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,10 +21,11 @@ from torch.nn import functional
 
 from zetadp.base.device import to_device
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.storage import read_stack
+from zetadp.base.storage import Items
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import PROGRESS
+from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.kspace import AugmentationSettings, augment, to_kspace, whiten
 from zetadp.nn.backbone import Backbone
 from zetadp.nn.heads import fit_projection, head_on, head_scores
@@ -48,26 +48,11 @@ class PretrainingSettings(BackboneTraining):
     augmentation: AugmentationSettings = field(default_factory=AugmentationSettings)
 
 
-class PublicImages(NamedTuple):
-    """Magnitude images of public patients, in any unit.
-
-    Attributes
-    ----------
-    images, watched
-        Images for training, and held-out images, shape (patient, sequence, slice, row, column).
-    sequences
-        Name of each sequence.
-    """
-
-    images: np.ndarray
-    watched: np.ndarray
-    sequences: Sequence[str]
-
-
 def pretrain(
     network: NetworkSettings,
     settings: PretrainingSettings,
-    public: PublicImages,
+    images: np.ndarray,
+    watched: np.ndarray,
     *,
     checkpoint: Path,
     device: torch.device | str = "cpu",
@@ -80,8 +65,9 @@ def pretrain(
         A complex network on k-space with a pooled head.
     settings
         How it is trained.
-    public
-        Images for training, and held-out ones.
+    images, watched
+        Magnitude images of public patients in any unit, for training and held out, shape (patient, sequence, slice,
+        row, column).
     checkpoint
         Checkpoint of an interrupted run. The caller removes it after writing the backbone.
     device
@@ -92,7 +78,6 @@ def pretrain(
     UserError
         If the batch is no multiple of the number of sequences, or the network has no pooled complex head.
     """
-    images = public.images
     model = _new(network, settings, images.shape)
     model.to(device)
     optimiser = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
@@ -113,7 +98,7 @@ def pretrain(
             _keep(checkpoint, step + 1, digest, model, optimiser)
     _keep(checkpoint, settings.steps, digest, model, optimiser)
     model.eval().requires_grad_(requires_grad=False)
-    return _with_features(model, network, settings, public, digest)
+    return _with_features(model, network, settings, images, watched, digest)
 
 
 def _step(
@@ -164,18 +149,18 @@ def _with_features(
     model: ConvolutionalClassifier,
     network: NetworkSettings,
     settings: PretrainingSettings,
-    public: PublicImages,
+    images: np.ndarray,
+    watched: np.ndarray,
     digest: str,
 ) -> Backbone:
     """Fit centre, projection and heads on half of the public patients, and measure on the held-out ones."""
-    images, watched, sequences = public
     count = network.widths[-1]
     shown = json.loads(json.dumps({"network": network.to_json(), "pretraining": asdict(settings)}))
     shown |= {"patients": len(images), "digest": digest}
     plain = Backbone(
         network=model,
         settings=network,
-        sequences=tuple(sequences),
+        sequences=SEQUENCES,
         size=images.shape[-1],
         centre=torch.zeros(2 * count),
         projection=torch.eye(2 * count),
@@ -231,20 +216,16 @@ EVERY = 5
 """A readout of all layers is fitted on every fifth slice of a patient, because neighbouring slices differ little."""
 
 
-def read_public(files: Sequence[Path]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return the images of all public patients and the names of the sequences.
+def read_public(files: Sequence[Path]) -> np.ndarray:
+    """Return the images of all public patients, shape (patient, sequence, slice, row, column).
 
-    Images have shape (patient, sequence, slice, row, column). Each sequence of a patient is divided by its mean, and
-    stored as float16, which is finer than the noise.
+    Each sequence of a patient is divided by its mean, and stored as float16, which is finer than the noise.
     """
-    parts: list[np.ndarray] = []
-    sequences: tuple[str, ...] = ()
+    parts = []
     for file in files:
-        stack = read_stack(file)
-        sequences = stack.sequences
-        scale = stack.values.mean(axis=(2, 3, 4), keepdims=True)
-        parts.append((stack.values / scale).astype(np.float16))
-    return np.concatenate(parts), sequences
+        values = Items.read(file, ("values",)).arrays["values"]
+        parts.append((values / values.mean(axis=(2, 3, 4), keepdims=True)).astype(np.float16))
+    return np.concatenate(parts)
 
 
 def learn_readout(plain: Backbone, images: Sequence[np.ndarray], components: Sequence[int]) -> Backbone:

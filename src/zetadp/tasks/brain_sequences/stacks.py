@@ -1,4 +1,4 @@
-"""Image stacks as the records that training and evaluation take."""
+"""Images of brains as the records that training and evaluation take."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 import pandas as pd
 import torch
 
-from zetadp.base.storage import ImageStack, read_stack
-from zetadp.base.validation import UserError
+from zetadp.base.storage import Items
 from zetadp.core.records import LabelledItems
+from zetadp.core.task import places_of
 
 
-def load_role(files: Sequence[Path], partition: pd.DataFrame, role: str) -> tuple[ImageStack, pd.DataFrame]:
+def load_role(files: Sequence[Path], partition: pd.DataFrame, role: str) -> tuple[np.ndarray, pd.DataFrame]:
     """Return the images of all records with one role and, in the same order, their rows of the partition.
 
-    In addition to the result, one file is in memory at a time.
+    Images have shape (record, sequence, slice, row, column). Of every file, only the images of these records are kept.
 
     Raises
     ------
@@ -25,29 +25,22 @@ def load_role(files: Sequence[Path], partition: pd.DataFrame, role: str) -> tupl
         If the files do not hold every record with this role.
     """
     rows = partition[partition["role"] == role].reset_index(drop=True)
-    place = {record: number for number, record in enumerate(rows["record"])}
-    result: np.ndarray | None = None
-    seen: set[str] = set()
+    parts = []
     for file in files:
-        stack = read_stack(file)
-        if result is None:
-            result = np.empty((len(rows), *stack.values.shape[1:]), dtype=stack.values.dtype)
-        pairs = [(place[record], i) for i, record in enumerate(stack.patients) if record in place]
-        if pairs:
-            targets, sources = np.array(pairs).T
-            result[targets] = stack.values[sources]
-            seen |= place.keys() & set(stack.patients)
-    if result is None or len(seen) != len(rows):
-        raise UserError(
-            f"Expected images of {len(rows)} records with role {role}, found {len(seen)}. Run the data stages again."
-        )
-    return ImageStack(result, tuple(rows["record"]), stack.sequences, stack.axes, stack.units, stack.provenance), rows
+        shard = Items.read(file, ("values",))
+        parts.append(shard.part(shard.names["record"].isin(rows["record"]).to_numpy()))
+    names = [name for part in parts for name in part.names["record"]]
+    places = places_of(rows["record"], names, "records", files[0].parent if files else Path("no file"))
+    return np.concatenate([part.arrays["values"] for part in parts])[places], rows
 
 
-def to_records(stack: ImageStack, device: torch.device) -> LabelledItems:
-    """Return an image stack as records on a device: one image an item, whose class is the index of its sequence."""
-    records, sequences, slices = stack.values.shape[:3]
-    images = as_given(stack.values).reshape(records, sequences * slices, 1, *stack.values.shape[3:])
+def to_records(values: np.ndarray, device: torch.device) -> LabelledItems:
+    """Return images of shape (record, sequence, slice, row, column) as records on a device.
+
+    An item is one image, whose class is the index of its sequence.
+    """
+    records, sequences, slices = values.shape[:3]
+    images = as_given(values).reshape(records, sequences * slices, 1, *values.shape[3:])
     labels = torch.arange(sequences).repeat_interleave(slices)
     return LabelledItems.stacked(images, labels).to(device)
 

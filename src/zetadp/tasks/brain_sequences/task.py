@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from zetadp.base.storage import ImageStack, read_stack, write_stack
+from zetadp.base.storage import Items
 from zetadp.base.validation import UserError, positive
 from zetadp.core.metrics import volume_accuracy
 from zetadp.core.plan import Plan
 from zetadp.core.records import LabelledItems
 from zetadp.core.task import Classification, Words
-from zetadp.mri.decathlon import SEQUENCES, read_task
+from zetadp.mri.decathlon import AXES, SEQUENCES, read_task
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.nn.settings import DECISIONS, FEATURES, IMAGE, STUDY, TOGETHER, VOLUME
@@ -80,19 +80,18 @@ class BrainSequences(Classification):
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
         """Return the slices of all records with one role, and whose they are (`zetadp.core.task.PipelineTask.load`)."""
-        stack, rows = load_role(files, partition, role)
-        count, slices = len(stack.sequences), stack.values.shape[2]
+        images, rows = load_role(files, partition, role)
+        count, slices = images.shape[1:3]
         items = rows.loc[rows.index.repeat(count * slices)].reset_index(drop=True)
         table = items.assign(slice=np.tile(np.arange(slices), len(rows) * count))
-        return replace(to_records(stack, device), items=table)
+        return replace(to_records(images, device), items=table)
 
     def site(
         self, folder: Path, plan: Plan, cache: Path, *, part: str, patients: int, backbone: Backbone | None
     ) -> LabelledItems:
         """Check and prepare the volumes of one site, once (`zetadp.core.task.SiteTask.site`)."""
-        import torch
-
         from zetadp.mri.index import index_cohort
+        from zetadp.mri.volumes import read_centre_slices
 
         train, test = (patients, 0) if part == "train" else (0, patients)
         table = index_cohort(folder, train_patients=train, test_patients=test, slices=self.slices)
@@ -101,21 +100,15 @@ class BrainSequences(Classification):
         key = [self.slices, self.size, domain, made_by, table[["record", "sha256"]].to_numpy().tolist()]
         path = cache / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.h5"
         if not path.exists():
-            write_stack(path, self._volumes(folder, table, domain, backbone))
+            order = read_task(folder).sequences
+            read = [read_centre_slices(folder / file, order, self.slices, self.size) for file in table["file"]]
+            prepared = Items({"values": prepare(np.stack(read), domain, backbone)}, table[["record"]])
+            prepared.write(path, AXES, "prepared for training")
             logger.info("prepared %d records of %d patients", len(table), table["patient"].nunique())
         each = len(SEQUENCES) * self.slices
         items = table.loc[table.index.repeat(each), ["patient", "record"]].reset_index(drop=True)
-        return replace(to_records(read_stack(path), torch.device("cpu")), items=items)
-
-    def _volumes(self, folder: Path, table: pd.DataFrame, domain: str, backbone: Backbone | None) -> ImageStack:
-        """Read and prepare every volume of a folder."""
-        from zetadp.mri.volumes import read_centre_slices
-
-        order = read_task(folder).sequences
-        slices = np.stack([read_centre_slices(folder / file, order, self.slices, self.size) for file in table["file"]])
-        axes = ("record", "sequence", "slice", "row", "column")
-        prepared = prepare(slices, domain, backbone)
-        return ImageStack(prepared, tuple(table["record"]), SEQUENCES, axes, "prepared for training")
+        images = Items.read(path, ("values",)).arrays["values"]
+        return replace(to_records(images, torch.device("cpu")), items=items)
 
     def backbone(self, file: Path, device: torch.device) -> Backbone:
         """Return the public backbone."""

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from zetadp.base.tables import write_table
+from zetadp.base.storage import Items
+from zetadp.base.tables import checked, write_table
 from zetadp.base.validation import UserError
 from zetadp.tasks.ecg.readers import read_folder
 from zetadp.tasks.ecg.recordings import fold_of
 from zetadp.tasks.ecg.signals import AXES, SpectrumSettings, beginning, spectrum, usual_beat
 from zetadp.tasks.ecg.simulated import simulated_recordings
-from zetadp.tasks.items import Items, checked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

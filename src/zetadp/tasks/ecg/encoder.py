@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from zetadp.base.storage import Items
 from zetadp.base.validation import UserError, positive
 from zetadp.tasks.ecg.recordings import LEADS
 from zetadp.tasks.ecg.signals import AXES, BEAT, usual_beat
 from zetadp.tasks.ecg.simulated import PUBLIC, T_WAVES, simulated_recordings
 from zetadp.tasks.encoder import EncoderSettings, ItemNetwork, PublicEncoder
-from zetadp.tasks.items import Items
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import Items
 from zetadp.base.validation import UserError, in_range, one_of
 from zetadp.core.metrics import REPLICATES, bootstrapped, of_confusion, percentile_interval, resamples
 from zetadp.core.task import Words
 from zetadp.tasks.ecg.recordings import FOLDS, LABELS, POPULATIONS
-from zetadp.tasks.items import Items
 from zetadp.tasks.loading import records_of
 from zetadp.tasks.roc import area, areas, placements
 

@@ -18,10 +18,10 @@ import numpy as np
 import pandas as pd
 
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import Items
 from zetadp.base.tables import write_table
 from zetadp.base.validation import UserError
 from zetadp.mri.download import download
-from zetadp.tasks.items import Items
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from zetadp.base.storage import Items
 from zetadp.base.validation import UserError, positive
 from zetadp.tasks.encoder import ItemNetwork, PublicEncoder, ScatteringEncoderSettings
-from zetadp.tasks.items import Items
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
 from zetadp.tasks.scattering import normalised, scattering_of_images
 

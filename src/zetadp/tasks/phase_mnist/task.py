@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from zetadp.base.storage import Items
 from zetadp.base.validation import in_range, one_of
 from zetadp.core.task import Classification, Words
-from zetadp.tasks.items import Items
 from zetadp.tasks.loading import records_of, values_and_labels
 from zetadp.tasks.phase_mnist.digits import SIDE, inputs
 

@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import Items
 from zetadp.base.validation import UserError, in_range, settings_of
 from zetadp.core.metrics import accuracy_interval, bootstrapped
 from zetadp.core.task import Words
-from zetadp.tasks.items import Items
 from zetadp.tasks.loading import records_of
 from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings
 

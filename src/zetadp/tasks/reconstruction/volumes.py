@@ -23,11 +23,10 @@ import numpy as np
 import pandas as pd
 from scipy.ndimage import uniform_filter
 
-from zetadp.base.storage import hdf5_written_whole
-from zetadp.base.tables import visible, write_table
+from zetadp.base.storage import Items, hdf5_written_whole
+from zetadp.base.tables import checked, visible, write_table
 from zetadp.base.validation import UserError
 from zetadp.mri.kspace import to_image, to_kspace
-from zetadp.tasks.items import Items, checked
 from zetadp.tasks.reconstruction.settings import MaskSettings
 
 if TYPE_CHECKING:

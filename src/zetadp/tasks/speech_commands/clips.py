@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from zetadp.base.tables import is_hidden, visible, write_table
+from zetadp.base.storage import Items
+from zetadp.base.tables import checked, is_hidden, visible, write_table
 from zetadp.base.validation import UserError
 from zetadp.mri.download import download
-from zetadp.tasks.items import Items, checked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

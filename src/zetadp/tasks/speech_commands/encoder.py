@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from zetadp.base.storage import Items
 from zetadp.base.validation import UserError, positive
 from zetadp.tasks.encoder import ItemNetwork, PublicEncoder, ScatteringEncoderSettings
-from zetadp.tasks.items import Items
 from zetadp.tasks.scattering import scattering_of_sounds
 from zetadp.tasks.speech_commands.clips import RATE, WORDS
 from zetadp.tasks.speech_commands.simulated import simulated_words

@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import Items
 from zetadp.base.validation import one_of, positive
 from zetadp.core.metrics import bootstrapped, percentile_interval, resamples
 from zetadp.core.task import Classification, Words
-from zetadp.tasks.items import Items
 from zetadp.tasks.loading import records_of
 from zetadp.tasks.roc import area_shares, macro_area
 from zetadp.tasks.speech_commands.clips import WORDS

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from public_discs import NETWORK, SEQUENCES, SETTINGS, public
+from public_discs import NETWORK, SETTINGS, public
 
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
@@ -17,7 +17,6 @@ from zetadp.nn.backbone import load_backbone, shipped_backbone
 from zetadp.nn.models import NetworkSettings
 from zetadp.tasks.brain_sequences.pretraining import (
     EVERY,
-    PublicImages,
     draw_batch,
     pretrain,
     public_accuracy,
@@ -33,7 +32,7 @@ def images():
 @pytest.fixture(scope="module")
 def made(images, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pretraining")
-    return pretrain(NETWORK, SETTINGS, PublicImages(images, public(10, 1), SEQUENCES), checkpoint=folder / "checkpoint")
+    return pretrain(NETWORK, SETTINGS, images, public(10, 1), checkpoint=folder / "checkpoint")
 
 
 def test_it_learns_and_says_how_well_on_patients_it_never_saw(made):
@@ -56,13 +55,13 @@ def test_an_interrupted_training_ends_with_the_same_bits(images, made, tmp_path,
     monkeypatch.setattr("zetadp.tasks.brain_sequences.pretraining.draw_batch", interrupted)
     path = tmp_path / "checkpoint"
     with pytest.raises(KeyboardInterrupt):
-        pretrain(NETWORK, settings, PublicImages(images, public(10, 1), SEQUENCES), checkpoint=path)
+        pretrain(NETWORK, settings, images, public(10, 1), checkpoint=path)
     assert path.exists()
-    again = pretrain(NETWORK, settings, PublicImages(images, public(10, 1), SEQUENCES), checkpoint=path)
+    again = pretrain(NETWORK, settings, images, public(10, 1), checkpoint=path)
     assert len(calls) == 17 + 40 - 16
     assert all(torch.equal(value, again.tensors()[name]) for name, value in made.tensors().items())
     # What was learned stays until somebody has written it.
-    once_more = pretrain(NETWORK, settings, PublicImages(images, public(10, 1), SEQUENCES), checkpoint=path)
+    once_more = pretrain(NETWORK, settings, images, public(10, 1), checkpoint=path)
     assert len(calls) == 17 + 40 - 16
     assert all(torch.equal(value, once_more.tensors()[name]) for name, value in made.tensors().items())
 
@@ -79,10 +78,10 @@ def test_a_checkpoint_of_other_images_is_not_continued(images, tmp_path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr("zetadp.tasks.brain_sequences.pretraining.draw_batch", stop)
         with pytest.raises(KeyboardInterrupt):
-            pretrain(NETWORK, settings, PublicImages(images, images[:2], SEQUENCES), checkpoint=path)
+            pretrain(NETWORK, settings, images, images[:2], checkpoint=path)
     kept = path.read_bytes()
-    other = pretrain(NETWORK, settings, PublicImages(images[:30], images[:2], SEQUENCES), checkpoint=path)
-    fresh = pretrain(NETWORK, settings, PublicImages(images[:30], images[:2], SEQUENCES), checkpoint=tmp_path / "fresh")
+    other = pretrain(NETWORK, settings, images[:30], images[:2], checkpoint=path)
+    fresh = pretrain(NETWORK, settings, images[:30], images[:2], checkpoint=tmp_path / "fresh")
     assert kept
     assert all(torch.equal(value, fresh.tensors()[name]) for name, value in other.tensors().items())
 
@@ -139,7 +138,7 @@ def test_features_are_those_before_the_head(made):
 )
 def test_other_networks_and_batches_make_no_backbone(images, tmp_path, network, settings, words):
     with pytest.raises(UserError, match=words):
-        pretrain(network, settings, PublicImages(images, images, SEQUENCES), checkpoint=tmp_path / "c")
+        pretrain(network, settings, images, images, checkpoint=tmp_path / "c")
 
 
 def test_starts_of_another_shape_and_slices_of_another_size_are_refused(made):
@@ -162,25 +161,19 @@ def kinds():
 
 
 @pytest.fixture(scope="module")
-def backbone(tmp_path_factory):
-    watched = PublicImages(public(40), public(10, 1), SEQUENCES)
-    return pretrain(NETWORK, SETTINGS, watched, checkpoint=tmp_path_factory.mktemp("readout") / "checkpoint")
+def layers(made, kinds):
+    return read_all_layers(made, kinds, (2, 16), HELD_OUT)
 
 
-@pytest.fixture(scope="module")
-def layers(backbone, kinds):
-    return read_all_layers(backbone, kinds, (2, 16), HELD_OUT)
-
-
-def test_statistics_are_means_and_deviations_of_every_activation(backbone):
+def test_statistics_are_means_and_deviations_of_every_activation(made):
     images = torch.from_numpy(whiten(to_kspace(public(2)))).reshape(-1, 1, 16, 16)
     seen = []
 
     def keep(_module, _inputs, output):
         seen.append(output)
 
-    hooks = [m.register_forward_hook(keep) for m in backbone.network.blocks if isinstance(m, ConjMish)]
-    backbone.network.features(images.requires_grad_())  # with gradients no activation is passed by
+    hooks = [m.register_forward_hook(keep) for m in made.network.blocks if isinstance(m, ConjMish)]
+    made.network.features(images.requires_grad_())  # with gradients no activation is passed by
     for hook in hooks:
         hook.remove()
     expected = []
@@ -190,7 +183,7 @@ def test_statistics_are_means_and_deviations_of_every_activation(backbone):
         deviation = size.std((2, 3), ddof=1)
         expected += [real.mean((2, 3)), imaginary.mean((2, 3)), size.mean((2, 3)), deviation]
     with torch.no_grad():
-        found = backbone.network.layer_statistics(images)
+        found = made.network.layer_statistics(images)
     assert found.shape == (len(images), 4 * (8 + 16))
     assert np.allclose(found, np.concatenate(expected, 1), rtol=1e-4, atol=1e-4)
 
@@ -212,15 +205,15 @@ def test_components_are_uncorrelated_with_unit_variance_on_public_images(layers,
     assert np.allclose(np.cov(real[:, :6].T), np.eye(6), atol=0.05)
 
 
-def test_nothing_is_learnt_from_patients_that_are_held_out(layers, backbone, kinds):
+def test_nothing_is_learnt_from_patients_that_are_held_out(layers, made, kinds):
     others = {name: np.concatenate([images[:HELD_OUT] * 0 + 1, images[HELD_OUT:]]) for name, images in kinds.items()}
-    again = read_all_layers(backbone, others, (2, 16), HELD_OUT)
+    again = read_all_layers(made, others, (2, 16), HELD_OUT)
     assert all(torch.equal(value, again.tensors()[name]) for name, value in layers.tensors().items())
     assert again.provenance["held_out_accuracy"] != layers.provenance["held_out_accuracy"]
 
 
-def test_features_of_a_study_are_less_the_mean_of_its_own_record_alone(layers, backbone, kinds, tmp_path):
-    study = read_all_layers(backbone, kinds, (2, 16), HELD_OUT, centred=True)
+def test_features_of_a_study_are_less_the_mean_of_its_own_record_alone(made, kinds, tmp_path):
+    study = read_all_layers(made, kinds, (2, 16), HELD_OUT, centred=True)
     for images in kinds.values():
         assert public_accuracy(study, images[:HELD_OUT])["16"] > 0.85
     kspace = whiten(to_kspace(public(3)))

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 import torch
 
+from zetadp.base.storage import Items
 from zetadp.base.validation import UserError
-from zetadp.tasks.items import Items
 from zetadp.tasks.phase_mnist.digits import disjoint_pairs, drawn_pairs, pair_digits
 from zetadp.tasks.phase_mnist.encoder import composite_features
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from papers.complex_dp.baselines import zero_filled
+from zetadp.base.tables import checked
 from zetadp.base.validation import UserError
 from zetadp.core.evaluation import predict
 from zetadp.nn.models import build
 from zetadp.nn.settings import NetworkSettings
-from zetadp.tasks.items import checked
 from zetadp.tasks.reconstruction.pretraining import fit
 from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings, PublicNetworkSettings
 from zetadp.tasks.reconstruction.simulated import cohort, examination
@@ -56,10 +56,10 @@ def test_volumes_become_slices_whose_missing_lines_are_zero(folder, tmp_path):
         line = (held.inputs[own.index, 0] != 0).any(dim=1)
         assert (line == torch.from_numpy(MaskSettings().of_volume(str(name), SIZE))).all()
         assert held.targets[own.index].max() == 1
-    with pytest.raises(UserError, match=r"cohort\.train_patients .* 2, found 4"):
+    with pytest.raises(UserError, match=r"Expected 4 patients .*cohort\.train_patients\), found 2"):
         prepared(folder, tmp_path, train=4)
     names = index[["patient", "record", "part"]].replace("phantom-0004", "phantom-0000")
-    with pytest.raises(UserError, match="found phantom-0000 in both"):
+    with pytest.raises(UserError, match="patient phantom-0000 in one part"):
         checked(names.assign(record=index["record"]), {"train": 2, "test": 2}, "volumes")
     with pytest.raises(UserError, match="found twin twice"):
         checked(index.assign(record="twin"), SIZES, "volumes")
