@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from zetadp.audit.detection import AuditResult
 from zetadp.audit.settings import AuditSettings
-from zetadp.audit.suite import Finding, Target, carry_out, frame, plan, sheet
+from zetadp.audit.suite import Target, carry_out, frame, plan, sheet
 from zetadp.base.epsilon import epsilon_shown, epsilon_value
 from zetadp.base.storage import read_json, write_text
 from zetadp.base.validation import UserError
@@ -40,16 +41,15 @@ def main(
     """Write table and figure, and end in an error if a claim is refuted."""
     targets = targets_of(calibrated(plans, [read_json(path) for path in noise]))
     audits = plan(targets, delta=delta, noise=noise_source, settings=AuditSettings(**settings))
-    findings = carry_out(audits, threads)
-    table = sheet(findings, experiment)
+    results = carry_out(audits, threads)
+    table = sheet(results, experiment)
     logging.getLogger(__name__).info("\n%s", to_text(table))
     made = origin(COHORT, SEEDS)
-    write_text(csv, to_csv(frame(findings), (*made, *table.notes)))
+    write_text(csv, to_csv(frame(results), (*made, *table.notes)))
     table = replace(table, notes=(*table.notes, *made))
     write_text(md, to_markdown(table))
-    results, powers = [finding.result for finding in findings], [finding.power for finding in findings]
-    save_svg(audit_figure(results, powers, experiment), picture)
-    report_refuted(findings, to_markdown(table), Path(refuted))
+    save_svg(audit_figure(results, experiment), picture)
+    report_refuted(results, to_markdown(table), Path(refuted))
 
 
 def calibrated(plans: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[Plan]:
@@ -88,9 +88,9 @@ def targets_of(plans: list[Plan]) -> list[Target]:
     ]
 
 
-def report_refuted(findings: list[Finding], table: str, path: Path) -> None:
+def report_refuted(results: list[AuditResult], table: str, path: Path) -> None:
     """If a claim is refuted, store the table where Snakemake does not delete it, and end in an error."""
-    fallen = [finding.result for finding in findings if not finding.result.passed]
+    fallen = [result for result in results if not result.passed]
     if not fallen:
         path.unlink(missing_ok=True)
         return

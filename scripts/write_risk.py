@@ -14,17 +14,16 @@ def main(
     statements: list[Path],
     audit: list[Path],
     pages: list[Path],
-    texts: list[Path],
     pictures: list[Path],
     networks: list[str],
 ) -> None:
     """Write all pages in one job, because each takes less time than the start of a job.
 
-    ``texts`` and ``pictures`` are in the folders of ``pages``.
+    ``pictures`` are in the folders of ``pages``.
     """
     for ledger, statement, page, network in zip(ledgers, statements, pages, networks, strict=True):
         found = Risk.of(ledger, name=read_json(statement)["name"])
-        write_risk(found, found.unit, found.delta, page.parent, str(ledger), Evidence.of(audit, network))
+        write_risk(found, page.parent, str(ledger), Evidence.of(audit, network))
 
 
 if __name__ == "__main__":

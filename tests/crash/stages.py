@@ -251,7 +251,6 @@ STAGES = {
             inputs={"ledgers": [SEALED], "statements": [PRIVACY], "audit": []},
             outputs={
                 "pages": [f"{RUN}/risk.html"],
-                "texts": [f"{RUN}/risk.md"],
                 "pictures": [f"{RUN}/risk.svg"],
             },
             params={"networks": ["complex"]},

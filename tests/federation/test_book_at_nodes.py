@@ -19,8 +19,10 @@ from zetadp.federation.flower.mirror import Mirror
 from zetadp.federation.flower.participant import Participant
 from zetadp.federation.flower.protocol import Answer, Request, encode
 from zetadp.federation.flower.settings import HospitalSettings
-from zetadp.privacy.budget import Cap, spent
+from zetadp.privacy.book import Book
+from zetadp.privacy.budget import Cap
 from zetadp.privacy.chain import START, BrokenChainError, Link
+from zetadp.privacy.exposure import total
 from zetadp.privacy.ledger import FORMAT
 
 DELTA = 1e-3
@@ -40,7 +42,7 @@ def ask(hospital: Hospital, number: int, attempt: str) -> bool:
 
 
 def spent_at(hospital: Hospital) -> float:
-    return spent(hospital.settings.state / "ledgers", DELTA)
+    return total(Book.read(hospital.settings.state / "ledgers").runs(), DELTA)
 
 
 def test_the_servers_copy_refuses_lines_of_an_unknown_kind(tmp_path):

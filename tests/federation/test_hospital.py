@@ -19,7 +19,9 @@ from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.participant import Participant
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request, decode, encode
 from zetadp.federation.flower.settings import HospitalSettings
-from zetadp.privacy.budget import Cap, spent
+from zetadp.privacy.book import Book
+from zetadp.privacy.budget import Cap
+from zetadp.privacy.exposure import total
 from zetadp.privacy.ledger import Ledger, read_ledger
 
 SEEDED, EXACT = make_plan(), make_plan(noise="os")
@@ -234,7 +236,7 @@ def test_a_hospitals_cap_holds_over_plans_restarts_and_rounds_that_are_drawn_ane
         again = at(EXACT).reply(request(EXACT, number))
         assert isinstance(again, Answer) if number == 1 else again.reason == Reason.CAP
     assert releases(at(EXACT)) == [4]
-    assert cost < spent(tmp_path / "node-01/ledgers", EXACT.delta) <= cap.epsilon
+    assert cost < total(Book.read(tmp_path / "node-01/ledgers").runs(), EXACT.delta) <= cap.epsilon
 
 
 FORKED = """

@@ -16,7 +16,7 @@ from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.core.training import train
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.clipping import clipped_sums
-from zetadp.privacy.contributions import Contributors, patient_gradients
+from zetadp.privacy.contributions import Contributors, Gradient
 from zetadp.privacy.grid import Grid
 
 WITHOUT_NOISE = RunName("complex", "federated", "inf", 3)
@@ -108,7 +108,7 @@ def test_the_norm_of_a_contribution_is_that_of_all_real_components(name):
     settings = NETWORKS[name]
     model = network(settings)
     images, labels = patients(3, 2, domain=settings.domain)
-    found = torch.cat(patient_gradients(model, Phase.of(model, 2).layout, images, labels), dim=1)
+    found = torch.cat(Gradient(model, Phase.of(model, 2).layout).rows(images, labels, factors=False), dim=1)
     for own, inputs, targets in zip(found, images, labels, strict=True):
         loss = functional.cross_entropy(model(inputs), targets)
         gradients = torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad])

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from zetadp.privacy.events import NodeHistory
-    from zetadp.privacy.seeded_noise import Draws
 
 DRAW = "zetadp.privacy.seeded_noise:draw_direction"
 CLIPPING = "zetadp.privacy.clipping:clip_factors"
@@ -42,7 +41,7 @@ def whole_complex_projection_taken_out(original: Any) -> Any:
 
 @mutant(DRAW, check_directions_are_drawn_as_stated)
 def sum_with_normal_noise_scaled_to_one(original: Any) -> Any:
-    def drawn(centre: Tensor, concentration: float, draws: Draws) -> Tensor:
+    def drawn(centre: Tensor, concentration: float, draws: np.random.Generator) -> Tensor:
         noise = torch.from_numpy(draws.standard_normal(len(centre))).float()
         largest = centre.norm().clamp_min(1e-12)
         return torch.nn.functional.normalize(concentration * centre / largest + noise, dim=0)

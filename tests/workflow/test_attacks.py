@@ -31,7 +31,7 @@ def test_attacks_are_made_and_shown_by_the_runs_that_they_attack(copy):
     for name in ("inversion", "candidates"):
         assert {path.suffix for path in (folder / "audit").glob(f"{name}.*")} == {".csv", ".md", ".svg"}
     for network in ("complex", "pretrained", "linear"):
-        for page in (folder / f"runs/{network}/federated").glob("*/*/risk.md"):
+        for page in (folder / f"runs/{network}/federated").glob("*/*/risk.html"):
             text = page.read_text()
             assert [words in text for words in ON_PAGES.values()] == [name == network for name in ON_PAGES]
     copy.snakemake("--report", "report.html", configfile=scenario)

@@ -41,7 +41,6 @@ OF_A_RUN = (
     "MODEL_CARD.md",
     "seal.json",
     "risk.html",
-    "risk.md",
     "risk.svg",
 )
 

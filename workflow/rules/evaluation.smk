@@ -82,7 +82,6 @@ rule write_risk:
         ],
     output:
         pages=collect(f"{RESULTS}/{RUN}/risk.html", run=RUNS),
-        texts=collect(f"{RESULTS}/{RUN}/risk.md", run=RUNS),
         pictures=collect(f"{RESULTS}/{RUN}/risk.svg", run=RUNS),
     log:
         "logs/write_risk.log",

@@ -153,6 +153,8 @@ class AuditResult:
         ``mu`` or ``epsilon``.
     delta
         The delta of `epsilon`.
+    finds, power
+        The fault that the attack looks for, and the chance to find it; None if the fault leaves no noise.
     """
 
     name: str
@@ -164,6 +166,8 @@ class AuditResult:
     mechanisms: Exposure
     quantity: Literal["mu", "epsilon"] = "mu"
     delta: float | None = None
+    finds: str = ""
+    power: float | None = None
 
     @property
     def passed(self) -> bool:

@@ -78,19 +78,6 @@ class Claim:
         """Return the largest power at each false-positive rate by the trade-off curve, which is the full claim."""
         return 1 - np.array(accounting.trade_off(self.mechanisms, list(map(float, rates))))
 
-    def power_by_epsilon(self, rates: Sequence[float] | np.ndarray) -> np.ndarray:
-        r"""Return the looser bound from epsilon and delta alone: two lines that touch the trade-off curve.
-
-        :math:`\min(1,\; e^\epsilon r + \delta,\; 1 - e^{-\epsilon} (1 - \delta - r))` (Kairouz, Oh and Viswanath 2015,
-        arXiv:1311.0776).
-        """
-        rate = np.asarray(rates, dtype=float)
-        if math.isinf(self.epsilon):
-            return np.ones_like(rate)
-        steep = math.exp(self.epsilon) * rate + self.delta
-        flat = 1 - math.exp(-self.epsilon) * (1 - self.delta - rate)
-        return np.minimum(1, np.minimum(steep, flat))
-
 
 def roc_band(
     scores_out: np.ndarray,
@@ -149,7 +136,6 @@ def against(band: pd.DataFrame, audience: str, claim: Claim) -> pd.DataFrame:
     return band.assign(
         **{
             f"allowed_{audience}": allowed,
-            f"allowed_{audience}_epsilon": claim.power_by_epsilon(band["fpr_upper"].to_numpy()),
             f"leaves_{audience}": band["lower"].to_numpy() > allowed,
         }
     )

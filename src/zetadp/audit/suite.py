@@ -8,7 +8,7 @@ import multiprocessing
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -116,15 +116,6 @@ class PlannedAudit:
     power: float | None = None
 
 
-@dataclass(frozen=True)
-class Finding:
-    """An audit's result, with the fault that it looked for."""
-
-    result: AuditResult
-    finds: str
-    power: float | None
-
-
 def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: AuditSettings) -> list[PlannedAudit]:
     """Return the audits of an experiment: one round with mu = 1, and whole runs.
 
@@ -188,42 +179,41 @@ def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: Audit
     return audits
 
 
-def carry_out(audits: Sequence[PlannedAudit], processes: int = 1) -> list[Finding]:
+def carry_out(audits: Sequence[PlannedAudit], processes: int = 1) -> list[AuditResult]:
     """Carry out the audits, each in a temporary folder. No ledger of the experiment is changed.
 
-    The findings do not depend on the number of processes. Each audit runs in one process.
+    The results do not depend on the number of processes. Each audit runs in one process.
     """
     # Audits of whole runs take longest. They are last in the list and start first.
-    return spread(_finding, audits[::-1], processes, lambda found: found.result.name)[::-1]
+    return spread(_carried_out, audits[::-1], processes, lambda result: result.name)[::-1]
 
 
-def _finding(audit: PlannedAudit) -> Finding:
+def _carried_out(audit: PlannedAudit) -> AuditResult:
     with tempfile.TemporaryDirectory(prefix="zetadp-audit-") as folder:
-        return Finding(audit.run(Path(folder)), audit.finds, audit.power)
+        return replace(audit.run(Path(folder)), finds=audit.finds, power=audit.power)
 
 
-def frame(findings: Sequence[Finding]) -> pd.DataFrame:
-    """Return the findings as a table, one row per audit."""
+def frame(results: Sequence[AuditResult]) -> pd.DataFrame:
+    """Return the results as a table, one row per audit."""
     return pd.DataFrame(
         [
             {
                 "audit": result.name,
-                "finds": finding.finds,
-                "power": math.nan if finding.power is None else finding.power,
+                "finds": result.finds,
+                "power": math.nan if result.power is None else result.power,
                 "figure": result.quantity,
                 "delta": math.nan if result.delta is None else result.delta,
                 **{key: getattr(result, key) for key in ("claimed", "measured", "estimate", "highest")},
                 **{key: getattr(result.errors, key) for key in _COUNTS},
                 "verdict": "stands" if result.passed else "refuted",
             }
-            for finding in findings
-            for result in (finding.result,)
+            for result in results
         ]
     )
 
 
-def sheet(findings: Sequence[Finding], experiment: str) -> Sheet:
-    """Return the findings as a table for readers, with notes on the figures."""
+def sheet(results: Sequence[AuditResult], experiment: str) -> Sheet:
+    """Return the results as a table for readers, with notes on the figures."""
     rows = tuple(
         (
             row["audit"],
@@ -236,9 +226,9 @@ def sheet(findings: Sequence[Finding], experiment: str) -> Sheet:
             f"{row['trials_in']} + {row['trials_out']}",
             row["verdict"],
         )
-        for row in frame(findings).to_dict("records")
+        for row in frame(results).to_dict("records")
     )
-    least = min(finding.result.errors.confidence for finding in findings)
+    least = min(result.errors.confidence for result in results)
     notes = (
         f"Measured: lower confidence bound on the figure of the code that ran, at {least:.3%} each; the chance that "
         f"any audit refutes code without a fault is at most {FALSE_ALARM:g}. Estimate: the same without a margin.",

@@ -112,7 +112,7 @@ def risk(
 ) -> None:
     """Write one page on what a training run may reveal about a person.
 
-    The page (risk.html, risk.md and risk.svg) says what the best attack can learn about one person at most, what
+    The page (risk.html, with its picture risk.svg) says what the best attack can learn about one person at most, what
     attacks on the code have shown, and what is not covered. It needs no network and can be printed.
 
     Examples
@@ -132,8 +132,8 @@ def risk(
     network = parents[OF_AN_EXPERIMENT - 3].name if len(parents) >= OF_AN_EXPERIMENT else None
     folder = output or (place if place.is_dir() else ledger.parent)
     found = Risk.of(ledger, name=known.get("name"))
-    write_risk(found, found.unit, found.delta, folder, str(ledger), Evidence.of(audits.glob("*"), network))
-    print(headline(found, found.unit, found.delta))
+    write_risk(found, folder, str(ledger), Evidence.of(audits.glob("*"), network))
+    print(headline(found))
     print(f"written to {folder / 'risk.html'}")
 
 

@@ -18,7 +18,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.polynomial import polynomial
 from numpy.typing import ArrayLike
-from scipy.special import gammaln
 
 _UNIFORM_FROM = 40
 """Smallest order at which the expansion is exact up to rounding for every argument."""
@@ -30,30 +29,6 @@ def order_of(dimension: int) -> float:
     if dimension < 2:
         raise ValueError(f"Expected a dimension >= 2, found {dimension}.")
     return dimension / 2 - 1
-
-
-def log_bessel(order: float, x: ArrayLike) -> np.ndarray:
-    r"""Return :math:`\log I_\nu(x)` for :math:`x > 0`.
-
-    Raises
-    ------
-    ValueError
-        If an argument is not positive.
-
-    Examples
-    --------
-    >>> float(log_bessel(0.5, 1.0))  # doctest: +ELLIPSIS
-    -0.0643...
-    """
-    values = np.asarray(x, dtype=np.float64)
-    if not (values > 0).all():
-        raise ValueError(f"Expected x > 0, found {values}.")
-    if order < _UNIFORM_FROM:
-        return np.asarray(log_growth(order, values) + order * np.log(values / 2) - gammaln(order + 1))
-    z = values / order
-    root = np.sqrt(1 + z * z)
-    exponent = order * (root + np.log(z / (1 + root)))
-    return np.asarray(exponent - 0.5 * np.log(2 * math.pi * order * root) + np.log(_series(order, 1 / root)))
 
 
 def log_growth(order: float, x: ArrayLike) -> np.ndarray:

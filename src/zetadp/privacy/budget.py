@@ -21,17 +21,6 @@ class CapError(UserError):
     """A release would bring the total above the cap. It was neither recorded nor made."""
 
 
-def spent(folder: Path, delta: float) -> float:
-    """Return epsilon of everything in the book of a folder of ledgers, each run counted to its declared end.
-
-    Raises
-    ------
-    UserError
-        If anything that the register names is missing.
-    """
-    return total(Book.read(folder).runs(), delta)
-
-
 @dataclass(frozen=True)
 class Cap:
     """The largest epsilon that all runs in the book of a cohort may cost one of its people together.

@@ -173,20 +173,20 @@ class Gradient:
         weights: Tensor | None = None,
         keys: Tensor | None = None,
     ) -> list[Tensor | Factored]:
-        """Return one gradient per patient, parameter by parameter. Gradients of some layers are factors."""
-        model, layout = self.model, self.layout
-        if keys is not None:
+        """Return one gradient per patient, parameter by parameter. Gradients of some layers are factors.
+
+        Complex parameters are interleaved real and imaginary parts of ``dL/dRe + i dL/dIm`` (PyTorch's convention,
+        twice the conjugate Wirtinger derivative). If the layers give one gradient per unit (`unit_layer`,
+        `unit_rule`), all gradients cost as much as one ordinary gradient of all patients. Otherwise `torch.vmap` is
+        used, which is slower.
+        """
+        model, names = self.model, self.layout.names
+        if keys is not None or not knows_units(model, rules=self.rules):
             return [*_mapped_gradients(self, images, labels, weights, keys)]
-        layers: dict[str, nn.Module] = {}
         factors = factors and images.device.type == "cpu"
-        if factors and knows_units(model, rules=self.rules):
-            layers = layers_to_factor(model, layout.names, labels.shape[1])
-        if not (layers or self.rules):
-            return [*patient_gradients(model, layout, images, labels, weights=weights, losses=self.losses)]
+        layers = layers_to_factor(model, names, labels.shape[1]) if factors else {}
         found, of_layers = _known_gradients(self, images, labels, weights, layers)
-        return [
-            of_layers[name].smallest(factors=factors) if name in of_layers else found[name] for name in layout.names
-        ]
+        return [of_layers[name].smallest(factors=factors) if name in of_layers else found[name] for name in names]
 
 
 @dataclass(frozen=True)
@@ -306,50 +306,10 @@ def layers_to_factor(model: nn.Module, names: tuple[str, ...], images: int) -> d
     return found
 
 
-def patient_gradients(
-    model: nn.Module,
-    layout: Layout,
-    images: Tensor,
-    labels: Tensor,
-    weights: Tensor | None = None,
-    losses: Losses = cross_entropies,
-) -> list[Tensor]:
-    """Return one gradient per patient, parameter by parameter.
-
-    A patient's loss is the mean over its images, so its gradient is that of the whole patient.
-
-    Parameters
-    ----------
-    model
-        Network. If all its layers with parameters accept a leading unit axis (`unit_layer`), the gradients
-        cost as much as one ordinary gradient of all patients. Otherwise `torch.vmap` is used, which is slower.
-    layout
-        Order of the parameters.
-    images
-        Tensor of shape (patient, image, ...). The network takes the images of all patients as one batch.
-    labels
-        Targets of shape (patient, image, ...): class labels, for cross-entropy.
-    weights
-        Weight of each image in its patient's loss, shape (patient, image), each row summing to one or, for a patient
-        without images, to zero. By default all images of a patient weigh the same.
-    losses
-        Loss of each image.
-
-    Returns
-    -------
-    One real tensor of shape (patient, size) for each parameter, complex parameters as interleaved real and imaginary
-    parts of ``dL/dRe + i dL/dIm`` (PyTorch's convention, twice the conjugate Wirtinger derivative).
-    """
-    if not knows_units(model):
-        return _mapped_gradients(Gradient(model, layout, losses), images, labels, weights)
-    found, _ = _known_gradients(Gradient(model, layout, losses), images, labels, weights, {})
-    return [found[name] for name in layout.names]
-
-
 def _known_gradients(
     of: Gradient, images: Tensor, labels: Tensor, weights: Tensor | None, layers: Mapping[str, nn.Module]
 ) -> tuple[dict[str, Tensor], dict[str, Factored]]:
-    """Return `patient_gradients` of a network with a patient axis, by name, and of some layers as factors."""
+    """Return `Gradient.rows` of a network with a patient axis, by name, and of some layers as factors."""
     model, layout, losses = of.model, of.layout, of.losses
     patients, per_patient = labels.shape[:2]
     parameters = dict(model.named_parameters())
@@ -388,7 +348,7 @@ def _known_gradients(
 def _mapped_gradients(
     of: Gradient, images: Tensor, labels: Tensor, weights: Tensor | None, keys: Tensor | None = None
 ) -> list[Tensor]:
-    """Return `patient_gradients` of any network, by `torch.vmap` where it can map the network, which is slower."""
+    """Return `Gradient.rows` of any network, by `torch.vmap` where it can map the network, which is slower."""
     model, layout = of.model, of.layout
     if weights is None:
         weights = torch.full(labels.shape[:2], 1 / labels.shape[1], dtype=images.real.dtype, device=labels.device)

@@ -119,7 +119,7 @@ class Direction(Kind):
         """Return the distributions of the privacy loss for opposite centres."""
         from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-        probability, law = self.sampling_probability, _law(self.concentration, self.dimension)
+        probability, law = self.sampling_probability, cosine_law(self.concentration, self.dimension)
         at_nodes, at_edges = (sampled_loss(2 * self.concentration * t, probability) for t in (law.nodes, law.edges))
         without = np.exp(law.away)
         present = (1 - probability) * without + probability * np.exp(law.towards)
@@ -222,6 +222,7 @@ class CosineLaw:
     outside: float
 
 
+@lru_cache(maxsize=2)
 def cosine_law(concentration: float, dimension: int) -> CosineLaw:
     r"""Return the distributions of the cosine under a centre and its opposite.
 
@@ -270,11 +271,6 @@ def check_law(concentration: float, dimension: int) -> None:
         raise UserError(f"Expected a concentration from {least:g} to {most:g}, found {concentration}.")
     if not DIMENSIONS[0] <= dimension <= DIMENSIONS[1] or dimension != int(dimension):
         raise UserError(f"Expected a whole dimension from {DIMENSIONS[0]} to {DIMENSIONS[1]:,}, found {dimension}.")
-
-
-@lru_cache(maxsize=2)
-def _law(concentration: float, dimension: int) -> CosineLaw:
-    return cosine_law(concentration, dimension)
 
 
 def _on_grid(masses: np.ndarray, at_nodes: np.ndarray, at_edges: np.ndarray, interval: float) -> dict[int, float]:

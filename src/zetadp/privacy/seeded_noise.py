@@ -14,26 +14,12 @@ x is the centre. Removing the whole complex projection :math:`(x^H w) x` would l
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from zetadp.base.device import to_device
-
-
-class Draws(Protocol):
-    """A source of random numbers: a NumPy generator such as `zetadp.base.randomness.stream`."""
-
-    def random(self, size: int, /) -> np.ndarray:
-        """Return uniform numbers from 0 to 1."""
-
-    def standard_normal(self, size: int, /) -> np.ndarray:
-        """Return normal numbers."""
-
-    def beta(self, a: float, b: float, size: int, /) -> np.ndarray:
-        """Return numbers of a beta distribution."""
 
 
 def noisy_mean(clipped_sum: Tensor, deviation: float, expected: float, generator: np.random.Generator) -> Tensor:
@@ -62,7 +48,7 @@ def noisy_mean(clipped_sum: Tensor, deviation: float, expected: float, generator
     return torch.from_numpy(noise)
 
 
-def draw_direction(centre: Tensor, concentration: float, draws: Draws) -> Tensor:
+def draw_direction(centre: Tensor, concentration: float, draws: np.random.Generator) -> Tensor:
     """Draw a unit vector from the von Mises-Fisher distribution around the direction of a vector.
 
     Parameters
@@ -73,7 +59,7 @@ def draw_direction(centre: Tensor, concentration: float, draws: Draws) -> Tensor
     concentration
         Kappa, zero or more. Zero gives a uniform direction.
     draws
-        Source of random numbers.
+        Generator of all random numbers.
 
     Returns
     -------
@@ -95,7 +81,7 @@ def draw_direction(centre: Tensor, concentration: float, draws: Draws) -> Tensor
     return torch.view_as_complex(drawn) if centre.is_complex() else drawn
 
 
-def draw_cosines(concentration: float, dimension: int, count: int, draws: Draws) -> np.ndarray:
+def draw_cosines(concentration: float, dimension: int, count: int, draws: np.random.Generator) -> np.ndarray:
     """Draw cosines between centre and output, float64 of shape (count,).
 
     Parameters
@@ -105,7 +91,7 @@ def draw_cosines(concentration: float, dimension: int, count: int, draws: Draws)
     count
         Number of cosines.
     draws
-        Source of random numbers.
+        Generator of all random numbers.
 
     Raises
     ------

@@ -55,15 +55,13 @@ ROW = 1.15
 """Height of a row of images in inches."""
 
 
-def audit_figure(results: Sequence[AuditResult], powers: Sequence[float | None], experiment: str) -> Figure:
+def audit_figure(results: Sequence[AuditResult], experiment: str) -> Figure:
     """Draw each audit's measurement against its claim, and its errors against the claimed trade-off curves.
 
     Parameters
     ----------
     results
         Results of audits, whole trainings last.
-    powers
-        For each audit the probability that it finds the fault that it looks for, or None if that is nearly 1.
     experiment
         Name of the experiment for the title.
 
@@ -84,7 +82,7 @@ def audit_figure(results: Sequence[AuditResult], powers: Sequence[float | None],
         figure.set_layout_engine("constrained", h_pad=0.1, w_pad=0.08)
         rows = figure.subfigures(2, 1, squeeze=False, height_ratios=[0.9 + 0.36 * len(results), 4.5])
         above, below = rows[:, 0]
-        _bars(above.subplots(), numbered, powers)
+        _bars(above.subplots(), numbered)
         panels = np.atleast_1d(below.subplots(1, len(groups)))
         for panel, (name, group) in zip(panels, groups, strict=True):
             _errors(panel, name, group)
@@ -93,9 +91,9 @@ def audit_figure(results: Sequence[AuditResult], powers: Sequence[float | None],
     return figure
 
 
-def _bars(panel: Axes, numbered: Sequence[tuple[int, AuditResult]], powers: Sequence[float | None]) -> None:
+def _bars(panel: Axes, numbered: Sequence[tuple[int, AuditResult]]) -> None:
     """Draw one bar an audit, in units of its claim."""
-    for row, ((_, result), power) in enumerate(zip(numbered, powers, strict=True)):
+    for row, (_, result) in enumerate(numbered):
         claim = result.claimed or math.inf
         low, middle, high = (min(v / claim, WIDEST) for v in (result.measured, result.estimate, result.highest))
         # An interval without an upper end is drawn up to the estimate.
@@ -106,7 +104,7 @@ def _bars(panel: Axes, numbered: Sequence[tuple[int, AuditResult]], powers: Sequ
         panel.plot(middle, row, "o", color="white", markeredgecolor=_GREY, markeredgewidth=1.3, markersize=5.5)
         sign = "μ" if result.quantity == "mu" else "ε"
         text = f"{sign} ≥ {result.measured:.2f} of {rounded_up(result.claimed, 3)}"
-        text += ("" if power is None else f", power {power:.2f}") if result.passed else ", refuted"
+        text += ("" if result.power is None else f", power {result.power:.2f}") if result.passed else ", refuted"
         panel.text(1.02, row, text, transform=panel.get_yaxis_transform(), va="center", fontsize=8.5)
     panel.axvspan(1, WIDEST, color=_FORBIDDEN, linewidth=0, zorder=0)
     panel.axvline(1, color="black", linewidth=1.2)
@@ -206,11 +204,11 @@ def membership_roc(attacks: Sequence[Attack], claims: Mapping[str, Claim], cohor
 
     Returns
     -------
-    Figure with the trade-off curve of each claim as the edge of a shaded region, the bound from epsilon and delta
-    alone as a dotted line, the measured ROC, and the lower edge of its confidence band.
+    Figure with the trade-off curve of each claim as the edge of a shaded region, the measured ROC, and the lower edge
+    of its confidence band.
     """
     rates = np.geomspace(LEAST_RATE, 1, 150)
-    allowed = {audience: (claim.power(rates), claim.power_by_epsilon(rates)) for audience, claim in claims.items()}
+    allowed = {audience: claim.power(rates) for audience, claim in claims.items()}
     with figure_style():
         figure, panels = panel_grid(len(attacks), len(attacks), 3.8)
         for panel, attack in zip(panels, attacks, strict=True):
@@ -223,12 +221,10 @@ def membership_roc(attacks: Sequence[Attack], claims: Mapping[str, Claim], cohor
             )
             panel.plot([LEAST_RATE, 1], [LEAST_RATE, 1], color=_GREY, linewidth=0.8, zorder=1, label="guessing")
             for depth, (audience, (who, colour, style)) in enumerate(_REGIONS.items()):
-                claim, (curve, _) = claims[audience], allowed[audience]
+                claim, curve = claims[audience], allowed[audience]
                 panel.fill_between(rates, curve, LEAST_RATE, color=colour, linewidth=0, zorder=-depth)
                 label = f"allowed to {who} (ε = {rounded_up(claim.epsilon, 3)} at δ = {claim.delta:g})"
                 panel.plot(rates, curve, color=_CURVE, linestyle=style, linewidth=1.3, label=label, zorder=2)
-            for _, lines in allowed.values():
-                panel.plot(rates, lines, ":", color=_CURVE, linewidth=1.0, zorder=2, label="the same by ε and δ alone")
             panel.set_title(f"{attack.arm.name}:\n{_verdict(attack)}", loc="left")
             trials = f"{len(attack.scores_in)} models\nwith the patient,\n{len(attack.scores_out)} without"
             panel.text(0.94, 0.03, trials, transform=panel.transAxes, ha="right", va="bottom", fontsize=8)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import io
 import math
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -201,13 +200,6 @@ def page_html(title: str, sections: Sequence[Section], *, repeated: int = 0, who
         repeated=repeated,
         whole=whole,
     )
-
-
-def page_markdown(title: str, sections: Sequence[Section], folder: Path) -> str:
-    """Return the page as Markdown, for a file in ``folder``, with relative links to figures."""
-    filters: dict[str, Callable[..., str]] = {"words": markdown_text, "table": to_markdown}
-    below = {path: os.path.relpath(path, folder) for section in sections for path in section.pictures.values()}
-    return filled("templates/page.md.j2", filters=filters, title=title, sections=sections, below=below)
 
 
 def to_html(sheet: Sheet) -> str:

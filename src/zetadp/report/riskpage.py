@@ -17,9 +17,8 @@ from zetadp.base.storage import write_text
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.privacy.risk import CANDIDATES, DELTAS, DRAWN, FALSE_ALARMS, Risk, percent_up
 from zetadp.privacy.statement import does_not_cover
-from zetadp.privacy.threat import Unit
 from zetadp.report.figurestyle import WIDTH, figure_style, panel_grid, save_svg, set_title
-from zetadp.report.rendering import Section, page_html, page_markdown
+from zetadp.report.rendering import Section, page_html
 
 TEN = 10
 """Number of candidates in the first sentence."""
@@ -72,17 +71,13 @@ class Evidence:
         return cls(tables.get("audit"), pictures, *(tables.get(name) for name in _OF_NETWORKS))
 
 
-def write_risk(risk: Risk, unit: Unit, delta: float, folder: Path, ledger: str, evidence: Evidence) -> None:
-    """Write ``risk.html``, ``risk.md`` and their picture.
+def write_risk(risk: Risk, folder: Path, ledger: str, evidence: Evidence) -> None:
+    """Write ``risk.html`` and its picture.
 
     Parameters
     ----------
     risk
         The releases and their bounds.
-    unit
-        The unit that the guarantee protects.
-    delta
-        The delta that epsilon is quoted at.
     folder
         Folder for the files.
     ledger
@@ -90,18 +85,17 @@ def write_risk(risk: Risk, unit: Unit, delta: float, folder: Path, ledger: str, 
     evidence
         Results of attacks.
     """
-    save_svg(risk_figure(risk, unit, delta), folder / PICTURE)
-    title = f"What may be learnt about one {unit}: {risk.name}"
-    sections = list(_sections(risk, unit, delta, ledger, evidence, folder / PICTURE))
-    write_text(folder / "risk.html", page_html(title, sections))
-    write_text(folder / "risk.md", page_markdown(title, sections, folder))
+    save_svg(risk_figure(risk), folder / PICTURE)
+    title = f"What may be learnt about one {risk.unit}: {risk.name}"
+    sections = _sections(risk, ledger, evidence, folder / PICTURE)
+    write_text(folder / "risk.html", page_html(title, list(sections)))
 
 
-def headline(risk: Risk, unit: Unit, delta: float) -> str:
+def headline(risk: Risk) -> str:
     """Return the first sentence of the page: the most important fact for a hospital."""
     if risk.guarantee == "none":
-        return f"Nothing limits what these models reveal about a {unit}: at least one was released without noise."
-    guess = percent_up(risk.right_guesses(TEN, delta))
+        return f"Nothing limits what these models reveal about a {risk.unit}: at least one was released without noise."
+    guess = percent_up(risk.right_guesses(TEN, risk.delta))
     claim = (
         f"Someone who has the data of {TEN} candidates, and knows that exactly one of them took part, names the right "
         f"one at most {guess} of the time, also with everybody else's data at hand; {_percent(1 / TEN)} is guessing."
@@ -112,20 +106,20 @@ def headline(risk: Risk, unit: Unit, delta: float) -> str:
     return claim
 
 
-def risk_figure(risk: Risk, unit: Unit, delta: float) -> Figure:
+def risk_figure(risk: Risk) -> Figure:
     """Draw how often candidates are named correctly, and the trade-off curve where it is known."""
     with figure_style():
         figure, panels = panel_grid(2, 2, 3.6)
-        _candidates(panels[0], risk, delta)
-        _curve(panels[1], risk, unit)
-        set_title(figure, f"The most that any attack can do against one {unit}")
+        _candidates(panels[0], risk)
+        _curve(panels[1], risk)
+        set_title(figure, f"The most that any attack can do against one {risk.unit}")
         figure.set_figwidth(WIDTH)
     return figure
 
 
-def _candidates(panel: Axes, risk: Risk, delta: float) -> None:
+def _candidates(panel: Axes, risk: Risk) -> None:
     places = np.arange(len(CANDIDATES))
-    found = [risk.right_guesses(number, delta) for number in CANDIDATES]
+    found = [risk.right_guesses(number, risk.delta) for number in CANDIDATES]
     panel.barh(places, found, height=0.55, color=_PALE, edgecolor=_STRONG, label="with all that was released")
     panel.barh(places, [1 / n for n in CANDIDATES], height=0.55, color=_STRONG, label="by guessing")
     for place, share in enumerate(found):
@@ -138,7 +132,7 @@ def _candidates(panel: Axes, risk: Risk, delta: float) -> None:
     panel.legend(frameon=False, loc="lower right")
 
 
-def _curve(panel: Axes, risk: Risk, unit: Unit) -> None:
+def _curve(panel: Axes, risk: Risk) -> None:
     misses = risk.misses(DRAWN)
     panel.plot([0, 1], [1, 0], color=_GREY, linewidth=0.8, label="guessing")
     if misses is None:
@@ -151,18 +145,17 @@ def _curve(panel: Axes, risk: Risk, unit: Unit) -> None:
     ticks = [0, 0.5, 1]
     panel.set_xticks(ticks, [f"{tick:.0%}" for tick in ticks])
     panel.set_yticks(ticks, [f"{tick:.0%}" for tick in ticks])
-    panel.set_xlabel(f"{unit}s who took no part and are suspected")
+    panel.set_xlabel(f"{risk.unit}s who took no part and are suspected")
     panel.set_ylabel("participants who are missed")
     panel.set_title("Telling who took part", loc="left")
     panel.legend(frameon=False, loc="upper right")
 
 
-def _sections(
-    risk: Risk, unit: Unit, delta: float, ledger: str, evidence: Evidence, picture: Path
-) -> Iterator[Section]:
+def _sections(risk: Risk, ledger: str, evidence: Evidence, picture: Path) -> Iterator[Section]:
+    unit, delta = risk.unit, risk.delta
     command = f"zetadp ledger {ledger} --unit {unit} --delta"
     recorded = _counted(len(risk.runs), "run or release", "runs or releases")
-    yield Section("In one sentence", [headline(risk, unit, delta)])
+    yield Section("In one sentence", [headline(risk)])
     yield Section(
         "Who is protected, and how far",
         [
@@ -175,7 +168,7 @@ def _sections(
         pictures={f"The most that any attack can do against one {unit}": picture},
     )
     if risk.guarantee != "none":
-        yield Section("Figures", tables=[_candidates_sheet(risk, delta), *_curve_sheets(risk, unit), _odds(risk)])
+        yield Section("Figures", tables=[_candidates_sheet(risk), *_curve_sheets(risk), _odds(risk)])
     yield from _attacks(evidence)
     yield Section("What is not covered", points=does_not_cover(unit))
     yield Section(
@@ -198,25 +191,24 @@ def _sections(
     )
 
 
-def _candidates_sheet(risk: Risk, delta: float) -> Sheet:
-    rows = tuple(
-        (f"1 of {number}", _percent(1 / number), percent_up(risk.right_guesses(number, delta))) for number in CANDIDATES
-    )
+def _candidates_sheet(risk: Risk) -> Sheet:
+    bounds = {number: percent_up(risk.right_guesses(number, risk.delta)) for number in CANDIDATES}
+    rows = tuple((f"1 of {number}", _percent(1 / number), bound) for number, bound in bounds.items())
     notes = (
         "The bound on reconstruction of Hayes, Mahloujifar and Balle (2023), from the trade-off curve. Candidates are "
         "equally likely beforehand; an attacker who knows more begins with a better guess.",
     )
     if not risk.curved:
-        notes = (f"e^ε / n + δ, with δ = {delta:g}: no trade-off curve is known for people with many images.",)
+        notes = (f"e^ε / n + δ, with δ = {risk.delta:g}: no trade-off curve is known for people with many images.",)
     return Sheet("Naming the right one of several candidates", ("candidates", "guessing", "at most"), rows, notes)
 
 
-def _curve_sheets(risk: Risk, unit: Unit) -> list[Sheet]:
+def _curve_sheets(risk: Risk) -> list[Sheet]:
     misses = risk.misses(FALSE_ALARMS)
     if misses is None:
         return []
     rows = tuple((_percent(rate), percent_up(1 - missed)) for rate, missed in zip(FALSE_ALARMS, misses, strict=True))
-    columns = (f"wrongly suspected, of {unit}s who took no part", "found at most, of those who did")
+    columns = (f"wrongly suspected, of {risk.unit}s who took no part", "found at most, of those who did")
     return [Sheet("Telling who took part", columns, rows)]
 
 

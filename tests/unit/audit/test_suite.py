@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 
 from zetadp.audit.canary import Audited
-from zetadp.audit.detection import Errors, Trials, result_of_epsilon, result_of_mu
+from zetadp.audit.detection import AuditResult, Errors, Trials, result_of_epsilon, result_of_mu
 from zetadp.audit.one_round import audit_one_round
 from zetadp.audit.settings import AuditSettings
-from zetadp.audit.suite import Finding, PlannedAudit, Target, carry_out, plan, sheet
+from zetadp.audit.suite import LESS_NOISE, OF_NODES, PlannedAudit, Target, carry_out, plan, sheet
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
@@ -33,31 +33,20 @@ TARGET = Target("training, federated at ε = 8, 20 rounds", 0.5, SIGMA, 20)
 
 
 @cache
-def honest() -> tuple[Finding, ...]:
+def honest() -> tuple[AuditResult, ...]:
     errors, shared = Errors(450, 450, 1466, 1466, 0.999), Errors(120, 120, 300, 300, 0.999)
+    once = {NoisySum(1.0, 1.0): 1}
+    whole = result_of_epsilon(TARGET.name, Errors(100, 100, 600, 600, 0.999), {NoisySum(0.5, SIGMA): 20}, 1e-3)
     return (
-        Finding(
-            result_of_mu("one round, general canary", errors, 1.0, {NoisySum(1.0, 1.0): 1}),
-            "noise too small by √2",
-            0.99,
-        ),
-        Finding(
-            result_of_mu("difference of nodes", shared, 1.0, {NoisySum(1.0, 1.0): 1}), "noise shared by nodes", None
-        ),
-        Finding(
-            result_of_epsilon(TARGET.name, Errors(100, 100, 600, 600, 0.999), {NoisySum(0.5, SIGMA): 20}, 1e-3),
-            "noise too small by √2",
-            0.9,
-        ),
+        replace(result_of_mu("one round, general canary", errors, 1.0, once), finds=LESS_NOISE, power=0.99),
+        replace(result_of_mu("difference of nodes", shared, 1.0, once), finds=OF_NODES),
+        replace(whole, finds=LESS_NOISE, power=0.9),
     )
 
 
-def refuted() -> tuple[Finding, ...]:
-    first, *rest = honest()
-    return (
-        replace(first, result=result_of_mu("bad", Errors(90, 90, 1466, 1466, 0.999), 1.0, {NoisySum(1.0, 1.0): 1})),
-        *rest,
-    )
+def refuted() -> tuple[AuditResult, ...]:
+    _, *rest = honest()
+    return result_of_mu("bad", Errors(90, 90, 1466, 1466, 0.999), 1.0, {NoisySum(1.0, 1.0): 1}), *rest
 
 
 def test_the_plan_shares_one_false_alarm_among_all_audits_and_finds_its_fault_in_every_one():
@@ -91,16 +80,16 @@ def test_audits_in_several_processes_find_the_same_in_the_same_order(caplog):
     ]
     with caplog.at_level(logging.INFO):
         found = carry_out(audits, 2)
-    assert {record.message.partition(": ")[2] for record in caplog.records} == {each.result.name for each in found}
+    assert {record.message.partition(": ")[2] for record in caplog.records} == {each.name for each in found}
     assert found == carry_out(audits)
-    assert all(f"B = {clip}" in each.result.name for clip, each in zip((1, 2, 3), found, strict=True))
-    assert len({finding.result.errors for finding in found}) == 3
+    assert all(f"B = {clip}" in each.name for clip, each in zip((1, 2, 3), found, strict=True))
+    assert len({result.errors for result in found}) == 3
 
 
 def test_the_table_and_the_picture_print_no_claim_below_the_figure():
-    result = replace(honest()[2].result, claimed=7.9901)
-    assert sheet([Finding(result, "noise too small by √2", 0.9)], "default").rows[0][4] == "8"
-    texts = [text.get_text() for text in audit_figure([result], [0.9], "x").axes[0].texts]
+    result = replace(honest()[2], claimed=7.9901)
+    assert sheet([result], "default").rows[0][4] == "8"
+    texts = [text.get_text() for text in audit_figure([result], "x").axes[0].texts]
     assert any(text.startswith("ε ≥") and " of 8, power" in text for text in texts)
 
 
@@ -145,7 +134,7 @@ def test_the_script_writes_everything_and_ends_in_error_where_a_claim_fell(tmp_p
             main(**given)
         assert "refuted" in (tmp_path / "refuted.md").read_text()
     table = pd.read_csv(given["csv"], comment="#")
-    assert list(table["claimed"]) == [f.result.claimed for f in (honest() if claims_stand else refuted())]
+    assert list(table["claimed"]) == [f.claimed for f in (honest() if claims_stand else refuted())]
     assert given["md"].read_text().startswith("**Claimed")
     assert given["picture"].stat().st_size > 10_000
 

@@ -9,7 +9,7 @@ import zetadp.core.round
 from zetadp.base.tensors import Layout
 from zetadp.core.round import Phase, items_in_a_pass
 from zetadp.nn.models import NetworkSettings
-from zetadp.privacy.contributions import patient_gradients
+from zetadp.privacy.contributions import Gradient
 
 NETWORKS = {
     "complex": NetworkSettings(widths=(8, 16), groups=4, hidden=16),
@@ -40,7 +40,7 @@ def test_a_pass_holds_about_what_it_may(settings, images_per_patient):
 
     several = images.expand(found, *images.shape[1:]).clone(), labels.expand(found, -1)
     with saved_tensors_hooks(keep, lambda tensor: tensor):
-        gradients = patient_gradients(model, layout, *several)
+        gradients = Gradient(model, layout).rows(*several, factors=False)
     total = sum(storage.nbytes() for storage in held.values()) + sum(g.nbytes for g in gradients)
     assert 0.8 * BYTES < total < 1.2 * BYTES
 

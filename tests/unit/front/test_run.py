@@ -727,7 +727,7 @@ def test_commands_take_the_folder_of_a_run_and_read_delta_and_unit_from_it(tmp_p
     assert content == json.loads(json.dumps(ledger(second.folder).statement().content))
     assert (content["delta"], content["unit"], content["guarantee"]) == (1e-4, "patient", "holds")
     said(capsys, "risk", second.folder)
-    page = (second.folder / "risk.md").read_text()
+    page = (second.folder / "risk.html").read_text()
     assert "0.0001" in page
     assert "patient" in page
 

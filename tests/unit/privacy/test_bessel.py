@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 from direction_figures import BESSEL, DIMENSION
 
-from zetadp.privacy.bessel import log_bessel, log_growth, mean_cosine, order_of
+from zetadp.privacy.bessel import log_growth, mean_cosine, order_of
 
 
 @pytest.mark.parametrize("place", BESSEL)
 def test_known_values(place):
     order, x = place
-    log_i, growth = BESSEL[place]
-    assert float(log_bessel(order, x)) == pytest.approx(log_i, rel=4e-15)
+    _, growth = BESSEL[place]
     assert float(log_growth(order, x)) == pytest.approx(growth, rel=1e-13)
 
 

@@ -10,7 +10,7 @@ from zetadp.base.tensors import Layout
 from zetadp.nn.mixture import Labelled
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.clipping import clip_factors
-from zetadp.privacy.contributions import Gradient, Statistic, knows_units, patient_gradients
+from zetadp.privacy.contributions import Gradient, Statistic, knows_units
 from zetadp.privacy.factored import Factored
 
 # The factor is rounded down by 2^-20, float32 adds 2^-24 a number.
@@ -66,13 +66,14 @@ def test_out_of_memory_halves_the_pass_and_changes_nothing(monkeypatch):
     expected = clipped_sums(model, layout, images, labels, groups, count=2, bound=0.1, chunk=10).sums
     passes = []
 
-    def limited(model, layout, images, labels, **more):
+    def limited(self, images, labels, **more):
         if len(images) > 2:
             raise torch.OutOfMemoryError
         passes.append(len(images))
-        return patient_gradients(model, layout, images, labels, **more)
+        return rows(self, images, labels, **more)
 
-    monkeypatch.setattr("zetadp.privacy.contributions.patient_gradients", limited)
+    rows = Gradient.rows
+    monkeypatch.setattr(Gradient, "rows", limited)
     found = clipped_sums(model, layout, images, labels, groups, count=2, bound=0.1, chunk=10).sums
     assert sum(passes) == 5
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
@@ -85,11 +86,12 @@ def test_out_of_memory_halves_the_pass_and_changes_nothing(monkeypatch):
 def test_passes_hold_nearly_equal_numbers_of_patients_and_no_more_than_the_chunk(count, chunk, expected, monkeypatch):
     passes = []
 
-    def watched(model, layout, images, labels, **more):
+    def watched(self, images, labels, **more):
         passes.append(len(images))
-        return patient_gradients(model, layout, images, labels, **more)
+        return rows(self, images, labels, **more)
 
-    monkeypatch.setattr("zetadp.privacy.contributions.patient_gradients", watched)
+    rows = Gradient.rows
+    monkeypatch.setattr(Gradient, "rows", watched)
     model = network(TINY)
     images, labels = patients(count, 4)
     groups = torch.zeros(count, dtype=torch.long)
@@ -137,7 +139,7 @@ def test_a_layer_that_is_not_trained_needs_no_rule():
     model = torch.nn.Sequential(Foreign().requires_grad_(requires_grad=False), network(TINY))
     assert knows_units(model)
     images, labels = patients(2, 3)
-    found = torch.cat(patient_gradients(model, Layout.of(model), images, labels), dim=1)
+    found = torch.cat(Gradient(model, Layout.of(model)).rows(images, labels, factors=False), dim=1)
     for mine, own_images, own_labels in zip(found, images, labels, strict=True):
         loss = functional.cross_entropy(model(own_images), own_labels)
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}

@@ -108,7 +108,7 @@ def test_without_noise_in_any_attempt_nothing_is_promised(tmp_path):
     assert risk.guarantee == "none"
     assert risk.epsilon(1e-3) == risk.odds(1e-3) == math.inf
     assert [risk.right_guesses(number, 1e-3) for number in CANDIDATES] == [1.0] * len(CANDIDATES)
-    assert headline(risk, "patient", 1e-3).startswith("Nothing limits")
+    assert headline(risk).startswith("Nothing limits")
 
 
 def test_of_many_images_a_person_epsilon_bounds_the_guesses(tmp_path):
@@ -116,7 +116,7 @@ def test_of_many_images_a_person_epsilon_bounds_the_guesses(tmp_path):
     assert risk.misses([0.1]) is None
     bound = math.exp(risk.epsilon(1e-3)) / 10 + 1e-3
     assert 0.1 < risk.right_guesses(10, 1e-3) == pytest.approx(bound)
-    assert risk_figure(risk, "patient", 1e-3).axes
+    assert risk_figure(risk).axes
 
 
 def audit(folder):
@@ -135,9 +135,7 @@ def audit(folder):
 def page(tmp_path):
     ledger = write_ledger(tmp_path, (5, SIGMA, ROUNDS))
     found = Risk.of(ledger)
-    write_risk(
-        found, "patient", 1e-3, tmp_path / "page", "ledger.jsonl", Evidence.of(audit(tmp_path / "audit").glob("*"))
-    )
+    write_risk(found, tmp_path / "page", "ledger.jsonl", Evidence.of(audit(tmp_path / "audit").glob("*")))
     return found, tmp_path / "page"
 
 
@@ -150,11 +148,11 @@ def test_the_command_takes_the_folder_of_a_run_or_a_ledger(tmp_path, capsys):
     assert main(["risk", str(run)]) == 0
     said = capsys.readouterr().out
     assert said.startswith("This was a simulation and protects nobody.")
-    text = (run / "risk.md").read_text()
+    text = (run / "risk.html").read_text()
     assert "head central" in text
     assert "refuted a claim" in text
     assert main(["risk", str(run / "ledger.jsonl"), "--output", str(tmp_path / "out")]) == 0
-    assert (tmp_path / "out/risk.md").exists()
+    assert (tmp_path / "out/risk.html").exists()
     assert main(["risk", str(tmp_path / "nothing")]) == 1
     assert "Expected a finished run or a ledger" in capsys.readouterr().err
     assert main(["risk", str(run), "--output", str(run / "ledger.jsonl")]) == 1

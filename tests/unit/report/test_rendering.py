@@ -1,5 +1,4 @@
 import io
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -11,7 +10,6 @@ from zetadp.report.rendering import (
     Section,
     accuracy_sheet,
     page_html,
-    page_markdown,
     to_csv,
     to_html,
     to_markdown,
@@ -90,7 +88,6 @@ def test_no_format_takes_a_name_for_anything_else_than_a_name():
         to_html(sheet),
         page_html(HOSTILE, [section]),
         to_markdown(sheet),
-        page_markdown(HOSTILE, [section], Path()),
     ]
     assert not [page for page in pages if "<script" in page]
     for page in (*pages, to_text(sheet)):
