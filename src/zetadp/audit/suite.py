@@ -141,29 +141,24 @@ def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: Audit
     sampled: Exposure = {NoisySum(0.5, 1.0): 1}
     faulty = one_round_rates(0.5, 1 / SHORTFALL)
     sampled_trials = trials_for_curve(sampled, faulty, false_alarm=alarm)
+
+    def of_round(
+        attack: Callable[..., AuditResult], count: int, seed: int, finds: str, power: float | None = None
+    ) -> PlannedAudit:
+        return PlannedAudit(partial(attack, trials=tried(count, seed=seed)), finds, power)
+
+    attack = audit_one_round
+    # Three patients, so that a wrong divisor is visible.
+    imaginary = partial(attack, audited=Audited(clip=2.0, population=3), direction="imaginary")
+    drawn = partial(attack, audited=Audited(probability=0.5, population=2))
+    power_drawn = power_of(sampled, faulty, sampled_trials, false_alarm=alarm)
     audits = [
-        PlannedAudit(partial(audit_one_round, trials=tried(trials)), LESS_NOISE, power),
-        # Three patients, so that a wrong divisor is visible.
-        PlannedAudit(
-            partial(
-                audit_one_round,
-                trials=tried(trials, seed=1),
-                audited=Audited(clip=2.0, population=3),
-                direction="imaginary",
-            ),
-            LESS_NOISE,
-            power,
-        ),
-        PlannedAudit(partial(audit_one_round, trials=tried(trials), audited=Audited(noise="os")), LESS_NOISE, power),
-        PlannedAudit(
-            partial(
-                audit_one_round, trials=tried(sampled_trials, seed=2), audited=Audited(probability=0.5, population=2)
-            ),
-            LESS_NOISE,
-            power_of(sampled, faulty, sampled_trials, false_alarm=alarm),
-        ),
-        PlannedAudit(partial(audit_one_round, trials=tried(SHARED_TRIALS, seed=3), view="nodes", nodes=3), OF_NODES),
-        PlannedAudit(partial(audit_one_round, trials=tried(SHARED_TRIALS, seed=4), view="rounds"), OF_ROUNDS),
+        of_round(attack, trials, 0, LESS_NOISE, power),
+        of_round(imaginary, trials, 1, LESS_NOISE, power),
+        of_round(partial(attack, audited=Audited(noise="os")), trials, 0, LESS_NOISE, power),
+        of_round(drawn, sampled_trials, 2, LESS_NOISE, power_drawn),
+        of_round(partial(attack, view="nodes", nodes=3), SHARED_TRIALS, 3, OF_NODES),
+        of_round(partial(attack, view="rounds"), SHARED_TRIALS, 4, OF_ROUNDS),
     ]
     for target in targets:
         mechanism = (target.probability, target.noise_multiplier, target.rounds)

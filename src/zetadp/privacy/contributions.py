@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from torch.nn import functional
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
 from zetadp.privacy.dropout import UnitDropout
-from zetadp.privacy.factored import Factored, are_smaller, calls_of, factored, watched
+from zetadp.privacy.factored import Factored, are_smaller, calls_of, split_by_patient
 
 
 class Images(Protocol):
@@ -184,8 +184,8 @@ class Gradient:
         if keys is not None or not knows_units(model, rules=self.rules):
             return [*_mapped_gradients(self, images, labels, weights, keys)]
         factors = factors and images.device.type == "cpu"
-        layers = layers_to_factor(model, names, labels.shape[1]) if factors else {}
-        found, of_layers = _known_gradients(self, images, labels, weights, layers)
+        products = layers_to_factor(model, names, labels.shape[1]) if factors else {}
+        found, of_layers = _known_gradients(self, images, labels, weights, products)
         return [of_layers[name].smallest(factors=factors) if name in of_layers else found[name] for name in names]
 
 
@@ -285,7 +285,7 @@ def knows_units(model: nn.Module, *, rules: bool = False) -> bool:
 
 
 def layers_to_factor(model: nn.Module, names: tuple[str, ...], images: int) -> dict[str, nn.Module]:
-    """Return the layers whose gradients are smaller as factors, by the name of their weight.
+    """Return the layers whose gradients are smaller as factors, by their names.
 
     Parameters
     ----------
@@ -298,43 +298,54 @@ def layers_to_factor(model: nn.Module, names: tuple[str, ...], images: int) -> d
     """
     found = {}
     for place, module in model.named_modules():
-        name = f"{place}.weight" if place else "weight"
-        if type(module) in _PRODUCTS and name in names:
+        if type(module) in _PRODUCTS and _parameter(place, "weight") in names:
             rows, columns = module.get_parameter("weight").shape
             if are_smaller(images, rows, columns):
-                found[name] = module
+                found[place] = module
     return found
 
 
+def _parameter(layer: str, name: str) -> str:
+    return f"{layer}.{name}" if layer else name
+
+
+def _of_product(layer: nn.Module, x: Tensor, gradient: Tensor, units: int) -> dict[str, Tensor | Factored]:
+    """Return a matrix's gradients as factors; nothing for complex features, with which a layer calls itself stacked."""
+    if x.is_complex():
+        return {}
+    return {"weight": Factored(*split_by_patient(gradient, x, units), layer.get_parameter("weight").is_complex())}
+
+
 def _known_gradients(
-    of: Gradient, images: Tensor, labels: Tensor, weights: Tensor | None, layers: Mapping[str, nn.Module]
+    of: Gradient, images: Tensor, labels: Tensor, weights: Tensor | None, products: Mapping[str, nn.Module]
 ) -> tuple[dict[str, Tensor], dict[str, Factored]]:
-    """Return `Gradient.rows` of a network with a patient axis, by name, and of some layers as factors."""
+    """Return `Gradient.rows` of a network with a patient axis, by name, and of some products as factors."""
     model, layout, losses = of.model, of.layout, of.losses
     patients, per_patient = labels.shape[:2]
     parameters = dict(model.named_parameters())
     own = {name: parameters[name].detach() for name in layout.names}
-    ruled = {}
-    if of.rules:
-        ruled = {place: module for place, module in model.named_modules() if type(module) in _RULES}
-    named = {f"{place}.{name}" if place else name for place, module in ruled.items() for name in ("weight", "bias")}
+    ruled, rules = dict(products), dict.fromkeys(products, cast("Rule", _of_product))
+    given = {_parameter(place, "weight") for place in products}
+    for place, module in model.named_modules() if of.rules else ():
+        if type(module) in _RULES:
+            ruled[place], rules[place] = module, _RULES[type(module)]
+            given |= {_parameter(place, name) for name in ("weight", "bias")}
     leaves = {
         name: parameter.unsqueeze(0).expand(patients, *parameter.shape).requires_grad_()
         for name, parameter in own.items()
-        if name not in layers and name not in named
+        if name not in given
     }
-    with watched(layers) as uses, calls_of(ruled) as calls:
+    with calls_of(ruled) as calls:
         scores = functional_call(model, {**own, **leaves}, (images.flatten(0, 1),))
     own_losses = one_an_item(losses, scores, labels.flatten(0, 1)).view(patients, per_patient)
     loss = own_losses.mean(dim=1).sum() if weights is None else (own_losses * weights).sum()
-    wanted: list[Any] = [*leaves.values(), *(use.output for use in uses), *(call.output for call in calls)]
+    wanted: list[Any] = [*leaves.values(), *(call.output for call in calls)]
     found = torch.autograd.grad(loss, wanted)
     rows = dict(zip(leaves, _rows(found[: len(leaves)], patients), strict=True))
-    factors = factored(uses, found[len(leaves) : len(leaves) + len(uses)], layers, patients)
-    for call, gradient in zip(calls, found[len(leaves) + len(uses) :], strict=True):
-        module = ruled[call.name]
-        for parameter, value in _RULES[type(module)](module, call.x, gradient, patients).items():
-            name = f"{call.name}.{parameter}" if call.name else parameter
+    factors: dict[str, Factored] = {}
+    for call, gradient in zip(calls, found[len(leaves) :], strict=True):
+        for parameter, value in rules[call.name](ruled[call.name], call.x, gradient, patients).items():
+            name = _parameter(call.name, parameter)
             if name not in own:
                 continue
             if isinstance(value, Factored):

@@ -10,7 +10,7 @@ is a bound on the contribution to the sum, rounding included.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -139,16 +139,16 @@ def are_smaller(images: int, rows: int, columns: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Use:
-    """One use of a layer: its input and its output.
+class Call:
+    """One call of a layer.
 
     Attributes
     ----------
     name
-        Name of the layer's weight.
+        Name of the layer.
     x, output
-        Features of shape (image, feature). The gradient of the output, with the input, is all that a weight's gradient
-        needs.
+        Its input and its output, of items along the first axis. The gradient of the output, with the input, is all that
+        a weight's gradient needs.
     """
 
     name: str
@@ -157,69 +157,26 @@ class Use:
 
 
 @contextmanager
-def watched(layers: Mapping[str, nn.Module]) -> Iterator[list[Use]]:
-    """Collect each use of some layers, by the name of their weight, while a network is evaluated in the block."""
-    seen: list[Use] = []
-
-    def note(name: str, x: Tensor, output: Tensor) -> None:
-        if output.is_complex():
-            return  # the layer was called again, with stacked tensors, which was noted
-        # If nothing before this layer is trained, its output would have no gradient.
-        seen.append(Use(name, x.detach(), output if output.requires_grad else output.requires_grad_()))
-
-    with _hooked(layers, note):
-        yield seen
-
-
-@contextmanager
-def calls_of(modules: Mapping[str, nn.Module]) -> Iterator[list[Use]]:
+def calls_of(modules: Mapping[str, nn.Module]) -> Iterator[list[Call]]:
     """Collect each call of some modules, by their names, while a network is evaluated in the block."""
-    seen: list[Use] = []
+    seen: list[Call] = []
 
     def note(name: str, x: Tensor, output: Tensor) -> Tensor:
         if not output.requires_grad:
             # Nothing before this layer is trained. A copy of a leaf may be changed in place, by an activation.
             leaf = output.detach().requires_grad_()
-            seen.append(Use(name, x.detach(), leaf))
+            seen.append(Call(name, x.detach(), leaf))
             return leaf.clone()
         # The edge stands for the output as it is now, even if it is changed in place later.
-        seen.append(Use(name, x.detach(), get_gradient_edge(output)))
+        seen.append(Call(name, x.detach(), get_gradient_edge(output)))
         return output
 
-    with _hooked(modules, note):
-        yield seen
-
-
-@contextmanager
-def _hooked(modules: Mapping[str, nn.Module], note: Callable[[str, Tensor, Tensor], Tensor | None]) -> Iterator[None]:
-    """Call a function with name, input and output of each call of some modules; what it returns replaces the output."""
     handles = [
         module.register_forward_hook(lambda _, arguments, output, name=name: note(name, arguments[0], output))
         for name, module in modules.items()
     ]
     try:
-        yield
+        yield seen
     finally:
         for handle in handles:
             handle.remove()
-
-
-def factored(
-    uses: Sequence[Use], gradients: Sequence[Tensor], layers: Mapping[str, nn.Module], patients: int
-) -> dict[str, Factored]:
-    """Return the gradients of layers' weights from the gradients of the outputs of each use.
-
-    For a layer that was used several times, the images of all uses are joined.
-    """
-    pairs: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in layers}
-    for use, gradient in zip(uses, gradients, strict=True):
-        pairs[use.name].append(split_by_patient(gradient, use.x, patients))
-
-    def joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        left, right = zip(*parts, strict=True)
-        return parts[0] if len(parts) == 1 else (torch.cat(left, dim=1), torch.cat(right, dim=1))
-
-    return {
-        name: Factored(*joined(found), layers[name].get_parameter("weight").is_complex())
-        for name, found in pairs.items()
-    }

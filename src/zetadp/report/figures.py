@@ -308,10 +308,12 @@ def confusion_matrices(runs: pd.DataFrame, cohort_label: str) -> Figure:
 
     The colour and the upper number are the share of the true class (row) in %; the lower number counts images. With
     more than `MANY_CLASSES` classes, only shares of at least 0.05 % are written, and no counts. At most `MAX_MATRICES`
-    matrices are drawn, the first of `most_telling`; a note names the others.
+    matrices are drawn: those of the smallest epsilons, and at the same epsilon of the most accurate networks. A note
+    names the others.
     """
     not_empty(runs)
-    ranked = most_telling(runs)
+    accuracy = runs.groupby(CELL)["value"].mean()
+    ranked: list[Cell] = sorted(accuracy.index, key=lambda cell: (epsilon_order(cell[2]), -accuracy[cell]))
     cells = sorted(ranked[:MAX_MATRICES], key=_place)
     groups = {(str(n), str(a), str(e)): group for (n, a, e), group in runs.groupby(CELL)}
     columns = min(3, len(cells))
@@ -333,28 +335,6 @@ def confusion_matrices(runs: pd.DataFrame, cohort_label: str) -> Figure:
         text = wrapped("\n".join(filter(None, notes)), SMALL, 0.97 * figure.get_figwidth())
         figure.supxlabel(text, x=0.01, ha="left", fontsize=SMALL)
     return figure
-
-
-def most_telling(runs: pd.DataFrame) -> list[Cell]:
-    """Return all cells of network, arm and epsilon, the most informative first.
-
-    First come the smallest epsilons of every network in every arm, then the runs with clipping and without noise, then
-    the other private runs, then those without clipping. Within each group the smaller epsilon comes first, and at the
-    same epsilon the more accurate network.
-    """
-    accuracy = runs.groupby(CELL)["value"].mean()
-    cells = [(str(n), str(a), str(e)) for n, a, e in accuracy.index]
-    tightest: dict[tuple[str, str], str] = {}
-    for network, arm, epsilon in sorted(cells, key=_place):
-        tightest.setdefault((network, arm), epsilon)
-
-    def rank(cell: Cell) -> tuple[int, tuple[float, bool], float]:
-        network, arm, epsilon = cell
-        private = math.isfinite(epsilon_value(epsilon))
-        kind = 0 if private and tightest[network, arm] == epsilon else 1 if epsilon == "inf" else 2 if private else 3
-        return kind, epsilon_order(epsilon), -float(accuracy[cell])
-
-    return sorted(cells, key=rank)
 
 
 def _place(cell: Cell) -> tuple[str, str, tuple[float, bool]]:

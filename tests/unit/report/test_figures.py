@@ -38,31 +38,11 @@ def accuracy(folders):
     return accuracy_against_epsilon(table1(collect(folders), LABEL), LABEL, chance=25)
 
 
-def many(folders):
-    """Return runs of twenty networks in two arms."""
-    return pd.concat([collect(folders).assign(network=f"network_{number}") for number in range(20)], ignore_index=True)
-
-
-def of_ten_classes(folders):
-    counts = np.random.default_rng(0).multinomial(1000, [0.1] * 10, size=10) + 9000 * np.eye(10, dtype=int)
-    runs = many(folders[:1]).head(12)
-    runs["confusion"], runs["classes"] = [counts.tolist()] * 12, [list("0123456789")] * 12
-    return confusion_matrices(runs, LABEL)
-
-
 DRAW = {
     "accuracy": accuracy,
-    "accuracy of many": lambda folders: accuracy_against_epsilon(
-        table1(many(folders), LABEL).assign(public_start=93.9), LABEL
-    ),
     "confusion": lambda folders: confusion_matrices(collect(folders), LABEL),
-    "confusion of one": lambda folders: confusion_matrices(collect(folders[:1]), LABEL),
-    "confusion of two": lambda folders: confusion_matrices(collect(folders[:4]), LABEL),
-    "confusion of many": lambda folders: confusion_matrices(many(folders), LABEL),
-    "confusion of ten classes": of_ten_classes,
     "curves": lambda folders: figures.training_curves(collect_histories(folders), LABEL),
     "classes": lambda folders: figures.accuracy_per_class(collect(folders), LABEL),
-    "classes of many": lambda folders: figures.accuracy_per_class(many(folders).query("arm == 'federated'"), LABEL),
     "patient": lambda folders: patient(),
 }
 
@@ -84,27 +64,7 @@ def texts(figure):
     return {" ".join(text.get_text().split()) for text in figure.findobj(mpl.text.Text)}
 
 
-def drawn_texts(figure):
-    """Yield every text that is drawn: ticks outside the axes are not."""
-    legends = [legend for legend in figure.findobj(mpl.legend.Legend) if legend.get_visible()]
-    yield from [text for legend in legends for text in (legend.get_title(), *legend.get_texts())]
-    yield from figure.texts
-    for axes in figure.axes:
-        if axes.get_visible():
-            yield from (axes.title, axes._left_title, axes.xaxis.label, axes.yaxis.label, *axes.texts)
-            for axis in (axes.xaxis, axes.yaxis):
-                yield from [label for tick in axis._update_ticks() for label in (tick.label1, tick.label2)]
-
-
-def overlaps(figure):
-    """Return pairs of drawn texts that lie on each other."""
-    renderer = figure.canvas.get_renderer()
-    boxes = [(t.get_text(), t.get_window_extent(renderer)) for t in drawn_texts(figure) if t.get_visible()]
-    boxes = [(text, box.padded(-1)) for text, box in boxes if text.strip()]
-    return [(a, b) for i, (a, one) in enumerate(boxes) for b, other in boxes[:i] if one.overlaps(other)]
-
-
-@pytest.mark.parametrize("name", ["accuracy", "confusion", "curves", "classes", "patient"])
+@pytest.mark.parametrize("name", DRAW)
 def test_the_same_figure_is_the_same_bytes_whatever_the_users_settings(name, folders, tmp_path):
     figurestyle.save_svg(DRAW[name](folders), tmp_path / "one.svg")
     with mpl.rc_context({"font.size": 23, "svg.fonttype": "none", "svg.hashsalt": "other", "axes.linewidth": 7}):
@@ -179,6 +139,15 @@ def test_lines_begin_at_what_public_weights_reach_before_any_private_training(tm
     assert not [values for values in lines(other).values() if 81.25 in values]
     low = write_run(tmp_path, {"a": 8, "b": 4}, network="pretrained", seed=2, public=0.8125)
     assert min(accuracy([low, folders[-1]]).axes[0].get_yticks()) == 0
+
+
+def test_of_many_matrices_those_of_the_smallest_epsilons_are_drawn_and_the_others_named(folders):
+    runs = pd.concat([collect(folders).assign(network=f"network_{number}") for number in range(7)], ignore_index=True)
+    figure = confusion_matrices(runs, LABEL)
+    drawn = [axes.get_title(loc="left") for axes in figure.axes if axes.get_title(loc="left")]
+    assert len(drawn) == figures.MAX_MATRICES
+    assert all("ε = 1" in title for title in drawn)
+    assert any("Not shown, for lack of room" in text and "unclipped" in text for text in texts(figure))
 
 
 def test_confusion_sums_counts_over_seeds(folders):
