@@ -206,7 +206,6 @@ class PrivacyEngine:
         population: int | None = None,
         rounds: int | None = None,
         loss_reduction: Literal["mean", "sum"] = "mean",
-        noise_generator: torch.Generator | None = None,
         criterion: Callable[[Any, Any], torch.Tensor] | None = None,
         **settings: object,
     ) -> tuple[ComplexGradSampleModule, PatientOptimizer, PatientLoader]:
@@ -236,8 +235,6 @@ class PrivacyEngine:
             Number of batches in one pass over the loader. The default is about ``1 / p``.
         loss_reduction
             ``"mean"`` or ``"sum"``, as in `PatientOptimizer`.
-        noise_generator
-            Generator of the noise. The default is PyTorch's global generator.
         criterion
             The loss that the training loop computes from outputs and targets, so that it can be checked: it must be a
             mean or a sum over samples. The engine cannot see a loss that is not passed here.
@@ -277,7 +274,6 @@ class PrivacyEngine:
             max_grad_norm=max_grad_norm,
             expected_patients=sampling_probability * population,
             loss_reduction=loss_reduction,
-            generator=noise_generator,
         )
         private_optimizer.attach_step_hook(
             lambda own: self.rounds.update([NoisySum(sampling_probability, own.noise_multiplier)])

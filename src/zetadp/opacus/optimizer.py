@@ -115,8 +115,6 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
     loss_reduction
         ``"mean"``: a patient's gradient is the mean over the patient's samples, and the noisy sum is divided by R.
         ``"sum"``: the gradient is the sum over the samples, and the noisy sum is not divided.
-    generator
-        Generator of the noise. The default is PyTorch's global generator.
 
     Notes
     -----
@@ -133,7 +131,6 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
         max_grad_norm: float,
         expected_patients: float,
         loss_reduction: str = "mean",
-        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(
             optimizer,
@@ -141,7 +138,6 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
             max_grad_norm=max_grad_norm,
             expected_batch_size=expected_patients,
             loss_reduction=loss_reduction,
-            generator=generator,
         )
         self.batch_owners = batch_owners
 
@@ -191,7 +187,6 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
                     size=parts.shape,
                     device=parts.device,
                     dtype=parts.dtype,
-                    generator=self.generator,
                 )
             p.grad = torch.view_as_complex(parts) if p.is_complex() else parts.clone()
             _mark_as_processed(p.summed_grad)
