@@ -55,32 +55,15 @@ class Checkpoint:
 
     def save(self, path: Path) -> None:
         """Write the checkpoint, whole or not at all."""
-        content = {
-            "round": self.round,
-            "fingerprint": self.fingerprint,
-            "history": self.history.to_dict("list"),
-            "ledger_head": self.ledger_head,
-            "not_finite": self.not_finite,
-            "secret": self.secret,
-            "compiled": self.compiled,
-        }
-        tensors = {key: value.detach().cpu().contiguous() for key, value in self.state.items()}
-        save_tensors(path, tensors, content)
+        content = {**vars(self), "history": self.history.to_dict("list")}
+        state = content.pop("state")
+        save_tensors(path, {key: value.detach().cpu().contiguous() for key, value in state.items()}, content)
 
     @classmethod
     def load(cls, path: Path, device: torch.device) -> Checkpoint:
         """Read a checkpoint; raise `UserError` if the file is damaged."""
         tensors, content = load_tensors(path, device)
-        return cls(
-            round=content["round"],
-            fingerprint=content["fingerprint"],
-            state=tensors,
-            history=pd.DataFrame(content["history"]),
-            ledger_head=content["ledger_head"],
-            not_finite=content["not_finite"],
-            secret=content["secret"],
-            compiled=content.get("compiled"),
-        )
+        return cls(**{**content, "state": tensors, "history": pd.DataFrame(content["history"])})
 
     def check(self, path: Path, ledger: Ledger, secret: str) -> None:
         """Raise `UserError` if the ledger's lines or the secret are lost.

@@ -97,14 +97,10 @@ def _can_be_compiled(phase: Phase) -> bool:
 
 def _timed(phase: Phase, inputs: Tensor, turns: int = 3) -> tuple[float, Tensor]:
     """Return the least seconds of a pass, forward and backward, and its gradient."""
-    seconds, by_unit = [], knows_units(phase.model)
+    seconds = []
     for _ in range(turns):
         began = time.perf_counter()
-        parameters = {name: phase.model.get_parameter(name).detach() for name in phase.layout.names}
-        if by_unit:
-            units = len(inputs) // phase.items
-            parameters = {name: p.unsqueeze(0).expand(units, *p.shape) for name, p in parameters.items()}
-        leaves = {name: p.requires_grad_() for name, p in parameters.items()}
+        leaves = phase.leaves(len(inputs) // phase.items)
         found = torch.autograd.grad(functional_call(phase.model, leaves, (inputs,)).abs().sum(), [*leaves.values()])
         seconds.append(time.perf_counter() - began)
     return min(seconds), phase.layout.flatten(dict(zip(phase.layout.names, found, strict=True)))

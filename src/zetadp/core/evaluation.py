@@ -20,9 +20,9 @@ def outputs_of(model: nn.Module, inputs: Tensor) -> Tensor:
     return torch.cat([model(inputs[part]) for part in torch.split(places, ITEMS_AT_ONCE)])
 
 
-def watched(task: Task, model: nn.Module, records: LabelledItems) -> tuple[float, float]:
+def watched(task: Task, model: nn.Module, records: LabelledItems | None) -> tuple[float, float]:
     """Return the task's metric and the loss, both as means over all items, or NaN if there are no items."""
-    if not len(records.inputs):
+    if records is None or not len(records.inputs):
         return float("nan"), float("nan")
     metric, loss = watched_on_device(task, model, records).tolist()
     return metric, loss

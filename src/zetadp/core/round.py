@@ -112,6 +112,13 @@ class Phase:
         """Real numbers that a node sends in a round."""
         return self.rows * self.dimension
 
+    def leaves(self, units: int) -> dict[str, Tensor]:
+        """Return the trained parameters as leaves of a new graph, with a unit axis if the network's layers have one."""
+        found = {name: self.model.get_parameter(name).detach() for name in self.layout.names}
+        if knows_units(self.model):
+            found = {name: p.unsqueeze(0).expand(units, *p.shape) for name, p in found.items()}
+        return {name: p.requires_grad_() for name, p in found.items()}
+
     def weights(self) -> Tensor:
         """Return the network's current weights, flat and real, shape (dimension of the layout,)."""
         return self.layout.flatten(dict(self.model.named_parameters())).detach()
@@ -344,7 +351,6 @@ def items_in_a_pass(phase: Phase, items: Tensor) -> int:
 
 def _saved_bytes(phase: Phase, items: Tensor) -> int:
     """Return the bytes that a network saves for its backward pass, with each item as a unit."""
-    model = phase.model
     storages: dict[int, torch.UntypedStorage] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -352,9 +358,6 @@ def _saved_bytes(phase: Phase, items: Tensor) -> int:
         storages[storage.data_ptr()] = storage
         return tensor
 
-    parameters = {name: model.get_parameter(name).detach() for name in phase.layout.names}
-    if knows_units(model):
-        parameters = {name: p.unsqueeze(0).expand(len(items), *p.shape) for name, p in parameters.items()}
     with torch.enable_grad(), saved_tensors_hooks(keep, lambda tensor: tensor):
-        functional_call(model, {name: p.requires_grad_() for name, p in parameters.items()}, (items,))
+        functional_call(phase.model, phase.leaves(len(items)), (items,))
     return sum(storage.nbytes() for storage in storages.values())

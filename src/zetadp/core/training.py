@@ -185,7 +185,8 @@ def train(
             receiver.step(messages, number)
             done = run.round = number + 1
             if done % how.evaluate_every == 0 or done == plan.training.rounds:
-                metric, loss = _watched(parts, validation)
+                network = copy.deepcopy(phase.model).eval() if phase.drops else phase.model
+                metric, loss = watched(parts.task, network, validation)
                 seconds = math.nan if protected else seconds_before + progress.seconds()
                 run.history.loc[len(run.history)] = [done, seconds, receiver.learning_rate(number), metric, loss]
                 progress.metric = metric
@@ -207,13 +208,6 @@ def no_history(task: Task) -> pd.DataFrame:
     """Return an empty history, with the columns of a task."""
     watched = (f"validation_{task.metric}", "validation_loss")
     return pd.DataFrame({name: pd.Series(dtype=float) for name in ("round", "seconds", "learning_rate", *watched)})
-
-
-def _watched(parts: Assembly, validation: LabelledItems | None) -> tuple[float, float]:
-    if validation is None:
-        return math.nan, math.nan
-    model = parts.phase.model
-    return watched(parts.task, copy.deepcopy(model).eval() if parts.phase.drops else model, validation)
 
 
 def _check(plan: Plan, records: LabelledItems, units: Sequence[Sequence[np.ndarray]]) -> None:

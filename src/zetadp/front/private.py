@@ -138,13 +138,13 @@ def private(
         If anything does not fit; the message names the argument.
     """
     check_model(model)
-    held = held_records(records, hospitals)
-    check_population(held, population)
-    sizes, everybody = held.holders, held.units
+    records = records_of(records, hospitals)
+    check_population(records, population)
+    sizes, everybody = records.holders, records.units
     check_constants(epsilon, delta, everybody, per_round, seed, without_noise)
     check_numbers(rounds=rounds, items_per_patient=items_per_patient, clip=clip)
     check_numbers(**{name: one for name, one in (("seed", seed), ("most_epsilon", most_epsilon)) if one is not None})
-    most = max(map(len, held.places))
+    most = max(map(len, records.places))
     if items_per_patient > most:
         raise UserError(
             f"items_per_patient: Expected between 1 and {most}, the most items of a patient, found {items_per_patient}."
@@ -155,8 +155,8 @@ def private(
         raise UserError("scheduler: Expected the optimiser that it was made for, found none. Give optimiser= too.")
     place, where = RunFolder.of(folder, register), pick_device(device)
     own = copy.deepcopy(model).to(where)
-    first = held.inputs[torch.arange(min(2, len(held)))].to(where)
-    chosen = task_for(own, loss, task, first, held.targets)
+    first = records.inputs[torch.arange(min(2, len(records)))].to(where)
+    chosen = task_for(own, loss, task, first, records.targets)
     given = torch.optim.NAdam(model.parameters(), lr=RATE) if optimiser is None else optimiser
     training = TrainingSettings(
         rounds=int(rounds),
@@ -176,12 +176,12 @@ def private(
     )
     plan = plan.with_noise(noise_of_plan(plan))
     if not place.known:
-        check_units_apart(plan, own, chosen, held.items, held.places)
-    place.enter(plan, own, held.digest, map(id_text, held.ids))
-    return PrivateRun(plan, own, chosen, place, held, where, most_epsilon, stop)
+        check_units_apart(plan, own, chosen, records.items, records.places)
+    place.enter(plan, own, records.digest, map(id_text, records.ids))
+    return PrivateRun(plan, own, chosen, place, records, where, most_epsilon, stop)
 
 
-def held_records(records: object, hospitals: object) -> Records:
+def records_of(records: object, hospitals: object) -> Records:
     """Return the records that the arguments ``records`` and ``hospitals`` of `private` name."""
     if (records is None) == (hospitals is None):
         raise UserError("records: Expected records, or hospitals with theirs, found both or neither.")

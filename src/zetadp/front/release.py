@@ -12,7 +12,7 @@ from torch import Tensor
 from zetadp.base.validation import UserError
 from zetadp.front.figures import Statement, shown, spent_with, with_earlier
 from zetadp.front.folder import RunFolder
-from zetadp.front.private import check_constants, check_numbers, check_population, held_records
+from zetadp.front.private import check_constants, check_numbers, check_population, records_of
 from zetadp.front.records import Records, id_text
 from zetadp.privacy.book import note_people
 from zetadp.privacy.register import Secret
@@ -69,9 +69,9 @@ def release(
     UserError
         If anything does not fit; the message names the argument. Nothing is released then.
     """
-    held = held_records(records, None)
-    check_population(held, population)
-    people = held.units
+    records = records_of(records, None)
+    check_population(records, population)
+    people = records.units
     check_constants(epsilon, delta, people, people, seed, "")
     if epsilon == math.inf:
         raise UserError("epsilon: Expected a finite number, found inf: rows without noise are the people's features.")
@@ -84,7 +84,7 @@ def release(
         "most_epsilon": most_epsilon,
     }
     check_numbers(**{name: value for name, value in given.items() if value is not None})
-    features = held.inputs
+    features = records.inputs
     if not isinstance(features, Tensor):
         features = features[torch.arange(len(features))]
     if features.ndim != 2 or len(features) != people:
@@ -107,13 +107,13 @@ def release(
     )
     noise = "os" if seed is None else "seeded"
     if not place.ledger.exists():
-        note_people(place.ledger, map(Secret.of(place.account).tag, map(id_text, held.ids)))
+        note_people(place.ledger, map(Secret.of(place.account).tag, map(id_text, records.ids)))
     plan = settings.plan(real=not features.is_complex(), noise=noise)
     together, before = spent_with(plan, place.ledger)
     earlier = "" if together is None else with_earlier(together, before)
     sys.stderr.write(f"{place.name}: releases at epsilon {shown(epsilon)}, delta {delta:g}{earlier}.\n")
     return Statement(
         release_features(
-            features.numpy(), held.targets.numpy(), settings, ledger=place.ledger, file=Path(file), noise=noise
+            features.numpy(), records.targets.numpy(), settings, ledger=place.ledger, file=Path(file), noise=noise
         )
     )
