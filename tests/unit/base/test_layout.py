@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from training_builder import NETWORKS, network
 
 from zetadp.base.tensors import Layout
@@ -24,20 +22,6 @@ def test_every_real_component_stands_in_the_vector_exactly_once():
         parts = [torch.view_as_real(p) if p.is_complex() else p for p in back.values()]
         seen = torch.cat([part.flatten() for part in parts])
         assert sorted(seen.tolist()) == list(range(layout.dimension))
-
-
-@given(seed=st.integers(0, 999))
-def test_vector_and_parameters_are_inverse(seed):
-    model = network(MIXED, seed)
-    layout = Layout.of(model)
-    parameters = dict(model.named_parameters())
-    vector = layout.flatten(parameters)
-    back = layout.unflatten(vector)
-    assert back.keys() == parameters.keys()
-    for name, parameter in parameters.items():
-        assert back[name].dtype == parameter.dtype
-        assert torch.equal(back[name], parameter)
-    assert torch.equal(layout.flatten(back), vector)
 
 
 def test_frozen_parameters_are_left_out():

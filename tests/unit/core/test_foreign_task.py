@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from zetadp.base.storage import write_json
-from zetadp.base.validation import UserError
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.evaluation import predict
 from zetadp.core.plan import NodeConstants, Plan, RunName
@@ -117,31 +116,3 @@ def test_it_accounts_evaluates_and_tabulates(tmp_path):
     assert 20 < row["mean"] < 100
     assert len(per_patient(runs)) == PATIENTS
     assert list(per_node(runs)["node"]) == ["here"]
-
-
-class Wrong:
-    """A task whose loss is one number for all items."""
-
-    metric, outputs = "explained", 1
-
-    def losses(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return (outputs[:, 0] - targets).abs().square().mean()
-
-
-def test_a_loss_that_is_not_one_number_an_item_is_refused_by_name(tmp_path, monkeypatch):
-    import toy_task
-
-    monkeypatch.setattr(toy_task.Rotation, "losses", Wrong.losses)
-    with pytest.raises(UserError, match=r"Wrong\.losses to return one real loss per item"):
-        trained(tmp_path, plan())
-
-
-def test_a_loss_that_looks_at_other_items_is_refused(tmp_path, monkeypatch):
-    import toy_task
-
-    def relative(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return (outputs[:, 0] - targets).abs().square() / targets.abs().square().mean()
-
-    monkeypatch.setattr(toy_task.Rotation, "losses", relative)
-    with pytest.raises(UserError, match="loss that mixes"):
-        trained(tmp_path, plan())

@@ -5,14 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from training_builder import CLASSES, SIZE, Held, records, train_run
+from training_builder import CLASSES
 
 from zetadp.base.validation import UserError
 from zetadp.core.independence import check_independence
-from zetadp.core.plan import RunName
-from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.nn.layers import Linear
-from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.contributions import cross_entropies
 
 INPUTS = 6
@@ -182,22 +179,3 @@ def test_batch_normalisation_is_judged_by_what_it_does():
     with pytest.raises(UserError, match="middle"):
         check_independence(model, cross_entropies, *batch())
     check_independence(model.eval(), cross_entropies, *batch())
-
-
-def test_training_refuses_before_anything_is_recorded(tmp_path):
-    class Centring(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.affine = Linear(SIZE * SIZE, CLASSES, dtype=torch.float32)
-
-        def forward(self, x):
-            x = x.flatten(1).abs()
-            return self.affine(x - x.mean(0) if len(x) > 8 else x)
-
-    settings = TrainingSettings(rounds=1, images_per_patient=4, optimiser=OptimiserSettings(0.02))
-    ledger = tmp_path / "ledger.jsonl"
-    everybody = [Held("here", [[i] for i in range(6)], 6, 6.0, 0.0)]
-    run = (RunName("own", "central", "inf", 0), NetworkSettings("own"), settings, everybody, records(6), None)
-    with pytest.raises(UserError, match="mixes"):
-        train_run(*run, ledger_path=ledger, checkpoint_path=tmp_path / "x", model=Centring())
-    assert not ledger.exists()

@@ -11,20 +11,6 @@ def messages(count: int, nodes: int = 3, size: int = 10, seed: int = 0) -> torch
     return torch.randn(count, nodes, size, generator=torch.Generator().manual_seed(seed))
 
 
-def test_the_flat_vector_moves_as_pytorchs_complex_parameters_do():
-    start = torch.randn(5, dtype=torch.complex64, generator=torch.Generator().manual_seed(1))
-    server = Server(torch.view_as_real(start).flatten(), OptimiserSettings(0.01, drop_after=1), rounds=20)
-    complex_weights = torch.nn.Parameter(start.clone())
-    optimiser = torch.optim.NAdam([complex_weights], lr=0.01)
-    for number, sent in enumerate(messages(20)):
-        server.step(sent, number)
-        complex_weights.grad = torch.view_as_complex(sent.mean(dim=0).view(5, 2))
-        optimiser.step()
-    found = torch.view_as_complex(server.weights.detach().view(5, 2))
-    torch.testing.assert_close(found, complex_weights.detach(), rtol=1e-6, atol=1e-7)
-    assert (found - start).abs().min() > 1e-3
-
-
 def test_nodes_weigh_the_same():
     one, other = (Server(torch.zeros(10), OptimiserSettings(), 5) for _ in range(2))
     (sent,) = messages(1)

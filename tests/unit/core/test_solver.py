@@ -41,8 +41,8 @@ def settings(**more) -> TrainingSettings:
     return TrainingSettings(estimator=CLASS_MEANS, **(options | more))
 
 
-def data() -> LabelledItems:
-    values = np.random.default_rng(0).standard_normal((2, PATIENTS, len(LABELS), 1, COMPONENTS + 2))
+def data(components: int = COMPONENTS + 2) -> LabelledItems:
+    values = np.random.default_rng(0).standard_normal((2, PATIENTS, len(LABELS), 1, components))
     return LabelledItems.stacked(torch.complex(*torch.from_numpy(values).float()).unsqueeze(2), LABELS)
 
 
@@ -52,10 +52,12 @@ def public(seed: int = 0) -> dict[str, torch.Tensor]:
     return {"affine.weight": weight, "affine.bias": torch.zeros(CLASSES, dtype=torch.complex64)}
 
 
-def trained(folder, *, plans=PLANS, run=RUN, network=HEAD, noise="seeded", **more) -> Trained:
+def trained(folder, *, plans=PLANS, run=RUN, network=HEAD, noise="seeded", items=None, **more) -> Trained:
     places = {"ledger_path": folder / "ledger.jsonl", "checkpoint_path": folder / "run.partial"}
     how = Performance(checkpoint_seconds=0)
-    return train_run(run, network, settings(noise=noise), plans, data(), data(), **places, performance=how, **more)
+    return train_run(
+        run, network, settings(noise=noise), plans, items or data(), None, **places, performance=how, **more
+    )
 
 
 def head(result: Trained) -> tuple[torch.Tensor, torch.Tensor]:
@@ -88,11 +90,10 @@ def test_the_server_knows_the_noise_of_the_mean_message(tmp_path, monkeypatch):
         "head",
         lambda self, mean, noise, public: (stated.append(noise), original(self, mean, noise, public))[1],
     )
-    for seed in range(100):
-        loud = [replace(plan, noise_multiplier=1e4) for plan in PLANS]
-        folder, run = tmp_path / str(seed), replace(RUN, seed=seed)
-        trained(folder, plans=loud, run=run, after_round=lambda _, sent: messages.append(sent.mean(dim=0)))
-    values = torch.stack(messages)
+    loud = [replace(plan, noise_multiplier=1e4) for plan in PLANS]
+    wide = replace(HEAD, components=500)
+    trained(tmp_path, plans=loud, network=wide, items=data(500), after_round=lambda _, sent: messages.append(sent))
+    values = messages[0].mean(dim=0)
     assert stated[0] == pytest.approx(1e4 * 0.5 * math.hypot(1 / 2, 1 / 3) / 2)
     assert float(values.square().mean().sqrt()) == pytest.approx(stated[0], rel=6 / (2 * values.numel()) ** 0.5)
 

@@ -10,7 +10,6 @@ import re
 import signal
 from functools import partial
 
-import h5py
 import numpy as np
 import pytest
 import torch
@@ -96,12 +95,6 @@ def test_what_is_promised_is_what_is_stated_and_the_model_handed_in_stays_as_it_
     assert promised <= 8
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not all(torch.equal(mine, value) for mine, value in zip(weights(prepared), before.values(), strict=True))
-
-
-def test_every_plan_has_the_noise_of_its_epsilon(tmp_path):
-    for number, epsilon in enumerate((0.5, 3, 8)):
-        plan = run(tmp_path, f"run-{number}", epsilon=epsilon).plan
-        assert all(node.noise_multiplier > 0 for node in plan.nodes)
 
 
 def test_constants_may_be_numbers_of_numpy(tmp_path):
@@ -351,17 +344,6 @@ def test_regression_on_a_dataset_that_is_read_item_by_item(tmp_path):
     after = trained.train().evaluate(other)
     assert after.value < before / 2
     assert "loss" in str(after)
-
-
-def test_records_on_a_disk_give_the_same_bits_as_in_memory(tmp_path):
-    with h5py.File(tmp_path / "items.h5", "w") as file:
-        stored = file.create_dataset("items", data=ITEMS.numpy())
-        model = Network()
-        there = run(tmp_path, "disk", model=model, data=records(items=stored), seed=1).train()
-    here = run(tmp_path, "disk", model=model, seed=1).train()
-    assert here.state == "finished"  # the same folder, and the same records
-    fresh = run(tmp_path / "memory", "disk", model=model, seed=1).train()
-    assert all(torch.equal(mine, other) for mine, other in zip(weights(there), weights(fresh), strict=True))
 
 
 ENGINES = {"layers of PyTorch": lambda: Network(), "layers of zetadp": lambda: Own(), "factors": lambda: Own(40)}
@@ -695,11 +677,6 @@ def test_what_does_not_fit_is_refused_by_name_and_nothing_is_written(tmp_path, w
     with pytest.raises(UserError, match=rf"^{name}: (.|\n)*Expected .*found"):
         run(tmp_path, **changed)
     assert not (tmp_path / "run").exists()
-
-
-def test_data_that_do_not_match_are_refused_with_both_numbers(tmp_path):
-    with pytest.raises(UserError, match=rf"Expected 41 patients, .*found {PATIENTS}"):
-        run(tmp_path, population=41)
 
 
 def test_a_notebook_shows_a_small_table(tmp_path):
