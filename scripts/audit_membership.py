@@ -20,7 +20,7 @@ from zetadp.nn.models import NetworkSettings
 from zetadp.phantom.cohort import PhantomSettings, simulate_patient
 from zetadp.report.attackfigure import membership_roc
 from zetadp.report.figurestyle import save_svg
-from zetadp.tasks.brain_sequences.stacks import to_records
+from zetadp.tasks.brain_sequences.task import to_records
 
 GRID = (64, 64, 24)
 

@@ -21,7 +21,7 @@ from zetadp.core.records import LabelledItems
 from zetadp.mri.kspace import whiten
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.privacy.grid import Grid, to_grid
-from zetadp.tasks.brain_sequences.stacks import to_records
+from zetadp.tasks.brain_sequences.task import to_records
 
 if TYPE_CHECKING:
     from pathlib import Path

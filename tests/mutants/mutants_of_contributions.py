@@ -195,7 +195,7 @@ def whitening_across_patients(original: Any) -> Any:
     return whiten
 
 
-@mutant("zetadp.tasks.brain_sequences.stacks:standardise", check_preparation_keeps_patients_apart)
+@mutant("zetadp.tasks.brain_sequences.task:standardise", check_preparation_keeps_patients_apart)
 def standardising_across_patients(original: Any) -> Any:
     return lambda images: original(images.reshape(1, -1)).reshape(images.shape)
 

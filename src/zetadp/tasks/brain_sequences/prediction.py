@@ -261,6 +261,7 @@ class Public:
         )
 
     @classmethod
+    @cache
     def load(cls, domain: str) -> Self:
         """Read the file of the package for heads of a domain."""
         tensors, about = load_tensors(DATA / FILES[domain])
@@ -365,7 +366,7 @@ def abstention_for(model: FinishedModel, *, together: bool = True) -> Abstention
     """
     if not isinstance(model.backbone, Backbone) or model.settings.family != "head":
         return None
-    public = _shipped(model.settings.domain)
+    public = Public.load(model.settings.domain)
     if tensors_digest(model.backbone.tensors()) != public.about["backbone"]:
         return None
     return Abstention.of(mean_scores(model, public.features), public, together=together)
@@ -390,11 +391,6 @@ def threshold(sure: np.ndarray, right: np.ndarray) -> float:
     last = np.append(np.diff(sure[order]) != 0, True)
     enough = np.flatnonzero((np.cumsum(right[order]) / numbers >= RIGHT) & last & (numbers >= FEWEST))
     return float(sure[order[enough[-1]]]) if len(enough) else float("inf")
-
-
-@cache
-def _shipped(domain: str) -> Public:
-    return Public.load(domain)
 
 
 def _vectors(features: Tensor) -> Tensor:

@@ -35,6 +35,8 @@ BANDS = 32
 """Number of mel bands."""
 FRAME, STEP, FOURIER = 255, 128, 256
 """Samples in a frame, samples between the starts of two frames, and length of the zero-padded Fourier transform."""
+WINDOW = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(FRAME) / (FRAME - 1))).astype(np.float32)
+"""The Hann window of ``tf.signal.hann_window(255)``: its period is L if the length L is even, L - 1 if it is odd."""
 BATCH = 64
 LEARNING_RATE = 3e-3
 SMOOTHING = 0.05
@@ -57,16 +59,8 @@ def spectrogram(waves: np.ndarray) -> np.ndarray:
     """
     scaled = waves.astype(np.float32) / 32768
     frames = np.lib.stride_tricks.sliding_window_view(scaled, FRAME, axis=1)[:, ::STEP]
-    found: np.ndarray = np.fft.rfft(frames * window(), n=FOURIER, axis=2).astype(np.complex64)
+    found: np.ndarray = np.fft.rfft(frames * WINDOW, n=FOURIER, axis=2).astype(np.complex64)
     return found
-
-
-def window() -> np.ndarray:
-    """Return the Hann window of ``tf.signal.hann_window(255)``, float32, shape (`FRAME`,).
-
-    TensorFlow's periodic window has the period L if the length L is even, and L - 1 if it is odd.
-    """
-    return (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(FRAME) / (FRAME - 1))).astype(np.float32)
 
 
 def log_mel(waves: np.ndarray) -> Tensor:

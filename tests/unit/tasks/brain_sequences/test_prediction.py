@@ -18,7 +18,7 @@ from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.volumes import read_centre_slices
 from zetadp.tasks.brain_sequences.prediction import predict_volume
-from zetadp.tasks.brain_sequences.stacks import standardise
+from zetadp.tasks.brain_sequences.task import standardise
 
 SLICES, SIZE = 5, 8
 SHAPE = (21, 26, 11)
