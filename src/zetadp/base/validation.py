@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 Name = TypeVar("Name", bound=str)
 Settings = TypeVar("Settings")
 
+MOST_NAMED = 50
+"""Most problems that a message names."""
 LONGEST_NAME = 100
 """Most characters of a name that another party gives; it becomes part of file names, which have at most 255."""
 
@@ -38,7 +40,8 @@ def refuse(problems: Sequence[str], where: str) -> None:
         Where it is wrong, such as ``in the cohort data/Task01``.
     """
     if problems:
-        numbered = "\n".join(f"{number}. {problem}" for number, problem in enumerate(problems, start=1))
+        lines = [f"{number}. {problem}" for number, problem in enumerate(problems[:MOST_NAMED], start=1)]
+        numbered = "\n".join([*lines, *(["and so on"] if len(problems) > MOST_NAMED else [])])
         raise UserError(f"Found {len(problems)} problem{'s' if len(problems) > 1 else ''} {where}:\n{numbered}")
 
 

@@ -44,7 +44,6 @@ def convert_folder(
     patients: Path | None = None,
     patient_pattern: str | None = None,
     test_fraction: float = 0.35,
-    name: str = "converted",
     sequences: Mapping[str, str] | None = None,
 ) -> Listing:
     r"""Convert a folder of single-sequence volumes to the Decathlon layout, whole or not at all.
@@ -77,8 +76,6 @@ def convert_folder(
     test_fraction
         Expected share of test patients, in [0, 1], if there is no column ``part``. With 1, all are test patients, for a
         server that watches a run between hospitals.
-    name
-        Name of the task, for ``dataset.json``.
     sequences
         Sequence of the files whose names fit a pattern, by pattern, for names that can be read in two ways; ``none``
         leaves the files out.
@@ -126,7 +123,7 @@ def convert_folder(
             [file for file in places.values() if file.parts[0] == FOLDERS[part]] for part in ("train", "test")
         )
         description = f"Converted from {source.name}: one record per scan, intensities as in the source"
-        about = {"name": name, "description": description}
+        about = {"name": "converted", "description": description}
         write_task(folder, about, sequences=SEQUENCES, training=train, test=test)
     log_assumptions(volumes)
     return read_task(target)

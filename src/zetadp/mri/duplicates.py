@@ -27,7 +27,7 @@ PIXELS = 16
 SLABS = 5
 
 
-def near_duplicates(stack: np.ndarray, patients: Sequence[str], threshold: float = THRESHOLD) -> pd.DataFrame:
+def near_duplicates(stack: np.ndarray, patients: Sequence[str]) -> pd.DataFrame:
     """Find the pairs of patients whose images correlate more than the common anatomy explains.
 
     Each sequence of each patient is averaged to a coarse grid (16 x 16 pixels, 5 slabs) and standardised to zero mean
@@ -40,8 +40,6 @@ def near_duplicates(stack: np.ndarray, patients: Sequence[str], threshold: float
         float32 images of shape (patient, sequence, slice, row, column).
     patients
         Identifier of each patient.
-    threshold
-        Least correlation that is reported.
 
     Returns
     -------
@@ -74,7 +72,7 @@ def near_duplicates(stack: np.ndarray, patients: Sequence[str], threshold: float
     norms = np.linalg.norm(features, axis=1, keepdims=True)
     features /= np.maximum(norms, np.finfo(np.float32).tiny)
     correlation = features @ features.T
-    first, second = np.nonzero(np.triu(correlation >= threshold, k=1))
+    first, second = np.nonzero(np.triu(correlation >= THRESHOLD, k=1))
     found = correlation[first, second]
     order = np.argsort(-found, kind="stable")
     rows = [(patients[first[i]], patients[second[i]], float(found[i])) for i in order]

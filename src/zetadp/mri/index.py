@@ -17,7 +17,7 @@ from zetadp.base.storage import content_hash
 from zetadp.base.tables import read_table, wrong_parts
 from zetadp.base.validation import UserError, check_distinct, name_key, refuse, shown
 from zetadp.mri.decathlon import read_task, record_name
-from zetadp.mri.volumes import Volume, check_complete, log_assumptions, read_volume
+from zetadp.mri.volumes import MOST_NAMED, Volume, check_complete, log_assumptions, read_volume
 
 COLUMNS = ("patient", "record", "part", "file", "sha256", "bytes", "scanner")
 PATIENT_KEY = "patient_key.tsv"
@@ -213,7 +213,7 @@ def bare(participant: str) -> str:
     return participant.removeprefix("sub-")
 
 
-def some(names: list[str], what: str, most: int = 5) -> str:
+def some(names: list[str], what: str) -> str:
     """Return the number and the first of the names that share a fault: ``2 without a patient (a, b)``."""
-    first = ", ".join(map(shown, names[:most])) + (", ..." if len(names) > most else "")
+    first = ", ".join(map(shown, names[:MOST_NAMED])) + (", ..." if len(names) > MOST_NAMED else "")
     return f"{len(names)} {what} ({first})" if names else f"none {what}"

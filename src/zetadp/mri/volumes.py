@@ -29,7 +29,7 @@ MOST_COMPRESSED = 1100
 LARGEST_SLOPE = 1e30
 """Intensities of a larger scale overflow single precision; its inverse is the smallest."""
 MOST_NAMED = 5
-"""Number of bad slices that a message names."""
+"""Number of faults of a kind that a message names."""
 MEND = "Download or copy it again."
 
 logger = logging.getLogger(__name__)

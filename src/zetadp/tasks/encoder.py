@@ -68,7 +68,7 @@ class Axes:
         starts = range(0, len(items), AT_ONCE)
         return torch.cat([(self.extract(items[at : at + AT_ONCE]) - self.centre) @ self.axes for at in starts])
 
-    def scaled(self, components: Tensor, count: int, whitening: float = WHITENING) -> Tensor:
+    def scaled(self, components: Tensor, count: int) -> Tensor:
         """Return features of norm one, shape (item, count), from components of shape (item, component).
 
         Parameters
@@ -77,10 +77,8 @@ class Axes:
             Output of `components`.
         count
             Number of components that are used, counted from the first.
-        whitening
-            As `WHITENING`.
         """
-        return unit(components[:, :count] * self.variances[:count] ** (-whitening / 2))
+        return unit(components[:, :count] * self.variances[:count] ** (-WHITENING / 2))
 
 
 @torch.no_grad()

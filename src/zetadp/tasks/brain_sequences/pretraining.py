@@ -59,6 +59,8 @@ def pretrain(
 ) -> Backbone:
     """Train a network on public images, from the start or from its checkpoint, and fit a readout of its features.
 
+    The readout is fitted on half of the public patients and measured on the held-out ones.
+
     Parameters
     ----------
     network
@@ -98,7 +100,16 @@ def pretrain(
             _keep(checkpoint, step + 1, digest, model, optimiser)
     _keep(checkpoint, settings.steps, digest, model, optimiser)
     model.eval().requires_grad_(requires_grad=False)
-    return _with_features(model, network, settings, images, watched, digest)
+    logger.info("fitting heads to the features")
+    shown = json.loads(json.dumps({"network": network.to_json(), "pretraining": asdict(settings)}))
+    shown |= {"patients": len(images), "digest": digest}
+    size = 2 * network.widths[-1]
+    centre, own = torch.zeros(size), torch.eye(size)
+    plain = Backbone(model, network, SEQUENCES, images.shape[-1], centre, own, heads={}, provenance=shown)
+    learnt = learn_readout(plain, [images[::2]], settings.components)
+    accuracy = public_accuracy(learnt, watched)
+    logger.info("accuracy on %d held-out public patients, by number of components: %s", len(watched), accuracy)
+    return replace(learnt, provenance={**shown, "held_out_patients": len(watched), "held_out_accuracy": accuracy})
 
 
 def _step(
@@ -143,35 +154,6 @@ def _new(network: NetworkSettings, settings: PretrainingSettings, shape: tuple[i
     if not isinstance(model, ConvolutionalClassifier) or not (model.complex and model.pooled):
         raise UserError("Expected a network of family complex with head pooled for the backbone.")
     return model
-
-
-def _with_features(
-    model: ConvolutionalClassifier,
-    network: NetworkSettings,
-    settings: PretrainingSettings,
-    images: np.ndarray,
-    watched: np.ndarray,
-    digest: str,
-) -> Backbone:
-    """Fit centre, projection and heads on half of the public patients, and measure on the held-out ones."""
-    count = network.widths[-1]
-    shown = json.loads(json.dumps({"network": network.to_json(), "pretraining": asdict(settings)}))
-    shown |= {"patients": len(images), "digest": digest}
-    plain = Backbone(
-        network=model,
-        settings=network,
-        sequences=SEQUENCES,
-        size=images.shape[-1],
-        centre=torch.zeros(2 * count),
-        projection=torch.eye(2 * count),
-        heads={},
-        provenance=shown,
-    )
-    logger.info("fitting heads to the features")
-    learnt = learn_readout(plain, [images[::2]], settings.components)
-    accuracy = public_accuracy(learnt, watched)
-    logger.info("accuracy on %d held-out public patients, by number of components: %s", len(watched), accuracy)
-    return replace(learnt, provenance={**shown, "held_out_patients": len(watched), "held_out_accuracy": accuracy})
 
 
 def _digest(network: NetworkSettings, settings: PretrainingSettings, images: np.ndarray) -> str:
@@ -234,17 +216,16 @@ def learn_readout(plain: Backbone, images: Sequence[np.ndarray], components: Seq
     Parameters
     ----------
     plain
-        A backbone, whose own centre, projection and heads are ignored. If it reads all layers, each statistic is
-        divided by its standard deviation first, and only as many components remain as the largest head takes.
+        A backbone with features as they are: its centre is zero, its projection the identity. If it reads all layers,
+        each statistic is divided by its standard deviation first, and only as many components remain as the largest
+        head takes.
     images
         Magnitude images of public patients of each kind, shape (patient, sequence, slice, row, column).
     components
         Numbers of complex components; one head is fitted for each. Numbers above that of the features are skipped.
     """
-    count = len(plain.centre)
-    bare = replace(plain, centre=torch.zeros(count), projection=torch.eye(count), heads={})
-    found, labels = (torch.cat(parts) for parts in zip(*(_numbers(bare, each) for each in images), strict=True))
-    scale = found.std(0) + 1e-6 if plain.layers else torch.ones(count)
+    found, labels = (torch.cat(parts) for parts in zip(*(_numbers(plain, each) for each in images), strict=True))
+    scale = found.std(0) + 1e-6 if plain.layers else torch.ones(found.shape[1])
     centre, projection = fit_projection(found / scale, labels)
     if plain.layers:
         projection = projection[:, : 2 * max(components)]

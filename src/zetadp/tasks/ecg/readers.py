@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from zetadp.base.tables import read_table, visible
-from zetadp.base.validation import UserError, check_distinct
+from zetadp.base.validation import UserError, check_distinct, refuse
 from zetadp.tasks.ecg.recordings import FOLDS, LABELS, LEADS, Recording
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ SPREADS = (0.02, 30.0)
 """Least and most millivolts over which the middle 98 % of a lead's values spread, in the median of the leads."""
 RATES = (50.0, 10_000.0)
 """Least and most samples per second."""
-MOST_NAMED = 5
 OLDEST = 120.0
 """Ages from this value on become 90 years: PTB-XL writes 300 for everybody over 89."""
 NOTHING = np.zeros((len(LEADS), 0), dtype=np.float32)
@@ -193,16 +192,11 @@ def _signals(folder: Path, entries: Sequence[Entry]) -> Iterator[Recording]:
         except Exception as error:  # noqa: BLE001  (readers of formats raise whatever a broken file leads them to)
             problem = str(error) or type(error).__name__
         if problem:
-            wrong.append(f"{described.name} ({problem})")
+            wrong.append(f"{described.name}: {problem}")
             continue
         signal = np.ascontiguousarray(signal, dtype=np.float32)
         yield replace(described, signal=signal, rate=rate, age=described.age if age is None else age)
-    if wrong:
-        more = f" and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
-        raise UserError(
-            f"Expected {len(entries)} recordings of {len(LEADS)} leads in {folder}, could not take "
-            f"{', '.join(wrong[:MOST_NAMED])}{more}. Repair these files, or remove them from the folder's table."
-        )
+    refuse(wrong, f"in {folder}; repair these recordings, or remove them from the folder's table")
 
 
 def _problem(signal: np.ndarray, rate: float) -> str:

@@ -248,10 +248,9 @@ def nmse(target: np.ndarray, found: np.ndarray) -> float:
     return float(np.square(target - found).sum() / np.square(target).sum())
 
 
-def psnr(target: np.ndarray, found: np.ndarray, peak: float | None = None) -> float:
-    """Return the peak signal-to-noise ratio in dB; ``peak`` is by default the largest intensity of the target."""
-    peak = float(target.max()) if peak is None else peak
-    return float(10 * np.log10(peak**2 / np.square(target - found).mean()))
+def psnr(target: np.ndarray, found: np.ndarray) -> float:
+    """Return the peak signal-to-noise ratio in dB, relative to the largest intensity of the target."""
+    return float(10 * np.log10(float(target.max()) ** 2 / np.square(target - found).mean()))
 
 
 def ssim(target: np.ndarray, found: np.ndarray, peak: float | None = None) -> np.ndarray:

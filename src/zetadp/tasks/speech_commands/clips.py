@@ -21,7 +21,7 @@ import pandas as pd
 
 from zetadp.base.storage import Items
 from zetadp.base.tables import checked, is_hidden, visible, write_table
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, refuse
 from zetadp.mri.download import download
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ OFFICIAL_MD5 = "6b74f3901214cb2c2934e98196829835"
 TESTED = 5
 """About one in this many speakers is a test speaker."""
 NAME = re.compile(r"([0-9a-z]+)_nohash_(\d+)\.wav")
-SHOWN = 20
-"""Largest number of problems in a message."""
 
 
 def read_clips(source: Path) -> Items:
@@ -83,10 +81,7 @@ def read_clips(source: Path) -> Items:
         found[name] = (samples, WORDS.index(word), speaker)
     counts = Counter(label for _, label, _ in found.values())
     problems += [f"{word}: no clip in a folder of this name" for n, word in enumerate(WORDS) if not counts[n]]
-    if problems:
-        more = [f"and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
-        listed = "\n".join(f"  {line}" for line in [*problems[:SHOWN], *more])
-        raise UserError(f"The clips in {source} have {len(problems)} problem(s):\n{listed}")
+    refuse(problems, f"in the clips {source}")
     names = sorted(found)
     waves, labels, speakers = zip(*(found[name] for name in names), strict=True)
     silent = [name for name, samples in zip(names, waves, strict=True) if not samples.any()]
