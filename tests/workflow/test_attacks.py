@@ -18,7 +18,7 @@ ATTACKS = """audit:
     candidates: [10]
     epsilons: [8]
 """
-ON_PAGES = {"complex": "Images rebuilt from one message", "pretrained": "Naming the right candidate from all messages"}
+ON_PAGES = {"complex": "Images rebuilt from one message of", "pretrained": "The right one of several candidates"}
 
 
 @pytest.mark.slow

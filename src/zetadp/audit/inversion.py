@@ -325,7 +325,7 @@ def frame(rebuilt: Sequence[Rebuilt]) -> pd.DataFrame:
     return pd.DataFrame([row for each in rebuilt for row in each.rows()])
 
 
-def sheet(scores: pd.DataFrame, search: Search, delta: float) -> Sheet:
+def sheet(scores: pd.DataFrame, delta: float) -> Sheet:
     """Return the scores as a table for readers."""
     lines = []
     for _, own in scores.groupby(KIND, sort=False):
@@ -337,7 +337,7 @@ def sheet(scores: pd.DataFrame, search: Search, delta: float) -> Sheet:
         similar = f"{own['ssim'].mean():.2f} ({own['ssim'].min():.2f} to {own['ssim'].max():.2f})"
         lines.append((message, network, attack, shown, similar, f"{own['nmse'].mean():.3f}", bound, str(len(own))))
     notes = (
-        f"The attack: {search.steps} steps of L-BFGS with line search in float64, from a random start "
+        "The attack: L-BFGS with line search in float64, from a random start "
         "and from the mean of public images. It seeks images whose gradient has the message's direction, or is nearest "
         "to the message. The attacker knows weights, labels, Fourier transform and whitening. What whitening takes "
         "away (a scale of the even and of the odd part of an image, and the centre pixel) is fitted to the true image, "

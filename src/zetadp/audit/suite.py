@@ -207,8 +207,8 @@ def frame(results: Sequence[AuditResult]) -> pd.DataFrame:
     )
 
 
-def sheet(results: Sequence[AuditResult], experiment: str) -> Sheet:
-    """Return the results as a table for readers, with notes on the figures."""
+def sheet(table: pd.DataFrame, experiment: str) -> Sheet:
+    """Return the table of results (`frame`) for readers, with notes on the figures."""
     rows = tuple(
         (
             row["audit"],
@@ -221,9 +221,9 @@ def sheet(results: Sequence[AuditResult], experiment: str) -> Sheet:
             f"{row['trials_in']} + {row['trials_out']}",
             row["verdict"],
         )
-        for row in frame(results).to_dict("records")
+        for row in table.to_dict("records")
     )
-    least = min(result.errors.confidence for result in results)
+    least = table["confidence"].min()
     notes = (
         f"Measured: lower confidence bound on the figure of the code that ran, at {least:.3%} each; the chance that "
         f"any audit refutes code without a fault is at most {FALSE_ALARM:g}. Estimate: the same without a margin.",

@@ -66,7 +66,8 @@ def run_statement(
     kinds = distinct(totals.values())
     summed = run.sums is not None and run.private
     unhidden = any(each.private and each.noise == "seeded" for each in earlier)
-    audiences = {audience: _audience(run, audience) for audience in _audiences(run)}
+    named: tuple[Audience, ...] = ("server", "messages", "node", "reader") if run.sums else ("server", "node", "reader")
+    audiences = {audience: _audience(run, audience) for audience in named}
     alone = audiences["messages"] if summed else None
     # In a sum, contributions of one person at two nodes are under the same noise, so their costs do not compose. The
     # costs of single messages compose and are an upper bound.
@@ -97,7 +98,7 @@ def run_statement(
             "replayed": max(history.releases // history.count - history.rounds for history in run.nodes.values()),
         },
         "audiences": audiences,
-        "records_of_one_person": _records_of_one_person(open_totals, delta) if unit == "record" else None,
+        "records_of_one_person": _records_of_one_person(open_totals, delta, apart=True) if unit == "record" else None,
         "trade_off": _trade_off(kinds, unit),
         "nodes": {node: _node(history, totals[node], delta, summed=summed) for node, history in run.nodes.items()},
         "covers": _list("covers", unit),
@@ -293,10 +294,6 @@ def _worst(totals: Iterable[Exposure], delta: float) -> float:
     return max(accounting.epsilon(total, delta) for total in totals)
 
 
-def _audiences(run: Run) -> tuple[Audience, ...]:
-    return ("server", "messages", "node", "reader") if run.sums else ("server", "node", "reader")
-
-
 def _audience(run: Run, audience: Audience) -> dict[str, Any] | None:
     seen = seen_by(run, audience)
     if seen is None:
@@ -344,7 +341,7 @@ def _private_rows(private: Sequence[Run], delta: float, unit: Unit) -> dict[str,
     totals, beforehand = over_runs(private, delta), declared_together(private)
     rows |= _figures(totals, delta, beforehand=beforehand, at=lambda small: total(private, small))
     if unit == "record":
-        rows["records_of_one_person"] = _records_of_one_node(totals, delta, beforehand=beforehand)
+        rows["records_of_one_person"] = _records_of_one_person(totals, delta, beforehand=beforehand)
     # No curve is computed for many images together, whose epsilon is too large for a useful curve, nor for a filter.
     exact = all(accounting.exact_mu(each) is not None for each in totals.values())
     if (beforehand or exact) and _follows_from_node(private) and not any(run.images for run in private):
@@ -371,25 +368,21 @@ def _follows_from_node(runs: Sequence[Run]) -> bool:
     return len(divisions) == 1 or all(len(of_run) == 1 for of_run in kinds)
 
 
-def _records_of_one_person(totals: Mapping[str, Exposure], delta: float) -> list[dict[str, Any]]:
-    """Return epsilon for a person behind several records: all on one node, and two on two nodes."""
-    rows = _records_of_one_node(totals, delta)
-    pairs = [accounting.compose(first, second) for first, second in itertools.combinations(totals.values(), 2)]
-    if pairs:
-        rows.append({"records": 2, "nodes": 2, "epsilon": _number(_worst(distinct(pairs), delta))})
-    return rows
-
-
-def _records_of_one_node(
-    totals: Mapping[str, Exposure], delta: float, *, beforehand: bool = True
+def _records_of_one_person(
+    totals: Mapping[str, Exposure], delta: float, *, beforehand: bool = True, apart: bool = False
 ) -> list[dict[str, Any]]:
-    """Return epsilon for a person behind several records that are always together on one node."""
+    """Return epsilon for a person behind several records, all on one node and, if asked for, two ``apart``."""
     kinds = distinct(totals.values())
-    worst = {
-        records: max(cost(accounting.grouped(total, records), delta, beforehand=beforehand) for total in kinds)
+    rows = [
+        {"records": records, "nodes": 1, "epsilon": max(
+            cost(accounting.grouped(total, records), delta, beforehand=beforehand) for total in kinds
+        )}
         for records in RECORDS_OF_ONE_PERSON
-    }
-    return [{"records": records, "nodes": 1, "epsilon": _number(epsilon)} for records, epsilon in worst.items()]
+    ]  # fmt: skip
+    pairs = [accounting.compose(first, second) for first, second in itertools.combinations(totals.values(), 2)]
+    if apart and pairs:
+        rows.append({"records": 2, "nodes": 2, "epsilon": _worst(distinct(pairs), delta)})
+    return [{**row, "epsilon": _number(row["epsilon"])} for row in rows]
 
 
 def _node(history: NodeHistory, total: Exposure, delta: float, *, summed: bool) -> dict[str, Any]:

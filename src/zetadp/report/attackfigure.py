@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -16,9 +15,6 @@ from zetadp.audit.detection import FALSE_ALARM, AuditResult
 from zetadp.audit.inversion import Rebuilt, similarity
 from zetadp.audit.membership import Attack, Claim
 from zetadp.base.epsilon import rounded_up
-from zetadp.privacy import accounting
-from zetadp.privacy.accounting import Exposure, ordered
-from zetadp.privacy.kinds import Kind
 from zetadp.report.figurestyle import (
     GREY,
     MAX_HEIGHT,
@@ -36,11 +32,7 @@ from zetadp.report.figurestyle import (
 WIDEST = 1.6
 """End of the axis of bars, in units of the claim; longer bars are cut."""
 
-MOST_CURVES = 4
-
 _STANDS, _REFUTED, _FORBIDDEN, _GREY = "#0072B2", "#D55E00", "#F7DCCB", "#777777"
-_CURVES = ("#000000", "#0072B2", "#CC79A7", "#009E73")
-_LINES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 1, 1.5)))
 
 LEAST_RATE = 0.004
 """Lower end of both axes of the ROC."""
@@ -56,125 +48,49 @@ ROW = 1.15
 
 
 def audit_figure(results: Sequence[AuditResult], experiment: str) -> Figure:
-    """Draw each audit's measurement against its claim, and its errors against the claimed trade-off curves.
+    """Draw each audit's measurement against its claim.
 
     Parameters
     ----------
     results
-        Results of audits, whole trainings last.
+        Results of audits.
     experiment
         Name of the experiment for the title.
 
     Returns
     -------
-    Figure. Above: one bar for each audit, in units of the claim. The bar ends at the lower confidence bound of what
-    the attack showed; a point marks the estimate, and a line the confidence interval. Below: rates of false alarms and
-    of misses of each attack, with confidence limits, for one round and for whole runs. If the claims hold, no attack
-    gets into the shaded region.
+    Figure with one bar for each audit, in units of the claim. The bar ends at the lower confidence bound of what the
+    attack showed; a point marks the estimate, and a line the confidence interval.
     """
-    numbered = list(enumerate(results, start=1))
-    once = [(n, r) for n, r in numbered if sum(r.mechanisms.values()) == 1]
-    often = [(n, r) for n, r in numbered if sum(r.mechanisms.values()) > 1]
-    groups = [group for group in (("one round", once), ("whole trainings", often)) if group[1]]
     with figure_style():
-        figure = Figure(figsize=(WIDTH, 6.5 + 0.36 * len(results)))
-        FigureCanvasAgg(figure)
-        figure.set_layout_engine("constrained", h_pad=0.1, w_pad=0.08)
-        rows = figure.subfigures(2, 1, squeeze=False, height_ratios=[0.9 + 0.36 * len(results), 4.5])
-        above, below = rows[:, 0]
-        _bars(above.subplots(), numbered)
-        panels = np.atleast_1d(below.subplots(1, len(groups)))
-        for panel, (name, group) in zip(panels, groups, strict=True):
-            _errors(panel, name, group)
+        figure, (panel,) = panel_grid(1, 1, 0.9 + 0.36 * len(results))
+        for row, result in enumerate(results):
+            claim = result.claimed or math.inf
+            low, middle, high = (min(v / claim, WIDEST) for v in (result.measured, result.estimate, result.highest))
+            # An interval without an upper end is drawn up to the estimate.
+            high = high if math.isfinite(result.highest) else max(low, middle)
+            panel.barh(row, low, height=0.5, color=_STANDS if result.passed else _REFUTED)
+            panel.plot([low, high], [row, row], color=_GREY, linewidth=1.2)
+            panel.plot(middle, row, "o", color="white", markeredgecolor=_GREY, markeredgewidth=1.3, markersize=5.5)
+            sign = "μ" if result.quantity == "mu" else "ε"
+            text = f"{sign} ≥ {result.measured:.2f} of {rounded_up(result.claimed, 3)}"
+            text += ("" if result.power is None else f", power {result.power:.2f}") if result.passed else ", refuted"
+            panel.text(1.02, row, text, transform=panel.get_yaxis_transform(), va="center", fontsize=8.5)
+        panel.axvspan(1, WIDEST, color=_FORBIDDEN, linewidth=0, zorder=0)
+        panel.axvline(1, color="black", linewidth=1.2)
+        panel.text(0.985, -0.95, "claimed", ha="right", va="center", fontsize=9)
+        panel.text(1.015, -0.95, "refuted, if a bar ends here", ha="left", va="center", fontsize=9)
+        panel.set_yticks(range(len(results)), [wrapped(result.name, SMALL, 3.2) for result in results])
+        panel.set_ylim(len(results) - 0.4, -1.4)
+        panel.set_xlim(0, WIDEST)
+        panel.set_xticks(np.arange(0, WIDEST + 0.01, 0.2))
+        panel.tick_params(axis="y", length=0, labelsize=8.5)
+        panel.set_xlabel("share of the claim; bar: shown beyond chance, ○: estimate, line: confidence interval")
+        panel.grid(axis="x", color="#DDDDDD", linewidth=0.6)
+        panel.set_axisbelow(True)
         set_title(figure, f"Claimed against measured privacy, {experiment}")
         figure.supxlabel(_key(results), x=0.01, ha="left", fontsize=8.5, linespacing=1.4)
     return figure
-
-
-def _bars(panel: Axes, numbered: Sequence[tuple[int, AuditResult]]) -> None:
-    """Draw one bar an audit, in units of its claim."""
-    for row, (_, result) in enumerate(numbered):
-        claim = result.claimed or math.inf
-        low, middle, high = (min(v / claim, WIDEST) for v in (result.measured, result.estimate, result.highest))
-        # An interval without an upper end is drawn up to the estimate.
-        high = high if math.isfinite(result.highest) else max(low, middle)
-        colour = _STANDS if result.passed else _REFUTED
-        panel.barh(row, low, height=0.5, color=colour)
-        panel.plot([low, high], [row, row], color=_GREY, linewidth=1.2)
-        panel.plot(middle, row, "o", color="white", markeredgecolor=_GREY, markeredgewidth=1.3, markersize=5.5)
-        sign = "μ" if result.quantity == "mu" else "ε"
-        text = f"{sign} ≥ {result.measured:.2f} of {rounded_up(result.claimed, 3)}"
-        text += ("" if result.power is None else f", power {result.power:.2f}") if result.passed else ", refuted"
-        panel.text(1.02, row, text, transform=panel.get_yaxis_transform(), va="center", fontsize=8.5)
-    panel.axvspan(1, WIDEST, color=_FORBIDDEN, linewidth=0, zorder=0)
-    panel.axvline(1, color="black", linewidth=1.2)
-    panel.text(0.985, -0.95, "claimed", ha="right", va="center", fontsize=9)
-    panel.text(1.015, -0.95, "refuted, if a bar ends here", ha="left", va="center", fontsize=9)
-    panel.set_yticks(
-        range(len(numbered)), [f"{wrapped(result.name, SMALL, 3.2)}  {number}" for number, result in numbered]
-    )
-    panel.set_ylim(len(numbered) - 0.4, -1.4)
-    panel.set_xlim(0, WIDEST)
-    panel.set_xticks(np.arange(0, WIDEST + 0.01, 0.2))
-    panel.tick_params(axis="y", length=0, labelsize=8.5)
-    panel.set_xlabel("share of the claim; bar: shown beyond chance, ○: estimate, line: confidence interval")
-    panel.grid(axis="x", color="#DDDDDD", linewidth=0.6)
-    panel.set_axisbelow(True)
-
-
-def _errors(panel: Axes, name: str, group: Sequence[tuple[int, AuditResult]]) -> None:
-    """Draw the errors of attacks and the trade-off curves of what was claimed."""
-    claims: dict[tuple[tuple[Kind, int], ...], Exposure] = {}
-    for _, result in group:
-        claims.setdefault(ordered(result.mechanisms), result.mechanisms)
-    rates = np.linspace(0.0, 1.0, 201)
-    curves = [np.array(accounting.trade_off(one, rates.tolist())) for one in list(claims.values())[:MOST_CURVES]]
-    # What every claim forbids, not only the strictest one.
-    reach = "out of reach, if the claims hold"
-    panel.fill_between(rates, np.min(curves, axis=0), 0, color=_FORBIDDEN, linewidth=0, zorder=0, label=reach)
-    (guessing,) = panel.plot(rates, 1 - rates, color=_GREY, linewidth=0.8, label="guessing")
-    for curve, key, colour, style in zip(curves, claims, _CURVES, _LINES, strict=False):
-        numbers = ", ".join(str(n) for n, r in group if ordered(r.mechanisms) == key)
-        panel.plot(rates, curve, color=colour, linestyle=style, linewidth=1.4, label=f"claimed for {numbers}")
-    for place, (number, result) in enumerate(group):
-        errors = result.errors
-        colour = _STANDS if result.passed else _REFUTED
-        # Audits may have made the same errors: their numbers lie in the four corners of the cross, then farther out.
-        far = 8 + 10 * (place // 4)
-        aside = far * (1 - 2 * (place % 2)), far * (1 - place // 2 % 2 * 2)
-        panel.annotate(
-            str(number),
-            (errors.alpha, errors.beta),
-            xytext=aside,
-            textcoords="offset points",
-            ha="center",
-            va="center",
-            fontsize=9,
-            color=colour,
-            zorder=4,
-        )
-        panel.errorbar(
-            errors.alpha,
-            errors.beta,
-            xerr=[[errors.alpha - errors.alpha_lower], [errors.alpha_upper - errors.alpha]],
-            yerr=[[errors.beta - errors.beta_lower], [errors.beta_upper - errors.beta]],
-            fmt="o",
-            color=colour,
-            markersize=3.5,
-            linewidth=1,
-            zorder=3,
-        )
-    limits = [max(r.errors.alpha_upper, r.errors.beta_upper) for _, r in group]
-    limit = min(1.0, math.ceil(10 * max(limits) + 1.5) / 10)
-    if limit <= 0.5:
-        guessing.set_label("_outside")
-    panel.set_xlim(0, limit)
-    panel.set_ylim(0, limit)
-    panel.set_aspect("equal")
-    panel.set_title(f"errors, {name}", loc="left")
-    panel.set_xlabel("false alarms (said “in”, was out)")
-    panel.set_ylabel("misses (said “out”, was in)")
-    panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, frameon=False, fontsize=8.5)
 
 
 def _key(results: Sequence[AuditResult]) -> str:

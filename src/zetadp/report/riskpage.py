@@ -12,9 +12,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from zetadp.base.epsilon import epsilon_shown, rounded_up
+from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import write_text
-from zetadp.base.tables import MISSING, Sheet
+from zetadp.base.tables import Sheet
 from zetadp.privacy.risk import CANDIDATES, DELTAS, DRAWN, FALSE_ALARMS, Risk, percent_up
 from zetadp.privacy.statement import does_not_cover
 from zetadp.report.figurestyle import WIDTH, figure_style, panel_grid, save_svg, set_title
@@ -33,6 +33,11 @@ _SHOWN = {
 _OF_NETWORKS = ("candidates", "inversion")
 """Attacks on single networks; only the pages of that network's runs show them."""
 _TABLES = ("audit", *_OF_NETWORKS)
+_REPEATED = {
+    "audits": "`snakemake audit` repeats the attacks on the code.",
+    "candidates": "`snakemake name_candidates` repeats the naming of candidates.",
+    "inversion": "`snakemake invert_gradients` repeats the rebuilding of images.",
+}
 _STRONG, _PALE, _GREY = "#0072B2", "#C4D9EA", "#777777"
 
 
@@ -169,24 +174,14 @@ def _sections(risk: Risk, ledger: str, evidence: Evidence, picture: Path) -> Ite
     )
     if risk.guarantee != "none":
         yield Section("Figures", tables=[_candidates_sheet(risk), *_curve_sheets(risk), _odds(risk)])
-    yield from _attacks(evidence)
+    yield from _attacks(risk, evidence)
     yield Section("What is not covered", points=does_not_cover(unit))
     yield Section(
         "How to check this page",
         points=[
             f"`{command} {delta:g}` prints epsilon and the trade-off curve. Another delta gives another epsilon.",
             f"`zetadp risk {ledger}` writes this page again, from the ledger alone.",
-            *(["`snakemake audit` repeats the attacks on the code."] if evidence.audits is not None else []),
-            *(
-                ["`snakemake name_candidates` repeats the naming of candidates."]
-                if evidence.candidates is not None
-                else []
-            ),
-            *(
-                ["`snakemake invert_gradients` repeats the rebuilding of images."]
-                if evidence.inversion is not None
-                else []
-            ),
+            *(text for name, text in _REPEATED.items() if getattr(evidence, name) is not None),
         ],
     )
 
@@ -222,75 +217,27 @@ def _odds(risk: Risk) -> Sheet:
     return Sheet("Epsilon and odds", ("δ", "ε", "odds rise at most"), rows, notes)
 
 
-def _attacks(evidence: Evidence) -> Iterator[Section]:
-    table = evidence.audits
+def _attacks(risk: Risk, evidence: Evidence) -> Iterator[Section]:
     text = ["The people of this run were not attacked. The bounds above hold if the code does what it should."]
-    if table is None and not evidence.pictures:
+    if evidence.audits is None and not evidence.pictures:
         yield Section("Measured attacks", [*text, "This run has no audit of the code: `snakemake audit` makes one."])
         return
+    from zetadp.audit import candidates, inversion, suite  # they import PyTorch, which takes seconds
+
     sheets = []
-    if table is not None:
+    if (table := evidence.audits) is not None:
         stands = int((table["verdict"] == "stands").sum())
         text.append(
             f"{len(table)} attacks on the code that ran, with simulated people, looked for leaks beyond the claim: "
             f"{stands} found none, {len(table) - stands} refuted a claim."
         )
-        rows = tuple(
-            (
-                str(row["audit"]),
-                f"{_sign(row)} ≤ {rounded_up(row['claimed'], 3)}",
-                f"{_sign(row)} ≥ {row['measured']:.2f}",
-                MISSING if math.isnan(row["power"]) else f"{row['power']:.2f}",
-                str(row["verdict"]),
-            )
-            for _, row in table.iterrows()
-        )
-        columns = ("attack", "claimed", "measured", "power", "verdict")
-        notes = ("Power: the chance that the attack would have found the fault that it looks for.",)
-        sheets = [Sheet("Attacks on the code", columns, rows, notes)]
-    sheets += _on_messages(evidence)
-    yield Section("Measured attacks", text, tables=sheets, pictures=evidence.pictures)
-
-
-def _on_messages(evidence: Evidence) -> list[Sheet]:
-    """Return tables of the results of attacks on messages of this network."""
-    sheets = []
+        sheets.append(suite.sheet(table, "of the code"))
     if evidence.candidates is not None:
-        named = tuple(
-            (f"1 of {row['candidates']}", f"{row['epsilon']:g}", _percent(1 / row["candidates"]),
-             f"{row['named']:.1f} %", percent_up(row["bound"] / 100))
-            for row in evidence.candidates.to_dict("records")
-        )  # fmt: skip
-        note = (
-            "ε: of a whole run like this one. The patients are simulated for the attack; all take part in every round."
-        )
-        columns = ("candidates", "ε", "guessing", "measured", "at most")
-        sheets.append(Sheet("Naming the right candidate from all messages: the best attack", columns, named, (note,)))
+        sheets.append(candidates.sheet(evidence.candidates, risk.delta))
     if evidence.inversion is not None:
-        keys = ["message", "attack", "epsilon"]
-        kinds = evidence.inversion.groupby(keys, sort=False)["ssim"].agg(["mean", "max"]).reset_index()
-        rebuilt = tuple(
-            (
-                row["message"],
-                row["attack"],
-                epsilon_shown(f"{row['epsilon']:g}"),
-                f"{row['mean']:.2f}",
-                f"{row['max']:.2f}",
-            )
-            for row in kinds.to_dict("records")
-        )
-        notes = (
-            "Similarity (SSIM) of the found and the true images: 1 means equal. ε: of one message, at the weights with "
-            "which training begins. ∞: without noise.",
-            "A search that finds nothing proves nothing: the tables above bound what any attack can find.",
-        )
-        columns = ("message", "attack", "ε", "mean", "best")
-        sheets.append(Sheet("Images rebuilt from one message", columns, rebuilt, notes, names=2))
-    return sheets
-
-
-def _sign(row: pd.Series) -> str:
-    return "μ" if row["figure"] == "mu" else "ε"
+        sheets.append(inversion.sheet(evidence.inversion, risk.delta))
+        text.append("A search for images that finds nothing proves nothing: the bounds hold for any attack.")
+    yield Section("Measured attacks", text, tables=sheets, pictures=evidence.pictures)
 
 
 def _percent(share: float) -> str:

@@ -180,7 +180,7 @@ def test_the_table_has_one_line_a_kind_and_the_bound_beside_it():
     found = [inversion.Rebuilt(each, guessed(each).true, guessed(each).found) for each in messages]
     scores = frame([guessed(kinds[0]), *found])
     assert len(scores) == 4
-    laid = sheet(scores, Search(steps=3), 1e-3)
+    laid = sheet(scores, 1e-3)
     assert [row[3:5:3] for row in laid.rows] == [("–",), ("∞",), ("8",)]
     assert [row[6] for row in laid.rows] == ["–", "100.0 %", "78.9 %"]
     assert [row[7] for row in laid.rows] == ["1", "2", "1"]

@@ -16,7 +16,7 @@ from zetadp.audit.canary import Audited
 from zetadp.audit.detection import AuditResult, Errors, Trials, result_of_epsilon, result_of_mu
 from zetadp.audit.one_round import audit_one_round
 from zetadp.audit.settings import AuditSettings
-from zetadp.audit.suite import LESS_NOISE, OF_NODES, PlannedAudit, Target, carry_out, plan, sheet
+from zetadp.audit.suite import LESS_NOISE, OF_NODES, PlannedAudit, Target, carry_out, frame, plan, sheet
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
@@ -88,7 +88,7 @@ def test_audits_in_several_processes_find_the_same_in_the_same_order(caplog):
 
 def test_the_table_and_the_picture_print_no_claim_below_the_figure():
     result = replace(honest()[2], claimed=7.9901)
-    assert sheet([result], "default").rows[0][4] == "8"
+    assert sheet(frame([result]), "default").rows[0][4] == "8"
     texts = [text.get_text() for text in audit_figure([result], "x").axes[0].texts]
     assert any(text.startswith("ε ≥") and " of 8, power" in text for text in texts)
 

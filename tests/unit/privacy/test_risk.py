@@ -6,16 +6,18 @@ import math
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy.stats import norm
 
+from zetadp.audit.detection import Errors, result_of_mu
+from zetadp.audit.suite import frame
 from zetadp.cli.commands import main
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.risk import CANDIDATES, Risk
+from zetadp.report.rendering import to_csv
 from zetadp.report.riskpage import Evidence, headline, risk_figure, write_risk
 
 PROBABILITY, SIGMA, ROUNDS = 0.5, 6.0, 20
@@ -122,11 +124,12 @@ def test_of_many_images_a_person_epsilon_bounds_the_guesses(tmp_path):
 def audit(folder):
     """Return the files of an audit with one attack that stands and one that refuted a claim."""
     folder.mkdir()
-    rows = [
-        {"audit": "one round", "figure": "mu", "claimed": 1.0, "measured": 0.8, "power": 0.99, "verdict": "stands"},
-        {"audit": "training", "figure": "epsilon", "claimed": 8, "measured": 9, "power": np.nan, "verdict": "refuted"},
+    once = {NoisySum(1.0, 1.0): 1}
+    results = [
+        replace(result_of_mu(name, Errors(wrong, wrong, 1466, 1466, 0.999), 1.0, once), finds="less noise")
+        for name, wrong in (("one round", 450), ("training", 9))
     ]
-    pd.DataFrame(rows).to_csv(folder / "audit.csv", index=False)
+    (folder / "audit.csv").write_text(to_csv(frame(results), ("a note",)))
     (folder / "audit.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="10" height="10"/>')
     return folder
 

@@ -79,10 +79,6 @@ def test_the_published_figures_stand_in_it(printed):
     ]
 
 
-def test_a_patient_needs_no_figures_for_several_records():
-    assert state(federated(rounds=20, declared=20))["records_of_one_person"] is None
-
-
 def test_the_curve_is_that_of_the_accountant(printed):
     curve = printed["trade_off"]
     assert curve["misses"] == accounting.trade_off({NoisySum(P, 42.567): 917}, curve["false_alarms"])

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from zetadp.privacy import accounting, gaussian
+from zetadp.privacy import accounting
 from zetadp.privacy.events import Event, histories
 from zetadp.privacy.exposure import Run, seen_by
 from zetadp.privacy.kinds import NoisySum
@@ -62,15 +62,6 @@ def test_the_effective_noise_is_what_the_shipped_mechanism_leaves_in_the_mean_of
         (kind,) = seen[f"node-{place}"]
         # Four standard errors of a standard deviation of so many draws.
         assert kind.noise_multiplier == pytest.approx(left / (clip / expected / 4), rel=4 / math.sqrt(2 * dimension))
-
-
-def test_a_round_that_was_released_twice_is_not_hidden_from_readers_by_other_nodes():
-    nodes = [(44, 44.0)] * 11
-    events = rounds_of(nodes, 2.0, 2)
-    replayed = Run("replayed", histories([*events, *events[:11]]), 2)
-    mu = math.sqrt(2 / 2.0**2 + 1 / (11 * 2.0**2))
-    found = state(replayed)["audiences"]["reader"]["epsilon"]
-    assert found == pytest.approx(gaussian.epsilon(DELTA, mu), rel=1e-9)
 
 
 @pytest.mark.parametrize(
