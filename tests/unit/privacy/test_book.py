@@ -10,7 +10,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -255,18 +254,6 @@ def test_nothing_is_recorded_in_a_ledger_that_was_put_in_the_place_of_the_open_o
 
 
 # Point 8: a release is bound to the account; what was chosen after results is summed by a filter
-
-
-def release(*arguments: str) -> int:
-    return main(["release", *arguments, "--people", "300", "--classes", "2", "--epsilon", "2", "--delta", "1e-4"])
-
-
-@pytest.fixture
-def features(tmp_path):
-    random = np.random.default_rng(0)
-    values, labels = random.standard_normal((300, 4)), random.integers(0, 2, 300)
-    np.savez(tmp_path / "people.npz", features=values, labels=labels)
-    return str(tmp_path / "people.npz")
 
 
 @pytest.mark.parametrize(("expected", "accountant"), [(10, "Gaussian"), (5, "Renyi")])

@@ -1,42 +1,12 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 from contributing import clipped_sums
 from training_builder import NETWORKS, TINY, network, patients
 
 from zetadp.base.tensors import Layout
-from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid
-from zetadp.privacy.mechanism import ExactSampledGaussian
-
-CLIP, SIGMA, EXPECTED, DIMENSION = 2.0, 1.7, 3.0, 60_000
-GRID = Grid.choose(CLIP, noise_multiplier=SIGMA, population=8, dimension=DIMENSION)
-
-
-@dataclass
-class Recorded:
-    """A ledger that holds everything, or nothing."""
-
-    everything: bool = True
-
-    def holds(self, event: Event, times: int = 1) -> bool:
-        return self.everything
-
-
-def event(**changes: float) -> Event:
-    constants = {"population": 8, "expected": EXPECTED, "noise_multiplier": SIGMA, "clip": CLIP}
-    return Event.poisson("a", **(constants | changes))
-
-
-def mechanism(ledger: Recorded | None = None, *, population: int = 8) -> ExactSampledGaussian:
-    return ExactSampledGaussian(event(population=population), grid=GRID, ledger=ledger or Recorded())
-
-
-def nothing() -> torch.Tensor:
-    return torch.zeros(DIMENSION, dtype=torch.int64)
 
 
 @pytest.mark.parametrize("bound", [1e-3, 1.0, 0.37, 1e3])

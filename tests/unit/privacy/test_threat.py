@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from zetadp.privacy.exposure import Run, seen_by
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
-from zetadp.privacy.statement import run_statement
 
 DELTA = 1e-3
 UNEQUAL = ((4, 2.0), (6, 3.0), (10, 5.0), (12, 12.0))
@@ -31,10 +29,6 @@ def rounds_of(nodes, sigma, rounds, clip=1.0):
 
 def run(nodes, sigma, rounds=20, clip=1.0):
     return Run("local", histories(rounds_of(nodes, sigma, rounds, clip)), rounds)
-
-
-def state(of):
-    return run_statement(replace(of, noise="seeded"), target_epsilon=8.0)
 
 
 @pytest.mark.parametrize(("audience", "known"), [("reader", 0), ("node", 1)])
