@@ -8,15 +8,10 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from zetadp.base.randomness import Purpose, stream
-from zetadp.phantom.anatomy import (
-    VoxelGrid,
-)
+from zetadp.phantom.anatomy import VoxelGrid
 from zetadp.phantom.cohort import (
-    CohortStream,
     PhantomSettings,
     patient_name,
-    population_of,
     scanner_of,
     simulate_patient,
     write_dataset_json,
@@ -25,22 +20,11 @@ from zetadp.phantom.cohort import (
 from zetadp.phantom.scanners import CHANNELS
 
 SETTINGS = PhantomSettings(train_patients=6, test_patients=3, seed=5)
-FLAIR, T1W, T1GD, T2W = range(4)
 
 
 @pytest.fixture(scope="module")
 def patients():
     return [simulate_patient(SETTINGS, number) for number in range(1, 10)]
-
-
-def drawn(settings, number):
-    """Return the fractions of tissue in the voxels of a patient's brain."""
-    population = population_of(settings)
-    shape, tumour = (
-        stream(settings.seed, Purpose.COHORT, place, number) for place in (CohortStream.SHAPE, CohortStream.TUMOUR)
-    )
-    whole = population.brain(shape, VoxelGrid(settings.grid))
-    return population.tissue(tumour, whole, settings.tumour_probability)
 
 
 def brain(patient):

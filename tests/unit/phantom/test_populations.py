@@ -21,7 +21,7 @@ from zetadp.phantom.populations import DRAWN, POPULATIONS, drawn_population
 from zetadp.phantom.public import PublicSettings
 
 SETTINGS = PhantomSettings(train_patients=12, test_patients=0, seed=5)
-FLAIR, T1W, T1GD, T2W = range(4)
+FLAIR, T1W, _, T2W = range(4)
 
 
 def of(population, **changes):
@@ -171,9 +171,6 @@ def test_dataset_json_says_what_the_patients_are(tmp_path):
     for key in ("reference", "licence"):
         assert "ICBM" in said["vendor"][key]
         assert "ICBM" not in said["procedural"][key]
-
-
-# No atlas
 
 
 def test_the_seed_alone_decides_the_character_of_a_drawn_population():

@@ -80,7 +80,7 @@ def examination(common: Examinations, seed: int, number: int, name: str = "phant
     image = (gain * image).astype(np.complex64)
     shown = image[:, common.size // 2 : common.size // 2 + common.size]
     patient = f"{name}-{number:04d}"
-    return KspaceVolume(patient, patient, f"AX{CHANNELS[sequence]}", to_kspace(image), np.abs(shown))
+    return KspaceVolume(patient, patient, to_kspace(image), np.abs(shown))
 
 
 def _image(common: Examinations, random: np.random.Generator, sequence: int) -> np.ndarray:

@@ -4,7 +4,7 @@ A file holds one examination, in these arrays and attributes:
 
 - ``kspace``: fully sampled k-space, complex64, shape (slice, ky, kx)
 - ``reconstruction_esc``: the magnitude image that a network should reconstruct, float32, shape (slice, row, column)
-- the attributes ``patient_id`` and ``acquisition``
+- the attribute ``patient_id``
 
 Files of fastMRI hold more, which is not read.
 
@@ -51,8 +51,6 @@ class KspaceVolume:
         Name of the file without its ending.
     patient
         Identifier of the patient, the same for all examinations of one patient.
-    acquisition
-        Name of the pulse sequence.
     kspace
         complex64, shape (slice, ky, kx), in the convention of `zetadp.mri.kspace`. ``ky`` is the readout direction,
         which costs no scan time. ``kx`` counts the lines that an accelerated scan leaves out.
@@ -62,7 +60,6 @@ class KspaceVolume:
 
     name: str
     patient: str
-    acquisition: str
     kspace: np.ndarray
     target: np.ndarray
 
@@ -103,7 +100,7 @@ class KspaceVolume:
         with hdf5_written_whole(folder / f"{self.name}.h5") as file:
             for name, values in (("kspace", self.kspace), ("reconstruction_esc", self.target)):
                 file.create_dataset(name, data=values, track_times=False)
-            file.attrs.update(patient_id=self.patient, acquisition=self.acquisition)
+            file.attrs["patient_id"] = self.patient
 
 
 def cut(images: np.ndarray, rows: int, columns: int) -> np.ndarray:
@@ -126,16 +123,16 @@ def read_volume(path: Path) -> KspaceVolume:
     try:
         with h5py.File(path, "r") as file:
             kspace, target = file["kspace"][()], file["reconstruction_esc"][()]
-            patient, acquisition = _text(file.attrs["patient_id"]), _text(file.attrs["acquisition"])
+            patient = _text(file.attrs["patient_id"])
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"Cannot read {path}: {error}. Expected a single-coil file in the layout of fastMRI with kspace, "
-            "reconstruction_esc, and the attributes patient_id and acquisition."
+            "reconstruction_esc, and the attribute patient_id."
         ) from error
     problem = "expected a patient_id, found an empty one" if not patient.strip() else _problem(kspace, target)
     if problem:
         raise UserError(f"{path}: {problem}. Remove the file from the folder, or replace it by a complete one.")
-    return KspaceVolume(path.stem, patient, acquisition, kspace.astype(np.complex64), target.astype(np.float32))
+    return KspaceVolume(path.stem, patient, kspace.astype(np.complex64), target.astype(np.float32))
 
 
 def _text(value: object) -> str:

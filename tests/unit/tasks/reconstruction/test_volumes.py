@@ -28,9 +28,9 @@ def test_a_simulated_file_has_the_layout_of_fastmri_and_is_read_back(volume, tmp
         assert file["kspace"].dtype == np.complex64
         assert file["kspace"].shape == (2, 64, 32)  # the readout is sampled twice as finely as it is shown
         assert file["reconstruction_esc"].shape == (2, 32, 32)
-        assert set(file.attrs) == {"patient_id", "acquisition"}
+        assert set(file.attrs) == {"patient_id"}
     found = read_volume(tmp_path / "phantom-0003.h5")
-    assert (found.name, found.patient, found.acquisition) == (volume.name, volume.patient, volume.acquisition)
+    assert (found.name, found.patient) == (volume.name, volume.patient)
     np.testing.assert_array_equal(found.kspace, volume.kspace)
     np.testing.assert_array_equal(found.target, volume.target)
 
