@@ -15,7 +15,7 @@ from torch import nn
 
 from zetadp.base.device import pick_device
 from zetadp.base.epsilon import CONSENT, USELESS
-from zetadp.base.validation import UserError, checked_name
+from zetadp.base.validation import UserError, checked_name, in_range, whole
 from zetadp.core.optimisers import recipe_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan
@@ -220,15 +220,16 @@ def check_population(records: Records, population: object) -> None:
             )
 
 
-def check_numbers(**given: float) -> None:
+def check_numbers(**given: Any) -> None:  # noqa: ANN401  (a user may give anything)
     """Refuse public constants that are no numbers of their kind, by the argument's name."""
     for name, value in given.items():
-        if name in WHOLE:
-            least, most = WHOLE[name]
-            if not isinstance(value, Integral) or isinstance(value, bool) or not least <= value <= most:
-                raise UserError(f"{name}: Expected a whole number from {least} to {most}, found {value!r}.")
-        elif not isinstance(value, Real) or isinstance(value, bool) or not 1e-9 <= value <= 1e9:
-            raise UserError(f"{name}: Expected a number from 1e-9 to 1e9, found {value!r}.")
+        try:
+            if name in WHOLE:
+                whole(*WHOLE[name], **{name: value})
+            else:
+                in_range(1e-9, 1e9, **{name: value})
+        except ValueError as error:
+            raise UserError(f"{name}: {error}") from error
 
 
 def _label(epsilon: float) -> str:

@@ -178,33 +178,13 @@ def call(main, snakemake) -> str:
     return Path(snakemake.log[0]).read_text()
 
 
-def accepting(body):
-    def main(*, images, table, model, settings):
-        body()
-
-    return main
-
-
-def test_too_little_memory_is_said_without_a_traceback(tmp_path):
-    def body() -> None:
-        raise MemoryError
-
-    snakemake = job(tmp_path)
-    with pytest.raises(SystemExit) as end:
-        call(accepting(body), snakemake)
-    assert end.value.code == 1
-    log = Path(snakemake.log[0]).read_text()
-    assert "Out of memory in rule train: give it more (mem_mb)" in log
-    assert "Traceback" not in log
-
-
 def test_the_log_holds_all_and_the_terminal_what_a_user_waits_for(tmp_path, capfd):
-    def body() -> None:
+    def main(*, images, table, model, settings) -> None:
         logging.getLogger("zetadp.training").info("read a file")
         logging.getLogger(PROGRESS).info("round %d", 5)
         warnings.warn("odd number", UserWarning, stacklevel=1)
 
-    log = call(accepting(body), job(tmp_path))
+    log = call(main, job(tmp_path))
     assert "INFO round 5" in log
     assert "INFO read a file" in log
     assert "odd number" in log
@@ -223,21 +203,24 @@ from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
 
 def main(*, kind):
-    raise {{"user": UserError("the message"), "ours": ValueError("our fault")}}[kind]
+    raise {{"user": UserError("the message"), "ours": ValueError("our fault"), "memory": MemoryError()}}[kind]
 
 run(main, SimpleNamespace(input={{}}, output={{}}, params={{"kind": {kind!r}}}, wildcards={{}}, resources={{}},
                           threads=1, log=[{log!r}], rule="x"))
 """
 
 
-@pytest.mark.parametrize("kind", ["user", "ours"])
+ENDS = {"user": "the message", "ours": "our fault", "memory": "Out of memory in rule x: give it more (mem_mb)"}
+
+
+@pytest.mark.parametrize("kind", ENDS)
 def test_a_job_ends_with_exit_code_1_and_only_our_faults_leave_a_traceback_in_the_log(tmp_path, kind):
     log = tmp_path / "x.log"
     code = SCRIPT.format(source=str(ROOT / "src"), kind=kind, log=str(log))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     for text in (done.stderr, log.read_text()):
-        assert ("the message" if kind == "user" else "our fault") in text
+        assert ENDS[kind] in text
         assert ("Traceback" in text) == (kind == "ours")
 
 
