@@ -327,21 +327,22 @@ def checked_owners(owners: Iterable[Hashable], where: str) -> list[Hashable]:
     return found
 
 
-def checked_units(nodes: Sequence[Sequence[Positions]], items: int) -> list[list[np.ndarray]]:
+def checked_units(nodes: Sequence[Sequence[Positions]], strata: np.ndarray, count: int) -> list[list[np.ndarray]]:
     """Return the positions of the items of every unit of every node as integers.
 
     Parameters
     ----------
     nodes
         For each node and each of its units, the positions of the unit's items.
-    items
-        Number of items.
+    strata, count
+        Stratum of each item, and the number of items that make a contribution, as in `choose_items`.
 
     Raises
     ------
     UserError
-        If a unit has no items, if its positions are no list of whole numbers from 0, or if an item belongs to two
-        units, at one node or at two, or does not exist.
+        If a unit has no items, if its positions are no list of whole numbers from 0, if an item belongs to two units,
+        at one node or at two, or does not exist, if ``count`` items are not equal parts of all strata, or if a unit
+        lacks a stratum.
     """
     checked = [_whole_positions(units) for units in nodes]
     units = [(node, place, own) for node, units in enumerate(checked) for place, own in enumerate(units)]
@@ -349,11 +350,11 @@ def checked_units(nodes: Sequence[Sequence[Positions]], items: int) -> list[list
         return checked
     owner = np.repeat(np.arange(len(units)), [len(own) for *_, own in units])
     position = np.concatenate([own for *_, own in units])
-    if position.max() >= items:
+    if position.max() >= len(strata):
         node, place, _ = units[owner[position.argmax()]]
         raise UserError(
-            f"Expected positions below {items}, the number of items, found {position.max()} for unit {place} of node "
-            f"{node}."
+            f"Expected positions below {len(strata)}, the number of items, found {position.max()} for unit {place} of "
+            f"node {node}."
         )
     order = position.argsort(kind="stable")
     twice = np.flatnonzero(np.diff(position[order]) == 0)
@@ -364,6 +365,8 @@ def checked_units(nodes: Sequence[Sequence[Positions]], items: int) -> list[list
             f"{node} and in unit {other} of node {other_node}. Persons who share an item are one unit: join their "
             "lists, or leave the item out."
         )
+    for own in checked:
+        _check_strata(own, strata, count)
     return checked
 
 
@@ -380,12 +383,12 @@ def _whole_positions(units: Sequence[Positions]) -> list[np.ndarray]:
     return [own.astype(np.int64) for own in positions]
 
 
-def check_units(units: Sequence[Positions], strata: np.ndarray, count: int) -> None:
+def _check_strata(units: Sequence[np.ndarray], strata: np.ndarray, count: int) -> None:
     """Raise `UserError` if ``count`` items are not equal parts of all strata, or if a unit lacks a stratum."""
     if all(len(own) == count for own in units):
         return
     kinds = np.unique(strata)
-    found = np.array([(strata[np.asarray(own, dtype=np.int64)][:, None] == kinds).sum(axis=0) for own in units])
+    found = np.array([(strata[own][:, None] == kinds).sum(axis=0) for own in units])
     if count % len(kinds) or count < 1:
         raise UserError(
             f"Expected training.images_per_patient to be a multiple of {len(kinds)} (equally many of every class), "

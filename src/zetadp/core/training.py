@@ -30,7 +30,7 @@ from zetadp.core.independence import check_own, check_run
 from zetadp.core.outbox import Outbox
 from zetadp.core.progress import Progress
 from zetadp.core.promise import check_noise
-from zetadp.core.records import LabelledItems, Node, Positions, check_units, checked_units
+from zetadp.core.records import LabelledItems, Node, Positions, checked_units
 from zetadp.core.round import do_round, items_in_a_pass
 from zetadp.core.settings import Performance
 from zetadp.core.task import Classification, is_packaged
@@ -144,8 +144,8 @@ def train(
     if model is not None:
         check_own(model, plan)
         plan = plan.with_public(model=tensors_digest(model.state_dict()))
-    held = checked_units(units, len(records.inputs))
-    _check(plan, records, held)
+    held = checked_units(units, records.strata, plan.together)
+    _check(plan, held)
     parts = Assembly.of(plan, records, start, model, task)
     if isinstance(parts.task, Classification):
         parts.task.check(records.targets)
@@ -210,7 +210,7 @@ def no_history(task: Task) -> pd.DataFrame:
     return pd.DataFrame({name: pd.Series(dtype=float) for name in ("round", "seconds", "learning_rate", *watched)})
 
 
-def _check(plan: Plan, records: LabelledItems, units: Sequence[Sequence[np.ndarray]]) -> None:
+def _check(plan: Plan, units: Sequence[Sequence[np.ndarray]]) -> None:
     """Raise `UserError` for a plan with too little noise for its name, or for units that do not match the plan."""
     check_noise(plan)
     if len(units) != len(plan.nodes):
@@ -220,7 +220,6 @@ def _check(plan: Plan, records: LabelledItems, units: Sequence[Sequence[np.ndarr
             raise UserError(
                 f"Expected {node.population} training {plan.unit}s at {node.name}, as declared, found {len(own)}."
             )
-        check_units(own, records.strata, plan.together)
 
 
 def _begin(

@@ -13,7 +13,7 @@ from zetadp.base.validation import UserError
 from zetadp.core.records import (
     LabelledItems,
     Node,
-    check_units,
+    checked_units,
     choose_items,
     gather,
     item_weights,
@@ -114,17 +114,17 @@ def test_every_item_of_a_stratum_is_as_likely():
 @pytest.mark.parametrize("count", [0, 1, 3, 6])
 def test_numbers_of_items_that_cannot_are_a_users_error(count):
     with pytest.raises(UserError, match=f"training.images_per_patient to be a multiple of 4 .* found {count}"):
-        check_units([list(range(20))], KINDS, count)
+        checked_units([[list(range(20))]], KINDS, count)
 
 
 def test_a_unit_without_an_item_of_some_stratum_is_a_users_error():
     with pytest.raises(UserError, match="lacks one"):
-        check_units([[0, 1, 2], [0, 1]], np.array([0, 0, 1]), 2)
+        checked_units([[[0, 2], [1]]], np.array([0, 0, 1]), 2)
 
 
 def test_a_unit_with_fewer_items_than_asked_is_the_mean_of_all_of_them():
     strata = np.array([0, 0, 0, 1])
-    check_units([[0, 1, 2, 3]], strata, 8)
+    checked_units([[[0, 1, 2, 3]]], strata, 8)
     holder = node([[0, 1, 2, 3]])
     draw = draw_of(holder, [0])
     chosen, weights = choose_items(holder, draw, strata, 8)[0], item_weights(holder, draw, strata, 8)[0]
@@ -160,3 +160,52 @@ def test_gathered_inputs_and_targets_belong_together():
 def test_parts_of_records_have_one_length():
     with pytest.raises(UserError, match="found 3, 2, 3"):
         LabelledItems(torch.zeros(3, 1), torch.zeros(2), np.zeros(3))
+
+
+ITEMS = 12
+MASK = np.arange(ITEMS) < 4
+
+REFUSED = {
+    "in two patients": ([[range(4), range(3, 8)]], "item 3"),
+    "twice in a patient": ([[[0, 0, 1], [2]]], "item 0"),
+    "a patient twice": ([[range(4), range(4)]], "item 0"),
+    "at two nodes": ([[range(4)], [range(4, 6), [0]]], "item 0"),
+    "a mask": ([[MASK, ~MASK]], "unit 0.*flatnonzero"),
+    "a mask as a list": ([[MASK.tolist(), (~MASK).tolist()]], "flatnonzero"),
+    "a mask as a tensor": ([[torch.from_numpy(MASK)]], "flatnonzero"),
+    "negative": ([[range(-4, 0)]], "-4"),
+    "beyond the end": ([[range(8, 13)]], "12"),
+    "fractions": ([[[0.5, 1.5]]], "whole number"),
+    "numbers with a point": ([[np.arange(4.0)]], "whole number"),
+    "texts": ([[["a", "b"]]], "whole number"),
+    "two axes": ([[np.arange(4).reshape(2, 2)]], "unit 0"),
+    "nobody's": ([[range(4), []]], "unit 1"),
+    "nobody's, as an array": ([[np.zeros(0, dtype=int)]], "unit 0"),
+    "one flat list": ([[0, 1, 2]], "positions"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_units_that_are_no_units_are_refused(name):
+    units, words = REFUSED[name]
+    with pytest.raises(UserError, match=words):
+        checked_units(units, np.zeros(ITEMS), 1)
+
+
+@pytest.mark.parametrize(
+    "units",
+    [
+        [range(4), range(4, 8)],
+        [np.arange(4), np.arange(4, 12, dtype=np.uint8)],
+        [torch.arange(4), torch.tensor([7])],
+        [(0, 5), [np.int64(3)]],
+        np.arange(12).reshape(4, 3),
+    ],
+)
+def test_positions_of_any_whole_kind_are_taken(units):
+    (held,) = checked_units([units], np.zeros(ITEMS), 1)
+    assert [list(map(int, own)) for own in held] == [list(map(int, own)) for own in units]
+
+
+def test_items_of_nobody_are_left_out():
+    assert len(checked_units([[[0, 1, 2, 3]]], np.zeros(ITEMS), 1)) == 1

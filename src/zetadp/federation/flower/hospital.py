@@ -25,7 +25,7 @@ from zetadp.core.assembly import Assembly
 from zetadp.core.independence import check_run
 from zetadp.core.outbox import Outbox, SupersededError, digest_of
 from zetadp.core.pretrained import backbone_of, starting_weights
-from zetadp.core.records import LabelledItems, Node, check_units, checked_units, single_items
+from zetadp.core.records import LabelledItems, Node, checked_units, single_items
 from zetadp.core.round import do_round
 from zetadp.core.task import Classification, is_packaged, site_task_of, task_of
 from zetadp.federation.flower.participant import Participant
@@ -103,8 +103,7 @@ class Hospital:
             )
         one_each = plan.unit == "image"
         units = single_items(patients, plan.units_of_a_person) if one_each else patients
-        (self.units,) = checked_units([units], len(records.inputs))
-        check_units(self.units, records.strata, plan.together)
+        (self.units,) = checked_units([units], records.strata, plan.together)
         self.rules = False
         task = task_of(plan.task)
         if isinstance(task, Classification):
