@@ -109,8 +109,7 @@ class Patients:
         """Read a folder, and refuse it if its patients differ from the declared patients."""
         recordings = [each for each in read_folder(folder) if each.form == FORM and each.name not in LEFT_OUT]
         found = Collection.of(((each, "") for each in recordings), SpectrumSettings(**task["spectrum"]))
-        count = found.table["patient"].nunique()
-        if count != PATIENTS:
+        if (count := found.table["patient"].nunique()) != PATIENTS:
             raise UserError(f"Expected {PATIENTS} patients in {folder}, found {count}.")
         values = {
             "spectrum": torch.from_numpy(spectrum(found.signals)),
