@@ -11,7 +11,7 @@ from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.privacy import accounting
 from zetadp.privacy.calibration import noise_for_nodes, noise_for_sum
-from zetadp.privacy.exposure import single_messages
+from zetadp.privacy.exposure import in_sums
 from zetadp.privacy.threat import IF_HIDDEN
 
 OWN_DELTA = 1e-3
@@ -112,7 +112,7 @@ def promise_of(plan: Plan, name: str, attempts: int = 1, delta: float | None = N
     person = epsilon if images == 1 else accounting.epsilon_group(releases, delta, images)
     alone = None
     if plan.masked:
-        alone = accounting.epsilon(accounting.grouped(single_messages(releases), images), delta)
+        alone = accounting.epsilon(accounting.grouped(in_sums(releases), images), delta)
     return Promise(name, plan.unit, epsilon, delta, images, person, alone)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -42,11 +42,9 @@ class Images(Protocol):
     def __getitem__(self, part: slice, /) -> Tensor: ...
 
 
-class Losses(Protocol):
-    """The loss of each item, whose mean over a unit's items makes the unit's gradient."""
-
-    def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
-        """Return real losses of shape (item,) for the network's outputs, shape (item, ...), and the targets."""
+Losses: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Returns the real loss of each item, shape (item,), for the network's outputs, shape (item, ...), and the targets. Its
+mean over a unit's items makes the unit's gradient."""
 
 
 def cross_entropies(outputs: Tensor, targets: Tensor) -> Tensor:

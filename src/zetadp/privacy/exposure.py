@@ -288,11 +288,9 @@ def seen_by(run: Run, audience: Audience) -> dict[str, Counter[Kind]] | None:
             return None
         return {name: declared(history, run.declared_rounds) for name, history in run.nodes.items()}
     if run.sums is not None and run.private:
-        known = {"server": run.sums.colluding, "node": 1, "reader": 0}.get(audience)
-        return {
-            name: _summed(declared(history, run.declared_rounds), run.sums.colluding, known)
-            for name, history in run.nodes.items()
-        }
+        # Members of a sum are at least the nodes that are relied on, and those that may collude.
+        more = {"server": 0, "node": run.sums.colluding - 1, "reader": run.sums.colluding}.get(audience)
+        return {name: in_sums(declared(history, run.declared_rounds), more) for name, history in run.nodes.items()}
     if audience == "node" and len(run.nodes) == 1:
         return None
     least = {name: _variance(history, _costliest(history)) for name, history in run.nodes.items()}
@@ -315,28 +313,18 @@ def _variance(history: NodeHistory, kind: Kind) -> float:
     return (noise * history.clip / history.expected) ** 2 if noise else 0.0
 
 
-def single_messages(exposure: Exposure) -> Counter[Kind]:
-    """Return the releases as somebody sees them who could undo all masks."""
-    return _summed(exposure, 0, None)
+def in_sums(exposure: Exposure, more: int | None = None) -> Counter[Kind]:
+    """Return masked sums as somebody sees them who faces the noise of the nodes that are relied on, and of ``more``.
 
-
-def _summed(exposure: Exposure, colluding: int, known: int | None) -> Counter[Kind]:
-    """Return masked sums as somebody sees them who knows some nodes' noise; None can undo the masks.
-
-    Members of a sum are at least the nodes that are relied on, and those that may collude.
+    With None, all masks can be undone, and each message has the noise of its own node alone.
     """
     seen: Counter[Kind] = Counter()
     for kind, count in exposure.items():
         if isinstance(kind, MaskedSum):
-            seen[kind.with_shares(1 if known is None else kind.shares + colluding - known)] += count
+            seen[kind.with_shares(1 if more is None else kind.shares + more)] += count
         else:
             seen[kind] += count
     return seen
-
-
-def of_patient(run: Run, total: Exposure) -> Counter[Kind]:
-    """Return the exposure of a patient to a node's releases. If images were drawn, all of the patient's count."""
-    return accounting.grouped(total, run.images or 1)
 
 
 def over_runs(runs: Sequence[Run], delta: float, *, unmasked: bool = False) -> dict[str, Counter[Kind]]:
@@ -352,7 +340,7 @@ def over_runs(runs: Sequence[Run], delta: float, *, unmasked: bool = False) -> d
         totals = partitions.setdefault(run.division, {node: Counter() for node in run.nodes})
         for node, history in run.nodes.items():
             exposure = declared(history, run.declared_rounds)
-            totals[node] += of_patient(run, single_messages(exposure) if unmasked else exposure)
+            totals[node] += accounting.grouped(in_sums(exposure) if unmasked else exposure, run.images or 1)
     worst: dict[str, Counter[Kind]] = {}
     beforehand = declared_together(runs)
     for place, totals in enumerate(partitions.values()):

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from zetadp.base.storage import make_folder, remove_leftovers, sync_folder, writing
 from zetadp.base.validation import UserError
@@ -105,10 +105,6 @@ def _make(path: Path) -> None:
     sync_folder(path.parent)
 
 
-TAIL = 4096
-"""Number of bytes at the end of the file that contain its last line."""
-
-
 @dataclass
 class Register:
     """What the register of a folder says.
@@ -178,10 +174,7 @@ class Register:
 def head_beside(ledger: Path) -> str:
     """Return the head of the register next to a ledger."""
     path = ledger.parent / REGISTER
-    if not path.exists():
-        return START
-    with path.open("rb") as file:
-        return _last(_tail(file))
+    return _last(path.read_bytes()) if path.exists() else START
 
 
 def note(folder: Path, content: Mapping[str, Any]) -> None:
@@ -204,16 +197,16 @@ def note(folder: Path, content: Mapping[str, Any]) -> None:
         make_folder(folder)
         with path.open("a+b", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            tail = _tail(file)
-            torn = len(tail) - (tail.rfind(b"\n") + 1)
-            if torn:  # by a crash, before anything named the line
-                file.truncate(file.seek(0, os.SEEK_END) - torn)
-            head = _last(tail)
+            file.seek(0)
+            known = file.read()
+            if torn := len(known) - (known.rfind(b"\n") + 1):  # by a crash, before anything named the line
+                file.truncate(len(known) - torn)
+            head = _last(known)
             line = f"{Link.after(head, {**content, 'tag': _tag(key, head, content)}).text}\n".encode()
             while line:
                 line = line[file.write(line) :]
             os.fsync(file.fileno())
-        if not tail:
+        if not known:
             sync_folder(folder)
     except OSError as error:
         raise UserError(
@@ -224,12 +217,6 @@ def note(folder: Path, content: Mapping[str, Any]) -> None:
 def _tag(key: Secret, head: str, content: Mapping[str, Any]) -> str:
     """Return the keyed hash of a line's content and of all lines before it."""
     return key.tag(f"{head} {json.dumps(dict(content))}")
-
-
-def _tail(file: IO[bytes]) -> bytes:
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - TAIL))
-    return file.read()
 
 
 def _last(content: bytes) -> str:
