@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from zetadp.tasks.phase_mnist.digits import Part
 
-SEEDS = {128: (0, 1, 2, 3, 4), 64: (0, 1), 32: (0, 1), 16: (0,)}
+SEEDS = {128: (0, 1, 2, 3, 4), 64: (0,), 32: (0,), 16: (0,)}
 """Seeds by size of a batch."""
 SIDE, UNITS = 16, (256, 50, 15, 10)
 LEARNING_RATE, WEIGHT_DECAY, CLIP = 0.005, 0.1, 1.0
