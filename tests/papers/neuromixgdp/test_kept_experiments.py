@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from papers.neuromixgdp import compare_mnist
+from papers.neuromixgdp import compare_mnist, sweep_rows
 
 ROOT = Path(__file__).parents[3]
 KEPT = ROOT / "papers/neuromixgdp/results"
@@ -63,3 +63,16 @@ def test_the_pages_show_what_the_table_holds(method):
     row = kept("mnist").query("data == 'mnist'").set_index(["kind", "method", "epsilon"]).loc["encoder", method, 1.0]
     shown = f"{row['mean']:.2f} ± {row['std']:.2f}" if row["seeds"] > 1 else f"{row['mean']:.2f}"
     assert shown in (ROOT / "papers/neuromixgdp/README.md").read_text()
+
+
+def test_the_sweep_has_its_seeds_and_shares_spread_as_the_law_of_open_rows_says():
+    table = kept("sweep")
+    values = [(name, value) for name, swept in sweep_rows.SWEPT.items() for value in swept]
+    assert list(table[["setting", "value"]].itertuples(index=False, name=None)) == values
+    assert set(table["seeds"]) == {len(sweep_rows.SEEDS)}
+    for row in table.dropna().itertuples():
+        mixed, active = (row.value, 1.0) if row.setting == "degree" else (sweep_rows.MIXED, row.value)
+        people, chance = sweep_rows.PEOPLE / 10, mixed / sweep_rows.PEOPLE / active
+        square = people * chance * (1 - chance + people * chance)
+        expected = math.sqrt(active * square - (active * people * chance) ** 2) / mixed
+        assert row.share_std == pytest.approx(expected, rel=0.03)
