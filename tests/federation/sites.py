@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,14 +14,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from decathlon_builder import CHANNELS, volume, write_dataset_json, write_volume
 
 from zetadp.core.assembly import Assembly
+from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import LabelledItems, items_of
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
+from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.participant import Participant
 from zetadp.federation.flower.protocol import Answer, Refusal, Request
 from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.federation.flower.tries import SummingCoordinator
 from zetadp.federation.masks import CURVE, Member, Roster
+from zetadp.federation.settings import Patience
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.threat import MASKED_SUMS, Sums
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
 SLICES, SIZE, SEED = 2, 8, 20260
 OFTEN = Performance(evaluate_every=2, checkpoint_seconds=0.0, chunk=4)
 """One patient a pass, as exact noise takes them: so engines agree to the bit."""
+QUICK = Patience(poll_seconds=0.001, round_seconds=0.05, give_up_seconds=0.3)
 TINY = NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=2)
 
 
@@ -112,6 +117,29 @@ class MemberKeys:
 def sums_plan(nodes: int = 3, *, colluding: int = 1, missing: int = 0, spare: int = 2, **changes: object) -> Plan:
     """Return a plan with masked sums."""
     return make_plan(nodes, threat=MASKED_SUMS, sums=Sums(colluding, missing, spare), **changes)
+
+
+def hospitals(plan: Plan, folder: Path, **changes: object) -> list[Hospital]:
+    """Return the hospitals of a plan."""
+    return [make_hospital(plan, place, folder, **changes) for place in range(len(plan.nodes))]
+
+
+def coordinator(
+    plan: Plan,
+    line: DirectLine,
+    folder: Path,
+    patience: Patience = QUICK,
+    how: Performance = OFTEN,
+    *,
+    watched: LabelledItems | None = None,
+    files: tuple[str, str] = ("ledger.jsonl", "checkpoint.safetensors"),
+    **more: object,
+) -> Coordinator:
+    """Return a server with its files in a folder of their own."""
+    places = RunFiles(*(folder / "server" / name for name in files))
+    watched = random_records(2, 99) if watched is None else watched
+    kind = partial(SummingCoordinator, roster=MemberKeys.of(plan)[0].roster) if plan.masked else Coordinator
+    return kind(plan, patience, line, watched, places, performance=how, **more)
 
 
 class DirectLine:

@@ -7,33 +7,25 @@ from collections import defaultdict
 from dataclasses import replace
 
 import pytest
-from federation.sites import OFTEN, DirectLine, make_hospital, make_plan, random_records
+from federation.sites import DirectLine, coordinator, hospitals, make_plan
 
 from zetadp.base.validation import UserError
-from zetadp.core.checkpoint import RunFiles
 from zetadp.core.outbox import Outbox
 from zetadp.core.server import Server
-from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal
 from zetadp.federation.settings import Patience
 from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import declared, over_runs, recorded_runs
 from zetadp.privacy.ledger import read_ledger
 
-QUICK = Patience(poll_seconds=0.001, round_seconds=0.03, give_up_seconds=0.1, tries=2)
-POLICIES = {"wait": QUICK, "continue": replace(QUICK, missing="continue", least_nodes=1)}
-
+QUICKER = Patience(poll_seconds=0.001, round_seconds=0.03, give_up_seconds=0.1, tries=2)
+POLICIES = {"wait": QUICKER, "continue": replace(QUICKER, missing="continue", least_nodes=1)}
 
 FAULTS = {"none": 65, "lost": 15, "short": 8, "refused": 8, "killed": 4}
 
 
 class KilledError(BaseException):
     """The server's process ends here and writes nothing more."""
-
-
-def coordinator(plan, line, folder, patience) -> Coordinator:
-    files = RunFiles(folder / "server/ledger.jsonl", folder / "server/checkpoint.safetensors")
-    return Coordinator(plan, patience, line, random_records(0, 9), files, performance=OFTEN)
 
 
 class Storm:
@@ -63,7 +55,7 @@ class Storm:
                 return Refusal(reply.name, reply.attempt, reply.round, Reason.TIME)
             return reply
 
-        line = DirectLine([make_hospital(self.plan, place, self.folder, attempts=99) for place in range(3)], tamper)
+        line = DirectLine(hospitals(self.plan, self.folder, attempts=99), tamper)
         line.away = {name for name in line.hospitals if not calm and self.random.random() < 0.15}
         step, keep = Server.step, Outbox.keep
 
@@ -126,7 +118,7 @@ def test_what_left_a_node_is_counted(seed, noise, policy, tmp_path, monkeypatch)
 
 def test_a_node_stands_in_the_account_before_it_is_first_asked(tmp_path):
     plan = make_plan()
-    line = DirectLine([make_hospital(plan, place, tmp_path) for place in range(3)])
+    line = DirectLine(hospitals(plan, tmp_path))
 
     def asked(request, reply):
         (account,) = read_ledger(tmp_path / "server/ledger.jsonl")
@@ -135,13 +127,13 @@ def test_a_node_stands_in_the_account_before_it_is_first_asked(tmp_path):
 
     line.tamper = asked
     with pytest.raises(KilledError):
-        coordinator(plan, line, tmp_path, QUICK).run()
+        coordinator(plan, line, tmp_path, QUICKER).run()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_node_that_released_last_and_was_never_heard_again_is_counted_in_full(policy, tmp_path):
     plan = make_plan()
-    line = DirectLine([make_hospital(plan, place, tmp_path) for place in range(3)])
+    line = DirectLine(hospitals(plan, tmp_path))
     line.tamper = lambda request, reply: None if (reply.name, request.round) == ("node-02", 3) else reply
     run = coordinator(plan, line, tmp_path, POLICIES[policy])
     if policy == "wait":
@@ -157,7 +149,7 @@ def test_a_node_that_released_last_and_was_never_heard_again_is_counted_in_full(
 
 def test_a_release_that_the_server_learns_of_after_its_round_credits_nobody_with_its_noise(tmp_path):
     plan = make_plan(rounds=3)
-    line = DirectLine([make_hospital(plan, place, tmp_path) for place in range(3)])
+    line = DirectLine(hospitals(plan, tmp_path))
     line.tamper = lambda request, reply: None if (reply.name, request.round) == ("node-02", 1) else reply
     coordinator(plan, line, tmp_path, POLICIES["continue"]).run()
     (account,) = read_ledger(tmp_path / "server/ledger.jsonl")
@@ -169,13 +161,13 @@ def test_a_release_that_the_server_learns_of_after_its_round_credits_nobody_with
 
 def test_a_training_given_up_while_the_first_answers_were_lost_is_counted(tmp_path):
     plan = make_plan()
-    line = DirectLine([make_hospital(plan, place, tmp_path, attempts=2) for place in range(3)])
+    line = DirectLine(hospitals(plan, tmp_path, attempts=2))
     line.tamper = lambda *_: None
     with pytest.raises(UserError, match="no answer from node-01, node-02, node-03"):
-        coordinator(plan, line, tmp_path, QUICK).run()
+        coordinator(plan, line, tmp_path, QUICKER).run()
     (tmp_path / "server/checkpoint.safetensors").unlink()
     line.tamper = lambda _, reply: reply
-    coordinator(plan, line, tmp_path, QUICK).run()
+    coordinator(plan, line, tmp_path, QUICKER).run()
     runs = recorded_runs(tmp_path / "server/ledger.jsonl")
     assert len(runs) == 2
     (total,) = {total for node in over_runs(runs, 1e-3).values() for total in node.values()}

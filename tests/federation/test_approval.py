@@ -13,7 +13,6 @@ import pytest
 import yaml
 from federation.sites import make_plan, sums_plan
 
-from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.cli.commands import command_line
@@ -30,21 +29,6 @@ PLAN = make_plan(noise="os")
 
 def guessed(text: str) -> float:
     return float(re.findall(r"names the right one at most ([\d.]+) %", text)[0])
-
-
-def test_a_hospital_reads_its_own_part_and_its_cost(tmp_path, capsys):
-    plan = make_plan(noise="os", delta=1e-3)
-    plan.write(tmp_path / "plan.json")
-    assert main(["federation", "show", str(tmp_path / "plan.json"), "--node", "node-02"]) == 0
-    said = capsys.readouterr().out
-    node = plan.nodes[1]
-    epsilon = accounting.epsilon(plan.mechanisms(node.name), plan.delta)
-    assert plan.digest in said
-    assert f"with {node.population} patients" in said
-    assert f"about {node.expected:g} of them" in said
-    assert f"epsilon {rounded_up(epsilon)} for each patient" in said
-    assert "node-01" not in said
-    assert "operating system" in said
 
 
 def test_the_chance_of_a_right_guess_is_the_trade_off_curves_and_grows_with_attempts_to_learn():

@@ -8,7 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from federation.sites import OFTEN, SIZE, DirectLine, assembly, make_hospital, make_plan, random_records
+from federation.sites import (
+    OFTEN,
+    QUICK,
+    SIZE,
+    DirectLine,
+    assembly,
+    coordinator,
+    hospitals,
+    make_hospital,
+    make_plan,
+    random_records,
+)
 from training_builder import NETWORKS, backbone
 
 from zetadp.base.validation import UserError
@@ -18,9 +29,7 @@ from zetadp.core.pretrained import starting_weights, with_public
 from zetadp.core.records import LabelledItems, items_of, single_items
 from zetadp.core.settings import MixingSettings, Performance
 from zetadp.core.training import train
-from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal, encode
-from zetadp.federation.settings import Patience
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.settings import CLASS_MEANS, DESCENT, MIXED_ROWS
 from zetadp.privacy.accounting import compose
@@ -31,19 +40,6 @@ from zetadp.privacy.statement import run_statement
 
 HEAD = NetworkSettings("head", "features", components=2, start="public")
 TUNED = replace(backbone().settings, start="public")
-QUICK = Patience(poll_seconds=0.001, round_seconds=0.05, give_up_seconds=0.3)
-
-
-def hospitals(plan: Plan, folder, **changes):
-    return [make_hospital(plan, place, folder, **changes) for place in range(len(plan.nodes))]
-
-
-def coordinator(
-    plan: Plan, line: DirectLine, folder, patience: Patience = QUICK, how: Performance = OFTEN, **more
-) -> Coordinator:
-    files = RunFiles(folder / "server/ledger.jsonl", folder / "server/checkpoint.safetensors")
-    watched = more.pop("watched", random_records(2, 99))
-    return Coordinator(plan, patience, line, watched, files, performance=how, **more)
 
 
 def test_a_coordinator_takes_no_plan_with_too_little_noise_for_its_name(tmp_path):
@@ -122,15 +118,6 @@ def test_with_exact_noise_they_sum_the_same_integers(tmp_path, monkeypatch):
     expected = simulated(plan, tmp_path)
     found = coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path).run()
     assert torch.equal(flat(found), flat(expected.model))
-
-
-def test_requests_carry_the_hash_of_the_plan_and_the_weights_alone(tmp_path):
-    plan = make_plan()
-    line = DirectLine(hospitals(plan, tmp_path))
-    coordinator(plan, line, tmp_path).run()
-    assert {request.plan for _, request in line.requests} == {plan.digest}
-    assert len({request.attempt for _, request in line.requests}) == 1
-    assert len({request.weights for _, request in line.requests}) == plan.training.rounds
 
 
 def test_answers_carry_nothing_that_depends_on_patients_but_the_update(tmp_path):
@@ -414,9 +401,8 @@ def test_an_old_copy_of_all_ledgers_is_found_when_the_next_training_starts(tmp_p
     second = replace(first, run=replace(first.run, seed=1))
 
     def run(plan, number: int) -> None:
-        files = RunFiles(tmp_path / f"server/{number}.jsonl", tmp_path / f"server/{number}.safetensors")
-        line = DirectLine(hospitals(plan, tmp_path))
-        Coordinator(plan, QUICK, line, random_records(2, 99), files, performance=OFTEN).run()
+        files = (f"{number}.jsonl", f"{number}.safetensors")
+        coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path, files=files).run()
 
     state = tmp_path / "node-02/ledgers"
     run(first, 1)

@@ -82,6 +82,7 @@ NUMBERS = {
     "format": [1, None],
     "surprise": [1],
     "nodes": [[]],
+    "nodes.1.name": ["node-01"],
 }
 
 

@@ -2,19 +2,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from federation.sites import SEED, assembly, make_plan
 
-from zetadp.core.plan import NodeConstants, Plan
 from zetadp.privacy.ledger import Ledger
-
-
-def test_a_plan_is_read_as_it_was_written(tmp_path):
-    plan = make_plan()
-    plan.write(tmp_path / "plan.json")
-    found = Plan.read(tmp_path / "plan.json")
-    assert found == plan
-    assert found.digest == plan.digest
 
 
 def test_every_change_of_what_is_computed_changes_the_hash():
@@ -32,14 +22,6 @@ def test_every_change_of_what_is_computed_changes_the_hash():
         replace(plan, delta=1e-5),
     ]
     assert len({plan.digest, *(other.digest for other in others)}) == len(others) + 1
-
-
-def test_nodes_of_one_name_or_with_impossible_numbers_are_refused():
-    node = NodeConstants("a", 3, 2, 1.0)
-    with pytest.raises(ValueError, match="each with a different name"):
-        replace(make_plan(), nodes=(node, node))
-    with pytest.raises(ValueError, match="expected"):
-        NodeConstants("a", 3, 4, 1.0)
 
 
 def test_the_event_is_the_one_that_the_mechanism_emits(tmp_path):

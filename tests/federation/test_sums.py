@@ -8,13 +8,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from federation.sites import OFTEN, DirectLine, MemberKeys, assembly, make_hospital, random_records, sums_plan
-from federation.test_coordinator import QUICK, flat, simulated
+from federation.sites import (
+    OFTEN,
+    QUICK,
+    DirectLine,
+    MemberKeys,
+    assembly,
+    coordinator,
+    hospitals,
+    make_hospital,
+    sums_plan,
+)
+from federation.test_coordinator import flat, simulated
 
 from zetadp.base.validation import UserError
-from zetadp.core.checkpoint import RunFiles
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request, encode
-from zetadp.federation.flower.tries import SummingCoordinator
 from zetadp.federation.masks import FreshValue, fresh_value, from_bytes
 from zetadp.privacy.ledger import read_ledger
 
@@ -27,14 +35,8 @@ SELDOM = replace(OFTEN, checkpoint_seconds=1e9)
 GO_ON = replace(QUICK, missing="continue")
 
 
-def hospitals(plan, folder, **changes):
-    return [make_hospital(plan, place, folder, **changes) for place in range(len(plan.nodes))]
-
-
-def coordinator(plan, line, folder, patience=PATIENT):
-    files = RunFiles(folder / "server/ledger.jsonl", folder / "server/checkpoint.safetensors")
-    roster = MemberKeys.of(plan)[0].roster
-    return SummingCoordinator(plan, patience, line, random_records(2, 99), files, performance=SELDOM, roster=roster)
+def summing(plan, line, folder, patience=PATIENT):
+    return coordinator(plan, line, folder, patience, SELDOM)
 
 
 def releases(hospital) -> list[int]:
@@ -71,7 +73,7 @@ def test_both_engines_give_the_same_model_bit_for_bit(nodes, tmp_path):
     plan = sums_plan(nodes, rounds=2)
     expected = simulated(plan, tmp_path)
     line = DirectLine(hospitals(plan, tmp_path))
-    found = coordinator(plan, line, tmp_path)
+    found = summing(plan, line, tmp_path)
     assert torch.equal(flat(found.run()), flat(expected.model))
     assert [releases(hospital) for hospital in line.hospitals.values()] == [[0, 1]] * nodes
     assert len(line.requests) == nodes * (2 + 1)  # one exchange a round, after one for the first values
@@ -86,7 +88,7 @@ def test_a_node_that_dies_in_a_try_makes_it_void_and_takes_part_in_the_next(tmp_
         return reply
 
     line = DirectLine(hospitals(PLAN, tmp_path), die)
-    coordinator(PLAN, line, tmp_path).run()
+    summing(PLAN, line, tmp_path).run()
     tries = {(request.round, request.number) for _, request in line.requests if request.values}
     assert tries == {(0, 0), (1, 0), (1, 1)}
     assert len({request.weights for _, request in line.requests if request.round == 1 and request.values}) == 1
@@ -105,7 +107,7 @@ def test_nothing_but_a_whole_try_enters_the_model(tmp_path):
                 return replace(reply, update=reply.update[:-8])
         return reply
 
-    found = coordinator(PLAN, DirectLine(hospitals(PLAN, tmp_path), spoil), tmp_path)
+    found = summing(PLAN, DirectLine(hospitals(PLAN, tmp_path), spoil), tmp_path)
     model = found.run()
     of_try = {place: sum(from_bytes(u, SIZE) for p, u in sums if p == place) for place, _ in sums}
     assert sorted(of_try) == [(0, 0), (0, 1), (1, 0)]
@@ -120,7 +122,7 @@ def test_nothing_but_a_whole_try_enters_the_model(tmp_path):
 def test_without_one_that_may_be_missing_the_training_goes_on_and_without_two_it_stops(tmp_path):
     line = DirectLine(hospitals(FOUR, tmp_path))
     line.away = {"node-02"}
-    server, left_out = coordinator(FOUR, line, tmp_path, GO_ON), []
+    server, left_out = summing(FOUR, line, tmp_path, GO_ON), []
     step = server.receiver.step
     server.receiver.step = lambda mean, number, missing: (left_out.append(missing), step(mean, number, missing))
     server.run()
@@ -129,7 +131,7 @@ def test_without_one_that_may_be_missing_the_training_goes_on_and_without_two_it
     assert releases(line.hospitals["node-01"]) == [0, 1]
     line.away = {"node-02", "node-03"}
     with pytest.raises(UserError, match="no answer from node-02, node-03"):
-        coordinator(FOUR, line, tmp_path / "again", replace(GO_ON, give_up_seconds=0.2)).run()
+        summing(FOUR, line, tmp_path / "again", replace(GO_ON, give_up_seconds=0.2)).run()
     assert releases(line.hospitals["node-01"]) == [0, 1]
 
 
@@ -146,9 +148,9 @@ def test_a_server_that_dies_asks_the_same_try_again_and_gets_the_same_bytes(plan
         return reply
 
     with pytest.raises(KeyboardInterrupt):
-        coordinator(plan, DirectLine(sites, end), tmp_path).run()
+        summing(plan, DirectLine(sites, end), tmp_path).run()
     again = [make_hospital(plan, place, tmp_path) for place in range(3)]  # nor does it matter that nodes are new
-    coordinator(plan, DirectLine(again, end), tmp_path).run()
+    summing(plan, DirectLine(again, end), tmp_path).run()
     assert sorted(sent[3:6]) == sorted(sent[6:9])
     assert [releases(hospital) for hospital in again] == [[0, 1]] * 3
 
@@ -160,7 +162,7 @@ def test_garbage_is_found_by_its_range_alone_and_makes_the_try_void(tmp_path, ca
         return reply
 
     line = DirectLine(hospitals(PLAN, tmp_path), spoil)
-    coordinator(PLAN, line, tmp_path).run()
+    summing(PLAN, line, tmp_path).run()
     assert caplog.text.count("did not cancel") == 2
     assert releases(line.hospitals["node-01"]) == [0, 0, 1, 1]
 
