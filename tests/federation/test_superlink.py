@@ -19,7 +19,7 @@ from zetadp.federation.flower.certificates import make_credentials, make_node_ke
 from zetadp.federation.flower.node import Uplink
 from zetadp.federation.flower.processes import FLOWER, free_port
 from zetadp.federation.flower.protocol import Answer, Request, pack, unpack
-from zetadp.federation.flower.superlink import NodeLine, SuperLink
+from zetadp.federation.flower.superlink import SuperLink
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("a", "b")
@@ -34,13 +34,13 @@ def keys(tmp_path_factory):
 def served(keys):
     """A SuperLink that knows two nodes, and its address."""
     port = free_port()
-    with SuperLink(keys, "127.0.0.1", port, {name: keys.node(name)[0].read_bytes() for name in NAMES}) as superlink:
+    public = {name: keys.node(name)[0].read_bytes() for name in NAMES}
+    with SuperLink(keys, "127.0.0.1", port, public, 60.0) as superlink:
         yield superlink, f"127.0.0.1:{port}"
 
 
 def test_a_request_reaches_its_node_alone_and_its_answer_comes_back_as_a_whole(keys, served):
-    superlink, address = served
-    line = NodeLine(superlink, {name: keys.node(name)[0].read_bytes() for name in NAMES}, 60.0)
+    line, address = served
     assert not line.reachable()
     request = Request("plan", "attempt", 0, 0, "", bytes(100_000))
     with (
@@ -65,7 +65,8 @@ def test_a_request_reaches_its_node_alone_and_its_answer_comes_back_as_a_whole(k
         a.send(node.Message(pack(answers[1]), reply_to=a.fetch()))  # in another's name
         (refused,) = line.collect()
         assert (refused.name, refused.reason) == ("a", node.Reason.FAILED)
-    assert not superlink.nodes()
+    line._looked = 0.0
+    assert not line.reachable()
 
 
 def test_strangers_are_refused(keys, served, tmp_path, monkeypatch, caplog):
@@ -94,7 +95,8 @@ def test_strangers_are_refused(keys, served, tmp_path, monkeypatch, caplog):
     with pytest.raises(httpx.HTTPStatusError, match="401"):
         keyless.PullMessages(PullMessagesRequest(node=node.Node(node_id=known)))
     keyless._client.close()
-    assert not superlink.nodes()
+    superlink._looked = 0.0
+    assert not superlink.reachable()
 
 
 def test_nothing_is_served_except_the_interface_for_nodes(served):

@@ -31,7 +31,7 @@ from zetadp.core.settings import Performance
 from zetadp.core.training import no_history
 from zetadp.federation.flower.mirror import Mirror, copies_of, heads_elsewhere, note_identities
 from zetadp.federation.flower.protocol import Answer, Refusal, Request, WrongUpdateError, decode, encode
-from zetadp.federation.flower.superlink import NodeLine
+from zetadp.federation.flower.superlink import SuperLink
 from zetadp.federation.settings import Patience
 from zetadp.privacy import accounting
 from zetadp.privacy.chain import BrokenChainError
@@ -78,7 +78,7 @@ class Coordinator:
         self,
         plan: Plan,
         patience: Patience,
-        line: NodeLine,
+        line: SuperLink,
         watched: LabelledItems,
         files: RunFiles,
         *,

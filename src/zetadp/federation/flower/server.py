@@ -21,7 +21,7 @@ from zetadp.federation.flower.certificates import Credentials
 from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.processes import require_free_port
 from zetadp.federation.flower.settings import ServerSettings
-from zetadp.federation.flower.superlink import NodeLine, SuperLink
+from zetadp.federation.flower.superlink import SuperLink
 from zetadp.federation.flower.tries import SummingCoordinator
 from zetadp.federation.masks import Roster
 from zetadp.privacy.exposure import Series
@@ -58,14 +58,14 @@ def serve(settings: Path | str, credentials: Path | str, host: str, port: int) -
     lifetime = patience.give_up_seconds if patience.missing == "wait" else 2 * patience.round_seconds
     backbone = backbone_of(plan, own.backbone)
     watched = _watched(own, plan, backbone)
-    with SuperLink(files, host, port, keys) as superlink:
+    with SuperLink(files, host, port, keys, lifetime) as line:
         # A server of masked sums sees no single message.
         roster = Roster.named(own.roster, plan)
         kind = Coordinator if roster is None else partial(SummingCoordinator, roster=roster)
         coordinator = kind(
             plan,
             patience,
-            NodeLine(superlink, keys, lifetime),
+            line,
             watched,
             RunFiles(own.ledger_file, own.checkpoint, own.permission, own.cap, Series.named(own.series)),
             start=starting_weights(plan.network, backbone),

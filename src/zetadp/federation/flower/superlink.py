@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import uvicorn
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -48,9 +48,6 @@ from zetadp.federation.flower.protocol import (
     unpack,
 )
 
-if TYPE_CHECKING:
-    from flwr.proto.node_pb2 import NodeInfo
-
 logger = logging.getLogger(__name__)
 
 NOTICE_SECONDS = 60.0
@@ -59,6 +56,15 @@ LOOK_SECONDS = 1.0
 """Minimum number of seconds between two checks of which nodes are connected."""
 END_SECONDS = 5.0
 """A connection that does not end after so long must not keep the server from writing the model."""
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A request under way."""
+
+    message: str
+    request: Request
+    activated: str
 
 
 class SuperLink:
@@ -71,10 +77,19 @@ class SuperLink:
     host, port
         Where it listens.
     keys
-        Public key of each node in PEM.
+        Public key of each node in PEM. A node is who its key says, whatever it calls itself.
+    lifetime
+        Seconds after which a request that nobody fetched is dropped.
     """
 
-    def __init__(self, credentials: Credentials, host: str, port: int, keys: Mapping[str, bytes]) -> None:
+    def __init__(
+        self, credentials: Credentials, host: str, port: int, keys: Mapping[str, bytes], lifetime: float
+    ) -> None:
+        self._keys, self._lifetime = keys, lifetime
+        self._nodes: dict[str, tuple[int, str]] = {}
+        self._looked = float("-inf")
+        self._sent: dict[str, _Sent] = {}
+        self._notices: list[str] = []
         store = ObjectStoreFactory(FLWR_IN_MEMORY_DB_NAME)
         factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), store)
         self._state, self._store = factory.state(), store.store()
@@ -131,82 +146,18 @@ class SuperLink:
         self._server.should_exit = True
         self._thread.join(END_SECONDS)
 
-    def nodes(self) -> Sequence[NodeInfo]:
-        """Return what is known of the nodes that are connected."""
-        return self._state.get_node_info(node_ids=list(self._state.get_nodes(self._run)))
-
-    def push(self, content: RecordDict, node: int, kind: str, lifetime: float) -> str:
-        """Leave a message for a node to fetch within its lifetime in seconds; return the message's identifier.
-
-        It is empty where the node is not known any more.
-        """
-        metadata = Metadata(
-            run_id=self._run,
-            message_id="",
-            src_node_id=SUPERLINK_NODE_ID,
-            dst_node_id=node,
-            reply_to_message_id="",
-            group_id="",
-            created_at=time.time(),
-            ttl=lifetime,
-            message_type=kind,
-        )
-        message = make_message(metadata, content)
-        vars(metadata)["_message_id"] = message.object_id
-        # Flower can also store the parts of a message one by one. Ours come with it, and only its name is registered.
-        self._store.preregister(self._run, ObjectTree(object_id=message.object_id))
-        return self._state.store_message_ins(message) or ""
-
-    def pull(self, identifiers: Collection[str]) -> list[Message]:
-        """Return the answers that have come to messages."""
-        replies = self._state.get_message_res(message_ids=set(identifiers), run_id=self._run)
-        answered = {reply.metadata.reply_to_message_id for reply in replies}
-        self._state.delete_messages(answered)
-        for name in (*answered, *(reply.metadata.message_id for reply in replies)):
-            self._store.delete(name)
-        return replies
-
-
-@dataclass(frozen=True)
-class _Sent:
-    """A request under way."""
-
-    message: str
-    request: Request
-    activated: str
-
-
-class NodeLine:
-    """Requests and answers as Flower messages.
-
-    Parameters
-    ----------
-    superlink
-        Where nodes fetch messages.
-    keys
-        Public key of each node in PEM. A node is who its key says, whatever it calls itself.
-    lifetime
-        Seconds after which a request that nobody fetched is dropped.
-    """
-
-    def __init__(self, superlink: SuperLink, keys: Mapping[str, bytes], lifetime: float) -> None:
-        self.superlink, self.keys, self.lifetime = superlink, keys, lifetime
-        self._nodes: dict[str, tuple[int, str]] = {}
-        self._looked = float("-inf")
-        self._sent: dict[str, _Sent] = {}
-        self._notices: list[str] = []
-
     def reachable(self) -> set[str]:
         """Return the names of the nodes that are connected."""
         if time.monotonic() - self._looked < LOOK_SECONDS:
             return set(self._nodes)
-        self._nodes = {node.name: (node.node_id, node.last_activated_at) for node in self.superlink.nodes()}
+        known = self._state.get_node_info(node_ids=list(self._state.get_nodes(self._run)))
+        self._nodes = {node.name: (node.node_id, node.last_activated_at) for node in known}
         self._looked = time.monotonic()
         return set(self._nodes)
 
     def identity(self, name: str) -> str:
         """Return a hash of the node's public key, which tells it from others in all trainings, under any name."""
-        return hashlib.sha256(self.keys[name].strip()).hexdigest()
+        return hashlib.sha256(self._keys[name].strip()).hexdigest()
 
     def session(self, name: str) -> str:
         """Return when a node that is connected was activated; empty where none is."""
@@ -220,14 +171,12 @@ class NodeLine:
     def ask(self, name: str, request: Request) -> None:
         """Send a request to a node that is reachable."""
         node, activated = self._nodes[name]
-        if identifier := self.superlink.push(pack(request), node, "train", self.lifetime):
+        if identifier := self._push(pack(request), node, "train", self._lifetime):
             self._sent[name] = _Sent(identifier, request, activated)
 
     def tell(self, name: str, missing: Sequence[str]) -> None:
         """Send a node the names of those that are not connected. It need not answer."""
-        if identifier := self.superlink.push(
-            pack(Notice(tuple(missing))), self._nodes[name][0], "query", NOTICE_SECONDS
-        ):
+        if identifier := self._push(pack(Notice(tuple(missing))), self._nodes[name][0], "query", NOTICE_SECONDS):
             self._notices.append(identifier)
 
     def collect(self) -> list[Answer | Refusal]:
@@ -236,7 +185,7 @@ class NodeLine:
             return []
         by_message = {sent.message: (name, sent) for name, sent in self._sent.items()}
         replies = []
-        for message in self.superlink.pull([*by_message, *self._notices]):
+        for message in self._pull([*by_message, *self._notices]):
             answered = message.metadata.reply_to_message_id
             if answered in self._notices:
                 self._notices.remove(answered)
@@ -264,3 +213,31 @@ class NodeLine:
             logger.warning("the node with the key of %s calls itself %s", name, shown(reply.name))
             return failed
         return reply
+
+    def _push(self, content: RecordDict, node: int, kind: str, lifetime: float) -> str:
+        """Leave a message for a node to fetch; return its identifier, which is empty where the node is not known."""
+        metadata = Metadata(
+            run_id=self._run,
+            message_id="",
+            src_node_id=SUPERLINK_NODE_ID,
+            dst_node_id=node,
+            reply_to_message_id="",
+            group_id="",
+            created_at=time.time(),
+            ttl=lifetime,
+            message_type=kind,
+        )
+        message = make_message(metadata, content)
+        vars(metadata)["_message_id"] = message.object_id
+        # Flower can also store the parts of a message one by one. Ours come with it, and only its name is registered.
+        self._store.preregister(self._run, ObjectTree(object_id=message.object_id))
+        return self._state.store_message_ins(message) or ""
+
+    def _pull(self, identifiers: Collection[str]) -> list[Message]:
+        """Return the answers that have come to messages."""
+        replies = self._state.get_message_res(message_ids=set(identifiers), run_id=self._run)
+        answered = {reply.metadata.reply_to_message_id for reply in replies}
+        self._state.delete_messages(answered)
+        for name in (*answered, *(reply.metadata.message_id for reply in replies)):
+            self._store.delete(name)
+        return replies
