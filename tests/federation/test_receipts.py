@@ -13,13 +13,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from federation.sites import OFTEN, DirectLine, make_hospital, make_plan, random_records
+from federation.sites import DirectLine, coordinator, make_hospital, make_plan
 
 from zetadp.base.validation import UserError
 from zetadp.cli import main
-from zetadp.core.checkpoint import RunFiles
 from zetadp.federation.flower.certificates import Credentials, _host, make_credentials, read_node_key
-from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.receipts import write_receipts
 from zetadp.federation.flower.settings import ServerSettings
 from zetadp.federation.settings import Patience
@@ -46,10 +44,8 @@ def train(folder: Path, tamper=None) -> list[Path]:
     keys = [read_node_key(Credentials(folder / "keys").node(node.name)[1]) for node in PLAN.nodes]
     hospitals = [make_hospital(PLAN, place, folder, key=key) for place, key in enumerate(keys)]
     line = DirectLine(hospitals, tamper)
-    quick = Patience(poll_seconds=0.001, give_up_seconds=0.1)
-    files = RunFiles(own.ledger_file, own.checkpoint)
     try:
-        Coordinator(PLAN, quick, line, random_records(2, 99), files, performance=OFTEN).run()
+        coordinator(PLAN, line, folder, Patience(poll_seconds=0.001, give_up_seconds=0.1)).run()
     finally:
         written = write_receipts(own, Credentials(folder / "keys"))
     return written

@@ -36,6 +36,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from torch import Tensor
 
+from zetadp.base.reading import read
 from zetadp.base.storage import read_json, write_json
 from zetadp.base.validation import UserError, shown
 from zetadp.core.plan import Plan
@@ -113,16 +114,6 @@ class Member:
         content |= {"agreement": _point(agreement.public_key()), "signing": _pem(signing.public_key())}
         return cls(**content, signature=signature(content, signing))
 
-    @classmethod
-    def of(cls, content: object, where: object) -> Self:
-        """Return the member that the content of a file states; refuse keys too many or too few."""
-        known = set(cls.__annotations__)
-        if not (isinstance(content, dict) and content.keys() == known):
-            raise UserError(f"Expected {where} to hold a member with {', '.join(sorted(known))}, found something else.")
-        if not all(isinstance(text, str) for text in content.values()):
-            raise UserError(f"Expected text alone in the member of {where}, found something else.")
-        return cls(**content)
-
     @cached_property
     def public(self) -> ec.EllipticCurvePublicKey:
         """The agreement key; its point is on the curve."""
@@ -177,7 +168,7 @@ class Roster:
     @classmethod
     def made(cls, plan: Plan, files: Iterable[Path]) -> Self:
         """Return the roster of member files, in any order."""
-        members = [Member.of(read_json(path), path) for path in files]
+        members = [member for path in files for member in _members([read_json(path)], path)]
         order = {node.name: place for place, node in enumerate(plan.nodes)}
         return cls(plan, tuple(sorted(members, key=lambda member: order.get(member.name, len(order)))))
 
@@ -187,9 +178,7 @@ class Roster:
         content = read_json(path)
         if content.keys() != {"purpose", "members"} or content["purpose"] != ROSTER:
             raise UserError(f"Expected {path} to be a roster, found something else. Make it: zetadp federation roster")
-        if not isinstance(content["members"], list):
-            raise UserError(f"Expected a list of members in {path}, found something else.")
-        return cls(plan, tuple(Member.of(each, path) for each in content["members"]))
+        return cls(plan, tuple(_members(content["members"], path)))
 
     @classmethod
     def named(cls, path: Path | None, plan: Plan) -> Self | None:
@@ -453,6 +442,14 @@ def from_bytes(content: bytes, numbers: int) -> Tensor:
     if len(content) != 8 * numbers:
         raise ValueError(f"expected {8 * numbers} bytes ({numbers} words), found {len(content)}")
     return torch.from_numpy(np.frombuffer(content, "<i8").astype(np.int64))
+
+
+def _members(content: object, path: Path) -> list[Member]:
+    """Return the members that the content of a file states."""
+    members, _, faults = read(list[Member], content)
+    if faults:
+        raise UserError(f"Expected {path} to hold members of a roster: {' '.join(faults)}")
+    return list(members)
 
 
 def joined(*parts: str | int | bytes) -> bytes:

@@ -274,7 +274,7 @@ class Coordinator:
             if time.monotonic() - begun >= longest:
                 if patience.missing == "continue":
                     return
-                raise self._stopped(number, f"no answer from {', '.join(away)} in {longest:g} seconds")
+                raise self._silent(number, away, longest)
             time.sleep(patience.poll_seconds)
 
     def _tell_who_is_there(self, number: int, messages: Container[str]) -> None:
@@ -322,8 +322,7 @@ class Coordinator:
         elif hopeless:
             raise self._stopped(number, f"{', '.join(hopeless)} failed {patience.tries} times")
         if waited >= patience.give_up_seconds:
-            text = f"no answer from {', '.join(missing)} in {patience.give_up_seconds:g} seconds"
-            raise self._stopped(number, text)
+            raise self._silent(number, missing, patience.give_up_seconds)
         return False
 
     def _close(self, ledger: Ledger, number: int, messages: dict[str, Tensor]) -> None:
@@ -341,6 +340,9 @@ class Coordinator:
             f"Round {number + 1} of {self.plan.label} ended the run: {why}. The logs of those nodes say more. The "
             f"checkpoint after round {self._checkpointed} is kept; start the run again to go on from it."
         )
+
+    def _silent(self, number: int, names: Sequence[str], seconds: float) -> UserError:
+        return self._stopped(number, f"no answer from {', '.join(names)} in {seconds:g} seconds")
 
     def _accept(self, reply: Answer | Refusal) -> Tensor | None:
         """Return a reply's update, or None if there is none and a new request may succeed.

@@ -160,8 +160,7 @@ class SummingCoordinator(Coordinator):
                 self._absent.update(() if void else missing)
                 return None
             if waited >= patience.give_up_seconds:
-                why = f"no answer from {', '.join(missing)} in {patience.give_up_seconds:g} seconds"
-                raise self._stopped(number, why)
+                raise self._silent(number, missing, patience.give_up_seconds)
             time.sleep(patience.poll_seconds)
 
     def _in_range(self, total: Tensor) -> bool:
