@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 import shutil
 import tomllib
 from pathlib import Path
@@ -71,6 +72,28 @@ def test_without_a_command_there_is_help_and_the_version_is_that_of_the_package(
     assert end.value.code == 0
     declared = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["version"]
     assert capsys.readouterr().out == f"zetadp {declared}\n"
+
+
+def parsed(command: str):
+    return command_line().parse_args(shlex.split(command)[1:])
+
+
+@pytest.mark.parametrize("parser", list(commands()), ids=lambda parser: parser.prog)
+def test_a_command_takes_the_examples_of_its_help(parser):
+    title, *examples = parser.epilog.splitlines()
+    assert (title, examples != []) == ("examples:", True)
+    for example in examples:
+        assert "run" in parsed(example.strip())
+
+
+def test_options_are_read_as_their_types_and_defaults_say():
+    given = parsed("zetadp federation plan a.yaml b.yaml --network x --epsilon 8")
+    assert given.configuration == [Path("a.yaml"), Path("b.yaml")]
+    assert (given.seed, given.epsilon, given.backbone, given.output) == (0, "8", None, Path("plan.json"))
+    given = parsed("zetadp federation certificates keys --hosts a --hosts b c")
+    assert (given.hosts, given.nodes) == (["a", "b", "c"], [])
+    given = parsed("zetadp rounds --epsilon 1 --delta 1e-3 --noise-multiplier 4 --sampling-probability 1/4")
+    assert (given.sampling_probability, given.json_) == (0.25, False)
 
 
 @pytest.mark.parametrize(
