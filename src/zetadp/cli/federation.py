@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from zetadp.base.constraints import Positive
 from zetadp.base.validation import UserError
 from zetadp.cli.arguments import log_to_terminal, tell, written
 from zetadp.cli.hospital import PORT
@@ -124,9 +123,6 @@ def kit(
     *,
     server: Annotated[str, "where the server will listen", "HOST:PORT"],
     authority: Annotated[Path, "certificate (.pem) of the authority"],
-    answer_seconds: Annotated[
-        Positive, "answer_seconds in the hospitals' settings, longer than a node computes for a round"
-    ] = 10.0,
     output: Annotated[Path, "new folder"] = Path("kits"),
 ) -> None:
     """Write a folder for each hospital, and one for the server.
@@ -144,9 +140,7 @@ def kit(
 
     agreed = Plan.read(plan)
     with written():
-        *folders, own = write_kits(
-            agreed, plan, output, server=server, authority=authority, answer_seconds=answer_seconds
-        )
+        *folders, own = write_kits(agreed, plan, output, server=server, authority=authority)
     for folder in folders:
         print(f"{folder}: send it to the hospital, which reads {PAGE} first")
     print(f"{own}: for the server; read {PAGE} first")

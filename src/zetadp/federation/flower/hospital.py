@@ -87,13 +87,8 @@ class Hospital:
         start: Mapping[str, Tensor] | None = None,
     ) -> None:
         plan, name = participant.plan, participant.name
-        self.participant, self.settings, self.plan, self.records, self.start = (
-            participant,
-            participant.settings,
-            plan,
-            records,
-            start,
-        )
+        self.participant, self.settings, self.plan = participant, participant.settings, plan
+        self.records, self.start = records, start
         self._held: tuple[Place, FreshValue] | None = None
         declared = plan.nodes[plan.place(name)].population // plan.units_of_a_person
         if len(patients) != declared:

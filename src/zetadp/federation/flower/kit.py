@@ -27,9 +27,7 @@ SERVER = "server"
 IMAGES, TESTERS = "/data/Task01_BrainTumour", "/data/Task01_testers"
 
 
-def write_kits(
-    plan: Plan, source: Path, folder: Path, *, server: str, authority: Path, answer_seconds: float = 10.0
-) -> list[Path]:
+def write_kits(plan: Plan, source: Path, folder: Path, *, server: str, authority: Path) -> list[Path]:
     """Write a folder for each hospital of a plan and one for the server, and return the folders in this order.
 
     Parameters
@@ -42,8 +40,6 @@ def write_kits(
         ``host:port`` of the server.
     authority
         Certificate that the server's certificate goes back to.
-    answer_seconds
-        What the hospitals' settings say until a hospital changes it.
 
     Raises
     ------
@@ -51,7 +47,7 @@ def write_kits(
         If the folder is there already, the certificate is none, or the address is none.
     """
     host, port = checked_server(server)
-    names = [node.name for node in plan.nodes]
+    names, seconds = [node.name for node in plan.nodes], HospitalSettings.answer_seconds
     values = {
         "server": server,
         "host": host,
@@ -61,8 +57,8 @@ def write_kits(
         "short": plan.digest[:SHORTEST],
         "fingerprint": fingerprint(authority),
         "rounds": plan.training.rounds,
-        "seconds": f"{answer_seconds:g}",
-        "duration": duration(answer_seconds * plan.training.rounds),
+        "seconds": f"{seconds:g}",
+        "duration": duration(seconds * plan.training.rounds),
         "images": IMAGES,
         "testers": TESTERS,
         "nodes": ", ".join(names),

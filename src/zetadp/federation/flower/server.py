@@ -89,5 +89,5 @@ def _watched(settings: ServerSettings, plan: Plan, backbone: Backbone | None) ->
     if settings.watched is None:
         shape = task.input_shape(plan.network.domain, backbone)
         return LabelledItems(torch.empty(0, *shape), torch.empty(0, dtype=torch.int64), np.empty(0, dtype=np.int64))
-    cache, patients = settings.cache or settings.checkpoint.parent / "watched", settings.watched_patients
-    return task.site(settings.watched, plan, cache, part="test", patients=patients, backbone=backbone)
+    prepared, patients = settings.checkpoint.parent / "watched", settings.watched_patients
+    return task.site(settings.watched, plan, prepared, part="test", patients=patients, backbone=backbone)

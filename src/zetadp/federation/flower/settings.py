@@ -127,8 +127,6 @@ class ServerSettings:
         Folder in Decathlon layout with test patients of the server, looked at while training; null for none.
     watched_patients
         Declared number of its patients.
-    cache
-        Folder for the prepared images of the watched.
     backbone
         File of the public backbone, where the plan names one; null takes the one that comes with the package.
     evaluate_every, checkpoint_seconds
@@ -153,7 +151,6 @@ class ServerSettings:
     roster: Path | None = None
     watched: Path | None = None
     watched_patients: int = 0
-    cache: Path | None = None
     backbone: Path | None = None
     evaluate_every: Count = 20
     checkpoint_seconds: float = 30.0
