@@ -46,16 +46,16 @@ def factors_of_everybody_are_multiplied(original: Any) -> Any:
     return add_to
 
 
-@mutant("zetadp.privacy.factored:factored", check_a_contribution_is_the_slope_of_the_patients_loss)
+@mutant("zetadp.privacy.contributions:_of_product", check_a_contribution_is_the_slope_of_the_patients_loss)
 def factored_gradient_without_conjugate(original: Any) -> Any:
-    def factored(uses: Any, gradients: Any, layers: Any, patients: int) -> Any:
-        found = original(uses, gradients, layers, patients)
-        for name, factors in found.items():
-            if layers[name].weight.is_complex():
+    def of_product(layer: Any, x: Tensor, gradient: Tensor, units: int) -> Any:
+        found = original(layer, x, gradient, units)
+        for factors in found.values():
+            if factors.is_complex:
                 factors.right.chunk(2, dim=2)[1].neg_()
         return found
 
-    return factored
+    return of_product
 
 
 @mutant(THREE, check_a_contribution_is_the_slope_of_the_patients_loss)
