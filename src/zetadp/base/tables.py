@@ -165,10 +165,10 @@ def wrong_parts(rows: pd.DataFrame, declared: Mapping[str, int], source: str) ->
         for part, number in declared.items()
         if len(members[part]) != number
     ]
-    both = sorted(set.intersection(*(set(own.index) for own in members.values())))
+    parts = rows.groupby("patient")["part"].nunique()
     return problems + [
         f"Expected patient {patient} in one part, found records in both: "
-        f"{'; '.join(f'{part} {own[patient]}' for part, own in members.items())}. Move all records of a patient to one "
-        "part."
-        for patient in both
+        f"{'; '.join(f'{part} {own[patient]}' for part, own in members.items() if patient in own)}. Move all records "
+        "of a patient to one part."
+        for patient in parts.index[parts > 1]
     ]
