@@ -1,8 +1,18 @@
-"""Figures of the von Mises-Fisher mechanism from an independent calculation, and what its paper prints."""
+"""Figures of the von Mises-Fisher mechanism from an independent calculation, and what its paper prints.
 
+The tables beside `papers/directions` name their columns as the kept table does, with its part before the colon.
+"""
+
+from pathlib import Path
+
+import pandas as pd
+
+_FOLDER = Path(__file__).with_name("papers") / "directions"
+OF_DIRECTIONS = pd.read_csv(_FOLDER / "independent_directions.csv", index_col="kappa")
+OF_NOISE = pd.read_csv(_FOLDER / "independent_gaussian.csv", index_col="sigma")
 DIMENSION = 13_700
-DELTA = 1 / 60_000
-RATE = 128 / 60_000
+# Concentration: logarithm of the capacity in nats.
+CAPACITY = OF_DIRECTIONS["capacities:direction"].to_dict()
 # Order and argument: g, the logarithm of I relative to its first term.
 BESSEL = {
     (24, 25): 5.664396977450607,
@@ -15,121 +25,6 @@ BESSEL = {
     (49999, 500): 1.249984375833272,
     (499999, 5000): 12.49984375552056,
 }
-# Concentration: epsilon printed in Table I and in Table IV, and by the first approach, the second and the second with
-# whole orders, all for three steps.
-PRINTED = {
-    25: (0.0139, None, 0.0137, 0.085, 0.085),
-    50: (0.0867, None, 0.0840, 0.452, 0.452),
-    75: (0.49, 0.49, 0.4804, 1.185, 1.185),
-    100: (2.5, 2.48, 2.467, 2.4825, 2.4825),
-    125: (4.6, 4.59, 7.514, 4.5855, 4.5855),
-    150: (7.97, 7.97, 14.37, 7.9659, 8.176),
-    175: (None, 9.72, 21.97, 9.7176, 9.7176),
-    200: (10.9, 10.9, 30.24, 10.8928, 10.8928),
-    225: (None, 17.25, 39.11, 17.2446, 17.2446),
-    250: (None, 27.38, 48.56, 26.404, 27.377),
-    275: (None, 38.84, 58.39, 34.126, 38.824),
-    300: (41.02, 41.02, 68.99, 41.0086, 51.36),
-    325: (None, 64.98, 79.92, 47.404, 64.975),
-    350: (None, 79.68, 91.81, 53.485, 79.667),
-    375: (None, 95.44, 103.7, 59.349, 95.433),
-    400: (None, 112.28, 116.4, 65.048, 112.270),
-    500: (None, 173, 172.74, 86.835, 190.3),
-}
-# Noise multiplier: epsilon as printed, by Renyi privacy at 1407 steps and at 3, by privacy-loss distribution at 1407.
-GAUSSIAN = {
-    1.23: (0.49, 0.483, 0.398, 0.267),
-    0.660: (2.48, 2.480, 1.711, 1.629),
-    0.544: (4.59, 4.589, 2.683, 3.552),
-    0.461: (7.97, 7.980, 3.938, 6.435),
-    0.435: (9.72, 9.721, 4.502, 7.910),
-    0.420: (10.9, 10.977, 4.869, 8.960),
-    0.367: (17.25, 17.286, 6.637, 14.41),
-    0.321: (27.38, 27.411, 8.899, 22.86),
-    0.287: (38.84, 39.022, 11.47, 33.26),
-    0.282: (41.02, 41.308, 11.87, 35.24),
-    0.245: (64.98, 65.20, 16.03, 55.29),
-    0.229: (79.68, 80.05, 18.60, 68.07),
-    0.214: (95.44, 96.29, 21.89, 83.35),
-    0.204: (112.28, 113.9, 23.64, 95.82),
-    0.174: (173, 173.8, 33.37, 149.0),
-}
-# Concentration: equivalent noise, epsilon by privacy-loss distribution, that of the equivalent noise, by Renyi privacy,
-# by the second approach, and by privacy-loss distribution at three steps.
-ALIKE = {
-    25: (2.3409, 0.1095, 0.1082, 0.136, 0.164, 0.0044),
-    50: (1.1705, 0.2865, 0.2852, 0.531, 0.555, 0.0203),
-    75: (0.7803, 0.792, 0.791, 1.513, 1.644, 0.0967),
-    100: (0.5852, 2.690, 2.687, 3.609, 4.565, 0.472),
-    125: (0.4682, 6.09, 6.09, 7.571, 10.22, 1.672),
-    150: (0.3902, 11.62, 11.63, 14.12, 14.15, 3.650),
-    175: (0.3344, 19.91, 19.87, 23.63, 50.5, 5.978),
-    200: (0.2926, 31.22, 31.19, 36.88, 174, 8.520),
-    225: (0.2601, 45.79, 45.78, 53.43, 415, 11.26),
-    250: (0.2341, 63.65, 63.65, 73.77, 630, 14.20),
-    275: (0.2128, 84.71, 84.73, 97.93, 805, 17.34),
-    300: (0.1951, 108.8, 108.8, 124.9, 975, 20.69),
-    325: (0.1801, 135.8, 135.8, 161.0, 1110, 24.25),
-    350: (0.1672, 165.4, 165.5, 189.6, 1255, 28.03),
-    375: (0.1561, 197.7, 197.8, 228.2, 1410, 32.02),
-    400: (0.1463, 232.4, 232.6, 267.4, 1577, 36.22),
-    500: (0.1170, 395.1, 395.7, 451.1, 2050, 55.21),
-}
-# Noise multiplier: concentration of the same epsilon.
-MATCHED = {
-    1.23: 48.4,
-    0.660: 88.7,
-    0.544: 107.6,
-    0.461: 127.0,
-    0.435: 134.6,
-    0.420: 139.4,
-    0.367: 159.5,
-    0.321: 182.4,
-    0.287: 204.0,
-    0.282: 207.6,
-    0.245: 238.9,
-    0.229: 255.6,
-    0.214: 273.6,
-    0.204: 287.0,
-    0.174: 336.5,
-}
-# Concentration: logarithm of the capacity in nats.
-CAPACITY = {
-    25: 24.977,
-    50: 49.909,
-    75: 74.795,
-    100: 99.635,
-    125: 124.430,
-    150: 149.179,
-    175: 173.882,
-    200: 198.540,
-    225: 223.153,
-    250: 247.719,
-    275: 272.241,
-    300: 296.716,
-    325: 321.146,
-    350: 345.531,
-    375: 369.870,
-    400: 394.163,
-    500: 490.882,
-}
-# Noise: logarithm of the capacity for balls of radius 1, the root of 3, 3, 128 and 384.
-GAUSSIAN_CAPACITY = {
-    1.23: (94.99, 164.32, 283.99, 9862.9, 21141.8),
-    0.660: (176.77, 305.45, 526.89, 15675, 29084),
-    0.544: (214.31, 370.14, 637.92, 17807, 31649),
-    0.461: (252.72, 436.25, 751.19, 19732, 33866),
-    0.435: (267.75, 462.10, 795.43, 20425, 34647),
-    0.420: (277.27, 478.46, 823.41, 20849, 35120),
-    0.367: (317.07, 546.86, 940.26, 22505, 36942),
-    0.321: (362.21, 624.33, 1072.33, 24188, 38757),
-    0.287: (404.80, 697.34, 1196.56, 25618, 40278),
-    0.282: (411.92, 709.54, 1217.29, 25845, 40517),
-    0.245: (473.59, 815.09, 1396.37, 27671, 42431),
-    0.229: (506.38, 871.13, 1491.23, 28557, 43352),
-    0.214: (541.52, 931.14, 1592.66, 29449, 44276),
-    0.204: (567.78, 975.96, 1668.31, 30083, 44928),
-    0.174: (664.48, 1140.68, 1945.52, 32200, 47100),
-}
-# Rank correlation of the printed reconstruction errors with epsilon and with the capacity for these radii.
+# Rank correlation of the printed reconstruction errors with epsilon and with the capacity for radii of 1, the root of
+# 3, 3, 128 and 384.
 SPEARMAN = (-0.498, -0.752, -0.924, -0.979, -1.0, -1.0, -1.0)
