@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from release_figures import DELTA, N
 from scipy.special import ndtr
 
 from papers.neuromixgdp.printed import (
@@ -17,6 +16,8 @@ from papers.neuromixgdp.printed import (
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.kinds import NoisySum
 from zetadp.rows.degree import BEST_RATIO, best_mixed
+
+N, DELTA = 50_000, 1e-5
 
 
 def release(class_rate: float = 1.0, mixed: float = 64) -> PrintedRelease:
