@@ -86,27 +86,6 @@ def check_noise_is_as_stated(folder: Path) -> None:
 
 
 @statistical
-def check_exact_noise_is_as_stated(folder: Path) -> None:
-    """Exact noise from the operating system has the stated variance and law in each part of each message.
-
-    Of 260 x 15 = 3900 draws a part, the mean square strays by less than 13 %.
-    """
-    with federation(folder, PAIR[:1], expected=EXPECTED, sigma=OVERWHELMING, exact=True) as fed:
-        noise_is_as_stated(fed, fed.rounds(EXACT_ROUNDS))
-
-
-@statistical
-def check_a_round_without_patients_sends_noise(folder: Path) -> None:
-    """With one patient a node and p = 0.02, nearly all rounds draw nobody; each sends noise as stated all the same.
-
-    Forty messages, of which one shows a patient on average: a signal of at most B beside noise of B in each of 780
-    coordinates. That none is empty has probability below 1e-60.
-    """
-    with federation(folder, [[0], [1]], expected=0.02, sigma=1.0) as fed:
-        noise_is_as_stated(fed, fed.rounds(ROUNDS))
-
-
-@statistical
 def check_noise_hides_the_low_bits(folder: Path) -> None:
     """Noise alone, from rounds that draw nobody, repeats few values: it is at least as fine as float32.
 
@@ -118,18 +97,6 @@ def check_noise_hides_the_low_bits(folder: Path) -> None:
         values = fed.rounds(ROUNDS)
     repeated = values.numel() - len(set(values.flatten().tolist()))
     assert repeated < 300, f"{repeated} of {values.numel()} values of the noise repeat others"
-
-
-@statistical
-def check_noise_is_never_the_same(folder: Path) -> None:
-    """Noise is independent across rounds, across nodes, and across real and imaginary parts.
-
-    Three vectors of 260 coordinates for each of 5 rounds and 2 nodes, every pair compared: cosines stay below 0.4
-    (alarm 1e-5 over 435 pairs); of equal noise they are 1.
-    """
-    with federation(folder, PAIR, expected=EXPECTED, sigma=OVERWHELMING) as fed:
-        parts = fed.parts(fed.rounds(5))
-        independent(torch.cat([part.flatten(0, 1) for part in parts.values()]), FALSE_ALARM, "noises of one run")
 
 
 @statistical

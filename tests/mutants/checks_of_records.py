@@ -14,7 +14,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from training_builder import Held, train_run
 
 from mutants.installing import certain
-from mutants.stub import federation, random_records
+from mutants.stub import random_records
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import RunName
 from zetadp.core.settings import Performance, TrainingSettings
@@ -191,27 +191,3 @@ def releases_watched() -> Iterator[None]:
         watching.setattr(os, "fsync", noted)
         watching.setattr(NodeMechanism, "release", watched)
         yield
-
-
-@certain
-def check_the_ledger_is_on_disk_before_a_release(folder: Path) -> None:
-    """When a node releases, the file on disk, as last synced, names the round, the first one too."""
-    with releases_watched(), federation(folder, [[0, 1], [2, 3]], expected=1.0, sigma=1.0) as fed:
-        for number in range(3):
-            try:
-                fed.round(number)
-            except RuntimeError as error:
-                msg = f"round {number} was not recorded before its release"
-                raise AssertionError(msg) from error
-
-
-@certain
-def check_rounds_without_patients_are_in_the_ledger(folder: Path) -> None:
-    """Every message stands in the ledger, most of all those of rounds that drew nobody: one patient, p = 0.02."""
-    rounds = 20
-    with federation(folder, [[0], [1]], expected=0.02, sigma=1.0, side=2) as fed:
-        messages = fed.rounds(rounds)
-        found = Counter((event.round, event.node) for event in fed.attempt().events)
-    wanted = {(number, f"node-{node}"): 1 for number in range(rounds) for node in range(messages.shape[1])}
-    missing = len(wanted) - len(found)
-    assert dict(found) == wanted, f"{missing} of {len(wanted)} messages are not in the ledger"

@@ -53,12 +53,12 @@ def check_a_masked_sum_has_the_noise_that_ledgers_state(folder: Path) -> None:
         total = hospitals.total(members, number, 0)
         assert _unmasked(total), "masks do not cancel in the sum of all members of a try"
         missing = [f"node-{place}" for place in EVERYBODY if place not in members]
-        mean = hospitals.parts.received(total, missing).double()
+        mean = hospitals.assembled.received(total, missing).double()
         stated = OVERWHELMING * CLIP * math.sqrt(len(members)) / sum(len(UNEQUAL[place]) for place in members)
         low, high = variance_limits(mean.numel(), FALSE_ALARM / 2)
         found = float((mean / stated).square().mean())
         assert low <= found <= high, f"{found:.3f} of the variance in a sum of {len(members)} members"
-    for event in hospitals.events(0):
+    for event in hospitals.recorded(0):
         assert isinstance(event.kind, MaskedSum)
         stated = OVERWHELMING * math.sqrt(relied_on)
         assert math.isclose(event.noise_multiplier, stated), "a ledger counts on other noise than is relied on"
@@ -87,7 +87,7 @@ def check_every_try_stands_in_the_ledger(folder: Path) -> None:
     for number, again in [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3)]:
         reply = hospitals.ask(0, number, again, hospitals.values(EVERYBODY, number, again))
         answers += isinstance(reply, Answer)
-        assert len(hospitals.events(0)) == answers, f"{answers} messages left, others are in the ledger"
+        assert len(hospitals.recorded(0)) == answers, f"{answers} messages left, others are in the ledger"
     assert answers == hospitals.ROUNDS + hospitals.SPARE, "a hospital answers more tries than were paid for"
 
 
@@ -148,7 +148,7 @@ def check_a_hospital_takes_part_in_no_unsafe_try(folder: Path) -> None:
     for what, alter in {"few members": lambda values: values[:few], "a value of the server's": invented}.items():
         reply = hospitals.ask(0, 0, 0, alter(hospitals.values(EVERYBODY, 0, 0)))
         assert isinstance(reply, Refusal), f"a hospital took part in a try with {what}"
-    assert not hospitals.events(0)
+    assert not hospitals.recorded(0)
 
 
 @certain

@@ -39,50 +39,6 @@ SIDE = 8
 MOST_ROUNDS = 20
 
 
-def _hospitals(
-    folder: Path,
-    held: Sequence[Sequence[int]],
-    events: Sequence[Event],
-    records: LabelledItems,
-    *,
-    exact: bool,
-    sums: Sums | None = None,
-    rounds: int = MOST_ROUNDS,
-) -> list[Hospital]:
-    """Return hospitals that follow one plan, which says of each what its event does.
-
-    This is the only place that builds a plan or a hospital.
-    """
-    plan = Plan(
-        # The name promises next to nothing: checks look at any noise.
-        run=RunName("head", "federated", "1000" if events[0].noise_multiplier else "inf", 0),
-        cohort="made-by-a-check",
-        network=NetworkSettings("head", "features"),
-        training=TrainingSettings(
-            rounds=rounds, images_per_patient=CLASSES, clip=events[0].clip, noise="os" if exact else "seeded"
-        ),
-        task={"name": "classification", "classes": CLASSES},
-        nodes=tuple(NodeConstants(e.node, e.population, e.expected, e.noise_multiplier) for e in events),
-        threat="local" if sums is None else MASKED_SUMS,
-        sums=sums,
-    )
-    keys: list[dict[str, Any]] = [{} for _ in events]
-    if sums is not None:
-        keys = [{"key": own.signing, "agreement": own.agreement, "roster": own.roster} for own in MemberKeys.of(plan)]
-    return [
-        Hospital(
-            Participant(
-                HospitalSettings(event.node, folder, folder, folder / event.node, device="cpu", simulation=True),
-                plan,
-                **own_keys,
-            ),
-            LabelledItems.joined(*(records.part(slice(CLASSES * r, CLASSES * (r + 1))) for r in own)),
-            items_of([(patient,) for patient in range(len(own))], CLASSES),
-        )
-        for event, own, own_keys in zip(events, held, keys, strict=True)
-    ]
-
-
 class Hospitals(Messages):
     """Hospitals that hold the records named, one a patient, and permit one attempt.
 
@@ -100,6 +56,8 @@ class Hospitals(Messages):
         Noise and sampling from the operating system on an integer grid.
     records
         By default random data.
+    sums, rounds
+        How messages are masked, if at all, and the rounds of the plan.
     """
 
     def __init__(
@@ -112,19 +70,49 @@ class Hospitals(Messages):
         clip: float = CLIP,
         exact: bool = False,
         records: LabelledItems | None = None,
+        sums: Sums | None = None,
+        rounds: int = MOST_ROUNDS,
     ) -> None:
         sizes = [(len(own), len(own) if expected is None else expected) for own in held]
         self.declared = [
             Event(f"node-{place}", 0, count, mean, clip, NoisySum(mean / count, sigma))
             for place, (count, mean) in enumerate(sizes)
         ]
+        self.names = [event.node for event in self.declared]
         data = random_records(1 + max(max(own) for own in held), side=SIDE) if records is None else records
         # A head takes features: images of one row.
         data = replace(data, inputs=data.inputs.flatten(1)[:, None, None])
-        self.hospitals = _hospitals(folder, held, self.declared, data, exact=exact)
-        phase = Assembly.of(self.hospitals[0].plan, self.hospitals[0].records).phase
-        self.layout, self.weights = phase.layout, phase.weights()
-        self.names = [event.node for event in self.declared]
+        self.plan = Plan(
+            # The name promises next to nothing: checks look at any noise.
+            run=RunName("head", "federated", "1000" if sigma else "inf", 0),
+            cohort="made-by-a-check",
+            network=NetworkSettings("head", "features"),
+            training=TrainingSettings(
+                rounds=rounds, images_per_patient=CLASSES, clip=clip, noise="os" if exact else "seeded"
+            ),
+            task={"name": "classification", "classes": CLASSES},
+            nodes=tuple(NodeConstants(e.node, e.population, e.expected, sigma) for e in self.declared),
+            threat="local" if sums is None else MASKED_SUMS,
+            sums=sums,
+        )
+        keys: list[dict[str, Any]] = [{} for _ in held]
+        if sums is not None:
+            members = MemberKeys.of(self.plan)
+            keys = [{"key": own.signing, "agreement": own.agreement, "roster": own.roster} for own in members]
+        self.hospitals = [
+            Hospital(
+                Participant(
+                    HospitalSettings(name, folder, folder, folder / name, device="cpu", simulation=True),
+                    self.plan,
+                    **own_keys,
+                ),
+                LabelledItems.joined(*(data.part(slice(CLASSES * r, CLASSES * (r + 1))) for r in own)),
+                items_of([(patient,) for patient in range(len(own))], CLASSES),
+            )
+            for name, own, own_keys in zip(self.names, held, keys, strict=True)
+        ]
+        self.assembled = Assembly.of(self.plan, self.hospitals[0].records)
+        self.layout, self.weights = self.assembled.phase.layout, self.assembled.phase.weights()
 
     def reply(
         self, place: int, number: int, *, attempt: str = "first", checkpointed: int = 0, scale: float = 1.0
@@ -145,12 +133,12 @@ class Hospitals(Messages):
 
     def events(self) -> list[Event]:
         """Return what the hospitals' ledgers say of their attempts."""
-        return [
-            event
-            for hospital in self.hospitals
-            for attempt in read_ledger(hospital.participant.ledger)
-            for event in attempt.releases()
-        ]
+        return [event for place in range(len(self.hospitals)) for event in self.recorded(place)]
+
+    def recorded(self, place: int) -> list[Event]:
+        """Return what a hospital's ledger says that it released."""
+        path = self.hospitals[place].participant.ledger
+        return [event for attempt in read_ledger(path) for event in attempt.releases()] if path.exists() else []
 
 
 @dataclass(frozen=True)
@@ -184,18 +172,8 @@ def releases_seen() -> Iterator[list[Released]]:
         yield found
 
 
-class SummingHospitals:
-    """Hospitals whose messages are parts of masked sums, one colluding and one that may be missing.
-
-    Parameters
-    ----------
-    folder, held, exact
-        As for `Hospitals`.
-    expected
-        Expected patients in a round at every hospital; None draws everybody.
-    sigma
-        Noise of each hospital, in clipping norms.
-    """
+class SummingHospitals(Hospitals):
+    """Hospitals whose messages are parts of masked sums, one colluding and one that may be missing."""
 
     COLLUDING, MISSING, SPARE, ROUNDS = 1, 1, 2, 2
 
@@ -208,18 +186,8 @@ class SummingHospitals:
         sigma: float = 300.0,
         exact: bool = False,
     ) -> None:
-        sizes = [(len(own), len(own) if expected is None else expected) for own in held]
-        events = [
-            Event(f"node-{place}", 0, count, mean, CLIP, NoisySum(mean / count, sigma))
-            for place, (count, mean) in enumerate(sizes)
-        ]
-        data = random_records(1 + max(max(own) for own in held), side=SIDE)
-        data = replace(data, inputs=data.inputs.flatten(1)[:, None, None])
         sums = Sums(self.COLLUDING, self.MISSING, self.SPARE)
-        self.hospitals = _hospitals(folder, held, events, data, exact=exact, sums=sums, rounds=self.ROUNDS)
-        self.plan = self.hospitals[0].plan
-        self.parts = Assembly.of(self.plan, self.hospitals[0].records)
-        self.weights = self.parts.phase.weights()
+        super().__init__(folder, held, expected=expected, sigma=sigma, exact=exact, sums=sums, rounds=self.ROUNDS)
 
     def ask(
         self, place: int, number: int, again: int, values: Sequence[FreshValue] = (), **changes: Any
@@ -256,12 +224,7 @@ class SummingHospitals:
     def decoded(self, reply: Answer | Refusal) -> Tensor:
         """Return the message of an answer; a refusal fails the check."""
         assert isinstance(reply, Answer), f"{reply.name} refused: {reply.reason}"
-        return from_bytes(reply.update, self.parts.phase.message)
-
-    def events(self, place: int) -> list[Event]:
-        """Return what a hospital's ledger says that it released."""
-        path = self.hospitals[place].participant.ledger
-        return [event for attempt in read_ledger(path) for event in attempt.releases()] if path.exists() else []
+        return from_bytes(reply.update, self.assembled.phase.message)
 
     def forget(self, place: int) -> None:
         """Put back the disk of a hospital as it was before the training. Its process goes on."""

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
+from functools import reduce, wraps
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mutants.margins import FALSE_ALARM
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     Body: TypeAlias = Callable[[Path], None]
 Make: TypeAlias = Callable[[Any], Any]
+Wrong: TypeAlias = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -79,12 +80,26 @@ def certain(body: Body) -> Body:
     return body
 
 
-def mutant(target: str, killer: Body) -> Callable[[Make], Make]:
-    """Register the maker of a wrong variant of a shipped function, and the check that kills it."""
+def replacement(target: str, killer: Body) -> Callable[[Make], Make]:
+    """Register what makes a wrong variant from a shipped function or class, and the check that kills it."""
 
     def register(make: Make) -> Make:
         MUTANTS[make.__name__] = Mutant(make.__name__, target, killer.__name__, make)
         return make
+
+    return register
+
+
+def mutant(target: str, killer: Body) -> Callable[[Wrong], Wrong]:
+    """Register a wrong variant of a function, which takes the shipped one before its arguments, and what kills it."""
+
+    def register(wrong: Wrong) -> Wrong:
+        @wraps(wrong)
+        def make(original: Any) -> Any:
+            return lambda *arguments, **named: wrong(original, *arguments, **named)
+
+        replacement(target, killer)(make)
+        return wrong
 
     return register
 

@@ -1,4 +1,4 @@
-"""How far a statistic of correct code may stray, and how surely it strays farther when the code is wrong.
+"""How far a statistic of correct code may stray.
 
 Every bound is exact (chi-square, Student, binomial), two-sided, and made for one comparison: who makes several divides
 the false-alarm probability among them first (Bonferroni), so that dependence between them does not matter.
@@ -7,12 +7,8 @@ the false-alarm probability among them first (Bonferroni), so that dependence be
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from scipy import stats
-
-if TYPE_CHECKING:
-    import numpy as np
 
 FALSE_ALARM = 1e-5
 """Probability that one statistical check fails on correct code; all together may reach 1e-3."""
@@ -21,12 +17,6 @@ FALSE_ALARM = 1e-5
 def variance_limits(count: int, alarm: float) -> tuple[float, float]:
     """Return the limits of the mean square of ``count`` standard normal numbers."""
     return float(stats.chi2.ppf(alarm / 2, count)) / count, float(stats.chi2.isf(alarm / 2, count)) / count
-
-
-def variance_power(count: int, ratio: float, alarm: float) -> float:
-    """Return the probability that the limits are left where the variance is ``ratio`` times what it should be."""
-    low, high = (limit * count / ratio for limit in variance_limits(count, alarm))
-    return float(stats.chi2.cdf(low, count) + stats.chi2.sf(high, count))
 
 
 def correlation_limit(count: int, alarm: float) -> float:
@@ -44,10 +34,3 @@ def count_is_plausible(successes: int, trials: int, probability: float, alarm: f
     at_most = float(stats.binom.cdf(successes, trials, probability))
     at_least = float(stats.binom.sf(successes - 1, trials, probability))
     return min(at_most, at_least) > alarm / 2
-
-
-def count_power(trials: int, probability: float, wrong: float, alarm: float) -> float:
-    """Return the probability that a count is implausible where the true probability is ``wrong``."""
-    possible: list[int] = [n for n in range(trials + 1) if not count_is_plausible(n, trials, probability, alarm)]
-    chances: np.ndarray = stats.binom.pmf(possible, trials, wrong)
-    return float(chances.sum())

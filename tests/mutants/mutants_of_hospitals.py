@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from mutants.checks_of_hospitals import (
@@ -11,14 +12,14 @@ from mutants.checks_of_hospitals import (
     check_a_hospital_records_a_round_before_it_releases,
     check_a_hospitals_patients_add_up_to_the_clip_each,
     check_hospitals_add_exact_noise_as_stated,
-    check_hospitals_add_noise_as_stated,
     check_hospitals_share_no_noise,
     check_hospitals_without_patients_send_noise,
 )
-from mutants.installing import mutant
+from mutants.installing import mutant, replacement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from zetadp.core.records import Node
     from zetadp.federation.flower.hospital import Hospital
@@ -29,65 +30,58 @@ HOSPITAL = "zetadp.federation.flower.hospital"
 ROUND = f"{HOSPITAL}:do_round"
 
 
-def with_node(original: Any, alter: Callable[[Node], None]) -> Any:
-    """Return a hospital's way to its round, with the node that it has built altered."""
+def mutant_of_nodes(killer: Callable[[Path], None]) -> Any:
+    """Register what alters the node that a hospital has built for a round, and the check that kills it."""
 
-    def do_round(contribution: Any, nodes: Any, *more: Any) -> Any:
-        for node in nodes:
-            alter(node)
-        return original(contribution, nodes, *more)
+    def register(alter: Callable[[Node], None]) -> None:
+        @wraps(alter)
+        def do_round(original: Any, contribution: Any, nodes: Any, *more: Any) -> Any:
+            for node in nodes:
+                alter(node)
+            return original(contribution, nodes, *more)
 
-    return do_round
+        mutant(ROUND, killer)(do_round)
 
-
-@mutant(ROUND, check_hospitals_add_noise_as_stated)
-def hospital_divides_by_the_realised_batch(original: Any) -> Any:
-    def do_round(contribution: Any, nodes: Any, records: Any, outbox: Any, number: int) -> Any:
-        messages, bad = original(contribution, nodes, records, outbox, number)
-        mechanism = nodes[0].mechanism
-        return messages * mechanism.event.expected / max(1, len(mechanism.draw(number).members)), bad
-
-    return do_round
+    return register
 
 
 @mutant(ROUND, check_hospitals_add_exact_noise_as_stated)
-def noise_divided_among_hospitals(original: Any) -> Any:
-    def alter(node: Node) -> None:
-        event = node.mechanism.event
-        node.mechanism.event = replace(event, kind=event.kind.with_noise_times(2**-0.5))
+def hospital_divides_by_the_realised_batch(
+    original: Any, contribution: Any, nodes: Any, records: Any, outbox: Any, number: int
+) -> Any:
+    messages, bad = original(contribution, nodes, records, outbox, number)
+    mechanism = nodes[0].mechanism
+    return messages * mechanism.event.expected / max(1, len(mechanism.draw(number).members)), bad
 
-    return with_node(original, alter)
+
+@mutant_of_nodes(check_hospitals_add_exact_noise_as_stated)
+def noise_divided_among_hospitals(node: Node) -> None:
+    event = node.mechanism.event
+    node.mechanism.event = replace(event, kind=event.kind.with_noise_times(2**-0.5))
 
 
 @mutant(ROUND, check_hospitals_without_patients_send_noise)
-def hospital_breaks_an_empty_round_off(original: Any) -> Any:
-    def do_round(contribution: Any, nodes: Any, records: Any, outbox: Any, number: int) -> Any:
-        if not len(nodes[0].mechanism.draw(number).members):
-            msg = "found a batch without patients"
-            raise ValueError(msg)
-        return original(contribution, nodes, records, outbox, number)
-
-    return do_round
-
-
-@mutant(ROUND, check_hospitals_share_no_noise)
-def hospitals_seeded_alike(original: Any) -> Any:
-    def alter(node: Node) -> None:
-        node.mechanism.place = 0
-
-    return with_node(original, alter)
+def hospital_breaks_an_empty_round_off(
+    original: Any, contribution: Any, nodes: Any, records: Any, outbox: Any, number: int
+) -> Any:
+    if not len(nodes[0].mechanism.draw(number).members):
+        msg = "found a batch without patients"
+        raise ValueError(msg)
+    return original(contribution, nodes, records, outbox, number)
 
 
-@mutant(ROUND, check_a_hospitals_patients_add_up_to_the_clip_each)
-def hospital_without_noise_does_not_clip(original: Any) -> Any:
-    def alter(node: Node) -> None:
-        if node.mechanism.event.noise_multiplier == 0:
-            node.mechanism.event = replace(node.mechanism.event, clip=float("inf"))
-
-    return with_node(original, alter)
+@mutant_of_nodes(check_hospitals_share_no_noise)
+def hospitals_seeded_alike(node: Node) -> None:
+    node.mechanism.place = 0
 
 
-@mutant(f"{HOSPITAL}:Ledger", check_a_hospital_records_a_round_before_it_releases)
+@mutant_of_nodes(check_a_hospitals_patients_add_up_to_the_clip_each)
+def hospital_without_noise_does_not_clip(node: Node) -> None:
+    if node.mechanism.event.noise_multiplier == 0:
+        node.mechanism.event = replace(node.mechanism.event, clip=float("inf"))
+
+
+@replacement(f"{HOSPITAL}:Ledger", check_a_hospital_records_a_round_before_it_releases)
 def hospitals_ledger_not_synced(original: Any) -> Any:
     class Unsynced(original):
         def _append(self, content: Any, *, sync: bool = True) -> None:
@@ -97,15 +91,14 @@ def hospitals_ledger_not_synced(original: Any) -> Any:
 
 
 @mutant(f"{HOSPITAL}:_refuse_repetition", check_a_hospital_answers_a_round_once)
-def hospital_answers_a_round_again(original: Any) -> Any:
-    return lambda outbox, number, weights: None
+def hospital_answers_a_round_again(original: Any, outbox: Any, number: Any, weights: Any) -> Any:
+    return None
 
 
 @mutant(f"{HOSPITAL}:Hospital._begin", check_a_hospital_answers_a_round_once)
-def hospital_begins_anew_whenever_asked(original: Any) -> Any:
-    def begin(self: Hospital, ledger: Ledger, request: Request, parts: Any) -> None:
-        generous = copy.copy(self)
-        generous.settings = replace(self.settings, attempts=self.settings.attempts + ledger.attempts)
-        original(generous, ledger, request, parts)
-
-    return begin
+def hospital_begins_anew_whenever_asked(
+    original: Any, self: Hospital, ledger: Ledger, request: Request, parts: Any
+) -> None:
+    generous = copy.copy(self)
+    generous.settings = replace(self.settings, attempts=self.settings.attempts + ledger.attempts)
+    original(generous, ledger, request, parts)
