@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import pandas as pd
@@ -11,17 +10,12 @@ import pytest
 from papers.experiments import Experiment
 from papers.join import collect, declared_joins, scenarios_of
 from zetadp.base.validation import UserError
-from zetadp.config.experiment import Config
 
 ROOT = Path(__file__).parents[2]
 JOINS = [
     (folder.parent.name, table) for folder in sorted((ROOT / "papers").glob("*/paper.yaml"))
     for table in declared_joins(folder.parent.name)
 ]  # fmt: skip
-
-
-def declared_seeds(config: Config) -> Counter:
-    return Counter((run.network, run.arm, run.epsilon) for run in config.run_names)
 
 
 def write_table(results: Path, rows: list[dict]) -> None:
@@ -35,7 +29,7 @@ def finished(join: dict, scenario: str, kept: pd.DataFrame, results: Path) -> Ex
     """Return a scenario whose runs had the results that a kept table has."""
     experiment = Experiment.of(scenario, results)
     rows = []
-    for (network, arm, epsilon), seeds in declared_seeds(experiment.config).items():
+    for (network, arm, epsilon), runs in experiment.cells.items():
         own = kept[kept["epsilon"] == epsilon]
         for label, values in join["labels"].items():
             own = own[own[label].astype(str) == str(values[scenario])]
@@ -43,7 +37,7 @@ def finished(join: dict, scenario: str, kept: pd.DataFrame, results: Path) -> Ex
             own = own[own["method"] == join["methods"][f"{network}/{arm}"]]
         else:
             own = own[(own["network"] == network) & (own["arm"] == arm)]
-        rows.append({**own.iloc[0].to_dict(), "network": network, "arm": arm, "seeds": seeds})
+        rows.append({**own.iloc[0].to_dict(), "network": network, "arm": arm, "seeds": len(runs)})
     write_table(results, rows)
     return experiment
 
@@ -73,8 +67,8 @@ def test_a_table_of_other_runs_than_the_declared_is_refused(seeds, tmp_path):
     experiment = Experiment.of("phantom_full", tmp_path)
     with pytest.raises(UserError, match=r"found no .*table1\.csv"):
         experiment.table()
-    declared = declared_seeds(experiment.config)
-    rows = [{"network": n, "arm": a, "epsilon": e, "seeds": count} for (n, a, e), count in declared.items()]
+    declared = experiment.cells
+    rows = [{"network": n, "arm": a, "epsilon": e, "seeds": len(runs)} for (n, a, e), runs in declared.items()]
     write_table(tmp_path, rows)
     assert len(experiment.table()) == len(declared)
     cell = {"network": "tuned", "arm": "federated", "epsilon": "8"}

@@ -6,15 +6,13 @@ import csv
 import re
 import shutil
 import subprocess
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from origins import read_origin
 
-from papers.experiments import configuration, declared_by
+from papers.experiments import Experiment, declared_by
 from papers.join import declared_joins, scenarios_of
-from zetadp.config.experiment import Config
 
 ROOT = Path(__file__).parents[2]
 PLACES = [ROOT / "docs/results", *ROOT.glob("papers/*/results")]
@@ -67,25 +65,27 @@ def test_what_makes_a_table_today_is_there(table):
         assert (ROOT / program[1].replace(".", "/")).with_suffix(".py").is_file()
 
 
-@pytest.mark.parametrize("table", KEPT)
-def test_cohort_and_seeds_are_those_that_the_scenario_declares(table):
+JOINED = {
+    f"papers/{paper.parent.name}/results/{name}": scenarios_of(join)
+    for paper in ROOT.glob("papers/*/paper.yaml")
+    for name, join in declared_joins(paper.parent.name).items()
+}
+
+
+def scenarios_that_make(table: str) -> list[str | None]:
+    """Return the scenarios whose runs a table shows; none where programs or attacks simulate their own data."""
+    joined = JOINED.get(table.rpartition(".")[0])
+    if joined is not None:
+        return list(joined)
     command = command_of(table)
-    if not command.startswith(("make results", "snakemake ")) or Path(table).stem in ATTACKS:
-        return
+    of_runs = command.startswith(("make results", "snakemake ")) and Path(table).stem not in ATTACKS
+    return [scenario(command)] if of_runs else []
+
+
+@pytest.mark.parametrize("table", [table for table in KEPT if scenarios_that_make(table)])
+def test_cohort_and_seeds_are_those_that_scenarios_declare(table):
     made = origin_of(table)
-    assert (made["cohort"], made["seeds"]) == declared_by(scenario(command))
-
-
-JOINED = [
-    (paper.name, table) for paper in (ROOT / "papers").iterdir() if (paper / "paper.yaml").is_file()
-    for table in declared_joins(paper.name)
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("paper", "table"), JOINED)
-def test_cohorts_and_seeds_of_a_joined_table_are_those_of_its_scenarios(paper, table):
-    made = origin_of(f"papers/{paper}/results/{table}.csv")
-    assert (made["cohort"], made["seeds"]) == declared_by(*scenarios_of(declared_joins(paper)[table]))
+    assert (made["cohort"], made["seeds"]) == declared_by(*scenarios_that_make(table))
 
 
 @pytest.mark.parametrize("table", KEPT)
@@ -115,10 +115,6 @@ def rows(table: str) -> list[dict[str, str]]:
     return list(csv.DictReader(line for line in lines if not line.startswith("#")))
 
 
-def declared_seeds(config: Config) -> Counter:
-    return Counter((run.network, run.arm, run.epsilon) for run in config.run_names)
-
-
 @pytest.mark.parametrize("table", [table for table in KEPT if table.endswith(".csv") and "network" in rows(table)[0]])
 def test_every_cell_has_as_many_seeds_as_the_scenario_declares(table):
     command = command_of(table)
@@ -132,7 +128,7 @@ def test_every_cell_has_as_many_seeds_as_the_scenario_declares(table):
         for row in rows(table)
         if row["network"] not in no_runs
     }
-    assert found == declared_seeds(configuration(scenario(command)))
+    assert found == {cell: len(runs) for cell, runs in Experiment.of(scenario(command)).cells.items()}
 
 
 def test_shares_follow_from_the_accuracies_beside_them():

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import math
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from papers.complex_dp import measure_ecg
-from papers.experiments import configuration
+from papers.experiments import Experiment, configuration
 from papers.join import declared_joins
 from zetadp.base.epsilon import epsilon_value
 from zetadp.privacy import accounting
@@ -35,9 +34,8 @@ def test_joined_tables_have_as_many_seeds_as_their_scenarios_declare(table, labe
         (row[label], row["method"], row["epsilon"]): int(row["seeds"]) for row in rows(f"{table}.csv") if row["seeds"]
     }
     for scenario, shown in join["labels"][label].items():
-        runs = Counter((run.network, run.arm, run.epsilon) for run in configuration(scenario).run_names)
-        for (network, arm, epsilon), seeds in runs.items():
-            assert found.pop((shown, join["methods"][f"{network}/{arm}"], epsilon)) == seeds
+        for (network, arm, epsilon), runs in Experiment.of(scenario).cells.items():
+            assert found.pop((shown, join["methods"][f"{network}/{arm}"], epsilon)) == len(runs)
     assert set(found) <= {("none", "the network of simulated words alone", "0")}
 
 
