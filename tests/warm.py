@@ -4,8 +4,9 @@ A workflow calls Snakemake and some twenty scripts, each in a Python of its own.
 after they have imported PyTorch, SciPy and their like for seconds. `python` returns the path of a program called like
 Python. It hands its arguments, folder, environment and open files to a process that waits with those packages loaded.
 That process forks a child for each call. The child runs a script or a module as ``__main__``, finds modules on the
-``PYTHONPATH`` of its caller, and ends with an exit status or a signal, as the interpreter does. Nothing of zetadp is
-loaded before the fork, so every call imports the library of its own checkout.
+``PYTHONPATH`` of its caller, and ends with an exit status or a signal, as the interpreter does. The process that waits
+runs nothing itself, so no call sees what another one did. By default nothing of zetadp is loaded before the fork, and
+every call imports the library of its own checkout.
 
 A warm Python does not notice that a script forgot to import a package. The smoke scenario and the tests of environments
 and clusters call Python itself, and notice.
@@ -70,18 +71,25 @@ os._exit(status)
 
 
 @cache
-def python(loaded: tuple[str, ...] = LOADED) -> str:
-    """Return the path of the program; the first call in a test process starts what it is forked from."""
+def python(loaded: tuple[str, ...] = LOADED, path: str = "") -> str:
+    """Return the path of the program; the first call in a test process starts what it is forked from.
+
+    Parameters
+    ----------
+    loaded
+        Modules, and scripts by their paths, that are imported before the fork.
+    path
+        Where they find modules of their own, as ``PYTHONPATH`` says it.
+    """
     folder = tempfile.TemporaryDirectory(prefix="warm-")
     address, program = Path(folder.name) / "socket", Path(folder.name) / "python"
     program.write_text(CLIENT.format(python=sys.executable, address=str(address)))
     program.chmod(0o700)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     server = subprocess.Popen(
         [sys.executable, __file__, str(address), str(program), *loaded],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**environment, **ONE_THREAD},
+        env={**os.environ, **ONE_THREAD, "PYTHONPATH": path},
     )
     assert server.stdout is not None
     if server.stdout.readline() != b"ready\n":
@@ -98,7 +106,7 @@ def python(loaded: tuple[str, ...] = LOADED) -> str:
 def _serve(address: str, loaded: Sequence[str]) -> tuple[list[str], str, dict[str, str]]:
     """Fork a child for every caller until standard input ends; return in each child what it was called with."""
     for name in loaded:
-        importlib.import_module(name)
+        (runpy.run_path if name.endswith(".py") else importlib.import_module)(name)
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a package started a thread"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)

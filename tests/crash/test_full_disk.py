@@ -6,28 +6,21 @@ how a disk is made full without a disk.
 
 from __future__ import annotations
 
+import copy
 import random
 import re
 from collections import Counter
 
 import pytest
 import torch
-from crash.reference import files_of
-from crash.stages import CHECKPOINT, LEDGER, PRETRAINING, STAGES, call, call_as_job
+from crash.processes import run
+from crash.reference import STAGES, files_of
+from crash.stages import call
 
 from zetadp.core.checkpoint import Checkpoint
 from zetadp.privacy.ledger import read_ledger
 
 pytestmark = pytest.mark.slow
-
-NO_LOG = "/dev/null"
-"""A log on another disk."""
-
-
-def job(script, **changes):
-    """Return how Snakemake runs a stage, with its log on another disk."""
-    request = STAGES[script].job
-    return request | {"job": request["job"] | {"log": [NO_LOG]} | changes}
 
 
 def check_one_message(outcome):
@@ -40,29 +33,31 @@ def check_one_message(outcome):
     return lines[0]
 
 
-def check_goes_on(zygote, reference, script, place):
+def check_goes_on(reference, script, place):
     """Check that the stage ends as if nothing had happened, once it can."""
-    done = zygote.run(call, STAGES[script].call, cwd=place)
+    done = run(call, reference.stages[script].call(), cwd=place)
     assert done.status == 0, done.log
     reference.check_finished(script, place)
 
 
 @pytest.mark.parametrize("script", STAGES)
-def test_a_full_disk_ends_a_stage_in_one_message(zygote, reference, tmp_path, script):
+def test_a_full_disk_ends_a_stage_in_one_message(reference, tmp_path, script):
     place = reference.prepare(script, tmp_path / "place")
     largest = max((reference.root / name).stat().st_size for name in reference.made[script])
-    full = zygote.run(call_as_job, job(script), cwd=place, full_at="start", room=largest // 2)
+    stage = reference.stages[script]
+    full = run(call, stage.call(), cwd=place, full_at="start", room=largest // 2)
     said = check_one_message(full)
-    assert any(name in said for name in (*reference.made[script], CHECKPOINT, PRETRAINING))
+    checkpoint = {stage.arguments["dict"].get("checkpoint")} - {None}
+    assert any(name in said for name in reference.made[script] | checkpoint)
     assert "run again" in said
     reference.check_whole(script, place)
     assert not [name for name in files_of(place) if ".partial" in name]
-    check_goes_on(zygote, reference, script, place)
+    check_goes_on(reference, script, place)
 
 
-def test_a_log_on_the_full_disk_adds_no_traceback(zygote, reference, tmp_path):
+def test_a_log_on_the_full_disk_adds_no_traceback(reference, tmp_path):
     place = reference.prepare("partition", tmp_path / "place")
-    full = zygote.run(call_as_job, STAGES["partition"].job, cwd=place, full_at="start")
+    full = run(call, reference.stages["partition"].call(log="logs/partition.log"), cwd=place, full_at="start")
     assert "partitions/tiny.csv" in check_one_message(full)
 
 
@@ -76,30 +71,29 @@ SAMPLE = 12
 
 
 @pytest.mark.parametrize(("noise", "room"), [("seeded", 0), ("seeded", 3000), ("os", 3000)])
-def test_a_disk_that_fills_up_during_training_costs_neither_ledger_nor_checkpoint(
-    zygote, reference, tmp_path, noise, room
-):
+def test_a_disk_that_fills_up_during_training_costs_neither_ledger_nor_checkpoint(reference, tmp_path, noise, room):
     """It fills up before a write of the ledger, of a message, of the checkpoint, and of the final outputs."""
-    params = STAGES["train_model"].params
-    plan = params["plan"] | {"training": params["plan"]["training"] | {"noise": noise}}
-    changes = {"params": params | {"plan": plan}}
+    stage = reference.stages["train_model"]
+    plan = copy.deepcopy(stage.arguments["dict"]["plan"])
+    plan["dict"]["training"]["dict"]["noise"] = noise
+    request = stage.call(plan=plan)
     place = reference.prepare("train_model", tmp_path / "dry")
-    points = zygote.run(call_as_job, job("train_model", **changes), cwd=place, points=True).points
-    everything = Counter(read_ledger(place / LEDGER)[-1].releases())
+    points = run(call, request, cwd=place, points=True).points
+    everything = Counter(read_ledger(place / stage["ledger_file"])[-1].releases())
     # Reading and cleaning need no room, and what comes after the last file cannot fail.
     candidates = [point for point in points if re.match("(before|torn):(write|save_file|fsync|replace)#", point)]
     chosen = random.Random(f"{noise} {room}").sample(candidates[:-6], SAMPLE - 6) + candidates[-6:]
     failures = 0
     for number, point in enumerate(chosen):
         place = reference.prepare("train_model", tmp_path / str(number))
-        full = zygote.run(call_as_job, job("train_model", **changes), cwd=place, full_at=point, room=room)
+        full = run(call, request, cwd=place, full_at=point, room=room)
         if full.status:  # else nothing was left to write
             failures += 1
             check_one_message(full)
-            check_kept(place)
-            done = zygote.run(call_as_job, job("train_model", **changes), cwd=place)
+            check_kept(place / stage["ledger_file"], place / stage["checkpoint"])
+            done = run(call, request, cwd=place)
             assert done.status == 0, done.log
-        attempts = read_ledger(place / LEDGER)
+        attempts = read_ledger(place / stage["ledger_file"])
         assert Counter(attempts[-1].releases()) >= everything
         assert len(attempts) == 1 or not attempts[0].events, "an attempt was given up"
         if noise == "seeded":
@@ -108,11 +102,8 @@ def test_a_disk_that_fills_up_during_training_costs_neither_ledger_nor_checkpoin
     assert failures >= SAMPLE / 2
 
 
-def check_kept(place):
+def check_kept(ledger, checkpoint):
     """Check that what an interrupted training needs is there and fits together."""
-    if not (place / LEDGER).exists():
-        return
-    attempts = read_ledger(place / LEDGER)
-    if (place / CHECKPOINT).exists():
-        checkpoint = Checkpoint.load(place / CHECKPOINT, torch.device("cpu"))
-        assert {event.round for event in attempts[-1].events} >= set(range(checkpoint.round))
+    if ledger.exists() and checkpoint.exists():
+        rounds = {event.round for event in read_ledger(ledger)[-1].events}
+        assert rounds >= set(range(Checkpoint.load(checkpoint, torch.device("cpu")).round))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from crash.points import CrashPoints
 from crash.power import ForgetfulDisk
-from crash.test_rounds_killed import NODES, ROUNDS, counted, train_tiny, weights_of
+from crash.tiny import NODES, ROUNDS, counted, train_tiny, weights_of
 from federation.sites import make_hospital, make_plan
 from federation.test_hospital import request
 

@@ -14,38 +14,29 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from checkouts import OF_OTHER_TASKS
-from crash.reference import files_of
-from crash.stages import DATASET, SCRIPTS, STAGES, TASK, call
+from crash.processes import run
+from crash.reference import STAGES, files_of
+from crash.stages import NO_LOG, call
 
 pytestmark = pytest.mark.slow
 
-ELSEWHERE = {"audit", "audit_membership", "train_federated", *OF_OTHER_TASKS}
-"""Not killed here: minutes of attacks that keep nothing, with outputs written at the end as tables and figures are;
-many processes, whose deaths `tests/federation` brings about; and stages of PhaseMNIST, which need MNIST's files and
-write by the functions of the stages that are killed."""
-
-
-def test_every_script_is_killed_here():
-    assert {*STAGES, "fetch_cohort"} == {path.stem for path in SCRIPTS.glob("*.py")} - ELSEWHERE
-
 
 @pytest.mark.parametrize("script", STAGES)
-def test_a_stage_killed_between_two_of_its_files(zygote, reference, tmp_path, script):
+def test_a_stage_killed_between_two_of_its_files(reference, tmp_path, script):
     """Every second time outputs are deleted, as Snakemake does; where it was killed itself, they stay."""
-    stage = STAGES[script]
-    points = zygote.run(call, stage.call, cwd=reference.prepare(script, tmp_path / "dry"), points=True).points
+    stage = reference.stages[script]
+    points = run(call, stage.call(), cwd=reference.prepare(script, tmp_path / "dry"), points=True).points
     chosen = ["before:replace#1", *(point for point in points if point.startswith("after:replace"))]
-    assert len(chosen) > len(stage.made)
+    assert len(chosen) > len(stage.declared)
     for number, point in enumerate(chosen):
         place = reference.prepare(script, tmp_path / str(number))
-        dead = zygote.run(call, stage.call, cwd=place, kill_at=point)
+        dead = run(call, stage.call(), cwd=place, kill_at=point)
         assert dead.killed, dead.log
         reference.check_whole(script, place)
         if number % 2:
-            for name in stage.made:
+            for name in stage.declared:
                 (place / name).unlink(missing_ok=True)
-        done = zygote.run(call, stage.call, cwd=place)
+        done = run(call, stage.call(), cwd=place)
         assert done.status == 0, done.log
         reference.check_finished(script, place)
 
@@ -57,22 +48,25 @@ class Silent(SimpleHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_a_download_killed_between_two_of_its_steps(zygote, reference, tmp_path):
+def test_a_download_killed_between_two_of_its_steps(reference, tmp_path):
     """The end of the download, of the unpacking, and the removal of the archive."""
-    cohort, archive = reference.root / TASK, tmp_path / "task.tar"
+    dataset = reference.stages["assemble_cohort"]["dataset"]
+    task, archive = dataset.parent, tmp_path / "task.tar"
+    cohort = reference.root / task
     with tarfile.open(archive, mode="w") as tar:
         tar.add(cohort, arcname=cohort.name)
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=tmp_path)) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        params = {
+        arguments = {
+            "dataset": {"path": str(dataset)},
             "url": f"http://127.0.0.1:{server.server_port}/{archive.name}",
             "md5": hashlib.md5(archive.read_bytes()).hexdigest(),
         }
 
         def fetch(place, **crash):
-            (place / DATASET).parent.mkdir(parents=True, exist_ok=True)  # as Snakemake does before a job
-            request = {"script": "fetch_cohort", "paths": {"dataset": DATASET}, "params": params}
-            return zygote.run(call, request, cwd=place, **crash)
+            (place / dataset).parent.mkdir(parents=True, exist_ok=True)  # as Snakemake does before a job
+            request = {"script": "fetch_cohort", "arguments": {"dict": arguments}, "log": NO_LOG}
+            return run(call, request, cwd=place, **crash)
 
         points = fetch(tmp_path / "dry", points=True).points
         steps = [point for point in points if point.split("#")[0].split(":")[1] in ("replace", "unlink")]
@@ -82,11 +76,11 @@ def test_a_download_killed_between_two_of_its_steps(zygote, reference, tmp_path)
             dead = fetch(place, kill_at=point)
             assert dead.killed, dead.log
             # Where the table of contents is, there is all that it lists.
-            assert not (place / DATASET).exists() or files_of(place / TASK) >= files_of(cohort), point
+            assert not (place / dataset).exists() or files_of(place / task) >= files_of(cohort), point
             if number % 2:
-                (place / DATASET).unlink(missing_ok=True)
+                (place / dataset).unlink(missing_ok=True)
             done = fetch(place)
             assert done.status == 0, done.log
-            assert files_of(place) == {f"{TASK}/{name}" for name in files_of(cohort)}
-            assert all((place / TASK / name).read_bytes() == (cohort / name).read_bytes() for name in files_of(cohort))
+            assert files_of(place) == {f"{task}/{name}" for name in files_of(cohort)}
+            assert all((place / task / name).read_bytes() == (cohort / name).read_bytes() for name in files_of(cohort))
         server.shutdown()
