@@ -43,13 +43,14 @@ def factors_of_everybody_are_multiplied(original: Any, self: Factored, total: Te
     original(some, total, torch.ones_like(factors))
 
 
-@mutant("zetadp.privacy.factored:factored", check_a_contribution_is_the_slope_of_the_patients_loss)
-def factored_gradient_without_conjugate(original: Any, uses: Any, gradients: Any, layers: Any, patients: int) -> Any:
-    found = original(uses, gradients, layers, patients)
-    for name, factors in found.items():
-        if layers[name].weight.is_complex():
-            factors.right.chunk(2, dim=2)[1].neg_()
-    return found
+@mutant("zetadp.privacy.contributions:_of_product", check_a_contribution_is_the_slope_of_the_patients_loss)
+def factored_gradient_without_conjugate(original: Any, *arguments: Any) -> Any:
+    def conjugate(factors: Factored) -> Factored:
+        real, imaginary = factors.right.chunk(2, dim=2)
+        return type(factors)(factors.left, torch.cat((real, -imaginary), dim=2), factors.is_complex)
+
+    found = original(*arguments)
+    return {name: conjugate(factors) if factors.is_complex else factors for name, factors in found.items()}
 
 
 @mutant(THREE, check_a_contribution_is_the_slope_of_the_patients_loss)
