@@ -245,6 +245,33 @@ def test_layers_that_mix_patients_are_refused_whatever_they_are_called(layer):
         step(*private(model, TensorDataset(*samples(16)), patients=owners))
 
 
+class ComplexBatchNorm(Normalised):
+    """A batch normalisation without parameters, of another library."""
+
+
+@pytest.mark.parametrize(
+    "norm", [nn.BatchNorm1d(8).requires_grad_(requires_grad=False), nn.BatchNorm1d(8, affine=False), ComplexBatchNorm()]
+)
+def test_batch_normalisation_is_refused_also_where_it_is_frozen_and_in_evaluation_mode(norm):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), norm, nn.Linear(8, CLASSES))
+    model[2].eval()
+    with pytest.raises(UserError, match=r"Layer '2' \(.*BatchNorm"):
+        private(model, TensorDataset(*samples(8, torch.float32)))
+
+
+@pytest.mark.parametrize("trained_before", [False, True])
+def test_a_layer_that_mixes_only_in_training_is_refused_when_it_is_put_into_training(trained_before):
+    first, last = (nn.Linear(*sides, dtype=torch.complex128) for sides in ((64, 8), (8, CLASSES)))
+    model = nn.Sequential(nn.Flatten(), first, Crowd(), last, Modulus())
+    model[2].eval()
+    parts = private(model, TensorDataset(*samples(16)))
+    if trained_before:
+        step(*parts)
+    model[2].train()
+    with pytest.raises(UserError, match="mixes"):
+        step(*parts)
+
+
 def test_a_loss_that_is_shown_to_the_engine_may_not_mix_patients():
     def balanced(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         counts = torch.bincount(targets, minlength=CLASSES)

@@ -140,10 +140,13 @@ TOLERANCE = 1e-3
 class FirstBatches:
     """Checks the first batch, and each that is at least twice as large as all before, on a copy of the network.
 
+    The copy's layers are in the modes of the network's, in training or in evaluation. When these change, the next batch
+    counts as the first.
+
     Parameters
     ----------
     module
-        The network, before Opacus adds its hooks.
+        The network, before Opacus adds its hooks. Only its layers' modes are read again.
     criterion
         The loss of outputs and targets, to be checked too; None leaves it unchecked.
     batch_owners
@@ -157,7 +160,7 @@ class FirstBatches:
         criterion: Callable[[Any, Any], Tensor] | None,
         batch_owners: BatchOwners,
     ) -> None:
-        self.module = copy.deepcopy(module)
+        self.trained, self.module = module, copy.deepcopy(module)
         self.criterion, self.batch_owners = criterion, batch_owners
         self.patients = 0
 
@@ -173,6 +176,9 @@ class FirstBatches:
         owners, (leaves, form) = self.batch_owners.current, tree_flatten((args, kwargs))
         if owners is None:
             return  # not a batch of the loader: the optimizer refuses its step
+        for layer, trained in zip(self.module.modules(), self.trained.modules(), strict=True):
+            if layer.training != trained.training:
+                layer.training, self.patients = trained.training, 0
         patients = len(torch.unique(owners[owners != NOBODY]))
         of_samples = [torch.is_tensor(leaf) and leaf.shape[:1] == owners.shape for leaf in leaves]
         places = [place for place, is_one in enumerate(of_samples) if is_one]

@@ -34,6 +34,14 @@ def check_network(module: nn.Module, optimizer: Optimizer) -> None:
         raise UserError(
             f"Expected a network on one process, found {type(module).__name__}, which zetadp.opacus does not support."
         )
+    for name, layer in module.named_modules():
+        # A layer that is frozen, or in evaluation mode for now, keeps to itself only for now. Several libraries have
+        # complex batch normalisations, whose classes have only the name in common.
+        if "batchnorm" in type(layer).__name__.lower() or getattr(layer, "track_running_stats", False):
+            raise UserError(
+                f"Layer {name!r} ({type(layer).__name__}) mixes the samples of a batch or keeps statistics of them, so "
+                "no patient has a separate gradient. Use group normalisation (zetadp.nn.normalisation)."
+            )
     check_precision(*(p for p in module.parameters() if p.requires_grad))
     held = set(chain.from_iterable(group["params"] for group in optimizer.param_groups))
     if not held <= set(module.parameters()):
