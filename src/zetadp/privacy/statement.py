@@ -14,6 +14,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
+
 from zetadp.base.epsilon import epsilon_value, rounded_up
 from zetadp.base.templates import template
 from zetadp.base.validation import UserError
@@ -140,7 +142,8 @@ def account_run(ledger: Path, model: Path, *, name: str) -> dict[str, Any]:
     Raises
     ------
     UserError
-        If the ledger does not record the run that made the model, or lacks lines.
+        If the ledger does not record the run that made the model, or lacks lines, or if the model names no ledger.
+        The model's weights are not checked: only what its file says of the ledger is read.
     """
     attempts = read_ledger(ledger)
     if not attempts or head_in(model) not in attempts[-1].heads:
@@ -152,11 +155,22 @@ def account_run(ledger: Path, model: Path, *, name: str) -> dict[str, Any]:
 
 
 def head_in(model: Path) -> str | None:
-    """Return the head of the ledger that a model's file names, without PyTorch, which takes seconds to import."""
-    with model.open("rb") as file:
-        size = int.from_bytes(file.read(_HEADER_BYTES), "little")
-        content = json.loads(json.loads(file.read(size))["__metadata__"]["content"])
-    head = content.get("ledger_head")
+    """Return the head of the ledger that a model's file names, without PyTorch, which takes seconds to import.
+
+    Raises
+    ------
+    UserError
+        If the file is missing, or its header is damaged. The weights are not checked.
+    """
+    try:
+        with model.open("rb") as file:
+            size = int.from_bytes(file.read(_HEADER_BYTES), "little")
+            header = file.read(min(size, model.stat().st_size))  # a damaged size may be beyond all memory
+        head = json.loads(json.loads(header)["__metadata__"]["content"]).get("ledger_head")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"Expected a model of a private run, found that {model} is missing or damaged: {error}."
+        ) from error
     return None if head is None else str(head)
 
 
@@ -238,8 +252,17 @@ def total_statement(runs: Sequence[Run], *, shared: Mapping[str, int] | None = N
 
 
 def plain_text(statement: Mapping[str, Any]) -> str:
-    """Return a statement as text for readers who are not experts in differential privacy."""
-    return str(_SENTENCES.text(statement))
+    """Return a statement as text for readers who are not experts in differential privacy.
+
+    Raises
+    ------
+    UserError
+        If the statement lacks an entry.
+    """
+    try:
+        return str(_SENTENCES.text(statement))
+    except TemplateError as error:
+        raise UserError(f"Expected a whole statement, found one that cannot be put into words: {error}.") from error
 
 
 def does_not_cover(unit: Unit, *, summed: bool = False) -> list[str]:

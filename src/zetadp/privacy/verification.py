@@ -124,7 +124,7 @@ def checked(what: str, check: Callable[..., object], *given: object) -> Check:
     """Return the result of a check, with the error that it raised as the fault."""
     try:
         check(*given)
-    except (UserError, ValueError, KeyError, TypeError, OSError) as error:  # files may hold anything
+    except (UserError, ValueError, KeyError, TypeError, AttributeError, OSError) as error:  # files may hold anything
         return Check(what, str(error) or type(error).__name__)
     return Check(what)
 

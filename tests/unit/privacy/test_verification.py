@@ -16,6 +16,7 @@ import torch
 
 from zetadp.base.storage import read_json, write_json, write_text
 from zetadp.base.tensors import load_tensors, save_tensors
+from zetadp.base.validation import UserError
 from zetadp.cli.commands import main
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
@@ -110,6 +111,36 @@ def test_one_altered_byte_of_any_file_is_found(run, name, place, capsys):
     assert "wrong: " in heard.out
     assert "Do not rely on it" in heard.err
     assert "Traceback" not in heard.err
+
+
+def test_a_statement_that_lacks_an_entry_is_found_though_it_is_sealed_again(run):
+    stated = read_json(run / "privacy.json")
+    write_json(run / "privacy.json", {key: value for key, value in stated.items() if key != "records_of_one_person"})
+    sealed(run)
+    assert stated["records_of_one_person"] is None
+    assert faults(run) == ["the statement follows from the ledger"]
+
+
+HEADS = {
+    "cut": b"abc",
+    "beyond memory": b"\xff" * 8 + b"{}",
+    "no JSON": (2).to_bytes(8, "little") + b"{{",
+    "no text": (2).to_bytes(8, "little") + b"\xff\xfe",
+    "no head": (2).to_bytes(8, "little") + b"{}",
+    "a list": (36).to_bytes(8, "little") + b'{"__metadata__": {"content": "[1]"}}',
+}
+
+
+@pytest.mark.parametrize("damage", [None, *HEADS])
+def test_a_missing_or_damaged_model_is_one_clear_message(run, damage):
+    model = run / "model.safetensors"
+    if damage is None:
+        model.unlink()
+    else:
+        model.write_bytes(HEADS[damage])
+    with pytest.raises(UserError, match=r"model\.safetensors"):
+        account_run(run / "ledger.jsonl", model, name="small")
+    assert "the model names a line of the ledger" in faults(run)
 
 
 def test_a_smaller_epsilon_is_found_though_it_is_sealed_again(run):
