@@ -58,8 +58,9 @@ def test_nothing_else_is_in_an_answer():
 
 
 def changed(**facts: object) -> RecordDict:
-    told = json.loads(pack(ANSWER)[FACTS][FACTS]) | facts
-    return RecordDict({FACTS: ConfigRecord({FACTS: json.dumps(told)})})
+    record = pack(ANSWER)[FACTS]
+    told = json.loads(record[FACTS]) | facts
+    return RecordDict({FACTS: ConfigRecord({**record, FACTS: json.dumps(told)})})
 
 
 @pytest.mark.parametrize(
@@ -78,6 +79,30 @@ def changed(**facts: object) -> RecordDict:
 def test_what_is_no_answer_is_refused(content):
     with pytest.raises(WrongEnvelopeError):
         unpack(content, Answer | Refusal)
+
+
+@pytest.mark.parametrize(
+    "message", [MESSAGES[1], ANSWER, MESSAGES[4], MESSAGES[-1]], ids=lambda each: type(each).__name__
+)
+@pytest.mark.parametrize("value", [5, 0.0, True, "../x", b"x", [1], [0.5], ["x"], [b"x"]], ids=repr)
+def test_beside_its_facts_a_message_holds_its_bytes_and_nothing_else(message, value):
+    """What travels outside the text that is read strictly cannot replace a field of it, nor be left out."""
+    record = pack(message)[FACTS]
+    for name, sent in vars(message).items():
+        if not (isinstance(sent, bytes) and isinstance(value, bytes)):
+            with pytest.raises(WrongEnvelopeError):
+                unpack(RecordDict({FACTS: ConfigRecord({**record, name: value})}), type(message))
+        if isinstance(sent, bytes):
+            less = {key: each for key, each in record.items() if key != name}
+            with pytest.raises(WrongEnvelopeError):
+                unpack(RecordDict({FACTS: ConfigRecord(less)}), type(message))
+
+
+def test_a_request_of_an_attempt_that_is_no_name_is_no_message():
+    record = pack(MESSAGES[0])[FACTS]
+    told = json.loads(record[FACTS]) | {"attempt": "../x"}
+    with pytest.raises(WrongEnvelopeError, match="attempt"):
+        unpack(RecordDict({FACTS: ConfigRecord({**record, FACTS: json.dumps(told)})}), Request)
 
 
 @pytest.mark.parametrize("attempt", ["../x", "a\n", "", "x" * 200])

@@ -18,7 +18,7 @@ from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor
 
 from zetadp.base.reading import read
-from zetadp.base.validation import checked_name
+from zetadp.base.validation import UserError, checked_name
 from zetadp.federation.masks import FreshValue
 
 LIFE_SECONDS = 10.0
@@ -196,8 +196,12 @@ def unpack(content: RecordDict, kind: Any) -> Any:  # noqa: ANN401  (the kind, o
         message, _, faults = read(kind, json.loads(str(record[FACTS])))
         if faults:
             raise WrongEnvelopeError(" ".join(faults))
-        return replace(message, **{name: value for name, value in record.items() if name != FACTS})
-    except (TypeError, ValueError, RecursionError) as error:
+        vectors: dict[str, Any] = {name: value for name, value in record.items() if name != FACTS}
+        expected = {name for name, value in vars(message).items() if isinstance(value, bytes)}
+        if vectors.keys() != expected or not all(isinstance(value, bytes) for value in vectors.values()):
+            raise WrongEnvelopeError(f"expected {FACTS} and the bytes of {sorted(expected)}, found {sorted(record)}")
+        return replace(message, **vectors)
+    except (TypeError, ValueError, UserError, RecursionError) as error:
         raise WrongEnvelopeError(str(error)) from error
 
 
