@@ -55,8 +55,8 @@ FORM = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 LINE = re.compile(r"^\S+ \S+ ([A-Z]+) zetadp\S*: (.*)$", re.MULTILINE)
 """Level and text of what this package logs."""
 LAST_WORDS = re.compile(r"^\S+ \S+ CRITICAL zetadp\S*: (.*)", re.MULTILINE | re.DOTALL)
-DONE = "done\n"
-"""End of the log of a process that did what it was for."""
+DONE = "done"
+"""Line in the log of a process that did what it was for; other threads may still log after it."""
 
 logger = logging.getLogger("zetadp.federation.flower.processes")  # not __main__, as the forge is called
 
@@ -212,15 +212,15 @@ class Processes:
         self._running[name] = int(number)
 
     def _begin(self, name: str) -> None:
-        self.log(name).touch()
+        self.log(name).touch(mode=0o600)  # its texts must stay at the site
         self._begun[name] = self._read[name] = self.log(name).stat().st_size
 
     def news(self, name: str) -> list[tuple[str, str]]:
         """Return the level and the text of each line that a process has logged since the last call."""
-        found = self._text(name, self._read[name])
-        whole = found[: found.rfind("\n") + 1]
-        self._read[name] += len(whole.encode())
-        return LINE.findall(whole)
+        found = self._content(name, self._read[name])
+        whole = found[: found.rfind(b"\n") + 1]
+        self._read[name] += len(whole)
+        return LINE.findall(_decoded(whole))
 
     def check(self, *names: str) -> None:
         """Raise a `UserError` if a process, of all or of those named, has ended by itself, with the reason if known."""
@@ -230,7 +230,7 @@ class Processes:
 
     def finish(self, name: str) -> None:
         """Take note that a process has ended; raise a `UserError` with the reason unless it did what it was for."""
-        if not self._text(name, self._begun[name]).endswith(DONE):
+        if DONE not in self._text(name, self._begun[name]).split("\n"):
             self.check(name)
         self._running.pop(name, None)
 
@@ -280,16 +280,23 @@ class Processes:
         """Return the log of a process."""
         return self.folder / f"{name}.log"
 
-    def _text(self, name: str, first: int) -> str:
+    def _content(self, name: str, first: int) -> bytes:
         """Return the log of a process from a byte on."""
         with self.log(name).open("rb") as file:
             file.seek(first)
-            return file.read().decode(errors="backslashreplace")
+            return file.read()
+
+    def _text(self, name: str, first: int) -> str:
+        return _decoded(self._content(name, first))
 
     def _last_words(self, name: str) -> str:
         text = self._text(name, self._begun[name])
         found = LAST_WORDS.search(text)
         return found[1].strip() if found else f"{name} ended by itself. The end of {self.log(name)}:\n{text[-2000:]}"
+
+
+def _decoded(content: bytes) -> str:
+    return content.decode(errors="backslashreplace")
 
 
 def main() -> None:
@@ -323,7 +330,7 @@ def _obey(order: Mapping[str, Any], program: Callable[..., None]) -> NoReturn:
         logging.getLogger(library).setLevel(logging.WARNING)
     try:
         program(**order["arguments"])
-        sys.stdout.write(DONE)
+        sys.stdout.write(f"{DONE}\n")
     except UserError as error:
         logger.critical("%s: %s", order["name"], error)
     except BaseException:  # noqa: BLE001  (a child must not go on as its parent)
