@@ -69,6 +69,47 @@ def test_a_request_reaches_its_node_alone_and_its_answer_comes_back_as_a_whole(k
     assert not line.reachable()
 
 
+def test_a_message_that_was_lost_on_its_way_is_asked_for_again(keys, served):
+    line, address = served
+    request = Request("plan", "attempt", 0, 0, "", bytes(100_000))
+
+    def cut(response: httpx.Response) -> NoReturn:
+        client.event_hooks["response"].remove(cut)
+        raise httpx.ReadError("cut", request=response.request)
+
+    with Uplink(address, keys.authority, keys.node("a")[1]) as a:
+        client = a._client._client
+        a.sign_on()
+        line._looked = 0.0
+        assert line.reachable() == {"a"}
+        line.ask("a", request)
+        client.event_hooks["response"].append(cut)
+        assert a.fetch() is None
+        line._looked = 0.0
+        assert line.reachable() == {"a"}
+        assert not line.asked("a")
+        line.ask("a", request)
+        assert unpack(a.fetch().content, Request) == request
+
+
+def test_a_node_shows_that_it_lives_while_a_large_message_travels(keys, served, monkeypatch):
+    line, address = served
+    shown = []
+    with Uplink(address, keys.authority, keys.node("a")[1]) as a:
+        a.sign_on()
+        line._looked = 0.0
+        assert line.reachable() == {"a"}
+        line.ask("a", Request("plan", "attempt", 0, 0, "", bytes(1_000_000)))
+        monkeypatch.setattr(a, "show_life", lambda: shown.append("down"))
+        message = a.fetch()
+        monkeypatch.setattr(a, "show_life", lambda: shown.append("up"))
+        a.send(node.Message(pack(Answer("a", "attempt", 0, bytes(1_000_000), ())), reply_to=message))
+        assert shown.count("down") >= 10
+        assert shown.count("up") >= 10
+        (answer,) = line.collect()
+        assert len(answer.update) == 1_000_000
+
+
 def test_strangers_are_refused(keys, served, tmp_path, monkeypatch, caplog):
     """Without the key, with a server of another authority, or without a key at all."""
     superlink, address = served

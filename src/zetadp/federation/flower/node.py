@@ -14,7 +14,7 @@ import logging
 import multiprocessing
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self
 
@@ -62,14 +62,39 @@ logger = logging.getLogger(__name__)
 IDLE_SECONDS = 1.0
 RETRY_SECONDS = 2.0
 """Seconds between two attempts to reach a server that does not answer."""
+PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-messages"
+PART_BYTES = 1 << 16
 MALFORMED = Request(plan="", attempt="unknown", round=0, checkpointed=0, head="", weights=b"")
 """What is refused in place of a message that is no request."""
+
+
+class _Transfer(httpx.SyncByteStream):
+    """The body of a message, which may take long; ``meanwhile`` is called before each part of it."""
+
+    def __init__(self, body: httpx.SyncByteStream, meanwhile: Callable[[], None]) -> None:
+        self.body, self.meanwhile = body, meanwhile
+
+    def __iter__(self) -> Iterator[bytes]:
+        for content in self.body:
+            for first in range(0, len(content), PART_BYTES):
+                self.meanwhile()
+                yield content[first : first + PART_BYTES]
+
+    def close(self) -> None:
+        self.body.close()
+
+
+def _may_have_lost(error: Exception) -> bool:
+    """Return whether a message was lost: Flower hands one out once, also on a connection that breaks meanwhile."""
+    if not isinstance(error, httpx.TransportError) or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        return False
+    return error.request.url.path == PULL
 
 
 class Uplink:
     """A node's connection with the server, over TLS, in which the node's key signs every request.
 
-    A request is repeated while no server answers.
+    A request is repeated while no server answers. The node shows that it lives also while a message travels.
 
     Parameters
     ----------
@@ -85,7 +110,12 @@ class Uplink:
         private = read_node_key(key)
         self.server, self.authority, self.public = server, authority, private.public_key()
         self._retries = RetryInvoker(
-            lambda: constant(RETRY_SECONDS), httpx.TransportError, None, None, on_backoff=self._tell
+            lambda: constant(RETRY_SECONDS),
+            httpx.TransportError,
+            None,
+            None,
+            on_backoff=self._tell,
+            should_giveup=_may_have_lost,
         )
         self._client = FleetHttpClient.from_server_address(
             server,
@@ -97,6 +127,7 @@ class Uplink:
             ],
             retry_invoker=self._retries,
         )
+        self._client._client.event_hooks = {"request": [self._watch], "response": [self._watch]}
         self._node = Node()
         self._shown = 0.0
 
@@ -107,11 +138,21 @@ class Uplink:
         """Sign off, if the server is there, so that the next process of this node need not wait."""
         self._retries.max_tries = 1
         if self._node.node_id:
-            try:
-                self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
-            except httpx.HTTPError as failure:
-                logger.debug("not signed off: %s", failure)
+            self._sign_off()
         self._client.close()
+
+    def _sign_off(self) -> None:
+        try:
+            self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
+        except httpx.HTTPError as failure:
+            logger.debug("not signed off: %s", failure)
+
+    def _watch(self, transfer: httpx.Request | httpx.Response) -> None:
+        """Have a body that may be large shown as a sign of life."""
+        path = (transfer.request if isinstance(transfer, httpx.Response) else transfer).url.path
+        if path == (PULL if isinstance(transfer, httpx.Response) else PUSH):
+            assert isinstance(transfer.stream, httpx.SyncByteStream)  # as in every client that is not asynchronous
+            transfer.stream = _Transfer(transfer.stream, self.show_life)
 
     def _tell(self, state: RetryState) -> None:
         """Log once that a request is repeated."""
@@ -157,8 +198,17 @@ class Uplink:
             self._client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=LIFE_SECONDS))
 
     def fetch(self) -> Message | None:
-        """Return the next message for this node; None where there is none."""
-        response = self._client.PullMessages(PullMessagesRequest(node=self._node))
+        """Return the next message for this node; None where there is none.
+
+        Where one may have been lost on its way, sign on anew: then the server asks again.
+        """
+        try:
+            response = self._client.PullMessages(PullMessagesRequest(node=self._node))
+        except httpx.TransportError as error:
+            logger.warning("the connection broke while a message may have been under way (%s); signing on again", error)
+            self._sign_off()
+            self.sign_on()
+            return None
         return message_from_proto(response.messages_list[0]) if response.messages_list else None
 
     def send(self, reply: Message) -> None:
