@@ -205,6 +205,12 @@ def test_agreement_keys_are_made_for_one_plan_and_once(members, tmp_path, capsys
     assert agreement_file(key, SUMS).read_text() == ours
 
 
+def test_a_missing_agreement_key_names_the_command_that_makes_one(members, tmp_path):
+    agreement_file(tmp_path / "node-02.key", SUMS).unlink()
+    with pytest.raises(UserError, match="`zetadp federation member`"):
+        Participant.read(HospitalSettings.read(tmp_path / "node.yaml"), tmp_path / "node-02.key")
+
+
 def test_the_servers_keys_and_roster_name_the_same_hospitals(members, tmp_path):
     (tmp_path / "server.yaml").write_text(
         "plan: plan.json\nroster: roster.json\nmodel: m\nhistory: h\nledger: l\nledger_file: f\ncheckpoint: c\nkeys:\n"

@@ -26,7 +26,8 @@ from zetadp.base.validation import UserError, shown
 DAYS = 365
 LOOPBACK = ("127.0.0.1", "localhost")
 LONGEST_COMMON_NAME = 64
-_MADE_BY = "as `zetadp federation key` makes it"
+KEY_COMMAND = "zetadp federation key"
+_MADE_BY = f"as `{KEY_COMMAND}` makes it"
 _LABEL = "(?!-)[A-Za-z0-9_-]{1,63}(?<!-)"
 Parsed = TypeVar("Parsed")
 _HOST = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
@@ -138,9 +139,12 @@ def read_server_key(path: Path) -> Any:  # noqa: ANN401  (cryptography names no 
     return _read(path, lambda text: serialization.load_pem_private_key(text, None), "a private key in PEM, unlocked")
 
 
-def read_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return a node's private key, for signing or agreement; raise a `UserError` unless the file holds one."""
-    expected = f"a private key {_MADE_BY}"
+def read_node_key(path: Path, command: str = KEY_COMMAND) -> ec.EllipticCurvePrivateKey:
+    """Return a node's private key, for signing or agreement; raise a `UserError` unless the file holds one.
+
+    ``command`` is the one that makes such a key.
+    """
+    expected = f"a private key as `{command}` makes it"
     key = _read(path, lambda text: serialization.load_ssh_private_key(text, None), expected)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise UserError(f"Expected {path} to hold {expected}, found a private key of another kind.")

@@ -38,6 +38,8 @@ from zetadp.privacy.ledger import read_ledger
 
 SHORTEST = 12
 """Fewest digits of a hash that name a plan or a roster, also in names of files."""
+MEMBER_COMMAND = "zetadp federation member"
+"""What makes an agreement key."""
 KEYS = {"node", "plan", "roster", "attempts", "who", "date", "signature"}
 """What an approval holds."""
 
@@ -157,9 +159,8 @@ class Participant:
         plan, signing = Plan.read(settings.plan), read_node_key(key)
         plan.place(settings.name)
         roster = Roster.named(settings.roster, plan)
-        return cls(
-            settings, plan, signing, roster, None if roster is None else read_node_key(agreement_file(key, plan))
-        )
+        agreement = None if roster is None else read_node_key(agreement_file(key, plan), MEMBER_COMMAND)
+        return cls(settings, plan, signing, roster, agreement)
 
     @property
     def name(self) -> str:
