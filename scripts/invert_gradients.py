@@ -57,7 +57,7 @@ def main(
     groups = [[*found[place : place + len(numbers)]] for place in range(0, len(found), len(numbers))]
     scores, made = frame([*without, *found]), origin(COHORT, SEEDS)
     write_text(csv, to_csv(scores, made, float_format="%.4g"))
-    table = sheet(scores, delta)
+    table = sheet(scores)
     write_text(md, to_markdown(replace(table, notes=(*table.notes, *made))))
     shown = [("no message: mean of public images", without), *((name_of(group[0]), group) for group in groups)]
     save_svg(rebuilt_figure(shown, "What one message of k-space training gives away"), picture)

@@ -39,7 +39,7 @@ def main(
         tables.append(attacked(plan.run.network, inner, settings["epsilons"], settings["candidates"], delta))
     found, made = pd.concat(tables), origin(COHORT, SEEDS)
     write_text(csv, to_csv(found, made, float_format="%.4g"))
-    table = sheet(found, delta)
+    table = sheet(found)
     write_text(md, to_markdown(replace(table, notes=(*table.notes, *made))))
     save_svg(candidates_figure(found, delta), picture)
 

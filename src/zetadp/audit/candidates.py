@@ -170,6 +170,7 @@ def attacked(
                 "network": network,
                 "candidates": number,
                 "epsilon": epsilon,
+                "delta": delta,
                 "named": named(inner, mu, number, random),
                 "worst": worst(mu, number),
                 "bound": 100 * (1 - gaussian.beta(1 / number, mu)),
@@ -179,8 +180,9 @@ def attacked(
     return pd.DataFrame(rows)
 
 
-def sheet(found: pd.DataFrame, delta: float) -> Sheet:
-    """Return the results as a table for readers."""
+def sheet(found: pd.DataFrame) -> Sheet:
+    """Return what `attacked` returned as a table for readers. Files of earlier releases lack ``delta``."""
+    deltas = ", ".join(f"{delta:g}" for delta in found["delta"].unique()) if "delta" in found else ""
     lines = [
         (row["network"], str(row["candidates"]), f"{row['epsilon']:g}", f"{100 / row['candidates']:g}",
          f"{row['named']:.1f}", f"{row['worst']:.1f}", f"{row['bound']:.1f}")
@@ -190,9 +192,9 @@ def sheet(found: pd.DataFrame, delta: float) -> Sheet:
         "How often the right candidate is named, in %. Measured: the best attack, on patients simulated for this "
         "alone. Worst candidates: gradients at right angles that reach the clip. At most: for every attack and all "
         "data.",
-        "All rounds of a training in which everybody takes part. ε: of the whole training, per patient, at "
-        f"δ = {delta:g}, against somebody who sees a node's messages and knows everybody else. {TRIALS} trials: the "
-        f"standard error is at most {50 / math.sqrt(TRIALS):.1f}.",
+        "All rounds of a training in which everybody takes part. ε: of the whole training, per patient, "
+        f"{f'at δ = {deltas}, ' if deltas else ''}against somebody who sees a node's messages and knows everybody "
+        f"else. {TRIALS} trials: the standard error is at most {50 / math.sqrt(TRIALS):.1f}.",
     )
     columns = ("network", "candidates", "ε", "guessing", "measured", "worst candidates", "at most")
     return Sheet("The right one of several candidates", columns, tuple(lines), notes, names=1)

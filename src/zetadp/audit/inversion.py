@@ -273,11 +273,14 @@ class Rebuilt:
         The message; None if the attacker saw none.
     true, found
         Shape (image, row, column).
+    steps
+        Number of steps of the search; None without one.
     """
 
     message: Message | None
     true: np.ndarray
     found: np.ndarray
+    steps: int | None = None
 
     def rows(self) -> list[dict[str, object]]:
         """Return one row per image."""
@@ -285,8 +288,10 @@ class Rebuilt:
         kind = ("no message: mean of public images", MISSING, MISSING, 0.0)
         if of is not None:
             kind = (of.name, of.network, ATTACKS[of.objective], of.epsilon)
+        delta = None if of is None else of.delta
+        known = {**dict(zip(KIND, kind, strict=True)), "delta": delta, "steps": self.steps}
         return [
-            {**dict(zip(KIND, kind, strict=True)), "ssim": similarity(one, other), "nmse": nmse(one, other)}
+            {**known, "ssim": similarity(one, other), "nmse": nmse(one, other)}
             for one, other in zip(self.true, self.found, strict=True)
         ]
 
@@ -309,7 +314,7 @@ def rebuild(message: Message, search: Search) -> Rebuilt:
     guess = torch.from_numpy(np.broadcast_to(_mean(message), true.shape).copy())
     found = invert(seen, of, true.shape, search, torch.Generator().manual_seed(message.number), guess=guess)
     flat = true.reshape(-1, message.size, message.size)
-    return Rebuilt(message, flat, _matched(found.numpy().reshape(flat.shape), flat, sequences.ravel()))
+    return Rebuilt(message, flat, _matched(found.numpy().reshape(flat.shape), flat, sequences.ravel()), search.steps)
 
 
 def guessed(message: Message) -> Rebuilt:
@@ -321,29 +326,42 @@ def guessed(message: Message) -> Rebuilt:
 
 
 def frame(rebuilt: Sequence[Rebuilt]) -> pd.DataFrame:
-    """Return the scores, one row per image."""
+    """Return the scores, one row per image, with the delta of the message's epsilon and the steps of the search."""
     return pd.DataFrame([row for each in rebuilt for row in each.rows()])
 
 
-def sheet(scores: pd.DataFrame, delta: float) -> Sheet:
-    """Return the scores as a table for readers."""
+def sheet(scores: pd.DataFrame) -> Sheet:
+    """Return the scores as a table for readers.
+
+    Parameters
+    ----------
+    scores
+        What `frame` returned, or one network's part of it. Files of earlier releases lack ``delta`` and ``steps``. No
+        bound follows from an epsilon without its delta.
+    """
+    scores = scores.reindex(columns=[*KIND, "delta", "steps", "ssim", "nmse"])
     lines = []
     for _, own in scores.groupby(KIND, sort=False):
         message, network, attack, epsilon = (own[key].iloc[0] for key in KIND)
         shown = bound = MISSING
         if network != MISSING:
-            right = 1 - gaussian.beta(1 / CANDIDATES, gaussian.mu(epsilon, delta)) if math.isfinite(epsilon) else 1.0
-            shown, bound = epsilon_shown(epsilon_label(epsilon)), f"{100 * right:.1f} %"
+            shown, delta = epsilon_shown(epsilon_label(epsilon)), own["delta"].iloc[0]
+            if math.isinf(epsilon):
+                bound = "100.0 %"
+            elif not math.isnan(delta):
+                bound = f"{100 * (1 - gaussian.beta(1 / CANDIDATES, gaussian.mu(epsilon, delta))):.1f} %"
         similar = f"{own['ssim'].mean():.2f} ({own['ssim'].min():.2f} to {own['ssim'].max():.2f})"
         lines.append((message, network, attack, shown, similar, f"{own['nmse'].mean():.3f}", bound, str(len(own))))
+    steps, deltas = (", ".join(f"{each:g}" for each in scores[key].dropna().unique()) for key in ("steps", "delta"))
+    guess = ", also for the row without a message" if (scores["network"] == MISSING).any() else ""
     notes = (
-        "The attack: L-BFGS with line search in float64, from a random start "
+        f"The attack: {f'{steps} steps of ' if steps else ''}L-BFGS with line search in float64, from a random start "
         "and from the mean of public images. It seeks images whose gradient has the message's direction, or is nearest "
         "to the message. The attacker knows weights, labels, Fourier transform and whitening. What whitening takes "
-        "away (a scale of the even and of the odd part of an image, and the centre pixel) is fitted to the true image, "
-        "also for the row without a message.",
-        f"ε: of this one message, per patient, at δ = {delta:g}. Real trainings send many messages, each with more "
-        "noise. ∞: no noise.",
+        "away (a scale of the even and of the odd part of an image, and the centre pixel) is fitted to the true "
+        f"image{guess}.",
+        f"ε: of this one message, per patient{f', at δ = {deltas}' if deltas else ''}. Real trainings send many "
+        "messages, each with more noise. ∞: no noise.",
         f"SSIM: mean and range over images. NMSE: mean. One of {CANDIDATES}: how often at most the right one of "
         f"{CANDIDATES} equally likely candidates is named, by any attack (Hayes, Mahloujifar and Balle 2023).",
         "Weights as training begins. Patients are simulated for this alone.",

@@ -157,8 +157,7 @@ def _curve(panel: Axes, risk: Risk) -> None:
 
 
 def _sections(risk: Risk, ledger: str, evidence: Evidence, picture: Path) -> Iterator[Section]:
-    unit, delta = risk.unit, risk.delta
-    command = f"zetadp ledger {ledger} --unit {unit} --delta"
+    unit = risk.unit
     recorded = _counted(len(risk.runs), "run or release", "runs or releases")
     yield Section("In one sentence", [headline(risk)])
     yield Section(
@@ -179,7 +178,7 @@ def _sections(risk: Risk, ledger: str, evidence: Evidence, picture: Path) -> Ite
     yield Section(
         "How to check this page",
         points=[
-            f"`{command} {delta:g}` prints epsilon and the trade-off curve. Another delta gives another epsilon.",
+            f"`zetadp ledger {ledger}` prints epsilon and the trade-off curve.",
             f"`zetadp risk {ledger}` writes this page again, from the ledger alone.",
             *(text for name, text in _REPEATED.items() if getattr(evidence, name) is not None),
         ],
@@ -233,9 +232,9 @@ def _attacks(risk: Risk, evidence: Evidence) -> Iterator[Section]:
         )
         sheets.append(suite.sheet(table, "of the code"))
     if evidence.candidates is not None:
-        sheets.append(candidates.sheet(evidence.candidates, risk.delta))
+        sheets.append(candidates.sheet(evidence.candidates))
     if evidence.inversion is not None:
-        sheets.append(inversion.sheet(evidence.inversion, risk.delta))
+        sheets.append(inversion.sheet(evidence.inversion))
         text.append("A search for images that finds nothing proves nothing: the bounds hold for any attack.")
     yield Section("Measured attacks", text, tables=sheets, pictures=evidence.pictures)
 

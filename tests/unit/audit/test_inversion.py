@@ -180,7 +180,21 @@ def test_the_table_has_one_line_a_kind_and_the_bound_beside_it():
     found = [inversion.Rebuilt(each, guessed(each).true, guessed(each).found) for each in messages]
     scores = frame([guessed(kinds[0]), *found])
     assert len(scores) == 4
-    laid = sheet(scores, 1e-3)
+    laid = sheet(scores)
     assert [row[3:5:3] for row in laid.rows] == [("–",), ("∞",), ("8",)]
     assert [row[6] for row in laid.rows] == ["–", "100.0 %", "78.9 %"]
     assert [row[7] for row in laid.rows] == ["1", "2", "1"]
+    assert "also for the row without a message" in laid.notes[0]
+
+
+def test_the_bound_is_for_the_delta_of_the_message_and_not_named_without_one():
+    message = Message("whole", WHOLE, SIDE, epsilon=8.0, delta=1e-5)
+    scores = frame([inversion.Rebuilt(message, guessed(message).true, guessed(message).found, steps=7)])
+    (row,), notes = sheet(scores).rows, "".join(sheet(scores).notes)
+    assert row[6] == f"{100 * (1 - gaussian.beta(1 / 10, gaussian.mu(8.0, 1e-5))):.1f} %"
+    assert "at δ = 1e-05" in notes
+    assert "7 steps of L-BFGS" in notes
+    assert "without a message" not in notes
+    earlier = sheet(scores.drop(columns=["delta", "steps"]))
+    assert earlier.rows[0][6] == "–"
+    assert "δ" not in "".join(earlier.notes)

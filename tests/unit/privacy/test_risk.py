@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import norm
 
+from zetadp.audit.candidates import attacked
 from zetadp.audit.detection import Errors, result_of_mu
+from zetadp.audit.inversion import KIND
 from zetadp.audit.suite import frame
 from zetadp.cli.commands import main
 from zetadp.privacy import accounting, gaussian
@@ -140,6 +144,24 @@ def page(tmp_path):
     found = Risk.of(ledger)
     write_risk(found, tmp_path / "page", "ledger.jsonl", Evidence.of(audit(tmp_path / "audit").glob("*")))
     return found, tmp_path / "page"
+
+
+def test_a_page_names_the_delta_of_an_attack_and_commands_that_run(tmp_path):
+    """The ledger declares another delta than the experiment that was attacked."""
+    ledger = write_ledger(tmp_path, (5, SIGMA, ROUNDS))
+    found = attacked("net", np.eye(2), [8], [2], 1e-5)
+    message = ["1 patient, 1 image", "net", "direction (IGA)", 8.0, 1e-5, 7, 0.5, 0.1]
+    rebuilt = pd.DataFrame([message], columns=[*KIND, "delta", "steps", "ssim", "nmse"])
+    write_risk(
+        Risk.of(ledger),
+        tmp_path,
+        str(ledger),
+        Evidence(audits=None, pictures={"a picture": tmp_path / "risk.svg"}, candidates=found, inversion=rebuilt),
+    )
+    text = (tmp_path / "risk.html").read_text()
+    assert text.count("δ = 1e-05") == 2
+    (command,) = re.findall(r"zetadp (ledger [^<`]*)", text)
+    assert main(command.split()) == 0
 
 
 def test_the_command_takes_the_folder_of_a_run_or_a_ledger(tmp_path, capsys):
