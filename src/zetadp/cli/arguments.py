@@ -2,8 +2,8 @@
 
 A command is a function. Its parameters are the arguments, and those after ``*`` the options. The type of each is
 ``Annotated`` with its help and, where the help shows another word than the name, with that word. Bounds of
-`zetadp.base.constraints` in a type are checked. The docstring is the help: its first line stands in the list of
-commands, and its examples below the options.
+`zetadp.base.constraints` in a type are checked. A sequence takes all values up to the next option, or `ONE_EACH_TIME`.
+The docstring is the help: its first line stands in the list of commands, and its examples below the options.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from zetadp.base.epsilon import SMALLEST_DELTA
 from zetadp.base.validation import UserError
 
 WIDTH = 80
+ONE_EACH_TIME = {"nargs": None, "action": "append"}
+"""For the type of an option that takes one value each time it is given, so that arguments can follow it."""
 Delta = Annotated[float, Within(ge=SMALLEST_DELTA, lt=1)]
 Probability = Annotated[float, Within(gt=0, le=1)]
 
@@ -47,6 +49,8 @@ def add_command(commands: Any, run: Callable[..., None]) -> None:  # noqa: ANN40
         if parameter.kind is Parameter.KEYWORD_ONLY:
             # A name that Python or another module has for something else ends with an underscore.
             option = f"--{name.strip('_').replace('_', '-')}"
+            if how.get("action") != "store_true":
+                how.setdefault("metavar", name.strip("_").upper())
             parser.add_argument(option, dest=name, **how, **({"required": True} if needed else {}))
         else:
             parser.add_argument(name, **how, **({} if needed else {"nargs": "?"}))
@@ -62,6 +66,8 @@ def _read_as(hint: Any) -> dict[str, Any]:  # noqa: ANN401
         if get_origin(hint) is Sequence:
             how = {"nargs": "+", "action": "extend", "default": []}
         hint = inner[0]
+    for note in notes:
+        how |= note if isinstance(note, dict) else {}
     how["help"], *word = (note for note in notes if isinstance(note, str))
     if word:
         (how["metavar"],) = word

@@ -17,7 +17,7 @@ from typing import Annotated
 from zetadp.base.constraints import Share
 from zetadp.base.validation import UserError
 from zetadp.cli import federation, hospital, privacy, runs
-from zetadp.cli.arguments import add_command
+from zetadp.cli.arguments import ONE_EACH_TIME, add_command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -138,6 +138,7 @@ def convert(
         "sequence of all files whose names fit the pattern: FLAIR, T1w, T1gd, T2w, or none to leave them out; can be "
         "given several times",
         "PATTERN=SEQUENCE",
+        ONE_EACH_TIME,
     ] = (),
 ) -> None:
     """Convert NIfTI files or a BIDS folder to the Decathlon layout.

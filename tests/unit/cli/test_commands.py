@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import tomllib
@@ -92,8 +93,15 @@ def test_options_are_read_as_their_types_and_defaults_say():
     assert (given.seed, given.epsilon, given.backbone, given.output) == (0, "8", None, Path("plan.json"))
     given = parsed("zetadp federation certificates keys --hosts a --hosts b c")
     assert (given.hosts, given.nodes) == (["a", "b", "c"], [])
+    given = parsed("zetadp convert --sequence x=T1w --sequence y=none a b")
+    assert (given.sequence, given.source, given.target) == (["x=T1w", "y=none"], Path("a"), Path("b"))
     given = parsed("zetadp rounds --epsilon 1 --delta 1e-3 --noise-multiplier 4 --sampling-probability 1/4")
     assert (given.sampling_probability, given.json_) == (0.25, False)
+
+
+def test_help_shows_no_underscore_that_only_python_needs():
+    for parser in commands():
+        assert not re.search(r"_(?!\w)", parser.format_usage())
 
 
 @pytest.mark.parametrize(
