@@ -261,7 +261,7 @@ def _prepared(network: Mapping[str, Any]) -> list[str]:
 def load_role(files: Sequence[Path], partition: pd.DataFrame, role: str) -> tuple[np.ndarray, pd.DataFrame]:
     """Return the images of all records with one role and, in the same order, their rows of the partition.
 
-    Images have shape (record, sequence, slice, row, column). Of every file, only the images of these records are kept.
+    Images have shape (record, sequence, slice, row, column). Beside the result, one file is in memory at a time.
 
     Raises
     ------
@@ -269,13 +269,20 @@ def load_role(files: Sequence[Path], partition: pd.DataFrame, role: str) -> tupl
         If the files do not hold every record with this role.
     """
     rows = partition[partition["role"] == role].reset_index(drop=True)
-    parts = []
-    for file in files:
+    place = {record: number for number, record in enumerate(rows["record"])}
+    found: set[str] = set()
+    result = np.empty(0)
+    for number, file in enumerate(files):
         shard = Items.read(file, ("values",))
-        parts.append(shard.part(shard.names["record"].isin(rows["record"]).to_numpy()))
-    names = [name for part in parts for name in part.names["record"]]
-    places = places_of(rows["record"], names, "records", files[0].parent if files else Path("no file"))
-    return np.concatenate([part.arrays["values"] for part in parts])[places], rows
+        values, names = shard.arrays["values"], shard.names["record"]
+        if number == 0:
+            result = np.empty((len(rows), *values.shape[1:]), values.dtype)
+        for record, value in zip(names, values, strict=True):
+            if record in place:
+                result[place[record]] = value
+        found.update(names)
+    places_of(place, found, "records", files[0].parent if files else Path("no file"))  # all of them, or an error
+    return result, rows
 
 
 def to_records(values: np.ndarray, device: torch.device) -> LabelledItems:
