@@ -37,7 +37,7 @@ def test_a_process_did_its_work_where_its_log_says_so_also_before_a_last_line(be
 
 def test_every_line_is_news_once_also_after_bytes_that_are_no_text(begun):
     processes, log = begun
-    log.write_bytes(NEWS.format("first").encode() + b"\xff\xfe\xff\n" + NEWS.format("second").encode())
+    log.write_bytes(NEWS.format("first").encode() + b"\xff" * 99 + b"\n" + NEWS.format("second").encode())
     assert processes.news("node") == [("INFO", "first"), ("INFO", "second")]
     with log.open("a") as file:
         file.write(NEWS.format("third") + NEWS.format("fourth")[:-1])
