@@ -271,7 +271,9 @@ def main() -> None:
     """Make the runs that are missing, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("results/papers/directions"), help="folder (%(default)s)")
-    parser.add_argument("--batches", type=int, nargs="*", default=list(SEEDS), choices=SEEDS, help="batches (all)")
+    parser.add_argument(
+        "--batches", type=int, nargs="*", default=[128, 64, 32], choices=SEEDS, help="batches (%(default)s)"
+    )
     given = parser.parse_args()
     runs = Runs(Path("results/directions_utility/runs.csv"))
     runs.fill(given.batches)

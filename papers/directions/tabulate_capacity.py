@@ -18,7 +18,6 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -38,9 +37,6 @@ from zetadp.privacy.gaussian import capacity as gaussian_capacity
 from zetadp.privacy.kinds import NoisySum
 from zetadp.report.figurestyle import SMALL, figure_style, line_look, save_svg, set_title
 from zetadp.report.provenance import origin
-
-if TYPE_CHECKING:
-    pass
 
 RESULTS = Path("results/papers/directions")
 DIMENSION, RECORDS, BATCH, EPOCHS = 13_700, 60_000, 128, 3
