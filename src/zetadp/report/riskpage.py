@@ -178,7 +178,7 @@ def _sections(risk: Risk, ledger: str, evidence: Evidence, picture: Path) -> Ite
     yield Section(
         "How to check this page",
         points=[
-            f"`zetadp ledger {ledger}` prints epsilon and the trade-off curve.",
+            f"`zetadp ledger {ledger}` prints epsilon at δ = {risk.delta:g}, and the trade-off curve.",
             f"`zetadp risk {ledger}` writes this page again, from the ledger alone.",
             *(text for name, text in _REPEATED.items() if getattr(evidence, name) is not None),
         ],
