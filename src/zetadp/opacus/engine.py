@@ -177,7 +177,8 @@ class PrivacyEngine:
     Attributes
     ----------
     rounds
-        Number of rounds so far of each kind of release.
+        Number of rounds so far of each kind of release, by this engine. After a restart, add the earlier rounds:
+        ``engine.rounds[NoisySum(sampling_probability, noise_multiplier)] += done``.
 
     Notes
     -----
@@ -310,7 +311,7 @@ class PrivacyEngine:
 
 
 def _refuse(settings: dict[str, object]) -> None:
-    """Raise `UserError` for settings of Opacus, each of which is wrong for complex parameters or for patients."""
+    """Raise `UserError` for settings that zetadp.opacus does not have, such as those of Opacus's engine."""
     for name, value in settings.items():
         raise UserError(
             f"Expected only settings that zetadp.opacus has, found {name}={value!r}. Leave it out; docs/opacus.md says "
