@@ -308,12 +308,17 @@ def confusion_matrices(runs: pd.DataFrame, cohort_label: str) -> Figure:
 
     The colour and the upper number are the share of the true class (row) in %; the lower number counts images. With
     more than `MANY_CLASSES` classes, only shares of at least 0.05 % are written, and no counts. At most `MAX_MATRICES`
-    matrices are drawn: those of the smallest epsilons, and at the same epsilon of the most accurate networks. A note
-    names the others.
+    matrices are drawn: the most accurate of those that are clipped without noise, to compare with, and those of the
+    smallest epsilons, at the same epsilon of the most accurate networks. A note names the others.
     """
     not_empty(runs)
     accuracy = runs.groupby(CELL)["value"].mean()
-    ranked: list[Cell] = sorted(accuracy.index, key=lambda cell: (epsilon_order(cell[2]), -accuracy[cell]))
+    without_noise = max(
+        (cell for cell in accuracy.index if cell[2] == "inf"), key=lambda cell: accuracy[cell], default=""
+    )
+    ranked: list[Cell] = sorted(
+        accuracy.index, key=lambda cell: (cell != without_noise, epsilon_order(cell[2]), -accuracy[cell])
+    )
     cells = sorted(ranked[:MAX_MATRICES], key=_place)
     groups = {(str(n), str(a), str(e)): group for (n, a, e), group in runs.groupby(CELL)}
     columns = min(3, len(cells))

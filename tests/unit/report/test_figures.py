@@ -141,12 +141,13 @@ def test_lines_begin_at_what_public_weights_reach_before_any_private_training(tm
     assert min(accuracy([low, folders[-1]]).axes[0].get_yticks()) == 0
 
 
-def test_of_many_matrices_those_of_the_smallest_epsilons_are_drawn_and_the_others_named(folders):
+def test_of_many_matrices_one_without_noise_and_those_of_the_smallest_epsilons_are_drawn(folders):
     runs = pd.concat([collect(folders).assign(network=f"network_{number}") for number in range(7)], ignore_index=True)
     figure = confusion_matrices(runs, LABEL)
     drawn = [axes.get_title(loc="left") for axes in figure.axes if axes.get_title(loc="left")]
     assert len(drawn) == figures.MAX_MATRICES
-    assert all("ε = 1" in title for title in drawn)
+    assert sum("ε = 1" in title for title in drawn) == figures.MAX_MATRICES - 1
+    assert sum("ε = ∞" in title for title in drawn) == 1
     assert any("Not shown, for lack of room" in text and "unclipped" in text for text in texts(figure))
 
 
