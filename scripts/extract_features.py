@@ -9,12 +9,13 @@ from zetadp.base.storage import Items
 from zetadp.base.workflow import run
 from zetadp.mri.decathlon import AXES
 from zetadp.nn.backbone import load_backbone
+from zetadp.tasks.brain_sequences.task import of_brains
 
 
 def main(*, whitened: Path, backbone: Path, features: Path, device: str) -> None:
     """Write the features of every image, in the layout of images of one row."""
     keep_freed_memory()
-    network = load_backbone(backbone, pick_device(device))
+    network = of_brains(load_backbone(backbone, pick_device(device)))
     found = Items.read(whitened, ("values",))
     values = network.record_features(found.arrays["values"])
     made = replace(found, arrays={"values": values}, provenance={**found.provenance, "backbone": network.provenance})

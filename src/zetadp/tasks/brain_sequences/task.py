@@ -75,7 +75,7 @@ class BrainSequences(Classification):
         """Return the shape of what a network takes of one slice."""
         if domain not in FEATURES:
             return (1, self.size, self.size)
-        return (1, 1, _given(backbone).components)
+        return (1, 1, of_brains(backbone).components)
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
         """Return the slices of all records with one role, and whose they are (`zetadp.core.task.PipelineTask.load`)."""
@@ -111,7 +111,7 @@ class BrainSequences(Classification):
 
     def backbone(self, file: Path, device: torch.device) -> Backbone:
         """Return the public backbone."""
-        return load_backbone(file, device)
+        return of_brains(load_backbone(file, device))
 
     def words(self, network: Mapping[str, Any]) -> Words:
         """Return what a model's card says (`zetadp.core.task.PipelineTask.words`)."""
@@ -321,7 +321,7 @@ def prepare(slices: np.ndarray, domain: str, backbone: Backbone | None) -> np.nd
     if domain == "image":
         return slices
     whitened = whiten(to_kspace(slices))
-    return whitened if domain == "kspace" else _given(backbone).record_features(whitened)
+    return whitened if domain == "kspace" else of_brains(backbone).record_features(whitened)
 
 
 def prepared_inputs(slices: np.ndarray, domain: str, backbone: Backbone | None) -> Tensor:
@@ -329,9 +329,15 @@ def prepared_inputs(slices: np.ndarray, domain: str, backbone: Backbone | None) 
     return as_given(prepare(slices[None], domain, backbone)[0]).unsqueeze(1)
 
 
-def _given(backbone: Backbone | None) -> Backbone:
+def of_brains(backbone: Backbone | None) -> Backbone:
+    """Return a backbone; raise `UserError` if there is none, or if it was trained on other sequences."""
     if backbone is None:
         raise UserError("Expected a plan that names the backbone whose features its network takes, found none.")
+    if backbone.sequences != SEQUENCES:
+        raise UserError(
+            f"Expected a backbone of the sequences {', '.join(SEQUENCES)}, found one that was trained on "
+            f"{', '.join(backbone.sequences)}. Pretrain one on the former."
+        )
     return backbone
 
 

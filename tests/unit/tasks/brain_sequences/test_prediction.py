@@ -9,7 +9,7 @@ import torch
 from decathlon_builder import volume, write_volume
 from public_head import write_public_head
 from torch import nn
-from training_builder import NETWORKS, TINY, network
+from training_builder import NETWORKS, TINY, backbone, network
 
 from zetadp.base.tensors import save_tensors
 from zetadp.base.validation import UserError
@@ -18,7 +18,7 @@ from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.volumes import read_centre_slices
 from zetadp.tasks.brain_sequences.prediction import predict_volume
-from zetadp.tasks.brain_sequences.task import standardise
+from zetadp.tasks.brain_sequences.task import of_brains, prepare, standardise
 
 SLICES, SIZE = 5, 8
 SHAPE = (21, 26, 11)
@@ -72,6 +72,13 @@ def test_input_is_prepared_as_in_training(tmp_path, brain):
     assert rounding / spread < 1e-3
     images = recorded(finished(tmp_path, NETWORKS["real image"]), path)
     np.testing.assert_allclose(images, standardise(slices), rtol=0, atol=rounding / slices.std(axis=(-2, -1)).min())
+
+
+def test_a_backbone_of_other_sequences_is_refused_for_brains():
+    other = replace(backbone(), sequences=SEQUENCES[::-1])
+    assert of_brains(backbone()).sequences == SEQUENCES
+    with pytest.raises(UserError, match="T2w, T1gd"):
+        prepare(np.ones((1, 4, 1, 8, 8), np.float32), "features", other)
 
 
 @pytest.mark.parametrize("name", ["complex pooled", "complex fourier", "real image", "linear"])
