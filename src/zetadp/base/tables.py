@@ -159,7 +159,7 @@ def wrong_parts(rows: pd.DataFrame, declared: Mapping[str, int], source: str) ->
     """Compare the patients of each part with the declared number and with the other part; arguments as in `checked`."""
     members = {part: rows[rows["part"] == part].groupby("patient")["record"].agg(", ".join) for part in declared}
     problems = [
-        f"Expected {number} patients in the part {part} as declared (cohort.{part}_patients), found "
+        f"Expected {number} patients in the part {part} as declared, found "
         f"{len(members[part])} in {source}. Complete the cohort, or declare the number that it has: the guarantee uses "
         "it as a public constant."
         for part, number in declared.items()

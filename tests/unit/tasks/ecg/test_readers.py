@@ -132,5 +132,5 @@ def test_the_parts_of_a_folder_are_folds_of_patients(tmp_path):
     assert set(found.table["fold"][found.table["part"] == "test"]) == {2}
     assert found.table.groupby("patient")["part"].nunique().eq(1).all()
     assert found.signals.shape == (len(made), 32)
-    with pytest.raises(UserError, match="train_patients"):
+    with pytest.raises(UserError, match="33 patients in the part train as declared"):
         read(tmp_path, first, 2, {"train": 33, "test": 8})

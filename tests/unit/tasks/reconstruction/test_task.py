@@ -56,7 +56,7 @@ def test_volumes_become_slices_whose_missing_lines_are_zero(folder, tmp_path):
         line = (held.inputs[own.index, 0] != 0).any(dim=1)
         assert (line == torch.from_numpy(MaskSettings().of_volume(str(name), SIZE))).all()
         assert held.targets[own.index].max() == 1
-    with pytest.raises(UserError, match=r"Expected 4 patients .*cohort\.train_patients\), found 2"):
+    with pytest.raises(UserError, match=r"Expected 4 patients in the part train as declared, found 2"):
         prepared(folder, tmp_path, train=4)
     names = index[["patient", "record", "part"]].replace("phantom-0004", "phantom-0000")
     with pytest.raises(UserError, match="patient phantom-0000 in one part"):

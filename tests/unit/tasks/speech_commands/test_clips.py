@@ -112,7 +112,9 @@ def test_who_tests_follows_from_the_speaker_alone(folder):
     # A fifth of many speakers, whoever the others are.
     many = [is_tested(f"{number:08x}") for number in range(4000)]
     assert np.mean(many) == pytest.approx(0.2, abs=4 * (0.2 * 0.8 / 4000) ** 0.5)
-    with pytest.raises(UserError, match=rf"Expected 3 patients .*cohort.train_patients\), found {counts['train']} "):
+    with pytest.raises(
+        UserError, match=rf"Expected 3 patients in the part train as declared, found {counts['train']} "
+    ):
         index(chosen(clips, 10), "speaker", {**counts, "train": 3})
 
 
