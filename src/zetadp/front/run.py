@@ -29,21 +29,21 @@ from zetadp.front.records import HERE, Records
 
 
 @contextmanager
-def between_rounds() -> Iterator[threading.Event]:
+def between_rounds() -> Iterator[list[int]]:
     """Hold back an interruption by the user until a round is over; a second one is immediate.
 
-    A round that is recorded but not yet stored would be released again by the next call, and count twice. The event
-    says whether the user asked to stop.
+    A round that is recorded but not yet stored would be released again by the next call, and count twice. The list
+    is empty until the user asks to stop.
     """
-    asked = threading.Event()
+    asked: list[int] = []  # no lock may be taken in a signal handler: a second signal would wait for the first
     if threading.current_thread() is not threading.main_thread():
         yield asked  # only the main thread is interrupted
         return
 
-    def ask(*_: object) -> None:
-        if asked.is_set():
+    def ask(number: int, _: object) -> None:
+        if asked:
             raise KeyboardInterrupt
-        asked.set()
+        asked.append(number)
 
     before = signal.signal(signal.SIGINT, ask)
     try:
@@ -78,7 +78,7 @@ class PrivateRun:
     _most: float | None = None
     _stop: Callable[[pd.DataFrame], bool] | None = None
     history: pd.DataFrame = field(init=False)
-    _asked: threading.Event = field(init=False)
+    _asked: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
         """Load what the folder has."""
@@ -222,7 +222,7 @@ class PrivateRun:
         """Add a round to the history; say how far training is, and return whether it ends here."""
         length = float(messages.mean(dim=0).norm()) / self.plan.training.clip
         self.history = self._place.add(self.history, done, length)
-        if self._asked.is_set():
+        if self._asked:
             raise KeyboardInterrupt
         rounds = self.plan.training.rounds
         ends = done < rounds and self._stop is not None and bool(self._stop(self.history))

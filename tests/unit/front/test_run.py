@@ -295,6 +295,14 @@ def test_an_interruption_waits_until_its_round_is_stored_and_so_costs_nothing(tm
     assert again.statement.content["epsilon"] == again.promise.epsilon
 
 
+def test_a_second_interruption_is_immediate():
+    with door.between_rounds() as asked:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert asked
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
 def test_a_lost_checkpoint_is_not_paid_for_without_a_word(tmp_path, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
