@@ -42,11 +42,11 @@ def test_a_program_runs_again_exactly_when_its_code_changes(fresh):
 def test_what_lacks_its_data_is_left_out_and_named():
     assert PAPERS == ["complex_dp", "complex_mri", "directions", "neuromixgdp"]
     wanted, left_out = commands("complex_dp", {}, [])
-    assert len(left_out) == 5
+    assert len(left_out) == 6
     assert all(word in " ".join(left_out) for word in ("speech", "ecg"))
     assert not any("speech" in part for command in wanted for part in command)
     more, still = commands("complex_dp", {"speech": "/clips"}, [])
-    assert len(more) == len(wanted) + 3
+    assert len(more) == len(wanted) + 4
     assert not any("speech" in each for each in still)
     (overlay,) = {command[-1] for command in more if "speech" in command[2]}
     assert overlay == 'cohort={"folder": "/clips"}'

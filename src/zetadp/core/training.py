@@ -144,6 +144,7 @@ def train(
     if model is not None:
         check_own(model, plan)
         plan = plan.with_public(model=tensors_digest(model.state_dict()))
+    check_noise(plan)
     held = checked_units(units, records.strata, plan.together)
     _check(plan, held)
     parts = Assembly.of(plan, records, start, model, task)
@@ -211,8 +212,7 @@ def no_history(task: Task) -> pd.DataFrame:
 
 
 def _check(plan: Plan, units: Sequence[Sequence[np.ndarray]]) -> None:
-    """Raise `UserError` for a plan with too little noise for its name, or for units that do not match the plan."""
-    check_noise(plan)
+    """Raise `UserError` for units that do not match the plan."""
     if len(units) != len(plan.nodes):
         raise UserError(f"Expected units of {len(plan.nodes)} nodes, as declared, found {len(units)}.")
     for node, own in zip(plan.nodes, units, strict=True):

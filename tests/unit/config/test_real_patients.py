@@ -47,13 +47,3 @@ def test_a_run_without_noise_on_real_patients_needs_a_sentence(epsilon):
     run = f"runs: [{{networks: [head], arms: [federated], epsilons: [{epsilon}], seeds: [0]}}]"
     assert "privacy.without_noise" in refusal(OWN, run)
     loaded(OWN, run, "privacy: {without_noise: I know that this protects nobody}")
-
-
-def test_names_in_a_list_are_texts_as_they_were_written():
-    ecg = (ROOT / "workflow/scenarios/ecg.yaml").read_text()
-    config = loaded(ecg, "task: {settings: {left_out: [12, '007', NA, None]}}")
-    assert list(config.task.settings["left_out"]) == ["12", "007", "NA", "None"]
-    assert loaded(ecg, "task: {settings: {left_out: [1e5]}}").task.settings["left_out"] == ["1e5"]  # a text for YAML
-    for lost in ("yes", "null", "1.0e+5", "1.50"):
-        assert "task.settings.left_out.0" in refusal(ecg, f"task: {{settings: {{left_out: [{lost}]}}}}")
-    assert "task.settings.left_out" in refusal(ecg, "task: {settings: {left_out: '12'}}")
