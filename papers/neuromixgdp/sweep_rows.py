@@ -87,7 +87,7 @@ def table(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def main() -> None:
-    """Make the runs that are missing, and write table and figure."""
+    """Make the runs that are missing, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("results/papers/neuromixgdp"))
     given = parser.parse_args()

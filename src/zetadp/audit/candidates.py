@@ -33,7 +33,7 @@ from torch import Tensor
 
 from zetadp.audit.inversion import whitened_kspace
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.tables import Sheet
+from zetadp.base.tables import Sheet, numbers_of
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.pretrained import starting_weights
@@ -182,7 +182,7 @@ def attacked(
 
 def sheet(found: pd.DataFrame) -> Sheet:
     """Return what `attacked` returned as a table for readers. Files of earlier releases lack ``delta``."""
-    deltas = ", ".join(f"{delta:g}" for delta in found["delta"].unique()) if "delta" in found else ""
+    deltas = numbers_of(found, "delta")
     lines = [
         (row["network"], str(row["candidates"]), f"{row['epsilon']:g}", f"{100 / row['candidates']:g}",
          f"{row['named']:.1f}", f"{row['worst']:.1f}", f"{row['bound']:.1f}")

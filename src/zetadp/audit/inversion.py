@@ -32,7 +32,7 @@ from torch.nn import functional
 
 from zetadp.base.epsilon import epsilon_label, epsilon_shown
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.tables import MISSING, Sheet
+from zetadp.base.tables import MISSING, Sheet, numbers_of
 from zetadp.base.validation import one_of, positive
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.stacked import ordinary_operations
@@ -352,7 +352,7 @@ def sheet(scores: pd.DataFrame) -> Sheet:
                 bound = f"{100 * (1 - gaussian.beta(1 / CANDIDATES, gaussian.mu(epsilon, delta))):.1f} %"
         similar = f"{own['ssim'].mean():.2f} ({own['ssim'].min():.2f} to {own['ssim'].max():.2f})"
         lines.append((message, network, attack, shown, similar, f"{own['nmse'].mean():.3f}", bound, str(len(own))))
-    steps, deltas = (", ".join(f"{each:g}" for each in scores[key].dropna().unique()) for key in ("steps", "delta"))
+    steps, deltas = numbers_of(scores, "steps"), numbers_of(scores, "delta")
     guess = ", also for the row without a message" if (scores["network"] == MISSING).any() else ""
     notes = (
         f"The attack: {f'{steps} steps of ' if steps else ''}L-BFGS with line search in float64, from a random start "

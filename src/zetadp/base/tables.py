@@ -129,6 +129,11 @@ class Sheet:
             object.__setattr__(self, key, value)
 
 
+def numbers_of(table: pd.DataFrame, column: str) -> str:
+    """Return the different numbers of a column as text; empty where the table has no such column or no number."""
+    return ", ".join(f"{number:g}" for number in table[column].dropna().unique()) if column in table else ""
+
+
 def checked(rows: pd.DataFrame, declared: Mapping[str, int], source: str) -> pd.DataFrame:
     """Return the table of a cohort, one row per record, as it is compared with what the user declared.
 

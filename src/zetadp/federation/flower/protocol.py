@@ -28,8 +28,21 @@ Place: TypeAlias = tuple[str, int, int]
 """Where a message belongs: the server's training, the round, and with masked sums the try of the round."""
 
 
+class _Placed:
+    """A message that belongs to a try of a round."""
+
+    attempt: str
+    round: int
+    number: int
+
+    @property
+    def place(self) -> Place:
+        """What is asked for, or answered."""
+        return self.attempt, self.round, self.number
+
+
 @dataclass(frozen=True)
-class Request:
+class Request(_Placed):
     """A request for a round.
 
     Attributes
@@ -70,14 +83,9 @@ class Request:
         """Check the name that the receiver stores in its ledger."""
         checked_name(self.attempt, "attempt")
 
-    @property
-    def place(self) -> Place:
-        """What is asked for."""
-        return self.attempt, self.round, self.number
-
 
 @dataclass(frozen=True)
-class Answer:
+class Answer(_Placed):
     """A node's answer: its privatised mean gradient, and the lines that its ledger gained.
 
     Attributes
@@ -106,11 +114,6 @@ class Answer:
     number: int = 0
     value: FreshValue | None = None
 
-    @property
-    def place(self) -> Place:
-        """What is answered."""
-        return self.attempt, self.round, self.number
-
 
 class Reason(StrEnum):
     """Why a node sends no update. Only these words are sent: an error's text could reveal facts about patients."""
@@ -131,7 +134,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Refusal(_Placed):
     """A node's answer that there will be no update.
 
     Attributes
@@ -151,11 +154,6 @@ class Refusal:
     round: int
     reason: Reason
     number: int = 0
-
-    @property
-    def place(self) -> Place:
-        """What is answered."""
-        return self.attempt, self.round, self.number
 
     @property
     def final(self) -> bool:
