@@ -198,7 +198,7 @@ def records_of(records: object, hospitals: object) -> Records:
                 f"records: Expected zetadp.Records, found {type(own).__name__}. Make them first: "
                 "zetadp.Records(items, labels, patients=ids)."
             )
-    return Records.of_hospitals(given)
+    return given[HERE] if hospitals is None else Records.of_hospitals(given)  # those of one holder are not copied
 
 
 def check_population(records: Records, population: object) -> None:

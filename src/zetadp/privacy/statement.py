@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -260,7 +261,7 @@ def plain_text(statement: Mapping[str, Any]) -> str:
         If the statement lacks an entry.
     """
     try:
-        return str(_SENTENCES.text(statement))
+        return str(_sentences().text(statement))
     except TemplateError as error:
         raise UserError(f"Expected a whole statement, found one that cannot be put into words: {error}.") from error
 
@@ -284,12 +285,12 @@ def _setting(unit: Unit, runs: Sequence[Run]) -> dict[str, Any]:
 
 def _words(sentences: str, *given: object) -> str:
     """Return sentences of the template on one line."""
-    return " ".join(str(getattr(_SENTENCES, sentences)(*given)).split())
+    return " ".join(str(getattr(_sentences(), sentences)(*given)).split())
 
 
 def _list(entries: str, *given: object) -> list[str]:
     """Return a list of the template."""
-    return [line for line in str(getattr(_SENTENCES, entries)(*given)).splitlines() if line]
+    return [line for line in str(getattr(_sentences(), entries)(*given)).splitlines() if line]
 
 
 def _shown(value: float | str) -> str:
@@ -307,10 +308,16 @@ def _points(curve: Mapping[str, Sequence[float]]) -> list[tuple[float, float]]:
     return [(rate, misses[rate]) for rate in _FALSE_ALARMS_IN_TEXT]
 
 
-_SENTENCES: Any = template(
-    Path(__file__).parent / "templates/statement.j2",
-    {"shown": _shown, "number": "{:g}".format, "percent_down": _percent_down, "points": _points},
-).module
+@cache
+def _sentences() -> Any:  # noqa: ANN401  (macros of a template)
+    """Return the template's macros, compiled where a statement is first written or read."""
+    filters: dict[str, Callable[..., Any]] = {
+        "shown": _shown,
+        "number": "{:g}".format,
+        "percent_down": _percent_down,
+        "points": _points,
+    }
+    return template(Path(__file__).parent / "templates/statement.j2", filters).module
 
 
 def _worst(totals: Iterable[Exposure], delta: float) -> float:
