@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from zetadp.audit.inversion import ATTACKS, SEED, Message, Rebuilt, Search, frame, guessed, rebuild, sheet
+from zetadp.audit.inversion import ATTACKS, SEED, Message, Rebuilt, frame, guessed, rebuild, sheet
 from zetadp.audit.suite import spread
 from zetadp.base.epsilon import epsilon_label, epsilon_shown, epsilon_value
 from zetadp.base.storage import write_text
@@ -34,7 +34,6 @@ def main(
     threads: int,
 ) -> None:
     """Attack every kind of message that the configuration lists, and write table and picture."""
-    search = Search(steps=settings["steps"])
     kinds = [
         Message(
             kind["network"],
@@ -52,7 +51,7 @@ def main(
     ]
     numbers = range(settings["messages"])
     jobs = [replace(kind, number=number) for kind in kinds for number in numbers]
-    found = spread(partial(rebuild, search=search), jobs, threads, name_of)
+    found = spread(partial(rebuild, steps=settings["steps"]), jobs, threads, name_of)
     without = [guessed(replace(kinds[0], number=number)) for number in numbers]
     groups = [[*found[place : place + len(numbers)]] for place in range(0, len(found), len(numbers))]
     scores, made = frame([*without, *found]), origin(COHORT, SEEDS)

@@ -50,7 +50,7 @@ from papers.directions.compare_utility import (
 from papers.directions.tabulate_capacity import DIMENSION
 from papers.experiments import blank, laid_out, write_table
 from papers.keptruns import KeptRuns, places
-from zetadp.audit.inversion import Search, invert
+from zetadp.audit.inversion import invert
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text
 from zetadp.privacy.directions import capacity as direction_capacity
@@ -205,9 +205,9 @@ def nearest(weights: Tensor, message: Tensor, labels: Tensor, data: str, seed: i
     def gradient(found: Tensor) -> Tensor:
         return summed(*errors_of(known, standardised(data, pixels(found)), labels))[0] / len(labels)
 
-    search = Search(steps=DLG_STEPS, objective="euclidean")
     shape = (len(labels), SIDE * SIDE)
-    return pixels(invert(message, gradient, shape, search, torch.Generator().manual_seed(seed)))
+    start = torch.Generator().manual_seed(seed)
+    return pixels(invert(message, gradient, shape, start, steps=DLG_STEPS, objective="euclidean"))
 
 
 def attacked(

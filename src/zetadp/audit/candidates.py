@@ -181,8 +181,7 @@ def attacked(
 
 
 def sheet(found: pd.DataFrame) -> Sheet:
-    """Return what `attacked` returned as a table for readers. Files of earlier releases lack ``delta``."""
-    deltas = numbers_of(found, "delta")
+    """Return what `attacked` returned as a table for readers."""
     lines = [
         (row["network"], str(row["candidates"]), f"{row['epsilon']:g}", f"{100 / row['candidates']:g}",
          f"{row['named']:.1f}", f"{row['worst']:.1f}", f"{row['bound']:.1f}")
@@ -193,7 +192,7 @@ def sheet(found: pd.DataFrame) -> Sheet:
         "alone. Worst candidates: gradients at right angles that reach the clip. At most: for every attack and all "
         "data.",
         "All rounds of a training in which everybody takes part. ε: of the whole training, per patient, "
-        f"{f'at δ = {deltas}, ' if deltas else ''}against somebody who sees a node's messages and knows everybody "
+        f"at δ = {numbers_of(found, 'delta')}, against somebody who sees a node's messages and knows everybody "
         f"else. {TRIALS} trials: the standard error is at most {50 / math.sqrt(TRIALS):.1f}.",
     )
     columns = ("network", "candidates", "ε", "guessing", "measured", "worst candidates", "at most")

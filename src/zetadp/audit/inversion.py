@@ -33,7 +33,6 @@ from torch.nn import functional
 from zetadp.base.epsilon import epsilon_label, epsilon_shown
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import MISSING, Sheet, numbers_of
-from zetadp.base.validation import one_of, positive
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.stacked import ordinary_operations
 from zetadp.phantom.public import PublicSettings, simulate_public_patient
@@ -51,27 +50,6 @@ CANDIDATES = 10
 ATTACKS = {"cosine": "direction (IGA)", "euclidean": "distance (DLG)"}
 """Searches, by objective: Geiping et al. (2020), and Zhu et al. (2019) with known labels."""
 KIND = ["message", "network", "attack", "epsilon"]
-
-
-@dataclass(frozen=True)
-class Search:
-    """Settings of the search for images.
-
-    Attributes
-    ----------
-    steps
-        Number of steps of L-BFGS with line search, each of which evaluates up to twenty gradients.
-    objective
-        ``cosine`` or ``euclidean``.
-    """
-
-    steps: int = 20
-    objective: Objective = "cosine"
-
-    def __post_init__(self) -> None:
-        """Check every setting."""
-        positive(steps=self.steps)
-        one_of(("cosine", "euclidean"), objective=self.objective)
 
 
 class Contributions:
@@ -118,9 +96,10 @@ def invert(
     observed: Tensor,
     contributions: Callable[[Tensor], Tensor],
     shape: Sequence[int],
-    search: Search,
     generator: torch.Generator,
     *,
+    steps: int,
+    objective: Objective = "cosine",
     guess: Tensor | None = None,
 ) -> Tensor:
     """Find real images, float64, whose contributions are closest to the observed message.
@@ -133,24 +112,26 @@ def invert(
         Message of given images (`Contributions`).
     shape
         Shape of the images sought.
-    search
-        Settings of the search.
     generator
         Generator of the start.
+    steps
+        Number of steps of L-BFGS with line search, each of which evaluates up to twenty gradients.
+    objective
+        ``cosine``, for the direction of the message, or ``euclidean``, for the distance to it.
     guess
         A further start: images that the attacker expects, such as means of public images.
     """
     seen = observed.to(torch.float64)
 
-    def objective(images: Tensor) -> Tensor:
+    def left(images: Tensor) -> Tensor:
         found = contributions(images)
-        if search.objective == "euclidean":
+        if objective == "euclidean":
             return (found - seen).square().sum()
         return torch.sub(1, found @ seen / (found.norm() * seen.norm()))
 
     starts = [torch.randn(*shape, generator=generator, dtype=torch.float64)]
     starts += [] if guess is None else [guess.to(torch.float64)]
-    results = [_descended(start, objective, search.steps) for start in starts]
+    results = [_descended(start, left, steps) for start in starts]
     # A search whose objective is not finite has found nothing.
     return min(results, key=lambda found: found[1] if math.isfinite(found[1]) else math.inf)[0]
 
@@ -296,8 +277,8 @@ class Rebuilt:
         ]
 
 
-def rebuild(message: Message, search: Search) -> Rebuilt:
-    """Attack one message.
+def rebuild(message: Message, steps: int) -> Rebuilt:
+    """Attack one message, by the message's objective, with this number of steps of the search.
 
     Nothing distinguishes the images of one sequence in one message. They are matched with the true images in the best
     possible way.
@@ -312,9 +293,10 @@ def rebuild(message: Message, search: Search) -> Rebuilt:
         # Noise of the mean: one patient changes the sum by at most the clipping norm.
         seen = seen + noise * message.clip / message.patients / gaussian.mu(message.epsilon, message.delta)
     guess = torch.from_numpy(np.broadcast_to(_mean(message), true.shape).copy())
-    found = invert(seen, of, true.shape, search, torch.Generator().manual_seed(message.number), guess=guess)
+    start = torch.Generator().manual_seed(message.number)
+    found = invert(seen, of, true.shape, start, steps=steps, objective=message.objective, guess=guess)
     flat = true.reshape(-1, message.size, message.size)
-    return Rebuilt(message, flat, _matched(found.numpy().reshape(flat.shape), flat, sequences.ravel()), search.steps)
+    return Rebuilt(message, flat, _matched(found.numpy().reshape(flat.shape), flat, sequences.ravel()), steps)
 
 
 def guessed(message: Message) -> Rebuilt:
@@ -331,36 +313,27 @@ def frame(rebuilt: Sequence[Rebuilt]) -> pd.DataFrame:
 
 
 def sheet(scores: pd.DataFrame) -> Sheet:
-    """Return the scores as a table for readers.
-
-    Parameters
-    ----------
-    scores
-        What `frame` returned, or one network's part of it. Files of earlier releases lack ``delta`` and ``steps``. No
-        bound follows from an epsilon without its delta.
-    """
-    scores = scores.reindex(columns=[*KIND, "delta", "steps", "ssim", "nmse"])
+    """Return what `frame` returned, or one network's part of it, as a table for readers."""
     lines = []
     for _, own in scores.groupby(KIND, sort=False):
         message, network, attack, epsilon = (own[key].iloc[0] for key in KIND)
         shown = bound = MISSING
         if network != MISSING:
-            shown, delta = epsilon_shown(epsilon_label(epsilon)), own["delta"].iloc[0]
-            if math.isinf(epsilon):
-                bound = "100.0 %"
-            elif not math.isnan(delta):
-                bound = f"{100 * (1 - gaussian.beta(1 / CANDIDATES, gaussian.mu(epsilon, delta))):.1f} %"
+            shown, bound = epsilon_shown(epsilon_label(epsilon)), "100.0 %"
+            if math.isfinite(epsilon):
+                mu = gaussian.mu(epsilon, own["delta"].iloc[0])
+                bound = f"{100 * (1 - gaussian.beta(1 / CANDIDATES, mu)):.1f} %"
         similar = f"{own['ssim'].mean():.2f} ({own['ssim'].min():.2f} to {own['ssim'].max():.2f})"
         lines.append((message, network, attack, shown, similar, f"{own['nmse'].mean():.3f}", bound, str(len(own))))
     steps, deltas = numbers_of(scores, "steps"), numbers_of(scores, "delta")
     guess = ", also for the row without a message" if (scores["network"] == MISSING).any() else ""
     notes = (
-        f"The attack: {f'{steps} steps of ' if steps else ''}L-BFGS with line search in float64, from a random start "
+        f"The attack: {steps} steps of L-BFGS with line search in float64, from a random start "
         "and from the mean of public images. It seeks images whose gradient has the message's direction, or is nearest "
         "to the message. The attacker knows weights, labels, Fourier transform and whitening. What whitening takes "
         "away (a scale of the even and of the odd part of an image, and the centre pixel) is fitted to the true "
         f"image{guess}.",
-        f"ε: of this one message, per patient{f', at δ = {deltas}' if deltas else ''}. Real trainings send many "
+        f"ε: of this one message, per patient, at δ = {deltas}. Real trainings send many "
         "messages, each with more noise. ∞: no noise.",
         f"SSIM: mean and range over images. NMSE: mean. One of {CANDIDATES}: how often at most the right one of "
         f"{CANDIDATES} equally likely candidates is named, by any attack (Hayes, Mahloujifar and Balle 2023).",
