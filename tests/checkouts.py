@@ -23,13 +23,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 TRACKED = ("Snakefile", "config.yaml", "envs", "papers", "profiles", "scripts", "src", "workflow")
-OF_OTHER_TASKS = {
-    "stage",  # of every task but the first
-    "account_speakers",
-    "write_release",  # of runs that release rows
-    *("invert_gradients", "name_candidates"),  # attacks that are off by default
-}
-"""Scripts of other tasks than that of the smoke scenario, of whose runs none calls them."""
 SMOKE = "workflow/scenarios/smoke.yaml"
 NOT_TRACKED = shutil.ignore_patterns("__pycache__", "*.egg-info", ".snakemake")
 OF_A_PROCESS = shutil.ignore_patterns("__pycache__", "locks", "log", "slurm_logs", "tmp*")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
-from checkouts import OF_OTHER_TASKS
 from crash.processes import run
-from crash.stages import SCRIPTS, Stage, call
+from crash.stages import Stage, call
+from environments.declared import OF_OTHER_TASKS, RULES
 from recorder.sitecustomize import PLACE
 
 from zetadp.base.tensors import load_tensors
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from checkouts import Checkout
 
 ELSEWHERE = {"audit", "audit_membership", "fetch_cohort", "train_federated", *OF_OTHER_TASKS}
-"""Scripts not called here: minutes of attacks that keep nothing, with outputs written at the end as tables and figures
+"""Rules not run here: minutes of attacks that keep nothing, with outputs written at the end as tables and figures
 are; the download, which `test_stages_killed` kills; many processes, whose deaths `tests/federation` brings about; and
-stages of PhaseMNIST, which need MNIST's files and write by the functions of the stages that are killed."""
-STAGES = sorted({path.stem for path in SCRIPTS.glob("*.py")} - ELSEWHERE)
+those of other tasks, which write by the functions of the stages that are killed."""
+STAGES = sorted({*RULES} - ELSEWHERE)
 
 
 def files_of(root: Path) -> set[str]:
@@ -44,7 +44,7 @@ class Reference:
     root
         The working directory of the run.
     stages
-        The stages by their scripts' names, in the order of the workflow.
+        The stages by their rules' names, in the order of the workflow.
     found, made
         For each stage, the files that it found and those that it made.
     """

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 from environments.calling import restored
+from environments.declared import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,19 +22,19 @@ NO_LOG = "/dev/null"
 
 @dataclass(frozen=True)
 class Stage:
-    """How the workflow called a script.
+    """How the workflow ran a rule.
 
     Attributes
     ----------
-    script
+    rule
         Its name.
     arguments
-        What its ``main`` was given, in the form of `recorder`.
+        What its script's ``main``, or its function, was given, in the form of `recorder`.
     declared
-        Files that its rule declares to make.
+        Files that it declares to make.
     """
 
-    script: str
+    rule: str
     arguments: dict[str, Any]
     declared: list[str]
 
@@ -49,7 +50,7 @@ class Stage:
 
     def call(self, log: str = NO_LOG, **changes: Any) -> dict[str, Any]:
         """Return the arguments of `call` for this stage, some of its own changed."""
-        return {"script": self.script, "arguments": {"dict": self.arguments["dict"] | changes}, "log": log}
+        return {"rule": self.rule, "arguments": {"dict": self.arguments["dict"] | changes}, "log": log}
 
     def files(self) -> list[str]:
         """Return all files among the arguments."""
@@ -65,13 +66,19 @@ def _files(value: Any) -> Iterator[str]:
             yield from _files(part)
 
 
-def call(script: str, arguments: Mapping[str, Any], log: str) -> None:
-    """Run a script's file as Snakemake does, with recorded arguments."""
-    params = restored(arguments)
+class Params(dict[str, Any]):
+    """Parameters of a job, which have its arguments here."""
+
+    stage = property(lambda self: self["stage"])
+
+
+def call(rule: str, arguments: Mapping[str, Any], log: str) -> None:
+    """Run a rule's script as Snakemake does, with recorded arguments."""
+    params = Params(restored(arguments), stage=RULES[rule].stage)
     none: dict[str, Any] = {}
-    job = {"input": none, "output": none, "wildcards": none, "resources": none, "threads": 1, "rule": script}
+    job = {"input": none, "output": none, "wildcards": none, "resources": none, "threads": 1, "rule": rule}
     runpy.run_path(
-        str(SCRIPTS / f"{script}.py"),
+        str(SCRIPTS / f"{RULES[rule].script}.py"),
         init_globals={"snakemake": SimpleNamespace(**job, params=params, log=[log])},
         run_name="__main__",
     )

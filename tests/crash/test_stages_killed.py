@@ -65,7 +65,7 @@ def test_a_download_killed_between_two_of_its_steps(reference, tmp_path):
 
         def fetch(place, **crash):
             (place / dataset).parent.mkdir(parents=True, exist_ok=True)  # as Snakemake does before a job
-            request = {"script": "fetch_cohort", "arguments": {"dict": arguments}, "log": NO_LOG}
+            request = {"rule": "fetch_cohort", "arguments": {"dict": arguments}, "log": NO_LOG}
             return run(call, request, cwd=place, **crash)
 
         points = fetch(tmp_path / "dry", points=True).points

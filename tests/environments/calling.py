@@ -1,4 +1,4 @@
-"""Call scripts' ``main`` with recorded arguments: ``python -I calling.py SRC < CALLS.json``.
+"""Call what rules run again, with recorded arguments: ``python -I calling.py SRC < CALLS.json``.
 
 It runs in an environment that has what the environment file lists and nothing else, so it imports only the standard
 library itself. One process calls all scripts of an environment, so that they import their packages once.
@@ -7,6 +7,8 @@ library itself. One process calls all scripts of an environment, so that they im
 import json
 import runpy
 import sys
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
 
@@ -22,11 +24,13 @@ def restored(value):
 
 
 def call(script, arguments, made):
-    """Call a script's ``main`` and check that it makes its files, which are deleted before."""
+    """Call a script's ``main``, or a function MODULE:NAME, and check that it makes its files, deleted before."""
     sys.stdout.write(f"Calling {script}\n")
     for path in made:
         Path(path).unlink(missing_ok=True)
-    runpy.run_path(script)["main"](**restored(arguments))
+    module, _, function = script.partition(":")
+    main = attrgetter(function)(import_module(module)) if function else runpy.run_path(script)["main"]
+    main(**restored(arguments))
     absent = [path for path in made if not Path(path).exists()]
     assert not absent, f"{script} did not make {absent}"
 

@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
@@ -13,7 +14,7 @@ from zetadp.base.workflow import code_of
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = sorted(path.stem for path in (ROOT / "envs").glob("*.yaml"))
-SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
+OF_A_RUN = {"network", "arm", "epsilon", "seed"}
 
 RULES_OF_TASKS = sorted((ROOT / "workflow/rules/tasks").glob("*.smk"))
 # Stages that find their task by its name.
@@ -28,6 +29,69 @@ BY_NAME = {"importlib.import_module", "import_module", "resources.files", "impor
 NOT_OF_STAGES = {"snakemake", "zetadp", "pydantic_core"}
 
 
+class Rule(NamedTuple):
+    """What the text of a rule declares; the formatter keeps one name a line."""
+
+    name: str
+    text: str
+    file: Path
+
+    def names(self, directive: str) -> list[str]:
+        block = re.search(rf"^( +){directive}:\n((?:\1 +.*\n)*)", self.text, flags=re.MULTILINE)
+        if block is None:
+            return []
+        depth = len(block[1]) + 4
+        return re.findall(rf"^ {{{depth}}}(\w+)=", block[2], flags=re.MULTILINE)
+
+    @property
+    def wildcards(self) -> set[str]:
+        outputs = re.search(r" output:\n((?:.*\n)*?) +log:", self.text)[1]
+        found = set(re.findall(r"\{\{(\w+)\}\}", outputs))
+        return found | (OF_A_RUN if "RUN_WILDCARDS" in outputs else set())
+
+    @property
+    def script(self) -> str:
+        return re.search(r'script:\n +"[./]+/scripts/(\w+)\.py"', self.text)[1]
+
+    @property
+    def environment(self) -> str:
+        return re.search(r'conda:\n +"[./]+/envs/(\w+)\.yaml"', self.text)[1]
+
+    @property
+    def stage(self) -> str:
+        """The function of the library that the rule runs, as its parameter names it."""
+        found = re.search(r'stage="([\w.]+:[\w.]+)"', self.text)
+        return found[1] if found else ""
+
+    @property
+    def reached(self) -> dict[str, str]:
+        """The files of the code that the rule runs."""
+        if self.stage:
+            return code_of("scripts/stage.py", self.stage.partition(":")[0])
+        named = [f"zetadp.tasks.{path.stem}" for path in RULES_OF_TASKS] if self.name in WITH_TASK else []
+        return code_of(f"scripts/{self.script}.py", *named)
+
+
+def rules() -> dict[str, Rule]:
+    """Return the rules that run a script, by their names."""
+    found = {}
+    for path in sorted((ROOT / "workflow/rules").rglob("*.smk")):
+        for text in re.split(r"^ *(?=(?:use )?rule \w+(?::| as .*)$)", path.read_text(), flags=re.MULTILINE)[1:]:
+            if "script:" in text and not text.startswith("use "):  # no target, and no variant of another rule
+                name = re.match(r"rule (\w+):", text)[1]
+                found[name] = Rule(name, text + "\n", path)
+    return found
+
+
+RULES = rules()
+OF_OTHER_TASKS = {
+    *(rule.name for rule in RULES.values() if rule.file in RULES_OF_TASKS and rule.file.stem != "brain_sequences"),
+    "write_release",  # of runs that release rows
+    *("invert_gradients", "name_candidates"),  # attacks that are off by default
+}
+"""Rules of other tasks than that of the smoke scenario, whose runs have none of them."""
+
+
 def listed(environment: str) -> dict[str, str]:
     """Return version by PyPI name of the packages in an environment file, Python itself left out."""
     entries = yaml.safe_load((ROOT / f"envs/{environment}.yaml").read_text())["dependencies"]
@@ -40,26 +104,9 @@ def requirements(environment: str) -> list[str]:
     return [f"{name}=={version}.*" for name, version in listed(environment).items()]
 
 
-def stages() -> dict[str, list[str]]:
-    """Return the scripts that run in each environment, as the rules say; for the script of stages, their modules."""
-    found: dict[str, list[str]] = {name: [] for name in ENVIRONMENTS}
-    for path in [*sorted((ROOT / "workflow/rules").glob("*.smk")), *RULES_OF_TASKS]:
-        for text in re.split(r"^ *(?=rule \w+:$)", path.read_text(), flags=re.MULTILINE)[1:]:
-            if "script:" not in text:  # a target, which only names files
-                continue
-            environment = re.search(r'conda:\n +"[./]+/envs/(\w+)\.yaml"', text)[1]
-            script = re.search(r'script:\n +"[./]+/scripts/(\w+)\.py"', text)[1]
-            found[environment].append(re.search(r'stage="([\w.]+):', text)[1] if script == "stage" else script)
-    return found
-
-
-def imported(script: str) -> set[str]:
-    """Return the PyPI names of the packages that a script, or a stage's module, and all that it reaches import."""
-    named = [f"zetadp.tasks.{path.stem}" for path in RULES_OF_TASKS] if script in WITH_TASK else []
-    if "." in script:
-        script, named = "stage", [script]
-    files = code_of(f"scripts/{script}.py", *named, root=ROOT)
-    modules = {name.split(".")[0] for file in files if file.endswith(".py") for name in imports_of(ROOT / file)}
+def imported(rule: Rule) -> set[str]:
+    """Return the PyPI names of the packages that the code of a rule, and all that it reaches, imports."""
+    modules = {name.split(".")[0] for file in rule.reached if file.endswith(".py") for name in imports_of(ROOT / file)}
     to_pypi = {module: name for name, module in IMPORTED_AS.items()}
     return {to_pypi.get(name, name) for name in modules - sys.stdlib_module_names - NOT_OF_STAGES}
 

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from checkouts import OF_OTHER_TASKS
 from decathlon_builder import write_tiny_task
-from environments.declared import ENVIRONMENTS, ROOT, SCRIPTS, imported, listed, stages
+from environments.declared import ENVIRONMENTS, OF_OTHER_TASKS, ROOT, RULES, imported, listed
 from recorder.sitecustomize import PLACE
 
 if TYPE_CHECKING:
@@ -28,14 +27,9 @@ if TYPE_CHECKING:
 CALLING = Path(__file__).with_name("calling.py")
 
 
-def test_every_script_runs_in_one_environment() -> None:
-    named = [script for scripts in stages().values() for script in scripts if "." not in script]
-    assert sorted([*named, "stage"]) == SCRIPTS
-
-
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_an_environment_lists_what_its_scripts_import_and_no_more(environment: str) -> None:
-    needed = set().union(*(imported(script) for script in stages()[environment]))
+    needed = set().union(*(imported(rule) for rule in RULES.values() if rule.environment == environment))
     unused, missing = set(listed(environment)) - needed, needed - set(listed(environment))
     assert not unused, f"envs/{environment}.yaml lists what none of its scripts imports: {sorted(unused)}"
     assert not missing, f"envs/{environment}.yaml lacks what its scripts import: {sorted(missing)}"
@@ -47,19 +41,21 @@ def test_every_stage_runs_in_its_environment_alone(clean: Clean, recorded: Check
     there = recorded.copied_to(tmp_path / "copy")
     with archive(tmp_path) as (url, md5):
         calls = []
-        # What those of digits import is checked against the environments as for every script.
-        for script in sorted({stage for stage in stages()[clean.name] if "." not in stage} - OF_OTHER_TASKS):
-            if script == "fetch_cohort":  # downloads 7 GB in the workflow; here from this machine
+        # What rules of other tasks import is checked against the environments as for every rule.
+        for rule in (each for name, each in RULES.items() if name not in OF_OTHER_TASKS):
+            if rule.environment != clean.name:
+                continue
+            if rule.name == "fetch_cohort":  # downloads 7 GB in the workflow; here from this machine
                 dataset = tmp_path / "resources/Task01_BrainTumour/dataset.json"
                 dataset.parent.mkdir(parents=True)
                 said = {"arguments": {"dict": {"dataset": {"path": str(dataset)}, "url": url, "md5": md5}}}
                 said["made"] = [str(dataset)]
             else:
-                place = there.root / PLACE / f"{script}.json"
-                assert place.exists(), f"no run of tests/environments/conftest.py calls {script}"
+                place = there.root / PLACE / f"{rule.name}.json"
+                assert place.exists(), f"no run of tests/environments/conftest.py has a job of {rule.name}"
                 said = json.loads(place.read_text())
                 assert all((there.root / path).exists() for path in said["made"])
-            calls.append({"script": str(there.root / f"scripts/{script}.py"), **said})
+            calls.append({"script": rule.stage or str(there.root / f"scripts/{rule.name}.py"), **said})
         done = call(clean, calls, there.root)
     assert done.returncode == 0, f"in envs/{clean.name}.yaml:\n{done.stdout[-200:]}{done.stderr[-4000:]}"
     assert done.stdout.count("Calling ") == len(calls)

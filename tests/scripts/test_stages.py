@@ -24,6 +24,7 @@ from zetadp.mri.decathlon import AXES
 from zetadp.mri.index import index_cohort
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn.models import NetworkSettings
+from zetadp.phantom.cohort import assemble, write_shard
 from zetadp.privacy import accounting
 from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import NoisySum
@@ -152,11 +153,11 @@ def test_simulated_volumes_that_another_experiment_has_overwritten_are_refused(t
     def simulate(seed: int, shards: int, *numbers: int) -> None:
         for number in numbers:
             where = {"receipt": tmp_path / f"shard-0{number}.json", "folder": str(task)}
-            stage("simulate_patients", **where, shard=f"0{number}", shards=shards, settings=settings | {"seed": seed})
+            write_shard(**where, shard=f"0{number}", shards=shards, settings=settings | {"seed": seed})
 
     def index() -> None:
         receipts = [tmp_path / f"shard-0{number}.json" for number in range(4)]
-        stage("assemble_cohort", receipts=receipts, dataset=task / "dataset.json", settings=settings | {"seed": 1})
+        assemble(receipts=receipts, dataset=task / "dataset.json", settings=settings | {"seed": 1})
         declared = {"train_patients": 2, "test_patients": 2, "slices": 2, "patient_key": None}
         files = {"dataset": task / "dataset.json", "receipts": receipts, "table": tmp_path / "index.csv"}
         stage("index_cohort", **files, **declared, threads=1)

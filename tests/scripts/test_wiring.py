@@ -8,67 +8,24 @@ import runpy
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import pytest
-from environments.declared import WITH_TASK
+from environments.declared import RULES, WITH_TASK, Rule
 
 import zetadp.base.workflow
 from zetadp.base.workflow import TRIGGERS
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
-OF_A_RUN = {"network", "arm", "epsilon", "seed"}
 
 
-class Rule(NamedTuple):
-    """What the text of a rule declares; the formatter keeps one name a line."""
-
-    name: str
-    text: str
-
-    def names(self, directive: str) -> list[str]:
-        block = re.search(rf"^( +){directive}:\n((?:\1 +.*\n)*)", self.text, flags=re.MULTILINE)
-        if block is None:
-            return []
-        depth = len(block[1]) + 4
-        return re.findall(rf"^ {{{depth}}}(\w+)=", block[2], flags=re.MULTILINE)
-
-    @property
-    def wildcards(self) -> set[str]:
-        outputs = re.search(r" output:\n((?:.*\n)*?) +log:", self.text)[1]
-        found = set(re.findall(r"\{\{(\w+)\}\}", outputs))
-        return found | (OF_A_RUN if "RUN_WILDCARDS" in outputs else set())
-
-    @property
-    def script(self) -> str:
-        return re.search(r'script:\n +"[./]+/scripts/(\w+)\.py"', self.text)[1]
-
-    @property
-    def stage(self) -> str:
-        """The function of the library that the rule runs, as its parameter names it."""
-        found = re.search(r'stage="([\w.]+:[\w.]+)"', self.text)
-        return found[1] if found else ""
-
-
-def rules() -> list[Rule]:
-    """Return the rules that run a script."""
-    found = []
-    for path in sorted((ROOT / "workflow/rules").rglob("*.smk")):
-        for text in re.split(r"^ *(?=(?:use )?rule \w+(?::| as .*)$)", path.read_text(), flags=re.MULTILINE)[1:]:
-            if "script:" in text and not text.startswith("use "):  # no target, and no variant of another rule
-                found.append(Rule(re.match(r"rule (\w+):", text)[1], text + "\n"))
-    return found
-
-
-RULES = rules()
-OWN = {rule.name: rule for rule in RULES if rule.script != "stage"}
+OWN = {rule.name: rule for rule in RULES.values() if rule.script != "stage"}
 
 
 def test_every_script_has_a_rule_of_its_name_and_every_rule_a_script_or_a_stage():
     assert sorted(rule.script for rule in OWN.values()) == sorted(OWN)
     assert sorted([*OWN, "stage"]) == [path.stem for path in SCRIPTS]
-    assert all(bool(rule.stage) == (rule.script == "stage") for rule in RULES)
+    assert all(bool(rule.stage) == (rule.script == "stage") for rule in RULES.values())
 
 
 def agree(rule: Rule, main: Callable[..., None], code: str) -> None:
@@ -101,7 +58,7 @@ def test_rule_and_main_agree(script, monkeypatch):
     assert ("TASK_CODE" in rule.text) == (script.stem in WITH_TASK)
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.stage], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", [rule for rule in RULES.values() if rule.stage], ids=lambda rule: rule.name)
 def test_rule_and_stage_agree(rule, monkeypatch):
     seen = []
     monkeypatch.setattr(zetadp.base.workflow, "run", lambda *given: seen.append(given))

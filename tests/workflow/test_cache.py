@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from zetadp.base.storage import content_hash
+from zetadp.mri.kspace import write_kspace, write_whitened
 
 pytestmark = pytest.mark.slow
 
@@ -65,13 +66,9 @@ def computed(cohort, scratch):
         slices, kspace, whitened = (scratch / f"{kind}-{shard}" for kind in KINDS)
         source = {"dataset": cohort / "Task01_BrainTumour/dataset.json", "table": cohort / "index.csv"}
         cut = {"shard": f"0{number}", "shards": len(SHARDS), "slice_count": 3, "size": 32}
-        stage("slice_volumes", **source, **cut, slices=slices)
-        stage("make_kspace", slices=slices, kspace=kspace)
-        stage("whiten", kspace=kspace, whitened=whitened)
+        runpy.run_path(str(SCRIPTS / "slice_volumes.py"))["main"](**source, **cut, slices=slices)
+        write_kspace(slices=slices, kspace=kspace)
+        write_whitened(kspace=kspace, whitened=whitened)
         for kind, path in zip(KINDS, (slices, kspace, whitened), strict=True):
             found[f"{COHORT}/{kind}/{shard}"] = content_hash(path)
     return found
-
-
-def stage(name, **arguments):
-    runpy.run_path(str(SCRIPTS / f"{name}.py"))["main"](**arguments)

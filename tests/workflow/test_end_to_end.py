@@ -13,7 +13,7 @@ from importlib import metadata
 
 import pandas as pd
 import pytest
-from checkouts import OF_OTHER_TASKS
+from environments.declared import OF_OTHER_TASKS, RULES
 from origins import read_origin
 
 from zetadp.cli.commands import main
@@ -110,10 +110,9 @@ def test_every_job_logged_and_ran_the_library_of_its_checkout(finished):
     """The same package is installed from another place: that one must not run under the hash of this one."""
     logs = sorted((finished.root / "logs").rglob("*.log"))
     kinds = {log.relative_to(finished.root / "logs").parts[0].removesuffix(".log") for log in logs}
-    scripts = {path.stem for path in (finished.root / "scripts").glob("*.py")}
     # These are for real patients, for a real federation, for targets of their own, and for another task.
-    again = {"simulate_shapes", "extract_layers", "extract_study"}  # rules that run the script of another
-    assert kinds - again == scripts - {"fetch_cohort", "train_federated", "audit_membership", *OF_OTHER_TASKS}
+    again = {"simulate_shapes", "extract_layers", "extract_study"}  # variants of other rules
+    assert kinds - again == {*RULES} - {"fetch_cohort", "train_federated", "audit_membership", *OF_OTHER_TASKS}
     for log in logs:
         assert f"with the library in {finished.root}/src/zetadp\n" in log.read_text(), log
 

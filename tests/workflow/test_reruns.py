@@ -23,7 +23,7 @@ def test_nothing_runs_again_because_files_are_new(copy):
 
 
 def test_nothing_runs_again_for_words(copy):
-    for name in ("src/zetadp/mri/slicing.py", "src/zetadp/core/training.py", "scripts/simulate_patients.py"):
+    for name in ("src/zetadp/mri/slicing.py", "src/zetadp/core/training.py", "scripts/slice_volumes.py"):
         text = (copy.root / name).read_text()
         reworded = re.sub(r'"""(?=[A-Z])', '"""Newly worded: ', text).replace(
             "\nimport ", "\n# Needed below.\n\nimport "

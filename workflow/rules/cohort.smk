@@ -25,9 +25,10 @@ if CONFIG.cohort.source == "simulated":
             folder=TASK,
             shards=len(SHARDS),
             settings=PHANTOM,
-            code=code_of("scripts/simulate_patients.py"),
+            stage="zetadp.phantom.cohort:write_shard",
+            code=code_of("scripts/stage.py", "zetadp.phantom.cohort"),
         script:
-            "../../scripts/simulate_patients.py"
+            "../../scripts/stage.py"
 
     rule assemble_cohort:
         input:
@@ -41,9 +42,10 @@ if CONFIG.cohort.source == "simulated":
             "../../envs/data.yaml"
         params:
             settings=PHANTOM,
-            code=code_of("scripts/assemble_cohort.py"),
+            stage="zetadp.phantom.cohort:assemble",
+            code=code_of("scripts/stage.py", "zetadp.phantom.cohort"),
         script:
-            "../../scripts/assemble_cohort.py"
+            "../../scripts/stage.py"
 
 elif CONFIG.cohort.source == "download":
 
@@ -56,9 +58,10 @@ elif CONFIG.cohort.source == "download":
         conda:
             "../../envs/data.yaml"
         params:
-            code=code_of("scripts/fetch_cohort.py"),
+            stage="zetadp.mri.download:fetch_cohort",
+            code=code_of("scripts/stage.py", "zetadp.mri.download"),
         script:
-            "../../scripts/fetch_cohort.py"
+            "../../scripts/stage.py"
 
 
 if FOLDER is not None and not (FOLDER / "dataset.json").is_file():

@@ -46,9 +46,10 @@ rule make_kspace:
         mem_mb=2000,
         runtime="30m",
     params:
-        code=code_of("scripts/make_kspace.py"),
+        stage="zetadp.mri.kspace:write_kspace",
+        code=code_of("scripts/stage.py", "zetadp.mri.kspace"),
     script:
-        "../../scripts/make_kspace.py"
+        "../../scripts/stage.py"
 
 
 rule whiten:
@@ -67,9 +68,10 @@ rule whiten:
         mem_mb=2000,
         runtime="30m",
     params:
-        code=code_of("scripts/whiten.py"),
+        stage="zetadp.mri.kspace:write_whitened",
+        code=code_of("scripts/stage.py", "zetadp.mri.kspace"),
     script:
-        "../../scripts/whiten.py"
+        "../../scripts/stage.py"
 
 
 rule find_duplicates:

@@ -107,6 +107,7 @@ rule write_report:
         "../../envs/tables.yaml"
     params:
         name=CONFIG.name,
-        code=code_of("scripts/write_report.py"),
+        stage="zetadp.report.resultpage:write_report",
+        code=code_of("scripts/stage.py", "zetadp.report.resultpage"),
     script:
-        "../../scripts/write_report.py"
+        "../../scripts/stage.py"

@@ -14,9 +14,10 @@ rule partition:
     params:
         settings=asdict(CONFIG.partition),
         sizes=CONFIG.hospital_sizes,
-        code=code_of("scripts/partition.py"),
+        stage="zetadp.federation.partition:write_partition",
+        code=code_of("scripts/stage.py", "zetadp.federation.partition"),
     script:
-        "../../scripts/partition.py"
+        "../../scripts/stage.py"
 
 
 # One file for each plan and target: another target in the grid changes nothing for the runs that are finished.
@@ -34,9 +35,10 @@ rule calibrate:
         runtime="30m",
     params:
         plan=lambda wildcards: CALIBRATIONS[wildcards.calibration],
-        code=code_of("scripts/calibrate.py"),
+        stage="zetadp.core.promise:write_noise",
+        code=code_of("scripts/stage.py", "zetadp.core.promise"),
     script:
-        "../../scripts/calibrate.py"
+        "../../scripts/stage.py"
 
 
 rule train_model:

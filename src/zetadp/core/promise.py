@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from zetadp.base.epsilon import USELESS, epsilon_value, rounded_up
+from zetadp.base.storage import write_json
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.privacy import accounting
@@ -27,6 +31,14 @@ def noise_of_plan(plan: Plan) -> float:
     if plan.sums is None:
         return noise_for_nodes(target, plan.delta, probabilities, plan.tries * plan.open_rows)
     return noise_for_sum(target, plan.delta, probabilities, plan.tries, plan.sums.shares(len(plan.nodes)))
+
+
+def write_noise(*, noise: Path, plan: dict[str, Any]) -> None:
+    """Write the noise multiplier of a plan, before any training, with the constants that it was found for."""
+    declared = Plan.from_json(plan)
+    multiplier = noise_of_plan(declared)
+    logging.getLogger(__name__).info("noise multiplier %g", multiplier)
+    write_json(noise, {"noise_multiplier": multiplier, "found_for": declared.calibration()})
 
 
 def check_noise(plan: Plan) -> None:

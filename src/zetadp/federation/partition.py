@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 
 from zetadp.base.constraints import Count, OneOf, Seed, check_fields
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.tables import read_table
+from zetadp.base.tables import read_table, write_table
 from zetadp.base.validation import UserError
 
 SERVER = "server"
@@ -102,8 +102,8 @@ def node_sizes(settings: PartitionSettings, train_patients: int, scanner_patient
     return [len(part) for part in np.array_split(np.arange(train_patients), settings.nodes)]
 
 
-def partition(index: pd.DataFrame, settings: PartitionSettings, sizes: Sequence[int]) -> pd.DataFrame:
-    """Assign every patient to a role and a place.
+def assigned(index: pd.DataFrame, settings: PartitionSettings, sizes: Sequence[int]) -> pd.DataFrame:
+    """Return every patient's role and place.
 
     Parameters
     ----------
@@ -152,8 +152,13 @@ def partition(index: pd.DataFrame, settings: PartitionSettings, sizes: Sequence[
     return index[["patient", "record"]].merge(table, on="patient", validate="many_to_one")
 
 
+def write_partition(*, table: Path, partition: Path, settings: dict[str, Any], sizes: list[int]) -> None:
+    """Write the partition of the records in a table, with `PartitionSettings` as the configuration has them."""
+    write_table(partition, assigned(read_table(table), PartitionSettings(**settings), sizes))
+
+
 def read_partition(path: Path) -> pd.DataFrame:
-    """Read a table that `partition` made: one row a record, identifiers as text."""
+    """Read a table that `write_partition` wrote: one row a record, identifiers as text."""
     return read_table(path, ("patient", "record", "role", "node"))
 
 

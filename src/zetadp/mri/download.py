@@ -96,6 +96,24 @@ def download(
         time.sleep(min(pause * 2 ** (failures - 1), 60.0))
 
 
+def fetch_cohort(*, dataset: Path, url: str = OFFICIAL_URL, md5: str = OFFICIAL_MD5) -> None:
+    """Download the brain task of the Decathlon or the rest of it, check it, unpack it whole, and remove the archive.
+
+    Parameters
+    ----------
+    dataset
+        ``dataset.json`` of the task's folder, which is written.
+    url, md5
+        Address of the archive, and the checksum of its content.
+    """
+    folder = dataset.parent
+    archive = folder.with_suffix(".tar")
+    download(url, archive, md5)
+    logger.info("unpacking %s", archive)
+    extract(archive, folder)
+    archive.unlink()
+
+
 def extract(archive: Path, folder: Path) -> None:
     """Unpack an uncompressed tar archive with one top folder; that folder becomes ``folder``, whole or not at all.
 

@@ -10,15 +10,19 @@ The magnitude removes the receiver's phase, so that phase is not varied.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 
 from zetadp.base.constraints import Share, Within, check_fields
+from zetadp.base.storage import Items
 from zetadp.base.validation import UserError
+from zetadp.mri.decathlon import AXES
 
-AXES = (-2, -1)
+PLANE = (-2, -1)
+"""Axes of an image in an array of images."""
 
 
 def to_kspace(image: np.ndarray) -> np.ndarray:
@@ -40,12 +44,12 @@ def to_kspace(image: np.ndarray) -> np.ndarray:
     >>> k.dtype, complex(k[2, 2])
     (dtype('complex64'), (4+0j))
     """
-    return np.fft.fftshift(np.fft.fft2(np.fft.ifftshift(image, axes=AXES), axes=AXES, norm="ortho"), axes=AXES)
+    return np.fft.fftshift(np.fft.fft2(np.fft.ifftshift(image, axes=PLANE), axes=PLANE, norm="ortho"), axes=PLANE)
 
 
 def to_image(kspace: np.ndarray) -> np.ndarray:
     """Transform k-space to complex images of the same shape: the inverse and the adjoint of `to_kspace`."""
-    return np.fft.fftshift(np.fft.ifft2(np.fft.ifftshift(kspace, axes=AXES), axes=AXES, norm="ortho"), axes=AXES)
+    return np.fft.fftshift(np.fft.ifft2(np.fft.ifftshift(kspace, axes=PLANE), axes=PLANE, norm="ortho"), axes=PLANE)
 
 
 def whiten(values: np.ndarray, epsilon: float = 1e-5) -> np.ndarray:
@@ -102,6 +106,22 @@ def whiten(values: np.ndarray, epsilon: float = 1e-5) -> np.ndarray:
     t = np.sqrt(a + b + 2 * s)
     whitened = ((b + s) * real - c * imaginary + 1j * ((a + s) * imaginary - c * real)) / (s * t)
     return np.asarray(whitened, dtype=np.complex64)
+
+
+def write_kspace(*, slices: Path, kspace: Path) -> None:
+    """Write the centred unitary Fourier transform of every slice of a shard, with all coefficients."""
+    found = Items.read(slices, ("values",))
+    provenance = {**found.provenance, "fourier": "centred, orthonormal"}
+    made = replace(found, arrays={"values": to_kspace(found.arrays["values"])}, provenance=provenance)
+    made.write(kspace, (*AXES[:3], "ky", "kx"), "scanner intensity, arbitrary")
+
+
+def write_whitened(*, kspace: Path, whitened: Path) -> None:
+    """Write the k-space of a shard, in which real and imaginary part of every image are whitened."""
+    found = Items.read(kspace, ("values",))
+    provenance = {**found.provenance, "whitening": "per image, 2x2 covariance of real and imaginary part"}
+    made = replace(found, arrays={"values": whiten(found.arrays["values"])}, provenance=provenance)
+    made.write(whitened, (*AXES[:3], "ky", "kx"), "standard deviations")
 
 
 @dataclass(frozen=True)

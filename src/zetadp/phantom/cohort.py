@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -22,7 +23,8 @@ import numpy as np
 
 from zetadp.base.constraints import Count, OneOf, Seed, Share, Within, check_fields
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.storage import write_text, written_whole
+from zetadp.base.storage import read_json, write_json, write_text, written_whole
+from zetadp.base.validation import UserError
 from zetadp.mri.decathlon import write_task
 from zetadp.phantom.anatomy import VoxelGrid, check_shape
 from zetadp.phantom.physics import draw_tissues
@@ -188,6 +190,27 @@ def write_patients(settings: PhantomSettings, folder: Path, numbers: Iterable[in
             temporary.write_bytes(data)
         written[name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
     return written
+
+
+def write_shard(*, receipt: Path, shard: str, shards: int, folder: str, settings: dict[str, Any]) -> None:
+    """Write the volumes of a shard of the cohort, then a receipt with the hash of every file."""
+    phantom = PhantomSettings(**settings)
+    numbers = np.array_split(np.arange(1, phantom.patients + 1), shards)[int(shard)]
+    files = write_patients(phantom, Path(folder), numbers.tolist())
+    write_json(receipt, {"settings": settings, "files": files})
+    logging.getLogger(__name__).info("simulated %d patients", len(numbers))
+
+
+def assemble(*, receipts: list[Path], dataset: Path, settings: dict[str, Any]) -> None:
+    """Check that every file of all shards is there, then write ``dataset.json``."""
+    for receipt in receipts:
+        missing = [name for name in read_json(receipt)["files"] if not (dataset.parent / name).is_file()]
+        if missing:
+            raise UserError(
+                f"{len(missing)} volume(s) that {receipt} lists are gone, the first is {missing[0]}. Delete {receipt} "
+                "and run again."
+            )
+    write_dataset_json(PhantomSettings(**settings), dataset.parent)
 
 
 def write_dataset_json(settings: PhantomSettings, folder: Path) -> None:

@@ -91,6 +91,11 @@ def write_results(found: Results, name: str, page: Path) -> None:
     write_text(page, page_html(title, [*result, *details], repeated=len(result), whole=True))
 
 
+def write_report(*, table: Path, total: Path, text: Path, pictures: list[Path], page: Path, name: str) -> None:
+    """Write the page of an experiment from the files that other stages made."""
+    write_results(Results.read(table, total, text, pictures), name, page)
+
+
 def reached(table: pd.DataFrame) -> str:
     """Return a sentence with the networks' results at the smallest epsilon, best first."""
     private = table[~table["epsilon"].map(epsilon_value).map(math.isinf)]
