@@ -69,27 +69,48 @@ def test_a_request_reaches_its_node_alone_and_its_answer_comes_back_as_a_whole(k
     assert not line.reachable()
 
 
-def test_a_message_that_was_lost_on_its_way_is_asked_for_again(keys, served):
+def cut(response: httpx.Response) -> NoReturn:
+    raise httpx.ReadError("cut", request=response.request)
+
+
+def fail(response: httpx.Response) -> None:
+    response.status_code = 500
+
+
+@pytest.mark.parametrize(("fault", "path"), [(cut, node.PULL), (fail, node.PULL), (fail, node.PUSH)])
+def test_what_was_lost_on_its_way_is_asked_for_again(fault, path, keys, served, monkeypatch):
+    """A server that hands a message out, and fails then, believes that the node is at work on it."""
     line, address = served
     request = Request("plan", "attempt", 0, 0, "", bytes(100_000))
+    monkeypatch.setattr(node, "RETRY_SECONDS", 0)
 
-    def cut(response: httpx.Response) -> NoReturn:
-        client.event_hooks["response"].remove(cut)
-        raise httpx.ReadError("cut", request=response.request)
+    def once(response: httpx.Response) -> None:
+        if response.request.url.path == path:
+            client.event_hooks["response"].remove(once)
+            fault(response)
 
+    answers = []
+
+    def reply_to(_, message, __):
+        answers.append(unpack(message.content, Request))
+        return node.Message(pack(Answer("a", "attempt", 0, b"update", ())), reply_to=message)
+
+    monkeypatch.setattr(node, "reply_to", reply_to)
     with Uplink(address, keys.authority, keys.node("a")[1]) as a:
         client = a._client._client
         a.sign_on()
         line._looked = 0.0
         assert line.reachable() == {"a"}
         line.ask("a", request)
-        client.event_hooks["response"].append(cut)
-        assert a.fetch() is None
+        client.event_hooks["response"].append(once)
+        node.answer_next(None, a, 0)
         line._looked = 0.0
         assert line.reachable() == {"a"}
         assert not line.asked("a")
         line.ask("a", request)
-        assert unpack(a.fetch().content, Request) == request
+        node.answer_next(None, a, 0)
+        assert set(answers) == {request}
+        assert [answer.update for answer in line.collect()][-1:] == [b"update"]
 
 
 def test_a_node_shows_that_it_lives_while_a_large_message_travels(keys, served, monkeypatch):

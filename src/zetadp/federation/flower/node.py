@@ -197,18 +197,15 @@ class Uplink:
             self._shown = time.monotonic()
             self._client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=LIFE_SECONDS))
 
-    def fetch(self) -> Message | None:
-        """Return the next message for this node; None where there is none.
+    def sign_on_anew(self) -> None:
+        """Sign off, if the server still knows this node, and on again: then it asks again what is unanswered."""
+        self._sign_off()
+        time.sleep(RETRY_SECONDS)
+        self.sign_on()
 
-        Where one may have been lost on its way, sign on anew: then the server asks again.
-        """
-        try:
-            response = self._client.PullMessages(PullMessagesRequest(node=self._node))
-        except httpx.TransportError as error:
-            logger.warning("the connection broke while a message may have been under way (%s); signing on again", error)
-            self._sign_off()
-            self.sign_on()
-            return None
+    def fetch(self) -> Message | None:
+        """Return the next message for this node; None where there is none."""
+        response = self._client.PullMessages(PullMessagesRequest(node=self._node))
         return message_from_proto(response.messages_list[0]) if response.messages_list else None
 
     def send(self, reply: Message) -> None:
@@ -247,19 +244,25 @@ def run_node(
     with Uplink(server, Path(authority), Path(key)) as uplink:
         uplink.sign_on()
         while True:
-            try:
-                uplink.show_life()
-                message = uplink.fetch()
-                if message is None:
-                    time.sleep(idle_seconds)
-                else:
-                    uplink.send(reply_to(hospital, message, uplink.show_life))
-            except httpx.HTTPStatusError as error:
-                if error.response.status_code == httpx.codes.UNAUTHORIZED:  # it was started anew
-                    uplink.sign_on()
-                else:
-                    logger.debug("dropped a message, whose run has ended: %s", error)
-                    time.sleep(IDLE_SECONDS)
+            answer_next(hospital, uplink, idle_seconds)
+
+
+def answer_next(hospital: Hospital, uplink: Uplink, idle_seconds: float) -> None:
+    """Answer the next message, or wait where there is none.
+
+    After any error the server may believe that this node is at work on a message that it does not have, or has an
+    answer that was not sent, and wait for it. So sign on anew; also where the server itself was started anew.
+    """
+    try:
+        uplink.show_life()
+        message = uplink.fetch()
+        if message is None:
+            time.sleep(idle_seconds)
+        else:
+            uplink.send(reply_to(hospital, message, uplink.show_life))
+    except httpx.HTTPError as error:
+        logger.warning("a message may have been lost (%s); signing on anew", error)
+        uplink.sign_on_anew()
 
 
 def run_until_stopped(**arguments: object) -> None:
