@@ -14,17 +14,6 @@ def rows(page: str) -> list[str]:
     return [line for line in (DOCS / page).read_text().splitlines() if line.startswith("|")]
 
 
-def test_the_page_says_how_one_head_compares_with_the_two_that_it_replaced():
-    kept = pd.read_csv(DOCS / "results/one_head.csv", comment="#").to_dict("records")
-    lines = [line for line in rows("pretraining.md") if re.search(r"\| (a slice together|each image) \| [18] \|", line)]
-    for line, row in zip(lines, kept, strict=True):
-        *_, epsilon, steep, gentle, one, difference = (cell.strip() for cell in line.strip("|").split("|"))
-        assert int(epsilon) == row["epsilon"]
-        assert [steep, gentle, one] == [f"{row[name]:.1f}" for name in ("steep", "gentle", "one")]
-        shown = f"{row['difference']:+.2f} ({row['low']:+.2f} to {row['high']:+.2f})"
-        assert difference.replace("−", "-") == shown
-
-
 def test_the_page_says_what_heads_on_a_study_reach():
     table = pd.read_csv(DOCS / "results/study/table1.csv", comment="#", dtype={"epsilon": str})
     kept = {(row["network"], row["epsilon"]): row for row in table.to_dict("records")}
