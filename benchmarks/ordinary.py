@@ -94,7 +94,8 @@ def ratios(name: str, turns: int) -> dict[str, float]:
     if not follows_rules(phase, inputs.flatten(0, 1)):
         raise RuntimeError(f"Expected rules for {name}, found none.")
     grid = Grid.choose(1.0, noise_multiplier=SIGMA, population=PEOPLE, dimension=phase.dimension)
-    drawn, random = Contributors(inputs, targets, groups, 1), np.random.default_rng(0)
+    items, random = torch.arange(targets.numel()).view_as(targets), np.random.default_rng(0)
+    drawn = Contributors(inputs.flatten(0, 1), targets.flatten(), items, groups, 1)
 
     def sums(of: Phase, grid: Grid | None = None) -> Tensor:
         return clipped_sums(of.contribution, drawn, bound=1.0, chunk=len(groups) * ITEMS, grid=grid).sums[0]

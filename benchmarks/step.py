@@ -161,7 +161,8 @@ class Bench:
         """Take one step along what all nodes would send: clipped sums with noise, divided by the expected number."""
         patients = len(self.images)
         groups = torch.arange(patients) * self.nodes // patients
-        drawn = Contributors(self.images, self.labels, groups, self.nodes)
+        items = torch.arange(self.labels.numel(), device=self.labels.device).view_as(self.labels)
+        drawn = Contributors(self.images.flatten(0, 1), self.labels.flatten(), items, groups, self.nodes)
         found = clipped_sums(Gradient(self.model, self.layout), drawn, bound=CLIP, chunk=chunk)
         streams = [stream(0, Purpose.NOISE, node, self.rounds) for node in range(self.nodes)]
         self.rounds += 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from zetadp.privacy import clipping
 from zetadp.privacy.contributions import Contributors, Gradient, Statistic, cross_entropies
 
@@ -22,4 +24,10 @@ def clipped_sums(
 ) -> clipping.ClippedSums:
     """Return the clipped sum of each group."""
     contribution = Gradient(model, layout, losses) if statistic is None else Statistic(statistic)
-    return clipping.clipped_sums(contribution, Contributors(images, labels, groups, count), **how)
+    return clipping.clipped_sums(contribution, contributors(images, labels, groups, count), **how)
+
+
+def contributors(images: Any, labels: Any, groups: Any, count: int) -> Contributors:
+    """Return patients whose images, shape (patient, image, ...), follow each other."""
+    items = torch.arange(labels.shape[:2].numel(), device=images.device).view(labels.shape[:2])
+    return Contributors(images.flatten(0, 1), labels.flatten(0, 1), items, groups, count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from contributing import contributors
 from torch.nn import functional
 from training_builder import NETWORKS, TINY, Held, items_each, network, patients, plan_for, records
 
@@ -16,7 +17,7 @@ from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.core.training import train
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.clipping import clipped_sums
-from zetadp.privacy.contributions import Contributors, Gradient
+from zetadp.privacy.contributions import Gradient
 from zetadp.privacy.grid import Grid
 
 WITHOUT_NOISE = RunName("complex", "federated", "inf", 3)
@@ -65,7 +66,7 @@ def test_integer_sums_are_the_same_bits_in_any_order_of_patients(name):
     groups = torch.tensor([0, 1, 0, 1, 1, 0, 2])
 
     def sums(order):
-        drawn = Contributors(images[order], labels[order], groups[order], 3)
+        drawn = contributors(images[order], labels[order], groups[order], 3)
         # One patient a pass, as with exact noise: the last bits of a gradient depend on what it is computed with.
         return clipped_sums(phase.contribution, drawn, bound=0.3, chunk=4, grid=grid).sums
 

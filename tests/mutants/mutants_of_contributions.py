@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,10 +34,9 @@ def _by_image(original: Any, divide: bool) -> Any:
     """Return `clipped_sums` with every image treated as a patient."""
 
     def clipped_sums(contribution: Contribution, drawn: Contributors, **more: Any) -> Any:
-        each = drawn.targets.shape[1]
-        images, labels = drawn.inputs[:].flatten(0, 1).unsqueeze(1), drawn.targets.flatten().unsqueeze(1)
-        groups = drawn.groups.repeat_interleave(each)
-        found = original(contribution, Contributors(images, labels, groups, drawn.count), **more)
+        each = drawn.items.shape[1]
+        alone = replace(drawn, items=drawn.items.view(-1, 1), groups=drawn.groups.repeat_interleave(each))
+        found = original(contribution, alone, **more)
         return ClippedSums(found.sums / each if divide else found.sums, found.not_finite)
 
     return clipped_sums
@@ -56,9 +56,9 @@ def clipping_by_image_and_averaging(original: Any) -> Any:
 def clipping_by_layer_without_the_root(
     original: Any, contribution: Contribution, drawn: Contributors, *, bound: Any, **more: Any
 ) -> Any:
-    if bound is None or more["grid"] is not None or not len(drawn.inputs):
+    if bound is None or more["grid"] is not None or not len(drawn.items):
         return original(contribution, drawn, bound=bound, **more)
-    gradients = contribution.rows(drawn.inputs[:], drawn.targets, factors=False)
+    gradients = contribution.rows(drawn.inputs[drawn.items], drawn.targets[drawn.items], factors=False)
     factors = [clipping.clip_factors([g], bound)[0] for g in gradients]
     rows = torch.cat([f[:, None] * g.nan_to_num(0, 0, 0) for f, g in zip(factors, gradients, strict=True)], dim=1)
     return ClippedSums(torch.zeros(drawn.count, rows.shape[1]).index_add_(0, drawn.groups, rows), 0)
@@ -75,8 +75,7 @@ def clipping_of_the_sum(original: Any, *arguments: Any, bound: Any, **more: Any)
 @mutant(SUMS, check_a_contribution_does_not_depend_on_others)
 def only_the_first_pass_is_summed(original: Any, contribution: Contribution, drawn: Contributors, **more: Any) -> Any:
     # A batch of fixed shape: who does not fit is left out.
-    first = Contributors(drawn.inputs[:2], drawn.targets[:2], drawn.groups[:2], drawn.count)
-    return original(contribution, first, **more)
+    return original(contribution, replace(drawn, items=drawn.items[:2], groups=drawn.groups[:2]), **more)
 
 
 @mutant(FACTORS, check_no_patient_adds_more_than_the_clip)
@@ -173,9 +172,10 @@ def standardising_across_patients(original: Any, images: Any) -> Any:
 @mutant("zetadp.core.records:choose_items", check_a_contribution_is_the_slope_of_the_patients_loss)
 def last_item_of_the_next_unit(original: Any, node: Node, draw: Draw, strata: np.ndarray, count: int) -> Any:
     # Ends of units are taken for included: one off in the map from items to their owners.
-    found = original(node, draw, strata, count).copy()
+    found, weights = original(node, draw, strata, count)
+    found = found.copy()
     found[:, -1] = (found[:, -1] + 1) % len(strata)
-    return found
+    return found, weights
 
 
 @mutant("zetadp.core.records:choose_items", check_a_contribution_does_not_depend_on_others)
@@ -183,6 +183,7 @@ def first_unit_drawn_takes_the_place_of_the_last(
     original: Any, node: Node, draw: Draw, strata: np.ndarray, count: int
 ) -> Any:
     # A row of a batch that is counted twice, in place of another.
-    found = original(node, draw, strata, count).copy()
+    found, weights = original(node, draw, strata, count)
+    found = found.copy()
     found[-1:] = found[:1]
-    return found
+    return found, weights

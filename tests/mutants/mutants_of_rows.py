@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zetadp.privacy.clipping import ClippedSums
     from zetadp.privacy.mechanism import Draw, SampledGaussian
 
-SUMS = "zetadp.core.round:_mixed_sums"
+SUMS = "zetadp.core.round:_clipped_sums"
 
 
 @mutant("zetadp.privacy.mechanism:NodeMechanism.draw", check_rows_hold_units_as_often_as_stated)
@@ -44,9 +44,9 @@ def rows_open_to_every_class(original: Any, phase: Phase, *more: Any) -> Clipped
 
 @mutant(SUMS, check_rows_hold_units_as_often_as_stated)
 def rows_divided_by_the_number_drawn(
-    original: Any, phase: Phase, nodes: Sequence[Node], data: LabelledItems, draws: Sequence[Draw], chunk: int
+    original: Any, phase: Phase, nodes: Sequence[Node], data: LabelledItems, draws: Sequence[Draw]
 ) -> ClippedSums:
-    found: ClippedSums = original(phase, nodes, data, draws, chunk)
+    found: ClippedSums = original(phase, nodes, data, draws)
     rows = found.sums.view(len(draws) * phase.rows, -1)
     sizes = rows.new_tensor([[max(1, int((draw.rows == row).sum()))] for draw in draws for row in range(phase.rows)])
     return replace(found, sums=(rows * draws[0].event.expected / sizes).view_as(found.sums))

@@ -15,20 +15,22 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from contributing import clipped_sums
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from zetadp.base.device import to_device
 from zetadp.base.tensors import Layout
 from zetadp.config.load import load_config
 from zetadp.core.evaluation import outputs_of, watched_on_device
-from zetadp.core.records import LabelledItems, Node, choose_items, gather, items_of
+from zetadp.core.records import LabelledItems, Node, choose_items, items_of
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
 from zetadp.core.task import Classification
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.settings import BY_NOISE, FEATURES
+from zetadp.privacy.clipping import clipped_sums
+from zetadp.privacy.contributions import Contributors, Gradient
 from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
@@ -95,12 +97,12 @@ def test_a_private_round_waits_for_no_device(name, exact, clip, tmp_path):
             for place, event in enumerate(events)
         ]
         draws = [node.mechanism.draw(0) for node in nodes]
-        chosen = [choose_items(node, draw, records.strata, each) for node, draw in zip(nodes, draws, strict=True)]
-        images, labels = gather(records, np.concatenate(chosen))
+        chosen = [choose_items(node, draw, records.strata, each)[0] for node, draw in zip(nodes, draws, strict=True)]
+        items = to_device(torch.from_numpy(np.concatenate(chosen)), META)
         groups = torch.arange(2).repeat_interleave(PATIENTS)
+        drawn = Contributors(records.inputs, records.targets, items, groups, 2)
         # Four patients a pass: the round takes two.
-        how = {"count": 2, "bound": clip, "chunk": 4 * each, "grid": grid}
-        found = clipped_sums(model, layout, images, labels, groups, **how)
+        found = clipped_sums(Gradient(model, layout), drawn, bound=clip, chunk=4 * each, grid=grid)
         assert found.sums.dtype == (torch.int64 if exact else torch.float32)
         ledger.record([draw.event for draw in draws])
         messages = torch.stack([n.mechanism.release(d, s) for n, d, s in zip(nodes, draws, found.sums, strict=True)])

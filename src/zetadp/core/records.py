@@ -12,7 +12,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from zetadp.base.device import to_device
 from zetadp.base.validation import UserError, check_distinct, shown
 from zetadp.privacy.mechanism import Draw, NodeMechanism
 
@@ -103,43 +102,6 @@ class LabelledItems:
 
 
 @dataclass(frozen=True)
-class ChosenItems:
-    """Inputs of drawn units, looked up pass by pass, so that memory holds those of one pass and not of a round.
-
-    Attributes
-    ----------
-    source
-        Inputs of all items, shape (item, ...).
-    items
-        Positions in ``source``, shape (unit, item), on its device.
-    """
-
-    source: Tensor
-    items: Tensor
-
-    @property
-    def shape(self) -> torch.Size:
-        """Shape of all inputs: (unit, item, ...)."""
-        return torch.Size((*self.items.shape, *self.source.shape[1:]))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the numbers."""
-        return self.source.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the numbers."""
-        return self.source.device
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, part: slice) -> Tensor:
-        return self.source[self.items[part]]
-
-
-@dataclass(frozen=True)
 class Node:
     """A data holder: its units, such as patients, and its mechanism.
 
@@ -167,7 +129,7 @@ class Node:
         return found
 
 
-def choose_items(node: Node, draw: Draw, strata: np.ndarray, count: int) -> np.ndarray:
+def choose_items(node: Node, draw: Draw, strata: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray | None]:
     """Choose the items that make each drawn unit's contribution: equally many of every stratum, at random.
 
     The choice needs no accounting: whatever the items are, the unit's clipped contribution has norm at most B.
@@ -180,58 +142,36 @@ def choose_items(node: Node, draw: Draw, strata: np.ndarray, count: int) -> np.n
         As in `LabelledItems`.
     count
         Number of items of each unit, a multiple of the number of strata. If every unit has exactly this number, each
-        item is chosen once. If a unit has too few items of a stratum, all of them are chosen, and the rest of its
-        places is filled with some of them again, which `item_weights` leaves out.
+        item is chosen once.
 
     Returns
     -------
-    Positions of the items, shape (drawn unit, count).
+    positions, weights
+        Positions of the items, shape (drawn unit, count), and the weight of each in the mean of its unit, float32 of
+        that shape; each row sums to one. If a unit has too few items of a stratum, all of them are chosen, and the rest
+        of its places holds some of them again, which weigh nothing: no item counts twice. No weights, if every unit of
+        the node has enough items: then all weigh the same.
     """
     if (node.lengths == count).all():
-        found: np.ndarray = node.table[draw.members]
-        return found
+        return node.table[draw.members], None
     random = node.mechanism.item_choices(draw.event.round)
     # Choose for all units of the node, then look up those drawn. A unit's items must not depend on which other units
     # were drawn: the accountant assumes that a unit changes its own contribution only.
     kinds = np.unique(strata)
-    chosen = []
+    turns = np.arange(count // len(kinds))
+    chosen, weights = [], []
     for kind in kinds:
         own = (node.table >= 0) & (strata[node.table] == kind)
         counts = own.sum(axis=1, keepdims=True)
         places = (~own).argsort(axis=1, kind="stable")[:, : counts.max()]
         keys = random.random(places.shape)
         keys[np.arange(places.shape[1]) >= counts] = np.inf
-        turns = np.arange(count // len(kinds)) % counts
-        order = np.take_along_axis(keys.argsort(axis=1), turns, axis=1)
+        order = np.take_along_axis(keys.argsort(axis=1), turns % counts, axis=1)
         chosen.append(np.take_along_axis(node.table, np.take_along_axis(places, order, axis=1), axis=1))
-    return np.asarray(np.concatenate(chosen, axis=1)[draw.members])
-
-
-def item_weights(node: Node, draw: Draw, strata: np.ndarray, count: int) -> np.ndarray | None:
-    """Return the weight of each chosen item in the mean of its unit.
-
-    A unit with too few items of a stratum contributes the mean of all of them: no item counts twice.
-
-    Parameters
-    ----------
-    node, draw, strata, count
-        As in `choose_items`, whose order of items this has.
-
-    Returns
-    -------
-    float32 weights of shape (drawn unit, count); each row sums to one. None if every unit of the node has enough items:
-    then all weights are equal.
-    """
-    if (node.lengths == count).all():
-        return None
-    kinds = np.unique(strata)
-    places, weights = np.arange(count // len(kinds)), []
-    for kind in kinds:
-        counts = ((node.table >= 0) & (strata[node.table] == kind)).sum(axis=1, keepdims=True)
-        distinct = np.minimum(counts, len(places))
-        weights.append((places < distinct) / (distinct * len(kinds)).astype(np.float32))
-    found = np.concatenate(weights, axis=1, dtype=np.float32)
-    return None if (found > 0).all() else found[draw.members]
+        distinct = np.minimum(counts, len(turns))
+        weights.append((turns < distinct) / (distinct * len(kinds)).astype(np.float32))
+    positions, each = np.concatenate(chosen, axis=1), np.concatenate(weights, axis=1, dtype=np.float32)
+    return positions[draw.members], None if (each > 0).all() else each[draw.members]
 
 
 def items_of(units: Iterable[Sequence[int]], each: int) -> list[list[int]]:
@@ -396,9 +336,3 @@ def _check_strata(units: Sequence[np.ndarray], strata: np.ndarray, count: int) -
         )
     if not found.all():
         raise UserError(f"Expected items of all {len(kinds)} strata in every unit, found a unit that lacks one.")
-
-
-def gather(data: LabelledItems, items: np.ndarray) -> tuple[ChosenItems, Tensor]:
-    """Return the inputs of items, not yet looked up, and their targets; the first axes of both are (unit, item)."""
-    places = to_device(torch.from_numpy(items), data.inputs.device)
-    return ChosenItems(data.inputs, places), data.targets[places]

@@ -23,7 +23,7 @@ from zetadp.base.device import to_device
 from zetadp.base.randomness import Purpose
 from zetadp.base.tensors import Layout
 from zetadp.core.outbox import Outbox
-from zetadp.core.records import ChosenItems, LabelledItems, Node, choose_items, gather, item_weights
+from zetadp.core.records import LabelledItems, Node, choose_items
 from zetadp.privacy.clipping import ClippedSums, clipped_sums
 from zetadp.privacy.contributions import (
     Contribution,
@@ -222,81 +222,61 @@ def draws_must_not_show(nodes: Sequence[Node]) -> bool:
 
 
 def _clipped_sums(phase: Phase, nodes: Sequence[Node], records: LabelledItems, draws: Sequence[Draw]) -> ClippedSums:
-    """Sum the clipped contributions of the drawn units, node by node."""
+    """Sum the clipped contributions of the drawn units, node by node. Mixed rows of a node follow each other."""
     chunk = phase.chunk or items_in_a_pass(phase, records.inputs)
-    if any(draw.rows is not None for draw in draws):
-        return _mixed_sums(phase, nodes, records, draws, chunk)
-    nobody = len(nodes)  # the sum of units that were not drawn, which no node releases
-    groups = [np.full(len(draw.members), place) for place, draw in enumerate(draws)]
-    if draws_must_not_show(nodes):
+    everybody = any(draw.rows is not None for draw in draws)  # a unit in several rows is computed and clipped once
+    if draws_must_not_show(nodes) and not everybody:
         # The last bits of a contribution depend on the shape of its pass, so the shape must not depend on the draw.
-        if chunk >= CHEAP:
-            groups = [np.full(node.mechanism.event.population, nobody) for node in nodes]
-            for place, (own, draw) in enumerate(zip(groups, draws, strict=True)):
-                own[draw.members] = place
-            draws = [replace(draw, members=np.arange(len(own))) for draw, own in zip(draws, groups, strict=True)]
-        else:
-            chunk = phase.items
-    inputs, of_units = _chosen(phase, nodes, records, draws)
-    drawn = Contributors(inputs, groups=torch.from_numpy(np.concatenate(groups)), count=nobody + 1, **of_units)
-    result = _summed(phase, nodes, drawn, chunk)
-    return replace(result, sums=result.sums[:nobody])
-
-
-def _mixed_sums(
-    phase: Phase, nodes: Sequence[Node], records: LabelledItems, draws: Sequence[Draw], chunk: int
-) -> ClippedSums:
-    """Sum the clipped contributions row by row; each node's message is its rows, one after the other.
-
-    All units are computed, drawn or not, and each is clipped once.
-    """
+        everybody = chunk >= CHEAP
+        chunk = chunk if everybody else phase.items
+    rows = [np.zeros(len(draw.members), dtype=np.int64) if draw.rows is None else draw.rows for draw in draws]
+    groups = np.concatenate([place * phase.rows + own for place, own in enumerate(rows)])
     sizes = [node.mechanism.event.population for node in nodes]
-    everybody = [replace(draw, members=np.arange(size)) for draw, size in zip(draws, sizes, strict=True)]
-    inputs, of_units = _chosen(phase, nodes, records, everybody)
-    rows = phase.rows
     starts = np.cumsum([0, *sizes])[:-1]
-    groups = np.concatenate([place * rows + np.asarray(draw.rows) for place, draw in enumerate(draws)])
     members = np.concatenate([start + draw.members for start, draw in zip(starts, draws, strict=True)])
-    if phase.schedule is not None:
-        # A unit is never in a row that is closed to its class.
-        own = of_units["targets"][:, 0].cpu().numpy()[members]
-        within = phase.schedule[groups % rows, own]
-        groups, members = groups[within], members[within]
-    order = members.argsort(kind="stable")
-    sums_of, who = torch.from_numpy(groups[order]), torch.from_numpy(members[order])
-    drawn = Contributors(inputs, groups=sums_of, count=rows * len(nodes), members=who, **of_units)
-    result = _summed(phase, nodes, drawn, chunk)
-    return replace(result, sums=result.sums.view(len(nodes), -1))
+    if everybody:
+        draws = [replace(draw, members=np.arange(size)) for draw, size in zip(draws, sizes, strict=True)]
+    items, of_units = _chosen(phase, nodes, records, draws)
+    if everybody:
+        if phase.schedule is not None:
+            # A unit is never in a row that is closed to its class.
+            classes = records.targets[items[:, 0]].cpu().numpy()[members]
+            within = phase.schedule[groups % phase.rows, classes]
+            groups, members = groups[within], members[within]
+        order = members.argsort(kind="stable")
+        groups, members = groups[order], members[order]
+        of_units["members"] = torch.from_numpy(members)
+    count = phase.rows * len(nodes)
+    drawn = Contributors(records.inputs, records.targets, items, torch.from_numpy(groups), count, **of_units)
+    mechanism = nodes[0].mechanism
+    bound = mechanism.event.clip if np.isfinite(mechanism.event.clip) else None
+    found = clipped_sums(phase.contribution, drawn, bound=bound, chunk=chunk, grid=mechanism.grid)
+    return replace(found, sums=found.sums.view(len(nodes), -1))
 
 
 def _chosen(
     phase: Phase, nodes: Sequence[Node], records: LabelledItems, draws: Sequence[Draw]
-) -> tuple[ChosenItems, dict[str, Tensor]]:
-    """Return the inputs that make the drawn units' contributions, and what else `Contributors` know of units."""
-    device = records.inputs.device
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the items that make the drawn units' contributions, and what else `Contributors` know of units."""
     chosen, weights, keys = [], [], []
     for node, draw in zip(nodes, draws, strict=True):
-        chosen.append(choose_items(node, draw, records.strata, phase.items))
-        weights.append(item_weights(node, draw, records.strata, phase.items))
+        items, own = choose_items(node, draw, records.strata, phase.items)
+        chosen.append(items)
+        weights.append(own)
         if phase.drops:
             random = node.mechanism.item_choices(draw.event.round, Purpose.DROPOUT)
             # For all units of the node: a unit's key must not depend on which other units were drawn.
             keys.append(random.integers(2**63, size=len(node.units))[draw.members])
-    inputs, targets = gather(records, np.concatenate(chosen))
-    found = {"targets": targets}
+    found = {}
     if any(own is not None for own in weights):
         equal = np.float32(1) / np.float32(phase.items)
         each = [np.full(own.shape, equal) if w is None else w for own, w in zip(chosen, weights, strict=True)]
-        found["weights"] = to_device(torch.from_numpy(np.concatenate(each)), device)
+        found["weights"] = np.concatenate(each)
     if keys:
-        found["keys"] = to_device(torch.from_numpy(np.concatenate(keys)), device)
-    return inputs, found
-
-
-def _summed(phase: Phase, nodes: Sequence[Node], drawn: Contributors, chunk: int) -> ClippedSums:
-    mechanism = nodes[0].mechanism
-    bound = mechanism.event.clip if np.isfinite(mechanism.event.clip) else None
-    return clipped_sums(phase.contribution, drawn, bound=bound, chunk=chunk, grid=mechanism.grid)
+        found["keys"] = np.concatenate(keys)
+    device = records.inputs.device
+    positions = to_device(torch.from_numpy(np.concatenate(chosen)), device)
+    return positions, {name: to_device(torch.from_numpy(values), device) for name, values in found.items()}
 
 
 Result = TypeVar("Result")

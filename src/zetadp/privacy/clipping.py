@@ -148,23 +148,24 @@ def clipped_sums(
     grid
         Truncate each clipped contribution onto this grid, check its norm in integers, and sum integers.
     """
-    images, labels, groups = drawn.inputs, drawn.targets, drawn.groups
+    items, groups, device = drawn.items, drawn.groups, drawn.inputs.device
     sizes = contribution.sizes
     kind = torch.float32 if grid is None else torch.int64
-    sums = torch.zeros(drawn.count, sum(sizes), dtype=kind, device=images.device)
-    most = max(1, chunk // max(1, images.shape[1]))
+    sums = torch.zeros(drawn.count, sum(sizes), dtype=kind, device=device)
+    most = max(1, chunk // max(1, items.shape[1]))
     # Passes of nearly equal size: a short last one would cost more than its share.
-    patients_at_once = math.ceil(len(images) / max(1, math.ceil(len(images) / most)))
+    patients_at_once = math.ceil(len(items) / max(1, math.ceil(len(items) / most)))
     node_of = groups.tolist() if drawn.members is None else []
-    groups = to_device(groups, images.device)
-    counted = torch.zeros((), dtype=torch.int64, device=images.device)
+    groups = to_device(groups, device)
+    counted = torch.zeros((), dtype=torch.int64, device=device)
     start = 0
-    while start < len(images):
+    while start < len(items):
         part = slice(start, start + patients_at_once)
         try:
             factored = grid is None and drawn.members is None
             weights, keys = (None if own is None else own[part] for own in (drawn.weights, drawn.keys))
-            rows = contribution.rows(images[part], labels[part], factors=factored, weights=weights, keys=keys)
+            images, labels = drawn.inputs[items[part]], drawn.targets[items[part]]
+            rows = contribution.rows(images, labels, factors=factored, weights=weights, keys=keys)
         except torch.OutOfMemoryError:
             # Smaller passes of the same patients change neither draw, noise, ledger entry nor sums.
             if patients_at_once == 1:
@@ -175,7 +176,7 @@ def clipped_sums(
             continue
         factors, finite = clip_factors(rows, bound)
         # Zero times infinity is not zero, so the values are replaced too. Checking first would make a GPU wait.
-        if images.device.type != "cpu" or not finite.all():
+        if device.type != "cpu" or not finite.all():
             rows = [row if isinstance(row, Factored) else torch.where(finite[:, None], row, 0.0) for row in rows]
             counted += (~finite).sum()
         if grid is None and drawn.members is None:

@@ -21,27 +21,6 @@ from zetadp.base.validation import UserError
 from zetadp.privacy.dropout import UnitDropout
 from zetadp.privacy.factored import Factored, are_smaller, calls_of, split_by_patient
 
-
-class Images(Protocol):
-    """Inputs of patients, shape (patient, image, ...): a tensor, or a view that looks up the inputs of one pass."""
-
-    @property
-    def shape(self) -> torch.Size:
-        """Shape of all inputs."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the numbers."""
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the numbers."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, part: slice, /) -> Tensor: ...
-
-
 Losses: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Returns the real loss of each item, shape (item,), for the network's outputs, shape (item, ...), and the targets. Its
 mean over a unit's items makes the unit's gradient."""
@@ -77,19 +56,19 @@ class Contributors:
 
     Attributes
     ----------
-    inputs
-        Inputs of shape (patient, image, ...): a tensor, or a view from which each pass takes its part. There may be no
-        patient.
-    targets
-        Targets of shape (patient, image, ...).
+    inputs, targets
+        Inputs and targets of all items, shape (item, ...). Each pass looks up those of its patients, so that memory
+        holds the inputs of one pass and not of a round.
+    items
+        Positions of each patient's items, shape (patient, image), on the device of the inputs. There may be no patient.
     groups
         Group (node) of each patient, shape (patient,), in CPU memory, because reading it from a GPU would cause a wait.
     count
         Number of groups.
     members
-        If a patient can be in several sums, as with mixed rows: positions of patients among the inputs, in ascending
-        order, shape (membership,). Each patient is added to the group at the same place of ``groups``. None if each
-        patient is in one sum.
+        If a patient can be in no sum or in several, as with mixed rows: places of patients, in ascending order, shape
+        (membership,). Each patient is added to the group at the same place of ``groups``. None if each patient is in
+        one sum.
     weights
         Weight of each image in its patient's mean, shape (patient, image), each row summing to one. None if all images
         weigh the same.
@@ -97,8 +76,9 @@ class Contributors:
         Key of each patient's dropout, int64 of shape (patient,). None for networks without.
     """
 
-    inputs: Images
+    inputs: Tensor
     targets: Tensor
+    items: Tensor
     groups: Tensor
     count: int
     members: Tensor | None = None

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from contributing import contributors
 from torch.nn import functional
 
 from zetadp.audit import inversion
@@ -27,7 +28,7 @@ from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.stacked import ordinary_operations
 from zetadp.privacy import gaussian
 from zetadp.privacy.clipping import clipped_sums
-from zetadp.privacy.contributions import Contributors, Gradient
+from zetadp.privacy.contributions import Gradient
 from zetadp.tasks.reconstruction.volumes import nmse, ssim
 
 SIDE, CLASSES = 16, 4
@@ -81,7 +82,7 @@ def test_contributions_are_those_that_a_node_clips_and_sums(network):
     images = np.stack([[head(random) for _ in range(2)] for _ in range(2)])
     labels, bound = torch.tensor([[0, 1], [2, 3]]), 0.5
     kspace = torch.from_numpy(whiten(to_kspace(images.astype(np.float32)))).unsqueeze(2)
-    drawn = Contributors(kspace, labels, torch.zeros(2, dtype=torch.int64), 1)
+    drawn = contributors(kspace, labels, torch.zeros(2, dtype=torch.int64), 1)
     sent = clipped_sums(Gradient(network, Layout.of(network)), drawn, bound=bound, chunk=4).sums[0] / 2
     found = Contributions(network, labels, whitened_kspace, clip=bound)(torch.from_numpy(images)).detach()
     assert float((found - sent).norm() / sent.norm()) < 1e-3

@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from training_builder import records
 
 from zetadp.base.validation import UserError
 from zetadp.core.records import (
@@ -15,8 +14,6 @@ from zetadp.core.records import (
     Node,
     checked_units,
     choose_items,
-    gather,
-    item_weights,
     items_of,
     single_items,
 )
@@ -46,7 +43,7 @@ KINDS = np.repeat(np.arange(4), 5)
 def chosen_of(holder: Node, members: list[int], count: int, number: int = 0) -> np.ndarray:
     """Return the items chosen at a node whose units hold whole records."""
     records = 1 + max(int(max(own)) // len(KINDS) for own in holder.units)
-    return choose_items(holder, draw_of(holder, members, number), np.tile(KINDS, records), count)
+    return choose_items(holder, draw_of(holder, members, number), np.tile(KINDS, records), count)[0]
 
 
 def of_records(own: list[list[int]], **more: int) -> Node:
@@ -75,7 +72,7 @@ def test_units_of_unequal_size_give_as_many_items_as_asked_and_spread_them(sizes
     ends = np.cumsum(sizes)
     holder = node([list(range(end - size, end)) for size, end in zip(sizes, ends, strict=True)])
     members = list(range(len(sizes)))
-    chosen = choose_items(holder, draw_of(holder, members, number), np.zeros(ends[-1]), count)
+    chosen, _ = choose_items(holder, draw_of(holder, members, number), np.zeros(ends[-1]), count)
     for own, row in zip(holder.units, chosen, strict=True):
         times = np.array([np.sum(row == item) for item in own])
         assert times.sum() == count
@@ -126,8 +123,7 @@ def test_a_unit_with_fewer_items_than_asked_is_the_mean_of_all_of_them():
     strata = np.array([0, 0, 0, 1])
     checked_units([[[0, 1, 2, 3]]], strata, 8)
     holder = node([[0, 1, 2, 3]])
-    draw = draw_of(holder, [0])
-    chosen, weights = choose_items(holder, draw, strata, 8)[0], item_weights(holder, draw, strata, 8)[0]
+    chosen, weights = (own[0] for own in choose_items(holder, draw_of(holder, [0]), strata, 8))
     # Strata weigh the same, and so do the items of each.
     assert [weights[chosen == item].sum() for item in range(4)] == pytest.approx([1 / 6, 1 / 6, 1 / 6, 1 / 2])
     assert all((weights[chosen == item] > 0).sum() == 1 for item in range(4))
@@ -136,25 +132,13 @@ def test_a_unit_with_fewer_items_than_asked_is_the_mean_of_all_of_them():
 def test_items_weigh_the_same_where_every_unit_has_enough():
     for units, count in (([[0, 1], [2, 3]], 2), ([[0, 1, 2], [3, 4]], 2)):
         holder = node(units)
-        assert item_weights(holder, draw_of(holder, [1]), np.zeros(5, int), count) is None
+        assert choose_items(holder, draw_of(holder, [1]), np.zeros(5, int), count)[1] is None
 
 
 def test_items_of_a_unit_of_its_own_are_all_items_of_declared_number():
     assert single_items([[4, 5], [0, 1]], 2) == [[4], [5], [0], [1]]
     with pytest.raises(UserError, match="one record of 2 images a patient"):
         single_items([[4, 5], [0, 1, 2]], 2)
-
-
-def test_gathered_inputs_and_targets_belong_together():
-    data = records(4, images_per_class=2)
-    which = np.array([[31, 0], [10, 13]])
-    values, targets = gather(data, which)
-    assert values.shape == values[:].shape == (2, 2, *data.inputs.shape[1:])
-    assert (len(values), values.dtype, values.device) == (2, data.inputs.dtype, data.inputs.device)
-    assert torch.equal(values[1:], values[:][1:])
-    for row, column in np.ndindex(2, 2):
-        assert torch.equal(values[:][row, column], data.inputs[which[row, column]])
-        assert targets[row, column] == data.targets[which[row, column]]
 
 
 def test_parts_of_records_have_one_length():

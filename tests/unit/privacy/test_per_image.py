@@ -132,7 +132,7 @@ def test_exact_noise_takes_one_image_a_pass_unless_all_are_drawn_always(tmp_path
     taken = []
 
     def noted(contribution, drawn, *, chunk, **more):
-        taken.append((drawn.inputs.shape[1], chunk))
+        taken.append((drawn.items.shape[1], chunk))
         return clipped_sums(contribution, drawn, chunk=chunk, **more)
 
     monkeypatch.setattr(zetadp.core.round, "clipped_sums", noted)
