@@ -19,7 +19,6 @@ from zetadp.core.round import Phase
 from zetadp.core.server import HeadReceiver, Receiver, Server
 from zetadp.core.task import Classification, Task, task_of
 from zetadp.nn.closed_form import ClassMeans
-from zetadp.nn.heads import learnt_head
 from zetadp.nn.mixture import Labelled, Mixture, OfAllClasses, OpenToClasses
 from zetadp.nn.models import build
 from zetadp.nn.settings import DESCENT, MIXED_ROWS
@@ -99,27 +98,12 @@ class Assembly:
 
     def receiver(self) -> Receiver:
         """Return the receiver. The network's parameters become views of its weights, so a step copies nothing."""
-        plan, layout, solved = self.plan, self.phase.layout, self.solved
-        weights = self.phase.weights()
-        start = layout.unflatten(weights)
-        public = (start["affine.weight"], start["affine.bias"]) if solved and "start" in plan.public else None
+        weights, layout, training = self.phase.weights(), self.phase.layout, self.plan.training
         receiver: Receiver
-        if isinstance(solved, Mixture):
-            learns = plan.training.mixing is not None and plan.training.mixing.learn
-
-            def learnt(rows: Tensor, _: Collection[str]) -> tuple[Tensor, Tensor] | None:
-                return learnt_head(solved.examples(rows), public) if learns else None
-
-            receiver = HeadReceiver(weights, layout, learnt, solved.dimension)
-        elif solved is not None:
-
-            def nearest(messages: Tensor, missing: Collection[str]) -> tuple[Tensor, Tensor]:
-                deviation = plan.training.clip * plan.noise_of_mean(missing)
-                return solved.head(messages.mean(dim=0), deviation, public and public[0])
-
-            receiver = HeadReceiver(weights, layout, nearest)
+        if self.solved is None:
+            receiver = Server(weights, training.optimiser, training.rounds, layout)
         else:
-            receiver = Server(weights, plan.training.optimiser, plan.training.rounds, layout)
+            receiver = HeadReceiver(weights, layout, self.plan, self.solved)
         for name, view in layout.unflatten(receiver.weights.data).items():
             owner, _, leaf = name.rpartition(".")
             setattr(self.phase.model.get_submodule(owner), leaf, torch.nn.Parameter(view))

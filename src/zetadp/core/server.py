@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
-from typing import TypeAlias
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor
 
 from zetadp.base.tensors import Layout
 from zetadp.core.optimisers import build, recipe_in, set_round
+from zetadp.core.plan import Plan
 from zetadp.core.settings import OptimiserSettings
-
-Head: TypeAlias = Callable[[Tensor, Collection[str]], tuple[Tensor, Tensor] | None]
+from zetadp.nn.closed_form import ClassMeans
+from zetadp.nn.heads import learnt_head
+from zetadp.nn.mixture import Mixture
 
 
 class Receiver(ABC):
@@ -154,25 +155,30 @@ class HeadReceiver(Receiver):
         Starting weights, shape (dimension,), in the order of ``layout``.
     layout
         Positions of weight and bias in them.
-    head
-        Function of the messages and the names of missing nodes that returns weight and bias of the head; None leaves
-        the weights unchanged.
-    row
-        Numbers in a row if the messages are mixed rows, one after the other. The rows of all nodes are stored, and they
-        are what ``head`` takes. 0 for other messages.
+    plan
+        Plan of the run. The head is drawn to starting weights that the plan names as public.
+    solved
+        The statistic that the messages are means of, or how they mix rows. The rows of all nodes are stored.
     """
 
-    def __init__(self, weights: Tensor, layout: Layout, head: Head, row: int = 0) -> None:
+    def __init__(self, weights: Tensor, layout: Layout, plan: Plan, solved: ClassMeans | Mixture) -> None:
         self.weights = torch.nn.Parameter(weights.clone())
-        self.layout, self.head, self.row = layout, head, row
+        self.layout, self.plan, self.solved = layout, plan, solved
 
     def step(self, messages: Tensor, round_number: int, missing: Collection[str] = ()) -> None:
         """Set the weights to the head that follows from the messages of all nodes, shape (node, dimension)."""
-        if self.row:
-            self.released = messages = messages.reshape(-1, self.row).cpu()
-        if (head := self.head(messages, missing)) is not None:
-            weight, bias = (part.to(torch.complex64) for part in head)
-            self.weights.data.copy_(self.layout.flatten({"affine.weight": weight, "affine.bias": bias}))
+        plan, start = self.plan, self.layout.unflatten(self.weights.data)
+        public = (start["affine.weight"], start["affine.bias"]) if "start" in plan.public else None
+        if isinstance(self.solved, Mixture):
+            self.released = messages.reshape(-1, self.solved.dimension).cpu()
+            if plan.training.mixing is None or not plan.training.mixing.learn:
+                return
+            head = learnt_head(self.solved.examples(self.released), public)
+        else:
+            deviation = plan.training.clip * plan.noise_of_mean(missing)
+            head = self.solved.head(messages.mean(dim=0), deviation, public and public[0])
+        weight, bias = (part.to(torch.complex64) for part in head)
+        self.weights.data.copy_(self.layout.flatten({"affine.weight": weight, "affine.bias": bias}))
 
     def state(self) -> dict[str, Tensor]:
         """Return all that a resumed run needs, as tensors."""

@@ -99,8 +99,10 @@ def test_the_server_knows_the_noise_of_the_mean_message(tmp_path, monkeypatch):
 
 
 def test_where_a_node_is_missing_the_server_knows_the_noise_of_the_others(monkeypatch):
-    seen = []
-    monkeypatch.setattr(ClassMeans, "head", lambda self, mean, deviation, public: seen.append(deviation))
+    seen, original = [], ClassMeans.head
+    monkeypatch.setattr(
+        ClassMeans, "head", lambda self, mean, noise, public: seen.append(noise) or original(self, mean, noise, public)
+    )
     held = [*PLANS, replace(PLANS[1], name="node-03")]
     plan = plan_for(RUN, HEAD, settings(), held, threat="masked_sums", sums=Sums(colluding=0, missing=1))
     parts = Assembly.of(plan, data())
