@@ -148,9 +148,10 @@ class Records:
                     )
             whose |= dict.fromkeys(part.ids, name)
         whole = [each for each in inputs if isinstance(each, Tensor)]
+        sources: list[Any] = [each if isinstance(each, Tensor) else each.source for each in inputs]
         before = np.cumsum([0, *(part.units for part in parts)])
         return object.__new__(cls)._hold(
-            torch.cat(whole) if len(whole) == len(inputs) else LookedUp.joined(inputs),
+            torch.cat(whole) if len(whole) == len(inputs) else LookedUp(torch.utils.data.ConcatDataset(sources)),
             torch.cat([part.targets for part in parts]),
             tuple(whose),
             np.concatenate([part.owner + first for part, first in zip(parts, before[:-1], strict=True)]),
@@ -260,10 +261,10 @@ class LookedUp:
 
     Parameters
     ----------
-    sources
-        HDF5 datasets, map-style torch Datasets, or tensors.
-    places
-        For each item, the position of its source and its position there, shape (item, 2).
+    source
+        HDF5 dataset, map-style torch Dataset, or tensor.
+    device
+        Device on which items arrive.
 
     Attributes
     ----------
@@ -271,66 +272,33 @@ class LookedUp:
         As of a tensor of all inputs.
     """
 
-    def __init__(self, sources: Sequence[Any], places: np.ndarray) -> None:
-        self.sources, self.places = tuple(sources), places
-        self.device = torch.device("cpu")
-        first = self._items(*places[:1].T)
-        self.dtype, self.shape = first.dtype, torch.Size((len(places), *first.shape[1:]))
-
-    @classmethod
-    def of(cls, source: Any) -> Self:  # noqa: ANN401  (many kinds of sources)
-        """Return all items of one source."""
-        return cls([source], np.stack([np.zeros(len(source), np.int64), np.arange(len(source))], axis=1))
-
-    @classmethod
-    def joined(cls, parts: Sequence[Any]) -> Self:
-        """Return the items of several inputs, looked up or in memory, one after the other."""
-        whole = [part if isinstance(part, cls) else cls.of(part) for part in parts]
-        first = np.cumsum([0, *(len(part.sources) for part in whole)])
-        places = [part.places + np.array([before, 0]) for part, before in zip(whole, first[:-1], strict=True)]
-        return cls([source for part in whole for source in part.sources], np.concatenate(places))
+    def __init__(self, source: Any, device: torch.device | str = "cpu") -> None:  # noqa: ANN401  (many kinds)
+        self.source, self.device = source, torch.device(device)
+        first = self._item(0)
+        self.dtype, self.shape = first.dtype, torch.Size((len(source), *first.shape))
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.source)
 
     def __getitem__(self, wanted: Tensor | np.ndarray) -> Tensor:
         """Return the inputs at positions of any shape."""
         positions = np.asarray(wanted.cpu() if isinstance(wanted, Tensor) else wanted)
+        # In ascending order, in which files are read fastest, and each once.
         unique, back = np.unique(positions, return_inverse=True)
-        found = self._items(*self.places[unique].T).to(self.device)
+        found = torch.stack([self._item(int(place)) for place in unique]).to(self.device)
         return found[torch.from_numpy(back.reshape(positions.shape)).to(self.device)]
 
     def part(self, positions: np.ndarray) -> Self:
         """Return some of the inputs."""
-        return type(self)(self.sources, self.places[positions])
+        return type(self)(torch.utils.data.Subset(self.source, positions.tolist()))
 
     def to(self, device: torch.device) -> Self:
         """Return the same inputs, which arrive on another device."""
-        other = type(self)(self.sources, self.places)
-        other.device = device
-        return other
+        return type(self)(self.source, device)
 
-    def _items(self, which: np.ndarray, places: np.ndarray) -> Tensor:
-        """Return the items at places of sources, in their order."""
-        found: list[Any] = [None] * len(which)
-        for number in np.unique(which):
-            of_source = np.flatnonzero(which == number)
-            for position, item in zip(of_source, self._of(self.sources[number], places[of_source]), strict=True):
-                found[position] = item
-        return torch.stack(found)
-
-    @staticmethod
-    def _of(source: Any, places: np.ndarray) -> Tensor:  # noqa: ANN401
-        """Return items of one source."""
-        if isinstance(source, Tensor):
-            return source[torch.from_numpy(places)]
-        if isinstance(source, torch.utils.data.Dataset):
-            pairs = [source[int(place)] for place in places]
-            return _usable(
-                torch.stack([torch.as_tensor(one[0] if isinstance(one, tuple | list) else one) for one in pairs])
-            )
-        order, back = np.unique(places, return_inverse=True)  # HDF5 reads many items at once, in ascending order
-        return _usable(torch.from_numpy(np.asarray(source[order.tolist()])))[torch.from_numpy(back)]
+    def _item(self, place: int) -> Tensor:
+        item = self.source[place]
+        return _usable(torch.as_tensor(item[0] if isinstance(item, tuple | list) else item))
 
 
 def _source(items: Any) -> Tensor | LookedUp:  # noqa: ANN401
@@ -342,10 +310,8 @@ def _source(items: Any) -> Tensor | LookedUp:  # noqa: ANN401
         )
     if isinstance(items, torch.utils.data.IterableDataset):
         raise UserError("items: Expected a dataset with items by position, found an IterableDataset. Store its items.")
-    if isinstance(items, torch.utils.data.Dataset):
-        return LookedUp.of(items)
-    if hasattr(items, "chunks") and hasattr(items, "dtype"):
-        return LookedUp.of(items)
+    if isinstance(items, torch.utils.data.Dataset) or (hasattr(items, "chunks") and hasattr(items, "dtype")):
+        return LookedUp(items)
     return _usable(_tensor(items, "items"))
 
 
