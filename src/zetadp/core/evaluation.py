@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -32,25 +31,3 @@ def watched_on_device(task: Task, model: nn.Module, records: LabelledItems) -> T
     """Return the two means of `watched` in one tensor on the device, so that the processor waits for a GPU once."""
     outputs = outputs_of(model, records.inputs)
     return torch.stack([part(outputs, records.targets).mean() for part in (task.scores, task.losses)])
-
-
-def predict(task: Task, model: nn.Module, records: LabelledItems, items: pd.DataFrame) -> pd.DataFrame:
-    """Return the table of predictions, one row an item.
-
-    Parameters
-    ----------
-    task
-        The task.
-    model
-        The network.
-    records
-        Items that the network was not trained on.
-    items
-        One row an item, with column ``patient`` and those that distinguish the items of a patient.
-
-    Returns
-    -------
-    ``items`` with the columns of `Task.measure`.
-    """
-    found = task.measure(outputs_of(model, records.inputs), records.targets)
-    return items.assign(**found)

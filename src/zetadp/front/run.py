@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.base.validation import UserError
-from zetadp.core.evaluation import predict
+from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import Plan
 from zetadp.core.settings import Performance
 from zetadp.core.task import Classification, Task
@@ -187,7 +187,9 @@ class PrivateRun:
         table = pd.DataFrame({"patient": [f"{records.ids[code]}" for code in records.owner]})
         table["item"] = range(len(table))
         model = copy.deepcopy(self.model).eval()  # training may follow, in the mode that the user chose
-        return Evaluation(self.task.summarise(predict(self.task, model, records.items.to(self._device), table)))
+        held_out = records.items.to(self._device)
+        columns = self.task.measure(outputs_of(model, held_out.inputs), held_out.targets)
+        return Evaluation(self.task.summarise(table.assign(**columns)))
 
     def save(self, path: Path | str) -> None:
         """Write the weights with plan and statement; `zetadp.load` reads them."""

@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import math
 
-import pandas as pd
 import pytest
 import torch
 from torch import nn
 from training_builder import TINY, network, records
 
 import zetadp.core.evaluation
-from zetadp.core.evaluation import outputs_of, predict, watched
+from zetadp.core.evaluation import outputs_of, watched
 from zetadp.core.records import LabelledItems
 from zetadp.core.task import Classification
 from zetadp.mri.decathlon import SEQUENCES
@@ -50,13 +49,8 @@ def test_scores_do_not_depend_on_how_many_go_at_once(monkeypatch):
 
 def test_predictions_name_the_true_and_the_predicted_class():
     truth, guesses = [0, 1, 2, 2], [0, 2, 1, 2]
-    images = torch.zeros(4, 1, 2, 4)
-    for image, guess in zip(images, guesses, strict=True):
-        image[0, 0, guess] = 2.0
-    items = pd.DataFrame({"patient": list("aabb"), "slice": range(4)})
-    records = LabelledItems(images, torch.tensor(truth), items=items)
-    table = predict(BrainSequences(classes=3), FirstPixels(), records, items)
-    assert list(table.columns) == ["patient", "slice", "sequence", "predicted", "probability"]
-    assert table["sequence"].tolist() == [SEQUENCES[place] for place in truth]
-    assert table["predicted"].tolist() == [SEQUENCES[place] for place in guesses]
-    assert table["probability"].to_numpy() == pytest.approx(math.e**2 / (math.e**2 + 2))
+    found = BrainSequences(classes=3).measure(2 * torch.eye(3)[guesses], torch.tensor(truth))
+    assert list(found) == ["sequence", "predicted", "probability"]
+    assert found["sequence"] == [SEQUENCES[place] for place in truth]
+    assert found["predicted"] == [SEQUENCES[place] for place in guesses]
+    assert found["probability"] == pytest.approx(math.e**2 / (math.e**2 + 2))

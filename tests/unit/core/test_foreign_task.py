@@ -14,7 +14,7 @@ from torch import nn
 
 from zetadp.base.storage import write_json
 from zetadp.core.checkpoint import RunFiles
-from zetadp.core.evaluation import predict
+from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan, promise_of
 from zetadp.core.records import LabelledItems
@@ -104,7 +104,7 @@ def test_it_accounts_evaluates_and_tabulates(tmp_path):
     statement = run_statement(run, target_epsilon=8.0)
     write_json(folder / "privacy.json", statement)
     test, task = held(2), task_of(TASK)
-    predictions = predict(task, result.model, test, test.items)
+    predictions = test.items.assign(**task.measure(outputs_of(result.model, test.inputs), test.targets))
     assert list(predictions.columns) == ["patient", "item", "square", "error"]
     name = {"network": "own", "arm": "central", "epsilon": "8", "seed": 0}
     metrics = task.summarise(predictions) | {"run": name, "task": "rotation", "node_metric": {}}
