@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 from statistics import median
 from typing import Annotated, Any, cast
 
 from zetadp.base.constraints import Count, Filled, OneOf
 from zetadp.base.epsilon import epsilon_value, rounded_up
+from zetadp.base.validation import UserError
 from zetadp.config.sections import (
     BRAIN,
     EVERYBODY,
@@ -99,7 +101,7 @@ class Config:
     federation: Federation = field(default_factory=Federation)
     audit: Audit = field(default_factory=Audit)
 
-    @property
+    @cached_property
     def run_names(self) -> list[RunName]:
         """Every run of the grid once, in a fixed order."""
         return runs_of(self.runs)
@@ -135,6 +137,20 @@ class Config:
         """Return what changes the speed of a network's training and not its result."""
         return Performance.from_section(self.training_of(network))
 
+    def faults_of_plans(self) -> list[str]:
+        """Return what the plans of the grid refuse, once for all runs of a network in an arm."""
+        found: dict[str, None] = {}
+        for run in self.run_names:
+            try:
+                self.plan(run)
+            except (UserError, ValueError) as error:
+                found[f"networks.{run.network} in arms.{run.arm}: {error}"] = None
+        return list(found)
+
+    @cached_property
+    def _plans(self) -> dict[RunName, Plan]:
+        return {}
+
     def plan(self, run: RunName) -> Plan:
         """Return the plan of a run, before its noise is known.
 
@@ -144,6 +160,11 @@ class Config:
         closed form has one round of all patients. Mixed rows have one round, and the expected number is that of
         patients in a row, which is the degree of mixing.
         """
+        if run not in self._plans:
+            self._plans[run] = self._planned(run)
+        return self._plans[run]
+
+    def _planned(self, run: RunName) -> Plan:
         network, arm = self.networks[run.network], self.arms[run.arm]
         sizes, threat, own = self.node_sizes(run.arm), self.threat(run.arm), network.training
         at_once = network.estimator != DESCENT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
@@ -24,7 +24,8 @@ def load_config(content: Mapping[str, Any]) -> Config:
     Raises
     ------
     UserError
-        One message that lists every fault: the key, what was expected, what was found, and the nearest valid key.
+        One message that lists every fault: the key, what was expected, what was found, and the nearest valid key. Where
+        keys and sections have none, it lists what the plans of the runs refuse.
     """
     sections, faults = {}, []
     hints = get_type_hints(Config, include_extras=True)
@@ -49,11 +50,16 @@ def load_config(content: Mapping[str, Any]) -> Config:
         faults += wrong
         if wrong:
             del sections["task"]
-    faults += contradictions(sections)
+    _refuse([*faults, *contradictions(sections)])
+    config = Config(**sections)
+    _refuse(config.faults_of_plans())
+    return config
+
+
+def _refuse(faults: Sequence[str]) -> None:
     if faults:
         lines = "\n".join(f"  {number}. {fault}" for number, fault in enumerate(faults, start=1))
         raise UserError(f"The configuration has {len(faults)} fault(s):\n{lines}")
-    return Config(**sections)
 
 
 def _with_settings(task: TaskSection) -> tuple[TaskSection, list[str]]:

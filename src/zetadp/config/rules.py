@@ -1,4 +1,4 @@
-"""Rules across sections of the configuration. A rule on one section stands in its class.
+"""Rules across sections of the configuration. A rule on one section stands in its class, and one on a plan in the plan.
 
 Each rule is a function whose parameters are the sections that it needs. It runs where these have no fault of their own,
 and yields what is wrong, each with the path of its key.
@@ -28,12 +28,12 @@ from zetadp.config.sections import (
     Slices,
     TaskSection,
 )
-from zetadp.core.settings import DIRECTION, GAUSSIAN, NO_EXACT_DIRECTION
+from zetadp.core.settings import GAUSSIAN
 from zetadp.core.task import SIMULATED_NAME, task_of
 from zetadp.federation.partition import PartitionSettings, node_sizes
 from zetadp.mri.decathlon import SEQUENCES
-from zetadp.nn.settings import AT_ONCE, DESCENT, IMAGE, MIXED_ROWS, STUDY
-from zetadp.privacy.threat import MASKED_SUMS, Sums, threat_of_arm
+from zetadp.nn.settings import DESCENT, IMAGE, MIXED_ROWS
+from zetadp.privacy.threat import threat_of_arm
 
 Rule = Callable[..., Iterator[str]]
 _RULES: list[Rule] = []
@@ -67,13 +67,6 @@ def _estimators(networks: Mapping[str, Network]) -> Iterator[str]:
             yield f"{where}.training.mixing: expected with estimator {MIXED_ROWS} only; found with {estimator}."
         if estimator == DESCENT:
             continue
-        if network.family != "head":
-            yield (
-                f"{where}.training.estimator: expected {DESCENT} for family {network.family}; found {estimator}, which "
-                "is for family head."
-            )
-        if network.taper:
-            yield f"{where}.taper: expected 0 with estimator {estimator}; found {network.taper}. Leave it out."
         for key in ("learning_rate", "drop_after", "drop_factor", "optimiser", "momentum", "averaged"):
             if key in own:
                 yield f"{where}.training.{key}: expected with estimator {DESCENT} only; found with {estimator}."
@@ -109,11 +102,6 @@ def _images(
             )
         if network.estimator != DESCENT:
             yield f"{unit}: expected patient for estimator {network.estimator} of {name}; found image."
-        if network.domain == STUDY:
-            yield (
-                f"{unit}: expected patient for {name} of domain {STUDY}, where one image changes the features of all "
-                "of its patient's images; found image."
-            )
         images, wanted = len(SEQUENCES) * slices.count, settings["images_per_patient"]
         if wanted > images:
             yield f"{drawn}: expected at most the {images} images of a patient; found {wanted}."
@@ -204,35 +192,6 @@ def _engine(engine: str, task: TaskSection, privacy: Privacy) -> Iterator[str]:
 
 
 @_rule
-def _directions(
-    networks: Mapping[str, Network],
-    training: Mapping[str, Any],
-    privacy: Privacy,
-    engine: str,
-    runs: Sequence[Block],
-    arms: Mapping[str, Arm],
-) -> Iterator[str]:
-    """Yield settings that nodes which send directions cannot have."""
-    sending = {name for name, network in networks.items() if network.all_training(training)["release"] == DIRECTION}
-    for name in sorted(sending):
-        where = f"networks.{name}.training.release" if "release" in networks[name].training else "training.release"
-        for key, value, why in (
-            ("privacy.noise", privacy.noise, {"os": NO_EXACT_DIRECTION}),
-            ("engine", engine, {"flower": NO_EXACT_DIRECTION}),
-            ("estimator", networks[name].estimator, dict.fromkeys(AT_ONCE, "it sends no gradient")),
-        ):
-            if value in why:
-                yield f"{where}: expected {GAUSSIAN} for {name} with {key} {value}; found {DIRECTION}: {why[value]}."
-    for number, block in enumerate(runs):
-        threats = {threat_of_arm(arm, arms[arm].threat) for arm in block.arms if arm in arms}
-        if sending & set(block.networks) and MASKED_SUMS in threats:
-            yield (
-                f"runs.{number}: expected release {GAUSSIAN} for arms with threat {MASKED_SUMS}; found "
-                f"{DIRECTION}, of which no sum is accounted for."
-            )
-
-
-@_rule
 def _names(runs: Sequence[Block], networks: Mapping[str, Network], arms: Mapping[str, Arm]) -> Iterator[str]:
     """Yield names in the grid of runs that do not exist."""
     for number, block in enumerate(runs):
@@ -284,22 +243,6 @@ def _expected(
                 f"{place}.expected_patients: expected at most the {smallest} training patients of the smallest node of "
                 f"arm {arm}; found {wanted}."
             )
-
-
-@_rule
-def _sums(runs: Sequence[Block], arms: Mapping[str, Arm], partition: PartitionSettings) -> Iterator[str]:
-    """Yield reasons why an arm of a run cannot have masked sums."""
-    used = {arm for block in runs for arm in block.arms}
-    for name, arm in arms.items():
-        if threat_of_arm(name, arm.threat) != MASKED_SUMS:
-            if arm.sums is not None:
-                yield f"arms.{name}.sums: expected only with threat {MASKED_SUMS}; found it without. Leave it out."
-            continue
-        try:
-            if name in used:
-                (arm.sums or Sums()).shares(partition.nodes)
-        except UserError as error:
-            yield f"arms.{name}.sums: {error}"
 
 
 @_rule

@@ -16,7 +16,7 @@ from zetadp.core.settings import MixingSettings, OptimiserSettings, Performance,
 from zetadp.federation.settings import Patience
 from zetadp.mri.kspace import AugmentationSettings
 from zetadp.nn.settings import AT_ONCE, DECISIONS, DESCENT, FEATURES, IMAGE, OWN, BackboneTraining, NetworkSettings
-from zetadp.privacy.threat import Sums
+from zetadp.privacy.threat import MASKED_SUMS, Sums
 
 BRAIN = "brain_sequences"
 """The task that has slices, a cohort in the Decathlon's layout and a public backbone."""
@@ -409,9 +409,11 @@ class Arm:
     epochs: Positive | None = None
 
     def __post_init__(self) -> None:
-        """Check that the number of rounds is given once."""
+        """Check that the number of rounds is given once, and sums where they are masked alone."""
         if (self.rounds is None) == (self.epochs is None):
             raise ValueError("expected exactly one of rounds and epochs.")
+        if self.sums is not None and self.threat != MASKED_SUMS:
+            raise ValueError(f"expected sums only with threat {MASKED_SUMS}; found it without. Leave it out.")
 
 
 @dataclass(frozen=True)

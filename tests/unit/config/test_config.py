@@ -52,7 +52,9 @@ PAPER = {
     "runs": [RUN],
 }
 """The smallest configuration of the paper's cohort."""
-SIMULATED = merged(PAPER, {"cohort": {"name": "phantom-x", "source": "simulated"}, "privacy": {"noise": "seeded"}})
+SIMULATION = {"cohort": {"name": "phantom-x", "source": "simulated"}}
+SIMULATED = merged(PAPER, SIMULATION, {"privacy": {"noise": "seeded"}})
+OWN_RUN = merged(PAPER, {"runs": [RUN | {"networks": ["own"]}]})
 SUMS = merged(SIMULATED, {"arms": {"mine": {"threat": "masked_sums", "expected_patients": 24, "rounds": 5}}})
 PER_IMAGE = merged(SIMULATED, {"networks": {"complex": {"training": {"unit": "image"}}}})
 DIRECTED = merged(SUMS, {"networks": {"complex": {"training": {"release": "von_mises_fisher"}}}})
@@ -166,17 +168,20 @@ FAULTS = [
     (PAPER, own({**AT_ONCE, "learning_rate": 0.1}), "networks.own.training.learning_rate", "descent"),
     (PAPER, own({"feature_norm": 1.0}), "networks.own.training.feature_norm", "descent"),
     (PAPER, own({"mixing": {"rows": 3}}), "networks.own.training.mixing", "mixed_rows"),
-    (PAPER, own(AT_ONCE, {**HEAD, "taper": 1.0}), "networks.own.taper", "class_means"),
-    (PAPER, own(AT_ONCE, {}), "networks.own.training.estimator", "head"),
+    (OWN_RUN, own(AT_ONCE, {**HEAD, "taper": 1.0}), "networks.own in arms.federated", "taper 0 with estimator class_"),
+    (OWN_RUN, own(AT_ONCE, {}), "networks.own in arms.federated", "class_means"),
     # Masked sums and directions
-    (merged(SUMS, grid(arms=["mine"])), {"arms": {"mine": {"sums": {"colluding": 10}}}}, "arms.mine.sums", "10"),
+    (merged(SUMS, grid(arms=["mine"])), {"arms": {"mine": {"sums": {"colluding": 10}}}},
+     "networks.complex in arms.mine", "11 - 10 colluding"),
     (SUMS, {"arms": {"mine": {"sums": {"colluding": -1}}}}, "arms.mine.sums.colluding", "-1"),
-    (SUMS, {"arms": {"federated": {"sums": {"missing": 3}}}}, "arms.federated.sums", "masked_sums"),
-    (DIRECTED, {"privacy": {"noise": "os"}}, "networks.complex.training.release", "no exact sampler"),
-    (DIRECTED, {"engine": "flower", "privacy": {"noise": "os"}}, "networks.complex.training.release", "flower"),
-    (DIRECTED, grid(arms=["mine"]), "runs.0", "masked_sums"),
+    (SUMS, {"arms": {"federated": {"sums": {"missing": 3}}}}, "arms.federated", "sums only with threat masked_sums"),
+    (DIRECTED, {"privacy": {"noise": "os"}}, "networks.complex in arms.federated", "no exact sampler"),
+    (DIRECTED, {"engine": "flower"}, "privacy.noise", "flower"),
+    (DIRECTED, grid(arms=["mine"]), "networks.complex in arms.mine", "masked_sums"),
+    (merged(OWN_RUN, own({**AT_ONCE, "release": "von_mises_fisher"})), {"privacy": {"noise": "seeded"}, **SIMULATION},
+     "networks.own in arms.federated", "class_means"),
     (SUMS, {"training": {"release": "von_mises_fisher"}, "privacy": {"noise": "os"}},
-     "training.release", "no exact sampler"),
+     "networks.complex in arms.federated", "no exact sampler"),
     (PAPER, {"engine": "flower", "privacy": {"noise": "seeded"}}, "privacy.noise", "flower"),
     # Single images
     (merged(PER_IMAGE, {"cohort": {"name": "real", "source": "download"}, "privacy": {"noise": "os"}}), {},
@@ -186,7 +191,8 @@ FAULTS = [
     (PER_IMAGE, {"networks": {"complex": {"training": {"unit": "patient"}}}, **own({**AT_ONCE, "unit": "image"})},
      "networks.own.training.unit", "class_means"),
     (SIMULATED, {**own(AT_ONCE), "training": {"unit": "image"}}, "training.unit", "class_means"),
-    (PER_IMAGE, own({"unit": "image"}, {"family": "head", "domain": "study"}), "networks.own.training.unit", "study"),
+    (merged(PER_IMAGE, grid(networks=["own"])), own({"unit": "image"}, {"family": "head", "domain": "study"}),
+     "networks.own in arms.federated", "study"),
     # Whose data: what a cohort of one's own takes over from another one by mistake
     (PAPER, {"cohort": {"source": "folder"}}, "cohort.folder", "None"),
     (PAPER, {"cohort": {"folder": "x"}}, "cohort.folder", "'x'"),
@@ -240,11 +246,11 @@ def test_all_faults_come_in_one_message_and_rules_run_where_their_sections_are_r
             "trainign": {},
             "shards": 0,
             "training": {"cilp": 1, "clip": "x"},
-            "arms": {"federated": {"sums": {"missing": 3}}},
+            "partition": {"validation_patients": 25},
         },
     )
     assert [line[:4] for line in lines] == [f"  {number}." for number in range(1, 6)]
-    assert "arms.federated.sums" in lines[-1]
+    assert "partition.validation_patients" in lines[-1]
 
 
 @pytest.mark.parametrize("section", ["arms", "networks", "name"])
