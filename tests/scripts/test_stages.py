@@ -42,58 +42,25 @@ def stage(name: str, **arguments: object) -> None:
     runpy.run_path(str(SCRIPTS / f"{name}.py"))["main"](**arguments)
 
 
-def read(path: Path) -> dict:
-    return json.loads(path.read_text())
-
-
 # The ledger of an experiment
 
 
 DECLARED = {"unit": "patient", "delta": 1e-3, "noise": "seeded"}
 
 
-def write_ledger(
-    path: Path,
-    *attempts: int,
-    noise: float = 2.0,
-    declared: int = 5,
-    nodes: int = 2,
-    source: str = "seeded",
-    epsilon: str = "8",
-) -> Path:
-    """Write a ledger with so many rounds in each attempt: each node draws 10 of 40 patients."""
-    header = DECLARED | {"noise": source, "training": {"rounds": declared}, "run": {"epsilon": epsilon}}
+def statement(path: Path, *sources: str) -> dict:
+    """Return the statement of a ledger with one more attempt for each source of noise: 10 of 40 patients are drawn."""
     with Ledger(path) as ledger:
-        for rounds in attempts:
-            ledger.start(header)
-            for number in range(rounds):
-                ledger.record(
-                    [Event(f"node-0{node + 1}", number, 40, 10.0, 1.0, NoisySum(0.25, noise)) for node in range(nodes)]
-                )
-    return path
+        for source in sources:
+            ledger.start(DECLARED | {"noise": source, "training": {"rounds": 5}, "run": {"epsilon": "8"}})
+            for number in range(5):
+                nodes = ("node-01", "node-02")
+                ledger.record([Event(node, number, 40, 10.0, 1.0, NoisySum(0.25, 2.0)) for node in nodes])
+        save_tensors(path.with_suffix(".safetensors"), {}, {"ledger_head": ledger.head})
+    return account_run(path, path.with_suffix(".safetensors"), name="complex federated eps-8 seed-3")
 
 
-def account(folder: Path, ledger: Path, epsilon: str = "8") -> dict:
-    model = folder / "model.safetensors"
-    with Ledger(ledger) as opened:
-        save_tensors(model, {}, {"ledger_head": opened.head})
-    return account_of(folder, ledger, model, epsilon)
-
-
-def account_of(folder: Path, ledger: Path, model: Path, epsilon: str = "8") -> dict:
-    name = f"complex federated eps-{epsilon} seed-3"
-    write_json(folder / "privacy.json", account_run(ledger, model, name=name))
-    return read(folder / "privacy.json")
-
-
-def account_total(folder: Path, sealed: Sequence[Path] = (), contents: Sequence[str] = ()) -> dict:
-    paths = {"total": folder / "total.json", "text": folder / "total.txt", "table": write_index(folder, contents)}
-    params = {"ledger_folder": str(folder), "others": ""}
-    stage("account_total", ledgers=list(sealed), **paths, **params)
-    return read(folder / "total.json")
-
-
-def write_index(folder: Path, contents: Sequence[str]) -> Path:
+def write_index(folder: Path, contents: Sequence[str] = ()) -> Path:
     """Write what the account reads of a cohort's index: the training records, by the hashes of their files."""
     path = folder / "index.csv"
     pd.DataFrame({"part": ["train"] * len(contents), "sha256": list(contents)}).to_csv(path, index=False)
@@ -102,12 +69,11 @@ def write_index(folder: Path, contents: Sequence[str]) -> Path:
 
 def test_a_statement_does_not_hold_where_an_earlier_attempt_was_seeded(tmp_path):
     """What the seeded attempt released about the same patients is hidden by nothing."""
-    write_ledger(tmp_path / "run.jsonl", 5, source="seeded")
-    said = account(tmp_path, write_ledger(tmp_path / "run.jsonl", 5, source="os"))
+    said = statement(tmp_path / "run.jsonl", "seeded", "os")
     assert said["guarantee"] == "simulated"
     assert said["earlier_attempts"]["seeded"] == 1
     assert "came from a seed, which protects nobody" in plain_text(said)
-    exact = account(tmp_path, write_ledger(tmp_path / "other.jsonl", 5, 5, source="os"))
+    exact = statement(tmp_path / "other.jsonl", "os", "os")
     assert (exact["guarantee"], exact["earlier_attempts"]["seeded"]) == ("holds", 0)
 
 
@@ -119,7 +85,9 @@ def test_the_total_adds_node_by_node_only_where_nodes_hold_the_same_patients(tmp
             for number in range(5):
                 small = Event("node-01", number, 20, 10.0, 1.0, NoisySum(0.5, 2.0))
                 ledger.record([small, Event("node-02", number, 40, 10.0, 1.0, NoisySum(0.25, 2.0))])
-    nodes = account_total(tmp_path)["private_rows"]["nodes"]
+    paths = {"total": tmp_path / "total.json", "text": tmp_path / "total.txt", "table": write_index(tmp_path)}
+    stage("account_total", ledgers=[], **paths, ledger_folder=str(tmp_path), others="")
+    nodes = json.loads(paths["total"].read_text())["private_rows"]["nodes"]
     expected = accounting.epsilon_rdp({NoisySum(0.5, 2.0): 5, NoisySum(0.25, 2.0): 5}, 1e-3)
     assert nodes["node-02"] == pytest.approx(expected, rel=1e-12)
     assert nodes["node-01"] == pytest.approx(accounting.epsilon_rdp({NoisySum(0.5, 2.0): 10}, 1e-3), rel=1e-12)
@@ -174,22 +142,6 @@ def test_simulated_volumes_that_another_experiment_has_overwritten_are_refused(t
     index()
 
 
-# Calibration
-
-
-def plan_json(
-    sizes: Sequence[int], expected: Sequence[float], rounds: int, *, epsilon: str = "8", noise: str = "seeded", **more
-) -> dict:
-    """Return a plan without its noise, as rules pass it on."""
-    names = ["central"] if more.get("threat") == "central" else [f"node-0{n + 1}" for n in range(len(sizes))]
-    settings = {"family": "linear"} | more.pop("network", {})
-    training = TrainingSettings(rounds=rounds, noise=noise, optimiser=OptimiserSettings(1e-3))
-    nodes = tuple(map(NodeConstants, names, sizes, expected))
-    run = RunName("small", more.pop("arm", "federated"), epsilon, 0)
-    task = {"name": "brain_sequences", "slices": 2, "size": 8}
-    return Plan(run, NetworkSettings(**settings), training, nodes, cohort="test", task=task, **more).to_json()
-
-
 # Training and evaluation where no patient is watched
 
 
@@ -210,20 +162,19 @@ def cohort(tmp_path):
     return {"images": [tmp_path / "whitened.h5"], "partition": tmp_path / "partition.csv"}
 
 
-def training(folder: Path, plan: dict, multiplier: float = 1.0, **more: object) -> dict:
-    """Return the arguments of a training but its images."""
-    write_json(folder / "noise.json", {"noise_multiplier": multiplier})
-    outputs = {name: folder / f"{name}.x" for name in ("model", "history", "ledger", "agreed")}
-    files = {"ledger_file": str(folder / "live.jsonl"), "checkpoint": str(folder / "checkpoint.safetensors")}
-    inputs = {"noise": [folder / "noise.json"], "table": write_index(folder, ["a", "b"]), "backbone": []}
-    how = {"performance": asdict(Performance()), "finish_seconds": 0, "cap": "none", "series": "none", "device": "cpu"}
-    return {"plan": plan, **outputs, **files, **inputs, **how, **more}
+def plan_of(size: int, expected: float) -> Plan:
+    """Return a plan of two nodes, without its noise."""
+    training = TrainingSettings(rounds=3, noise="os", optimiser=OptimiserSettings(1e-3))
+    nodes = tuple(NodeConstants(f"node-0{number}", size, expected) for number in (1, 2))
+    task = {"name": "brain_sequences", "slices": 2, "size": 8}
+    run = RunName("small", "federated", "8", 0)
+    return Plan(run, NetworkSettings("linear"), training, nodes, cohort="test", task=task)
 
 
 @pytest.mark.parametrize(("expected", "longest"), [(2, 600), (4, 60)])
 def test_a_run_says_at_its_start_when_it_may_end_and_soon_where_everybody_takes_part(expected, longest, caplog):
     caplog.set_level("INFO")
-    plan = Plan.from_json(plan_json([4, 4], [expected, expected], 3, noise="os"))
+    plan = plan_of(4, expected)
     assert announced_tick(plan, 600) == longest
     assert time.strftime("%H:%M", time.localtime(time.time() + longest)) in caplog.text
     assert "privacy.finish_seconds" in caplog.text
@@ -234,10 +185,24 @@ def test_no_time_tells_how_long_real_patients_were_trained_on(tmp_path, cohort):
     """Outputs, ledger and register bear the time of the tick on which the training ends."""
     tick = 2
     begun = time.time()
-    plan = plan_json([2, 2], [1.0, 1.0], 3, noise="os")
-    ledger = str(tmp_path / "ledgers/live.jsonl")
-    stage("train_model", **cohort, **training(tmp_path, plan, finish_seconds=tick, ledger_file=ledger))
-    files = [tmp_path / f"{name}.x" for name in ("model", "history", "ledger", "agreed")]
-    for path in (*files, tmp_path / "ledgers/live.jsonl", tmp_path / "ledgers/register"):
+    write_json(tmp_path / "noise.json", {"noise_multiplier": 1.0})
+    files = {name: tmp_path / f"{name}.x" for name in ("model", "history", "ledger", "agreed")}
+    stage(
+        "train_model",
+        **cohort,
+        **files,
+        table=write_index(tmp_path, ["a", "b"]),
+        noise=[tmp_path / "noise.json"],
+        backbone=[],
+        plan=plan_of(2, 1.0).to_json(),
+        performance=asdict(Performance()),
+        finish_seconds=tick,
+        cap="none",
+        series="none",
+        device="cpu",
+        ledger_file=str(tmp_path / "ledgers/live.jsonl"),
+        checkpoint=str(tmp_path / "checkpoint.safetensors"),
+    )
+    for path in (*files.values(), tmp_path / "ledgers/live.jsonl", tmp_path / "ledgers/register"):
         assert path.stat().st_mtime - begun >= tick - 0.1, path
     assert not (tmp_path / "checkpoint.safetensors").exists()

@@ -46,7 +46,7 @@ class Within:
             if bound is not None:
                 yield sign, bound, compare
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:  # noqa: ANN401
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:  # noqa: ANN401  (pydantic's types)
         """Return the schema of the number with these bounds."""
         from pydantic_core import core_schema
 
@@ -61,11 +61,11 @@ class OneOf:
 
     choices: tuple[str, ...]
 
-    def check(self, name: str, value: Any) -> None:  # noqa: ANN401
+    def check(self, name: str, value: Any) -> None:  # noqa: ANN401  (a user may give anything)
         """Raise ``ValueError`` unless the value is one of the choices."""
         one_of(self.choices, **{name: value})
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:  # noqa: ANN401
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:  # noqa: ANN401  (pydantic's types)
         """Return the schema of the choices."""
         from pydantic_core import core_schema
 
@@ -78,12 +78,12 @@ class Spelled:
 
     pattern: str
 
-    def check(self, name: str, value: Any) -> None:  # noqa: ANN401
+    def check(self, name: str, value: Any) -> None:  # noqa: ANN401  (a user may give anything)
         """Raise ``ValueError`` unless the value is a text of this pattern."""
         if not (isinstance(value, str) and re.fullmatch(self.pattern, value)):
             raise ValueError(f"Expected {name} to match {self.pattern}, found {value!r}.")
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:  # noqa: ANN401
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:  # noqa: ANN401  (pydantic's types)
         """Return the schema of the text."""
         return {**handler(source), "pattern": f"^(?:{self.pattern})$"}
 
@@ -99,7 +99,7 @@ class Filled:
         """Raise ``ValueError`` if there are fewer, or more than there may be."""
         in_range(self.least, self.most or 1e9, **{f"the number of {name}": len(value)})
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:  # noqa: ANN401
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:  # noqa: ANN401  (pydantic's types)
         """Return the schema of the list."""
         return {**handler(source), "min_length": self.least} | ({"max_length": self.most} if self.most else {})
 
@@ -125,7 +125,7 @@ def _hints(kind: type) -> dict[str, Any]:
     return {name: hints[name] for name in getattr(kind, "__dataclass_fields__", {})}
 
 
-def _rules(hint: Any, value: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401
+def _rules(hint: Any, value: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401  (any type, any value)
     """Yield each rule of a type with the value that it is about, also those of a tuple's or list's entries."""
     if value is None:
         return
@@ -140,6 +140,6 @@ def _rules(hint: Any, value: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401
             yield from _rules(inner[0], each)
 
 
-def _as_written(value: Any, check: Any) -> Any:  # noqa: ANN401
+def _as_written(value: Any, check: Any) -> Any:  # noqa: ANN401  (pydantic's types)
     checked = check(value)
     return value if value == checked else checked

@@ -109,21 +109,21 @@ def read_file(kind: type[Settings], path: Path, what: str) -> Settings:
     return cast("Settings", settings)
 
 
-def _resolved(value: Any, folder: Path) -> Any:  # noqa: ANN401
+def _resolved(value: Any, folder: Path) -> Any:  # noqa: ANN401  (any value)
     if isinstance(value, Path):
         return (folder / value).resolve()
     return {key: _resolved(each, folder) for key, each in value.items()} if isinstance(value, dict) else value
 
 
 @cache
-def _model(kind: Any) -> Any:  # noqa: ANN401
+def _model(kind: Any) -> Any:  # noqa: ANN401  (any type)
     from pydantic import ConfigDict, create_model
 
     strict = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
     return create_model("Content", __config__=strict, value=(kind, ...))
 
 
-def _meant(given: Any, errors: Sequence[Mapping[str, Any]]) -> Any:  # noqa: ANN401
+def _meant(given: Any, errors: Sequence[Mapping[str, Any]]) -> Any:  # noqa: ANN401  (any content)
     """Return content with numbers, truth values and names as they are meant, where the type wants them.
 
     Snakemake leaves nested values on the command line (``--config 'partition={nodes: 3}'``) as text, YAML reads
@@ -142,7 +142,7 @@ def _meant(given: Any, errors: Sequence[Mapping[str, Any]]) -> Any:  # noqa: ANN
     return content["value"]
 
 
-def _value_meant(value: Any, fault: str) -> Any:  # noqa: ANN401
+def _value_meant(value: Any, fault: str) -> Any:  # noqa: ANN401  (any content)
     wanted = fault.partition("_")[0]
     if wanted == "string" and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
@@ -200,7 +200,7 @@ def _part(schema: Mapping[str, Any], root: Mapping[str, Any], place: Sequence[An
 
 
 @cache
-def schema_of(kind: Any) -> dict[str, Any]:  # noqa: ANN401
+def schema_of(kind: Any) -> dict[str, Any]:  # noqa: ANN401  (any type)
     """Return the JSON schema of a type, with the descriptions that stand in the docstrings of its dataclasses."""
     schema = _model(kind).model_json_schema()
     described = _descriptions(kind)
@@ -214,7 +214,7 @@ def schema_of(kind: Any) -> dict[str, Any]:  # noqa: ANN401
     return {**_part(value, schema, ()), "$defs": schema.get("$defs", {})}
 
 
-def _descriptions(kind: Any) -> dict[str, dict[str, str]]:  # noqa: ANN401
+def _descriptions(kind: Any) -> dict[str, dict[str, str]]:  # noqa: ANN401  (any type)
     """Return the text on each field, by the names of a type's classes."""
     found: dict[str, dict[str, str]] = {}
     for each in _classes(kind, set()):
@@ -224,7 +224,7 @@ def _descriptions(kind: Any) -> dict[str, dict[str, str]]:  # noqa: ANN401
     return found
 
 
-def _classes(kind: Any, seen: set[Any]) -> Iterator[Any]:  # noqa: ANN401
+def _classes(kind: Any, seen: set[Any]) -> Iterator[Any]:  # noqa: ANN401  (any type)
     for each in get_args(kind):
         yield from _classes(each, seen)
     if isinstance(kind, type) and kind not in seen and (is_dataclass(kind) or hasattr(kind, "__total__")):

@@ -108,7 +108,7 @@ def _open_log(path: Path) -> None:
     warnings.simplefilter("default")
     previous = sys.excepthook
 
-    def log_uncaught(kind: type[BaseException], error: BaseException, trace: Any) -> None:  # noqa: ANN401
+    def log_uncaught(kind: type[BaseException], error: BaseException, trace: Any) -> None:  # noqa: ANN401  (a traceback)
         if not issubclass(kind, KeyboardInterrupt):
             logging.getLogger("zetadp").critical("uncaught error", exc_info=(kind, error, trace))
         else:

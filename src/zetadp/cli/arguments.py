@@ -57,7 +57,7 @@ def add_command(commands: Any, run: Callable[..., None]) -> None:  # noqa: ANN40
     parser.set_defaults(run=run)
 
 
-def _read_as(hint: Any) -> dict[str, Any]:  # noqa: ANN401
+def _read_as(hint: Any) -> dict[str, Any]:  # noqa: ANN401  (any type)
     """Return how argparse reads values of a type, and what it says of them."""
     notes: list[Any] = []
     how: dict[str, Any] = {}

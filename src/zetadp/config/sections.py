@@ -32,18 +32,18 @@ Names = Annotated[list[str], Filled()]
 class AsEpsilon:
     """Metadata of an epsilon: a number above zero, inf or unclipped, which becomes its one text."""
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:  # noqa: ANN401
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:  # noqa: ANN401  (pydantic's types)
         """Return the schema of the text."""
         from pydantic_core import core_schema
 
         return core_schema.no_info_plain_validator_function(self.label)
 
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Any:  # noqa: ANN401
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Any:  # noqa: ANN401  (pydantic's types)
         """Return what editors may accept."""
         return {"type": ["number", "string"]}
 
     @staticmethod
-    def label(value: Any) -> str:  # noqa: ANN401
+    def label(value: Any) -> str:  # noqa: ANN401  (a user may give anything)
         """Return the text of an epsilon."""
         try:
             return epsilon_label(value)
@@ -184,7 +184,7 @@ def _keys(*kinds: type, without: Sequence[str] = ()) -> dict[str, Any]:
 _typed_dict: Any = TypedDict  # mypy wants the keys written out
 
 
-def _section(name: str, keys: Mapping[str, Any], described_by: Sequence[type], text: str) -> Any:  # noqa: ANN401
+def _section(name: str, keys: Mapping[str, Any], described_by: Sequence[type], text: str) -> Any:  # noqa: ANN401  (a type made here)
     """Return the type of a section that holds only the keys which are given."""
     section: Any = _typed_dict(name, keys, total=False)
     section.__doc__, section.described_by = text, described_by

@@ -63,6 +63,10 @@ MINE = merged(
     {"name": "mine", "cohort": {"name": "mine", "source": "folder", "folder": "/data", "unit": "record"}},
     {"privacy": {"noise": "os", **MANY}},
 )
+HOSPITAL = merged(
+    MINE, {"cohort": {"train_patients": 20, "test_patients": 6}, "partition": {"nodes": 2, "validation_patients": 0}}
+)
+HOSPITAL |= {"privacy": {"noise": "os"}, "runs": [RUN | {"networks": ["head"], "epsilons": [8]}]}
 DIGITS = {
     "task": {"name": "phase_mnist"},
     "cohort": {"name": "digits", "source": "download", "real_patients": False, "unit": "record"},
@@ -204,6 +208,8 @@ FAULTS = [
     (PAPER, {"cohort": {"unit": "patient", "one_record_per_patient": True}}, "cohort.one_record_per_patient", "false"),
     (default(), {"cohort": {"real_patients": True}, "privacy": {"noise": "os", **MANY}},
      "cohort.real_patients", "false"),
+    (HOSPITAL, grid(networks=["head"]), "runs", "privacy.trainings: 2"),
+    *((HOSPITAL, grid(epsilons=[epsilon]), "privacy.without_noise", CONSENT) for epsilon in ("inf", "unclipped")),
     # Tasks
     (merged(PAPER, DIGITS), {"engine": "flower"}, "engine", "phase_mnist"),
     (merged(PAPER, DIGITS), of_digits(composite="twice"), "task.settings", "composite"),
@@ -281,6 +287,11 @@ def test_what_is_declared_for_a_folder_is_taken(declared):
     """As text too, which is what the command line leaves of true and false."""
     config = load_config(merged(MINE, {"cohort": declared}))
     assert config.cohort.real is (declared.get("real_patients") not in (False, "false"))
+
+
+@pytest.mark.parametrize("change", [{}, {"privacy": {"without_noise": CONSENT}, **grid(epsilons=["inf"])}])
+def test_real_patients_get_one_run_and_one_without_noise_by_consent(change):
+    assert len(load_config(merged(HOSPITAL, change)).run_names) == 1
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
