@@ -245,30 +245,43 @@ def test_layers_that_mix_patients_are_refused_whatever_they_are_called(layer):
         step(*private(model, TensorDataset(*samples(16)), patients=owners))
 
 
-class ComplexBatchNorm(Normalised):
-    """A batch normalisation without parameters, of another library."""
+class Tracking(Remembers):
+    """Remembers the samples of training alone, as a batch normalisation does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) if self.training else x
 
 
-@pytest.mark.parametrize(
-    "norm", [nn.BatchNorm1d(8).requires_grad_(requires_grad=False), nn.BatchNorm1d(8, affine=False), ComplexBatchNorm()]
-)
-def test_batch_normalisation_is_refused_also_where_it_is_frozen_and_in_evaluation_mode(norm):
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), norm, nn.Linear(8, CLASSES))
-    model[2].eval()
-    with pytest.raises(UserError, match=r"Layer '2' \(.*BatchNorm"):
-        private(model, TensorDataset(*samples(8, torch.float32)))
+def put_into_training(layers: nn.Sequential) -> None:
+    layers.train()
+
+
+def replace(layers: nn.Sequential) -> None:
+    layers[2] = Largest()
+
+
+def thaw(layers: nn.Sequential) -> None:
+    layers[1].requires_grad_(requires_grad=True)
 
 
 @pytest.mark.parametrize("trained_before", [False, True])
-def test_a_layer_that_mixes_only_in_training_is_refused_when_it_is_put_into_training(trained_before):
+@pytest.mark.parametrize(
+    ("layer", "change", "message"),
+    [
+        (Crowd, put_into_training, "mixes"),
+        (Tracking, put_into_training, "changes '2.mean'"),
+        (nn.Identity, replace, "make_private was given"),
+        (nn.Identity, thaw, "make_private was given"),
+    ],
+)
+def test_a_network_that_changes_after_it_was_made_private_is_seen(layer, change, message, trained_before):
     first, last = (nn.Linear(*sides, dtype=torch.complex128) for sides in ((64, 8), (8, CLASSES)))
-    model = nn.Sequential(nn.Flatten(), first, Crowd(), last, Modulus())
-    model[2].eval()
+    model = nn.Sequential(nn.Flatten(), first.requires_grad_(requires_grad=False), layer().eval(), last, Modulus())
     parts = private(model, TensorDataset(*samples(16)))
     if trained_before:
         step(*parts)
-    model[2].train()
-    with pytest.raises(UserError, match="mixes"):
+    change(model)
+    with pytest.raises(UserError, match=message):
         step(*parts)
 
 
@@ -406,7 +419,7 @@ class Logarithm(nn.Module):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"grad_sample_mode": "ghost"}, "grad_sample_mode='ghost'.*opacus.md"),
+        ({"grad_sample_mode": "ghost"}, "grad_sample_mode"),
         ({"poisson_sampling": False}, "poisson_sampling"),
         ({"max_grad_norm": [1.0, 1.0]}, "max_grad_norm"),
         ({"population": 2}, "population=2"),
@@ -422,15 +435,10 @@ class Logarithm(nn.Module):
 )
 def test_what_cannot_be_made_right_is_refused(changes, message):
     model = native()
-    with pytest.raises((UserError, ValueError), match=message):
+    with pytest.raises((UserError, ValueError, TypeError), match=message):
         private(model, TensorDataset(*samples(3)), **changes)
     # Nothing is left on the network by a refused call.
     step(*private(model, TensorDataset(*samples(3))))
-
-
-def test_settings_of_opacuss_engine_are_refused():
-    with pytest.raises(UserError, match="secure_mode=True"):
-        PrivacyEngine(secure_mode=True)
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")

@@ -19,12 +19,12 @@ from opacus.validators import ModuleValidator
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, StackDataset, default_collate
 
 from zetadp.base.validation import UserError, in_range, one_of, positive, whole
 from zetadp.core.records import checked_owners
 from zetadp.opacus.gradients import ComplexGradSampleModule, FirstBatches
-from zetadp.opacus.optimizer import NOBODY, BatchOwners, PatientOptimizer, check_network
+from zetadp.opacus.optimizer import NOBODY, CurrentBatch, PatientOptimizer, check_network
 from zetadp.privacy.accounting import epsilon
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.kinds import Kind, NoisySum
@@ -93,8 +93,8 @@ class PatientLoader(DataLoader[Any]):
         Chance that a patient is drawn in a round.
     rounds
         Number of batches in one pass over the loader; None takes about ``1 / sampling_probability``.
-    batch_owners
-        Object that passes the owners of a batch's samples to the optimizer.
+    current
+        Where the optimizer finds the batch and the owners of its samples.
 
     Attributes
     ----------
@@ -109,7 +109,7 @@ class PatientLoader(DataLoader[Any]):
         *,
         sampling_probability: float,
         rounds: int | None,
-        batch_owners: BatchOwners,
+        current: CurrentBatch,
     ) -> None:
         given = source if isinstance(source, DataLoader) else None
         settings = {} if given is None else {name: getattr(given, name) for name in KEPT}
@@ -128,30 +128,17 @@ class PatientLoader(DataLoader[Any]):
         collate = default_collate if given is None else given.collate_fn
         stand_in = tree_map(lambda x: torch.zeros_like(x) if torch.is_tensor(x) else x, collate([dataset[0]]))
         super().__init__(
-            _Owned(dataset, owners),
+            StackDataset(owners, dataset),  # type: ignore[arg-type]
             batch_sampler=PatientSampler(owners, sampling_probability, rounds, settings.get("generator")),
             collate_fn=_Collate(collate, stand_in),
             **settings,
         )
-        self.sampling_probability, self.batch_owners, self.population = sampling_probability, batch_owners, len(numbers)
+        self.sampling_probability, self.current, self.population = sampling_probability, current, len(numbers)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         for owners, batch in super().__iter__():
-            self.batch_owners.put(owners, batch)
+            self.current.owners, self.current.content = owners, batch
             yield batch
-
-
-class _Owned(Dataset[Any]):
-    """A dataset whose items include their patient, so that worker processes keep the two together."""
-
-    def __init__(self, dataset: Dataset[Any], owners: Sequence[int]) -> None:
-        self.dataset, self.owners = dataset, owners
-
-    def __len__(self) -> int:
-        return len(self.owners)
-
-    def __getitem__(self, index: int) -> tuple[int, Any]:
-        return self.owners[index], self.dataset[index]
 
 
 class _Collate:
@@ -169,11 +156,6 @@ class _Collate:
 class PrivacyEngine:
     """Makes a network, an optimizer and a dataset private, and tracks the privacy cost by privacy-loss distribution.
 
-    Parameters
-    ----------
-    **settings
-        Settings of Opacus's engine, all of which are refused.
-
     Attributes
     ----------
     rounds
@@ -186,8 +168,7 @@ class PrivacyEngine:
     were trained on real patients.
     """
 
-    def __init__(self, **settings: object) -> None:
-        _refuse(settings)
+    def __init__(self) -> None:
         self.rounds: Counter[Kind] = Counter()
 
     def get_epsilon(self, delta: float) -> float:
@@ -208,7 +189,6 @@ class PrivacyEngine:
         rounds: int | None = None,
         loss_reduction: Literal["mean", "sum"] = "mean",
         criterion: Callable[[Any, Any], torch.Tensor] | None = None,
-        **settings: object,
     ) -> tuple[ComplexGradSampleModule, PatientOptimizer, PatientLoader]:
         """Return network, optimizer and loader for private training. The training loop needs no change.
 
@@ -239,15 +219,12 @@ class PrivacyEngine:
         criterion
             The loss that the training loop computes from outputs and targets, so that it can be checked: it must be a
             mean or a sum over samples. The engine cannot see a loss that is not passed here.
-        **settings
-            Other settings of Opacus, all of which are refused.
 
         Raises
         ------
         UserError
             If a setting is refused, or the arguments contradict each other.
         """
-        _refuse(settings)
         one_of(("mean", "sum"), loss_reduction=loss_reduction)
         positive(max_grad_norm=max_grad_norm, sampling_probability=sampling_probability)
         in_range(0, 1, sampling_probability=sampling_probability)
@@ -255,9 +232,9 @@ class PrivacyEngine:
         check_network(module, optimizer)
         ModuleValidator.validate(module, strict=True)
 
-        batch_owners = BatchOwners()
+        current = CurrentBatch()
         loader = PatientLoader(
-            data_loader, patients, sampling_probability=sampling_probability, rounds=rounds, batch_owners=batch_owners
+            data_loader, patients, sampling_probability=sampling_probability, rounds=rounds, current=current
         )
         if population is None:
             population = loader.population
@@ -265,12 +242,12 @@ class PrivacyEngine:
             raise UserError(
                 f"Expected at most population={population} patients in the dataset, found {loader.population}."
             )
-        check = FirstBatches(module, criterion=criterion, batch_owners=batch_owners)
+        check = FirstBatches(module, criterion=criterion, current=current)
         private_module = ComplexGradSampleModule(module, loss_reduction=loss_reduction, check=check)
         private_module.forbid_grad_accumulation()
         private_optimizer = PatientOptimizer(
             optimizer.original_optimizer if isinstance(optimizer, DPOptimizer) else optimizer,
-            batch_owners=batch_owners,
+            current=current,
             noise_multiplier=noise_multiplier,
             max_grad_norm=max_grad_norm,
             expected_patients=sampling_probability * population,
@@ -307,13 +284,4 @@ class PrivacyEngine:
         noise = noise_for_epsilon(target_epsilon, target_delta, sampling_probability, rounds)
         return self.make_private(
             noise_multiplier=noise, rounds=rounds, sampling_probability=sampling_probability, **settings
-        )
-
-
-def _refuse(settings: dict[str, object]) -> None:
-    """Raise `UserError` for settings that zetadp.opacus does not have, such as those of Opacus's engine."""
-    for name, value in settings.items():
-        raise UserError(
-            f"Expected only settings that zetadp.opacus has, found {name}={value!r}. Leave it out; docs/opacus.md says "
-            "what Opacus's own settings do to complex parameters and to patients."
         )

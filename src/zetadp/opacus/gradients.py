@@ -5,7 +5,7 @@ PyTorch gives the gradient of a complex tensor as :math:`g = \partial L/\partial
 layer without a rule, Opacus differentiates :math:`\sum y g`, which is complex. The correct real number is
 :math:`\mathrm{Re} \sum y \bar g`.
 
-The checks see that patients are independent, and that the gradients of samples sum to the whole gradient.
+The checks see that samples are independent, and that the gradients of samples sum to the whole gradient.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from zetadp.base.validation import UserError
 from zetadp.core.independence import REMEDY, first_mixture, moved_copy, same
-from zetadp.opacus.optimizer import NOBODY, BatchOwners, check_precision
+from zetadp.opacus.optimizer import CurrentBatch, check_precision
 
 Sampler: TypeAlias = "Callable[[nn.Module, list[Tensor], Tensor], dict[nn.Parameter, Tensor]]"
 
@@ -141,28 +141,24 @@ class FirstBatches:
     """Checks the first batch, and each that is at least twice as large as all before, on a copy of the network.
 
     The copy's layers are in the modes of the network's, in training or in evaluation. When these change, the next batch
-    counts as the first.
+    counts as the first. A network whose layers are replaced, or in which more is trained, is refused.
 
     Parameters
     ----------
     module
-        The network, before Opacus adds its hooks. Only its layers' modes are read again.
+        The network, before Opacus adds its hooks.
     criterion
         The loss of outputs and targets, to be checked too; None leaves it unchecked.
-    batch_owners
-        Object that holds the current batch and the patients of its samples.
+    current
+        The batch that the loader gave.
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        *,
-        criterion: Callable[[Any, Any], Tensor] | None,
-        batch_owners: BatchOwners,
+        self, module: nn.Module, *, criterion: Callable[[Any, Any], Tensor] | None, current: CurrentBatch
     ) -> None:
-        self.trained, self.module = module, copy.deepcopy(module)
-        self.criterion, self.batch_owners = criterion, batch_owners
-        self.patients = 0
+        self.module, self.layers, self.copy = module, list(module.modules()), copy.deepcopy(module)
+        self.criterion, self.current = criterion, current
+        self.largest = 0
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Check a batch.
@@ -170,23 +166,21 @@ class FirstBatches:
         Raises
         ------
         UserError
-            If the network or the loss mixes patients, stores something about them, or has a parameter whose gradients
-            of samples are missing or wrong.
+            If the network or the loss mixes samples, stores something about them, or has a parameter whose gradients
+            of samples are missing or wrong. If it is no longer the network that was made private.
         """
-        owners, (leaves, form) = self.batch_owners.current, tree_flatten((args, kwargs))
+        owners, (leaves, form) = self.current.owners, tree_flatten((args, kwargs))
         if owners is None:
             return  # not a batch of the loader: the optimizer refuses its step
-        for layer, trained in zip(self.module.modules(), self.trained.modules(), strict=True):
-            if layer.training != trained.training:
-                layer.training, self.patients = trained.training, 0
-        patients = len(torch.unique(owners[owners != NOBODY]))
-        of_samples = [torch.is_tensor(leaf) and leaf.shape[:1] == owners.shape for leaf in leaves]
-        places = [place for place, is_one in enumerate(of_samples) if is_one]
+        self._follow()
+        places = [
+            place for place, leaf in enumerate(leaves) if torch.is_tensor(leaf) and leaf.shape[:1] == owners.shape
+        ]
         # The optimizer also refuses parts of a batch.
-        if not places or not patients or patients < 2 * self.patients:
+        if not places or len(owners) < 2 * self.largest:
             return
-        self.patients = patients
-        network = moved_copy(self.module)
+        self.largest = len(owners)
+        network = moved_copy(self.copy)
         stored = {name: buffer.clone() for name, buffer in network.named_buffers()}
         wrapped = ComplexGradSampleModule(network, loss_reduction="sum")
 
@@ -206,9 +200,9 @@ class FirstBatches:
             wrapped.zero_grad(set_to_none=True)
             return found
 
-        batch = [leaves[place].detach().cpu() for place in places]
+        batch, lanes = [leaves[place].detach().cpu() for place in places], torch.arange(len(owners))
         with torch.enable_grad():
-            mixed = first_mixture(gradients, batch, owners)
+            mixed = first_mixture(gradients, batch, lanes)
         changed = [name for name, buffer in network.named_buffers() if not same([stored[name]], [buffer])]
         if changed:
             raise UserError(
@@ -217,17 +211,32 @@ class FirstBatches:
             )
         if mixed is not None:
             raise UserError(
-                "Expected patients that do not change each other's gradients, found a network that mixes them in "
+                "Expected samples that do not change each other's gradients, found a network that mixes them in "
                 f"training. {REMEDY}"
             )
         if self.criterion is not None:
             with torch.no_grad():
                 output = evaluated(batch)
-            self._check_loss(output, owners)
+            self._check_loss(self.criterion, output, lanes)
 
-    def _check_loss(self, output: Tensor, owners: Tensor) -> None:
-        """Raise `UserError` if the gradient of a patient's outputs depends on other patients."""
-        criterion, batch = self.criterion, self.batch_owners.batch
+    def _follow(self) -> None:
+        """Put the copy's layers into the modes of the network's; refuse a network that became another one."""
+        layers, trained = (
+            list(self.module.modules()),
+            zip(self.module.parameters(), self.copy.parameters(), strict=False),
+        )
+        if layers != self.layers or any(now.requires_grad > before.requires_grad for now, before in trained):
+            raise UserError(
+                "Expected the layers and trained parameters that make_private was given, found others. Change the "
+                "network before make_private, or make_private(module=module.to_standard_module(), ...) again."
+            )
+        for own, layer in zip(self.copy.modules(), layers, strict=True):
+            if own.training != layer.training:
+                own.training, self.largest = layer.training, 0
+
+    def _check_loss(self, criterion: Callable[[Any, Any], Tensor], output: Tensor, lanes: Tensor) -> None:
+        """Raise `UserError` if the gradient of a sample's outputs depends on other samples."""
+        batch = self.current.content
         if not (isinstance(batch, list | tuple) and len(batch) == 2 and torch.is_tensor(batch[1])):
             raise UserError(
                 "Expected batches of inputs and targets to check the criterion, found others. Leave the criterion out."
@@ -235,10 +244,10 @@ class FirstBatches:
 
         def slope(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
             outputs = given[0].detach().requires_grad_()
-            return torch.autograd.grad(criterion(outputs, given[1]), outputs)  # type: ignore[misc]
+            return torch.autograd.grad(criterion(outputs, given[1]), outputs)
 
         with torch.enable_grad():
-            mixed = first_mixture(slope, [output, batch[1].cpu()], owners)
+            mixed = first_mixture(slope, [output, batch[1].cpu()], lanes)
         if mixed is not None:
             raise UserError(
                 "Expected a criterion that is a mean or a sum over samples, found a loss that mixes the samples of a "

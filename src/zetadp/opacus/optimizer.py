@@ -7,6 +7,8 @@ number of patients. ``torch.normal`` with a complex dtype, as Opacus calls it, g
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -14,7 +16,6 @@ import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.grad_sample import AbstractGradSampleModule
 from opacus.optimizers import DPOptimizer
-from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
@@ -34,14 +35,6 @@ def check_network(module: nn.Module, optimizer: Optimizer) -> None:
         raise UserError(
             f"Expected a network on one process, found {type(module).__name__}, which zetadp.opacus does not support."
         )
-    for name, layer in module.named_modules():
-        # A layer that is frozen, or in evaluation mode for now, keeps to itself only for now. Several libraries have
-        # complex batch normalisations, whose classes have only the name in common.
-        if "batchnorm" in type(layer).__name__.lower() or getattr(layer, "track_running_stats", False):
-            raise UserError(
-                f"Layer {name!r} ({type(layer).__name__}) mixes the samples of a batch or keeps statistics of them, so "
-                "no patient has a separate gradient. Use group normalisation (zetadp.nn.normalisation)."
-            )
     check_precision(*(p for p in module.parameters() if p.requires_grad))
     held = set(chain.from_iterable(group["params"] for group in optimizer.param_groups))
     if not held <= set(module.parameters()):
@@ -71,24 +64,23 @@ NOBODY = -1
 """Owner of a sample that stands in for an empty batch; it contributes nothing."""
 
 
-class BatchOwners:
-    """Owners of the current batch's samples, written by the loader and taken once by the optimizer."""
+@dataclass
+class CurrentBatch:
+    """The batch that the loader gave last, until the optimizer takes its step on it.
 
-    def __init__(self) -> None:
-        self._owners: Tensor | None = None
-        self.batch: Any = None
+    Attributes
+    ----------
+    owners
+        Patient of each sample, integers of shape (sample,). None before the loader gave a batch, and after the step.
+    content
+        The batch, as the collation made it.
+    """
 
-    def put(self, owners: Tensor, batch: Any) -> None:  # noqa: ANN401  (whatever the collation makes)
-        """Set the batch, and the patient of each of its samples, as integers of shape (sample,)."""
-        self._owners, self.batch = owners, batch
-
-    @property
-    def current(self) -> Tensor | None:
-        """Owners of the current batch's samples; None before its loader gave one, and after the optimizer's step."""
-        return self._owners
+    owners: Tensor | None = None
+    content: Any = None
 
     def take(self) -> Tensor:
-        """Return the owners of the samples, and forget them.
+        """Return the owners of the samples, and forget the batch.
 
         Raises
         ------
@@ -96,12 +88,12 @@ class BatchOwners:
             If no batch came from the loader since the last step: the owners of the gradients and their sampling
             probability would be unknown.
         """
-        if self._owners is None:
+        if self.owners is None:
             raise UserError(
                 "Expected one batch of the data loader that make_private returned before each optimizer step, found "
                 "none since the last step. Train on that loader, one step a batch; BatchMemoryManager is not supported."
             )
-        owners, self._owners, self.batch = self._owners, None, None
+        owners, self.owners, self.content = self.owners, None, None
         return owners
 
 
@@ -112,8 +104,8 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
     ----------
     optimizer
         The optimizer that takes the steps.
-    batch_owners
-        Owners of each batch's samples.
+    current
+        The batch that a step is taken on.
     noise_multiplier
         sigma: standard deviation of the noise in each real component, in units of the clipping norm.
     max_grad_norm
@@ -134,7 +126,7 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
         self,
         optimizer: Optimizer,
         *,
-        batch_owners: BatchOwners,
+        current: CurrentBatch,
         noise_multiplier: float,
         max_grad_norm: float,
         expected_patients: float,
@@ -147,20 +139,25 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
             expected_batch_size=expected_patients,
             loss_reduction=loss_reduction,
         )
-        self.batch_owners = batch_owners
+        self.current = current
 
-    def clip_and_accumulate(self) -> None:
-        """Put the sum of the clipped gradients of the patients drawn into ``summed_grad`` of each parameter."""
-        owners = self.batch_owners.take()
-        for p in self.params:
-            _check_processed_flag(p.grad_sample)
-        gradients = self._patient_gradients(owners)
+    def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
+        """Set the gradient of each parameter to the noisy sum over the patients drawn, divided by R for a mean."""
+        gradients = self._patient_gradients(self.current.take())
         factors, finite = clip_factors(gradients, self.max_grad_norm)
         for p, gradient in zip(self.params, gradients, strict=True):
             # Zero times infinity is not zero, so the values of a gradient that is not finite go too.
             total = factors.to(gradient.dtype) @ torch.where(finite[:, None], gradient, 0.0)
-            p.summed_grad = torch.view_as_complex(total.view(*p.shape, 2)) if p.is_complex() else total.view(p.shape)
-            _mark_as_processed(p.grad_sample)
+            if self.noise_multiplier > 0:
+                noise = self.noise_multiplier * self.max_grad_norm
+                total = total + torch.normal(0.0, noise, total.shape, device=total.device, dtype=total.dtype)
+            p.grad = torch.view_as_complex(total.view(*p.shape, 2)) if p.is_complex() else total.view(p.shape)
+            if self.loss_reduction == "mean":
+                p.grad /= self.expected_batch_size
+            p.grad_sample = None  # no step may use it again, with the owners of another batch
+        if self.step_hook is not None:
+            self.step_hook(self)
+        return True
 
     def _patient_gradients(self, owners: Tensor) -> list[Tensor]:
         """Return for each parameter one real tensor of shape (patient, size), complex parameters as pairs."""
@@ -168,7 +165,7 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
         patients, row, counts = torch.unique(owners[known], return_inverse=True, return_counts=True)
         gradients = []
         for p in self.params:
-            samples = self._get_flat_grad_sample(p)
+            samples = p.grad_sample if torch.is_tensor(p.grad_sample) else p.new_zeros(0)
             # Checked again in every step: a network can be converted, and autocast entered, after make_private.
             check_precision(p, samples)
             samples = samples.to(p.dtype)
@@ -182,22 +179,6 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
             sums = parts.new_zeros(len(patients), parts.shape[1]).index_add_(0, row.to(parts.device), parts)
             gradients.append(sums / counts.to(sums)[:, None] if self.loss_reduction == "mean" else sums)
         return gradients
-
-    def add_noise(self) -> None:
-        """Add noise of standard deviation ``noise_multiplier * max_grad_norm`` to every real component."""
-        for p in self.params:
-            _check_processed_flag(p.summed_grad)
-            parts = torch.view_as_real(p.summed_grad) if p.is_complex() else p.summed_grad
-            if self.noise_multiplier > 0:
-                parts = parts + torch.normal(
-                    mean=0.0,
-                    std=self.noise_multiplier * self.max_grad_norm,
-                    size=parts.shape,
-                    device=parts.device,
-                    dtype=parts.dtype,
-                )
-            p.grad = torch.view_as_complex(parts) if p.is_complex() else parts.clone()
-            _mark_as_processed(p.summed_grad)
 
     def signal_skip_step(self, do_skip: bool = True) -> None:
         """Refuse to split a batch into several passes: a split patient would be clipped and counted twice."""
