@@ -21,7 +21,7 @@ from zetadp.base.tables import read_table, visible, write_table
 from zetadp.base.validation import UserError, check_distinct, refuse, shown
 from zetadp.mri.decathlon import SEQUENCES, Listing, bids_readings, read_task, readings, record_name, told, write_task
 from zetadp.mri.index import PARTICIPANTS, PATIENT_KEY, bare, some
-from zetadp.mri.volumes import Volume, channels_of, log_assumptions, read_volume
+from zetadp.mri.volumes import Volume, log_assumptions, read_volume, read_voxels
 
 FOLDERS = {"train": "imagesTr", "test": "imagesTs"}
 GRID_TOLERANCE = 1e-3
@@ -290,7 +290,7 @@ def _convert_record(record: Record, path: Path, *, write: bool) -> tuple[list[Vo
             continue
         try:
             volume = read_volume(files[0], channels=1)
-            (values,) = [volume.intensities(channel).copy() for channel in channels_of(volume)]
+            values = volume.intensities(read_voxels(volume)[..., 0])
         except UserError as error:
             problems.append(str(error))
             continue

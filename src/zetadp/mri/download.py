@@ -11,9 +11,7 @@ import tarfile
 import time
 import urllib.error
 import urllib.request
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import IO
 
 from zetadp.base.storage import folder_written_whole, writing
 from zetadp.base.validation import UserError
@@ -29,10 +27,6 @@ END_OF_TAR = 1024
 """Zero bytes at the end of every whole tar archive."""
 
 AGAIN = "Delete the archive and download it again."
-
-
-class _BrokenError(Exception):
-    """An attempt that ended early; the next one continues the partial file."""
 
 
 def download(
@@ -74,26 +68,64 @@ def download(
     if target.is_file() and _md5(target) == md5.lower():
         return
     partial = target.with_name(f"{target.name}.part")
-    failures, furthest = 0, partial.stat().st_size if partial.is_file() else 0
+    failures, furthest = 0, _size(partial)
     while True:
         try:
             _continue(url, partial, timeout)
+        except (OSError, http.client.HTTPException) as error:
+            reason = f"the server or the connection failed: {error}"
+        else:
             if (found := _md5(partial)) == md5.lower():
                 partial.replace(target)
                 return
             partial.unlink()
             reason = f"expected the MD5 checksum {md5}, found {found}; what had arrived was deleted"
-        except _BrokenError as error:
-            reason = str(error)
-        arrived = partial.stat().st_size if partial.is_file() else 0
-        failures = 1 if arrived > furthest else failures + 1
-        furthest = max(furthest, arrived)
+        failures = 1 if _size(partial) > furthest else failures + 1
+        furthest = max(furthest, _size(partial))
         if failures > retries:
             raise UserError(
                 f"Cannot download {url} to {target}: {reason} (after {retries} retries). Check the address and the "
                 "connection and run again to go on, or put the file there by hand."
             )
         time.sleep(min(pause * 2 ** (failures - 1), 60.0))
+
+
+def _continue(url: str, partial: Path, timeout: float) -> None:
+    """Download the missing rest of a file; raise `OSError` or `HTTPException` if the server or the connection fails."""
+    start = _size(partial)
+    request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})  # noqa: S310  (scheme checked)
+    try:
+        response = urllib.request.urlopen(request, timeout=timeout)  # noqa: S310
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
+            return  # All is there already, or more than all: the checksum decides.
+        raise
+    with response:
+        with writing(partial):
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            # A server without ranges sends the file from its beginning.
+            file = partial.open("ab" if response.status == http.HTTPStatus.PARTIAL_CONTENT else "wb")
+        with file:
+            said = time.monotonic()
+            while chunk := response.read(CHUNK):
+                with writing(partial):
+                    file.write(chunk)
+                if time.monotonic() - said >= REPORT:
+                    said = time.monotonic()
+                    more = f", {response.length / 1e9:.2f} GB to come" if response.length else ""
+                    logger.info("%.2f GB%s", file.tell() / 1e9, more)
+        if response.length:
+            raise ConnectionError(f"{response.length} bytes are missing")
+
+
+def _size(partial: Path) -> int:
+    return partial.stat().st_size if partial.is_file() else 0
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def fetch_cohort(*, dataset: Path, url: str = OFFICIAL_URL, md5: str = OFFICIAL_MD5) -> None:
@@ -120,8 +152,8 @@ def extract(archive: Path, folder: Path) -> None:
     Python's filter for data refuses names and links that leave the folder, devices and pipes. The resource files
     ``._*`` that macOS puts into archives are left out.
 
-    The remains of an interrupted call are replaced: its temporary folder, and a ``folder`` in which every file equals
-    the file of this archive.
+    The remains of an interrupted call are replaced: its temporary folder, and a ``folder`` in which every file has name
+    and size of a file of this archive.
 
     Raises
     ------
@@ -135,95 +167,29 @@ def extract(archive: Path, folder: Path) -> None:
         file.seek(-min(END_OF_TAR, archive.stat().st_size), os.SEEK_END)
         if file.read() != bytes(END_OF_TAR):
             raise UserError(f"Cannot unpack {archive}: it has no end, or is no uncompressed tar archive. {AGAIN}")
-    _remove_remains(archive, folder)
-    with folder_written_whole(folder) as temporary:
-        top: set[str] = set()
-        files_at_top: list[str] = []
-        try:
-            # Read as a stream: once through, without an index of members in memory.
-            with tarfile.open(archive, mode="r|") as tar:
-                for member in tar:
-                    path = PurePosixPath(member.name)
-                    if path.name.startswith("._"):
-                        continue
-                    top.update(path.parts[:1])
-                    if len(path.parts) > 1:
-                        inner = PurePosixPath(*path.parts[1:]).as_posix()
-                        tar.extract(member.replace(name=inner, deep=False), temporary, filter="data")
-                    elif not member.isdir():
-                        files_at_top.append(member.name)
-        except (tarfile.TarError, EOFError) as error:
-            raise UserError(f"Cannot unpack {archive}: {error}. {AGAIN}") from error
-        if len(top) != 1 or files_at_top:
-            raise UserError(
-                f"Expected one folder at the top of {archive}, found {', '.join(sorted(top)) or 'nothing'}. "
-                "Check that it is the archive of one Decathlon task."
-            )
-
-
-def _remove_remains(archive: Path, folder: Path) -> None:
-    """Remove the files of a process that was killed after it had unpacked the archive, if they are all from it."""
-    files = {path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir()}
-    if not files:
-        return
-    with suppress(tarfile.TarError), tarfile.open(archive, mode="r|") as tar:
-        for member in tar:
-            name = Path(*PurePosixPath(member.name).parts[1:])
-            if name in files and member.isreg() and _same_content(tar.extractfile(member), folder / name):
-                files.remove(name)
-    if not files:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _same_content(packed: IO[bytes] | None, path: Path) -> bool:
-    if packed is None or path.is_symlink() or not path.is_file():
-        return False
-    return packed.read() == path.read_bytes()
-
-
-def _continue(url: str, partial: Path, timeout: float) -> None:
-    """Download the missing rest of a file; raise `_BrokenError` if the server or the connection fails."""
-    start = partial.stat().st_size if partial.is_file() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})  # noqa: S310  (scheme checked)
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as response:  # noqa: S310
-            if response.status != http.HTTPStatus.PARTIAL_CONTENT:
-                start = 0
-            elif not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
-                raise _BrokenError(f"asked for the bytes from {start}, found {response.headers.get('Content-Range')!r}")
-            length = response.headers.get("Content-Length")
-            total = start + int(length) if length and length.isdigit() else None
-            arrived = _store(response, partial, start, total)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
-            return  # All is there already, or more than all: the checksum decides.
-        raise _BrokenError(f"the server answered {error.code} {error.reason}") from error
-    except (OSError, http.client.HTTPException) as error:
-        raise _BrokenError(f"the connection failed ({error})") from error
-    if total is not None and arrived < total:
-        raise _BrokenError(f"the connection ended after {arrived} of {total} bytes")
+        with tarfile.open(archive, mode="r:") as tar:
+            places = [(PurePosixPath(member.name), member) for member in tar]
+            places = [(path, member) for path, member in places if not path.name.startswith("._")]
+            tops = sorted({path.parts[0] for path, _ in places})
+            if len(tops) != 1 or any(len(path.parts) == 1 and not member.isdir() for path, member in places):
+                raise UserError(
+                    f"Expected one folder at the top of {archive}, found {', '.join(tops) or 'nothing'}. "
+                    "Check that it is the archive of one Decathlon task."
+                )
+            members = [
+                member.replace(name=path.relative_to(tops[0]).as_posix(), deep=False)
+                for path, member in places
+                if len(path.parts) > 1
+            ]
+            there = {path.relative_to(folder).as_posix(): path.lstat().st_size for path in _files(folder)}
+            if there.items() <= {member.name: member.size for member in members}.items():
+                shutil.rmtree(folder, ignore_errors=True)
+            with folder_written_whole(folder) as temporary:
+                tar.extractall(temporary, members, filter="data")
+    except (tarfile.TarError, EOFError) as error:
+        raise UserError(f"Cannot unpack {archive}: {error}. {AGAIN}") from error
 
 
-def _store(response: http.client.HTTPResponse, partial: Path, start: int, total: int | None) -> int:
-    """Append a response to the partial file, or start it again; return the size of the file."""
-    began = said = time.monotonic()
-    arrived = start
-    with writing(partial):
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        file = partial.open("ab" if start else "wb")
-    with file:
-        while chunk := response.read(CHUNK):
-            with writing(partial):
-                file.write(chunk)
-            arrived += len(chunk)
-            if (now := time.monotonic()) - said >= REPORT:
-                said = now
-                share = f" of {total / 1e9:.2f}" if total else ""
-                logger.info("%.2f%s GB, %.1f MB/s", arrived / 1e9, share, (arrived - start) / (now - began) / 1e6)
-    return arrived
-
-
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]

@@ -65,7 +65,10 @@ def index_cohort(
     task = read_task(task_root)
     problems: list[str] = []
     listed = [(part, file) for part, files in (("train", task.training), ("test", task.test)) for file in files]
-    problems += _repeated(listed)
+    problems += [
+        f"Expected each record once in dataset.json, found {name} {len(places)} times: {', '.join(places)}. Keep one."
+        for name, places in _shared((record_name(file), f"{file} ({part})") for part, file in listed).items()
+    ]
 
     def inspect(file: PurePosixPath) -> _Checked:
         return _inspect(task_root / file, channels=len(task.sequences), slices=slices)
@@ -73,8 +76,12 @@ def index_cohort(
     files = list(dict.fromkeys(file for _, file in listed))
     with ThreadPoolExecutor(max_workers=threads) as pool:
         checked = dict(zip(files, pool.map(inspect, files), strict=True))
-    problems += [problem for result in checked.values() for problem in result.problems]
-    problems += _same_content(checked)
+    problems += [result.problem for result in checked.values() if result.problem]
+    contents = ((result.sha256, str(file)) for file, result in checked.items() if result.sha256)
+    problems += [
+        f"Expected different volumes, found the same content in {' and '.join(names)}. Keep one, correct dataset.json."
+        for names in _shared(contents).values()
+    ]
 
     try:
         patients = _read_patients(task_root, patient_key, files)
@@ -123,10 +130,10 @@ def listed_files(task_root: Path) -> list[Path]:
 class _Checked(NamedTuple):
     """Result of inspecting one file."""
 
-    sha256: str
-    size: int
-    problems: list[str]
+    sha256: str = ""
+    size: int = 0
     volume: Volume | None = None
+    problem: str = ""
 
 
 def _inspect(path: Path, *, channels: int, slices: int) -> _Checked:
@@ -134,36 +141,19 @@ def _inspect(path: Path, *, channels: int, slices: int) -> _Checked:
     try:
         volume = read_volume(path, channels=channels, slices=slices)
         check_complete(volume)
-        return _Checked(content_hash(path), path.stat().st_size, [], volume)
+        return _Checked(content_hash(path), path.stat().st_size, volume)
     except UserError as error:
-        return _Checked("", 0, [str(error)])
+        return _Checked(problem=str(error))
     except OSError as error:
-        return _Checked("", 0, [f"Cannot read {path}: {error.strerror or error}. Check the rights and the disk."])
+        return _Checked(problem=f"Cannot read {path}: {error.strerror or error}. Check the rights and the disk.")
 
 
-def _repeated(listed: Iterable[tuple[str, PurePosixPath]]) -> list[str]:
-    """Name records that ``dataset.json`` lists twice: the same file, or the same name in both parts."""
-    places: dict[str, list[str]] = {}
-    for part, file in listed:
-        places.setdefault(record_name(file), []).append(f"{file} ({part})")
-    return [
-        f"Expected each record once in dataset.json, found {name} {len(found)} times: {', '.join(found)}. Keep one."
-        for name, found in places.items()
-        if len(found) > 1
-    ]
-
-
-def _same_content(checked: dict[PurePosixPath, _Checked]) -> list[str]:
-    """Name files that are copies of each other, byte for byte."""
-    copies: dict[str, list[str]] = {}
-    for file, result in checked.items():
-        if result.sha256:
-            copies.setdefault(result.sha256, []).append(str(file))
-    return [
-        f"Expected different volumes, found the same content in {' and '.join(names)}. Keep one, correct dataset.json."
-        for names in copies.values()
-        if len(names) > 1
-    ]
+def _shared(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the keys that several pairs of key and value have, with all their values."""
+    values: dict[str, list[str]] = {}
+    for key, value in pairs:
+        values.setdefault(key, []).append(value)
+    return {key: several for key, several in values.items() if len(several) > 1}
 
 
 def _read_patients(root: Path, patient_key: Path | None, files: list[PurePosixPath]) -> dict[PurePosixPath, str]:

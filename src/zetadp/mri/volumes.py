@@ -1,8 +1,7 @@
 """NIfTI volumes: their headers, their voxels, and small axial images of them in one orientation.
 
 This is the only module that reads NIfTI files, so every fault of a file is found here, for a cohort, a conversion and a
-prediction alike. Most of the time of reading goes to decompression, so files are read with Intel's igzip, in one pass
-and one channel at a time.
+prediction alike. Most of the time of reading goes to decompression, so files are read with Intel's igzip, in one pass.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import logging
 import math
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -24,6 +23,7 @@ from zetadp.mri.slicing import as_magnitudes, centre_slices, implausible, resize
 
 DAMAGED = (EOFError, OSError, zlib.error)
 """Errors that a truncated or altered gzip stream raises."""
+CHUNK = 1 << 20
 MOST_COMPRESSED = 1100
 """No gzip stream is more than this many times as long when it is decompressed."""
 LARGEST_SLOPE = 1e30
@@ -201,33 +201,25 @@ def log_assumptions(volumes: Sequence[Volume]) -> None:
         logger.warning("%s %s.%s", first.path, first.assumed, more)
 
 
-def channels_of(volume: Volume) -> Iterator[np.ndarray]:
-    """Yield each channel (x, y, z) in file order; raise a `UserError` if the file is damaged.
-
-    All channels share one buffer, so each is valid only until the next one is read. Values are as stored, not scaled.
-    """
-    shape = volume.shape[:3]
-    buffer = bytearray(math.prod(shape) * volume.dtype.itemsize)
+def read_voxels(volume: Volume) -> np.ndarray:
+    """Return the voxels (x, y, z, channel) as stored, not scaled; raise a `UserError` if the file is damaged."""
     try:
         with volume.open() as stream:
-            stream.read(volume.offset)
-            for index in range(volume.shape[3]):
-                filled = 0
-                while filled < len(buffer) and (got := stream.readinto(memoryview(buffer)[filled:])):  # type: ignore[attr-defined]
-                    filled += got
-                if filled < len(buffer):
-                    raise UserError(
-                        f"Expected {volume.shape[3]} channels of {len(buffer)} bytes in {volume.path}, found that "
-                        f"channel {index} ends after {filled} bytes: the file is truncated. {MEND}"
-                    )
-                yield np.frombuffer(buffer, dtype=volume.dtype).reshape(shape, order="F")
+            content = stream.read(volume.size)
             # The checksum of a gzip file is compared at its end only.
-            while stream.readinto(buffer):  # type: ignore[attr-defined]
+            while stream.read(CHUNK):
                 pass
     except DAMAGED as error:
         raise UserError(
             f"Cannot decompress {volume.path}: {error}. The file is truncated or altered. {MEND}"
         ) from error
+    if len(content) < volume.size:
+        raise UserError(
+            f"Expected {volume.size} bytes of header and voxels in {volume.path}, found {len(content)}: the file is "
+            f"truncated. {MEND}"
+        )
+    voxels = np.frombuffer(content, dtype=volume.dtype, offset=volume.offset, count=math.prod(volume.shape))
+    return voxels.reshape(volume.shape, order="F")
 
 
 def check_complete(volume: Volume) -> None:
@@ -241,8 +233,7 @@ def check_complete(volume: Volume) -> None:
         size = file.seek(-4, os.SEEK_END) + 4
         recorded = int.from_bytes(file.read(4), "little") if _compressed(volume.path) else size
     if recorded != volume.size % 2**32:
-        for _ in channels_of(volume):
-            pass
+        read_voxels(volume)
 
 
 def read_centre_slices(path: Path, order: Sequence[str], count: int = 20, size: int = 32) -> np.ndarray:
@@ -307,9 +298,9 @@ def centre_images(volume: Volume, names: Sequence[str], count: int, size: int) -
     kept = centre_slices(volume.axial_slices, count)
     images = np.empty((len(names), count, size, size), dtype=np.float32)
     faults: list[str] = []
-    for index, (name, channel) in enumerate(zip(names, channels_of(volume), strict=True)):
-        canonical = nib.apply_orientation(channel, volume.orientation)  # type: ignore[no-untyped-call]
-        slices = np.transpose(canonical[:, ::-1, kept], (2, 1, 0))
+    canonical = nib.apply_orientation(read_voxels(volume), volume.orientation)  # type: ignore[no-untyped-call]
+    pictures = np.transpose(canonical[:, ::-1, kept], (3, 2, 1, 0))
+    for index, (name, slices) in enumerate(zip(names, pictures, strict=True)):
         found = _faults(slices, name, first=kept.start, empty=-volume.intercept / volume.slope)
         if not found:
             images[index] = _resized(slices, volume, size)

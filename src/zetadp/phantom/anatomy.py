@@ -17,6 +17,7 @@ from importlib import resources
 import nibabel as nib
 import numpy as np
 from scipy import ndimage
+from scipy.spatial.transform import Rotation
 
 
 class Tissue(IntEnum):
@@ -243,18 +244,6 @@ class Variability:
     ventricles: tuple[float, float] = (-0.15, 0.4)
 
 
-def rotation_matrix(angles: np.ndarray) -> np.ndarray:
-    """Return the rotation (3, 3) about x, then y, then z by the given angles in radians."""
-    matrix = np.eye(3)
-    for axis, angle in enumerate(angles):
-        turn = np.eye(3)
-        i, j = (axis + 1) % 3, (axis + 2) % 3
-        turn[i, i] = turn[j, j] = np.cos(angle)
-        turn[i, j], turn[j, i] = -np.sin(angle), np.sin(angle)
-        matrix = turn @ matrix
-    return matrix
-
-
 def atlas_coordinates(rng: np.random.Generator, grid: VoxelGrid, variability: Variability | None = None) -> np.ndarray:
     r"""Draw one patient's shape and return where each voxel lies in the atlas.
 
@@ -267,8 +256,8 @@ def atlas_coordinates(rng: np.random.Generator, grid: VoxelGrid, variability: Va
     Array (3, x, y, z) of MNI coordinates in mm, float32.
     """
     spread = variability or Variability()
-    turn = rotation_matrix(np.deg2rad(rng.normal(0.0, spread.rotation, 3)))
-    matrix = turn @ np.diag(np.exp(rng.normal(0.0, spread.scale, 3)))
+    turn = Rotation.from_euler("xyz", rng.normal(0.0, spread.rotation, 3), degrees=True)
+    matrix = turn.as_matrix() @ np.diag(np.exp(rng.normal(0.0, spread.scale, 3)))
     shift = rng.normal(0.0, spread.shift, 3)
     swelling = rng.uniform(*spread.ventricles)
 
@@ -300,19 +289,6 @@ CENTRE = (0.0, -17.0, 10.0)
 """Centre of the field of view in MNI coordinates (mm, right-anterior-superior)."""
 
 
-def check_shape(shape: tuple[int, ...]) -> None:
-    """Check the numbers of voxels along x, y, z of a simulated volume.
-
-    Raises
-    ------
-    ValueError
-        If there are not three, fewer than 8 in the plane, or more slices than the full volume has.
-    """
-    depth = int(FIELD_OF_VIEW[2] / SLICE_THICKNESS)
-    if len(shape) != 3 or min(shape[:2]) < 8 or not 1 <= shape[2] <= depth:
-        raise ValueError(f"Expected grid as (x, y, z) with x, y >= 8 and 1 <= z <= {depth}, found {shape}.")
-
-
 @dataclass(frozen=True)
 class VoxelGrid:
     """A regular grid of voxels around `CENTRE`.
@@ -323,10 +299,16 @@ class VoxelGrid:
     Attributes
     ----------
     shape
-        Voxels along x, y and z. In the plane they fill 240 mm x 240 mm; slices are 1 mm thick.
+        Voxels along x, y and z. In the plane they fill 240 mm x 240 mm, at least 8 each way; slices are 1 mm thick.
     """
 
     shape: tuple[int, int, int]
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for another number of axes, a coarser plane, or more slices than the full volume has."""
+        shape, depth = tuple(self.shape), int(FIELD_OF_VIEW[2] / SLICE_THICKNESS)
+        if len(shape) != 3 or min(shape[:2]) < 8 or not 1 <= shape[2] <= depth:
+            raise ValueError(f"Expected grid as (x, y, z) with x, y >= 8 and 1 <= z <= {depth}, found {shape}.")
 
     @property
     def voxel(self) -> tuple[float, float, float]:

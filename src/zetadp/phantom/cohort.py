@@ -26,7 +26,7 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import read_json, write_json, write_text, written_whole
 from zetadp.base.validation import UserError
 from zetadp.mri.decathlon import write_task
-from zetadp.phantom.anatomy import VoxelGrid, check_shape
+from zetadp.phantom.anatomy import VoxelGrid
 from zetadp.phantom.physics import draw_tissues
 from zetadp.phantom.populations import DRAWN, POPULATIONS, Population, drawn_population
 from zetadp.phantom.scanners import CHANNELS, Scanner, acquire
@@ -90,7 +90,7 @@ class PhantomSettings:
         if self.scanner_patients is not None:
             object.__setattr__(self, "scanner_patients", tuple(self.scanner_patients))
         check_fields(self)
-        check_shape(self.grid)
+        VoxelGrid(self.grid)
         if self.scanner_patients is not None:
             found, total = len(self.scanner_patients), sum(self.scanner_patients)
             if found != self.scanners or total != self.train_patients:

@@ -127,8 +127,8 @@ def _small_lesion(rng: np.random.Generator, white: Callable[[np.ndarray], np.nda
     )
 
 
-def add_tumour(fractions: np.ndarray, place: np.ndarray, tumour: Tumour) -> np.ndarray:
-    """Replace healthy tissue by the tumour and its oedema.
+def add_tumours(fractions: np.ndarray, place: np.ndarray, tumours: Sequence[Tumour]) -> np.ndarray:
+    """Replace healthy tissue by tumours and their oedema; where they meet, the one that fills more of a voxel shows.
 
     Parameters
     ----------
@@ -136,19 +136,27 @@ def add_tumour(fractions: np.ndarray, place: np.ndarray, tumour: Tumour) -> np.n
         Fractions (4, n) of the healthy tissues.
     place
         MNI coordinates (3, n) of the same voxels, in mm.
-    tumour
-        The tumour to add.
+    tumours
+        The tumours to add.
 
     Returns
     -------
     Fractions (7, n) of all tissues, which sum to one.
     """
     whole = with_no_lesion(fractions)
+    for tumour in tumours:
+        near = np.flatnonzero(
+            np.square(place - tumour.centre.astype(np.float32)[:, None]).sum(axis=0) < tumour.reach**2
+        )
+        alone = _with_tumour(fractions[:, near], place[:, near], tumour)
+        more = alone[HEALTHY:].sum(axis=0) > whole[HEALTHY:, near].sum(axis=0)
+        whole[:, near[more]] = alone[:, more]
+    return whole
+
+
+def _with_tumour(healthy: np.ndarray, place: np.ndarray, tumour: Tumour) -> np.ndarray:
+    """Return the fractions (7, n) of all tissues in healthy voxels to which one tumour was added."""
     offset = place - tumour.centre.astype(np.float32)[:, None]
-    near = np.flatnonzero(np.square(offset).sum(axis=0) < tumour.reach**2)
-    if near.size == 0:
-        return whole
-    offset, healthy = offset[:, near], fractions[:, near]
     waves = np.cos(tumour.frequencies.T.astype(np.float32) @ offset + tumour.phases.astype(np.float32)[:, None])
     outline = np.exp(tumour.roughness * np.sqrt(2 / WAVES) * waves.sum(axis=0))
     distance = np.sqrt(np.square(offset / tumour.stretch.astype(np.float32)[:, None]).sum(axis=0)) * outline
@@ -158,25 +166,7 @@ def add_tumour(fractions: np.ndarray, place: np.ndarray, tumour: Tumour) -> np.n
     # Fluid from leaking vessels spreads along the fibres: grey matter takes a quarter of it, the ventricles none.
     spread = healthy[Tissue.WHITE] + 0.25 * healthy[Tissue.GREY]
     oedema = _inside(tumour.radius + tumour.oedema - distance, 3 * EDGE) * spread * (1 - mass)
-
-    whole[:HEALTHY, near] = healthy * (1 - mass - oedema)
-    whole[Tissue.OEDEMA, near] = oedema
-    whole[Tissue.CORE, near] = core
-    whole[Tissue.RIM, near] = mass - core
-    return whole
-
-
-def add_tumours(fractions: np.ndarray, place: np.ndarray, tumours: Sequence[Tumour]) -> np.ndarray:
-    """Add several tumours to a healthy brain; where they meet, a voxel shows the one that fills more of it.
-
-    Arguments and result are those of `add_tumour`.
-    """
-    whole = with_no_lesion(fractions)
-    for tumour in tumours:
-        alone = add_tumour(fractions, place, tumour)
-        more = alone[HEALTHY:].sum(axis=0) > whole[HEALTHY:].sum(axis=0)
-        whole[:, more] = alone[:, more]
-    return whole
+    return np.concatenate([healthy * (1 - mass - oedema), np.stack([oedema, core, mass - core])])
 
 
 def hollowed(fractions: np.ndarray) -> np.ndarray:

@@ -24,7 +24,6 @@ from zetadp.phantom.anatomy import (
     VoxelGrid,
     atlas_coordinates,
     brain_of_atlas,
-    check_shape,
     smooth_field,
 )
 from zetadp.phantom.lesions import add_public_lesions
@@ -97,7 +96,7 @@ class PublicSettings:
         """Refuse impossible settings; turn the lists of configuration files into tuples."""
         object.__setattr__(self, "grid", tuple(self.grid))
         check_fields(self)
-        check_shape(self.grid)
+        VoxelGrid(self.grid)
 
 
 def public_name(number: int) -> str:

@@ -53,8 +53,7 @@ class Scanner:
         Geometry factor of parallel imaging less one: the relative increase of noise in the middle of the brain over
         that at its surface. Pruessmann et al., Magn. Reson. Med. 42 (1999) 952-962.
     thickness
-        Thickness in mm of the slices in which each of `CHANNELS` is acquired, before resampling to the grid; ``None``
-        is the thickness of the grid's slices.
+        Thickness in mm of the slices in which each of `CHANNELS` is acquired, before resampling to the grid.
     """
 
     field_strength: float
@@ -63,7 +62,7 @@ class Scanner:
     noise: float
     array: float = 0.0
     acceleration: float = 0.0
-    thickness: tuple[float, ...] | None = None
+    thickness: tuple[float, ...] = (SLICE_THICKNESS,) * len(CHANNELS)
 
 
 def draw_scanner(rng: np.random.Generator) -> Scanner:
@@ -164,19 +163,14 @@ def acquire(
     """
     bias = np.exp(scanner.bias * smooth_field(rng, grid, BIAS_SPACING)[inside])
     gain = rng.uniform(300, 3000)
-    if scanner.thickness is not None:
-        signal = _averaged_over_slices(signal, inside, scanner.thickness[channel])
-    signal = signal * bias
-    if scanner.array:
-        signal = signal * np.exp(np.float32(scanner.array) * (_outwardness(grid, inside) - 1))
+    outward = _outwardness(grid, inside)
+    signal = _averaged_over_slices(signal, inside, scanner.thickness[channel]) * bias
+    signal = signal * np.exp(np.float32(scanner.array) * (outward - 1))
     signal = signal / np.abs(signal).mean()
     sigma = noise * scanner.noise * NOISE_VOXEL / np.sqrt(grid.voxel[0] * grid.voxel[1])
-    if scanner.acceleration:
-        uneven = 1 + np.float32(scanner.acceleration) * np.clip(1 - _outwardness(grid, inside), 0, 1)
-        # Noise that varies over space: dividing the signal and multiplying the magnitude scales the noise alone.
-        magnitude = rician(signal / uneven, sigma, rng) * uneven
-    else:
-        magnitude = rician(signal, sigma, rng)
+    # Noise that varies over space: dividing the signal and multiplying the magnitude scales the noise alone.
+    uneven = 1 + np.float32(scanner.acceleration) * np.clip(1 - outward, 0, 1)
+    magnitude = rician(signal / uneven, sigma, rng) * uneven
     return np.asarray(np.clip(np.rint(gain * magnitude), 1, np.iinfo(np.int16).max), dtype=np.int16)
 
 
