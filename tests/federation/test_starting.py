@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
-import ssl
 import subprocess
 import sys
-import threading
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,7 +16,7 @@ from federation.sites import make_plan
 
 from zetadp.base.validation import UserError
 from zetadp.cli import main
-from zetadp.federation.flower.certificates import check_connection, make_credentials
+from zetadp.federation.flower.certificates import make_credentials
 from zetadp.federation.flower.participant import Participant
 from zetadp.federation.flower.processes import (
     folder_in_use,
@@ -29,7 +25,7 @@ from zetadp.federation.flower.processes import (
 from zetadp.federation.flower.settings import HospitalSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 NAMES = ["node-01", "node-02"]
 
@@ -76,13 +72,6 @@ def run():
             return process
 
         yield start
-
-
-@pytest.fixture
-def listener() -> Iterator[int]:
-    """A port at which another program listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
 
 
 @pytest.mark.slow
@@ -200,32 +189,3 @@ def test_what_cannot_be_written_or_read_is_one_message(tmp_path, capsys):
     for name, found in (("file", "NoneType"), ("list.yaml", "list")):
         message = mistake(capsys, "plan", tmp_path / name, "--network", "complex", "--epsilon", "8")
         assert f"Expected sections in the configuration {tmp_path / name}, found {found}" in message
-
-
-@pytest.fixture
-def tls(tmp_path) -> Iterator[SimpleNamespace]:
-    """A server with a certificate that answers one handshake after another, and its authority."""
-    keys = make_credentials(tmp_path / "tls", [])
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*keys.server)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer() -> None:
-            with suppress(OSError):
-                while True:
-                    line, _ = server.accept()
-                    with suppress(OSError), context.wrap_socket(line, server_side=True):
-                        pass
-
-        thread = threading.Thread(target=answer, daemon=True)
-        thread.start()
-        yield SimpleNamespace(port=server.getsockname()[1], authority=keys.authority)
-        server.shutdown(socket.SHUT_RDWR)
-    thread.join(5)
-
-
-def test_what_answers_at_the_servers_address_is_checked_before_a_node_starts(tls, site, listener):
-    assert check_connection(f"127.0.0.1:{tls.port}", tls.authority) == ""
-    assert check_connection(f"127.0.0.1:{free_port()}", tls.authority)
-    with pytest.raises(UserError, match=r"certificate that 127\.0\.0\.1:\d+ shows is refused"):
-        check_connection(f"127.0.0.1:{tls.port}", site / "keys/authority.pem")

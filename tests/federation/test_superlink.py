@@ -15,7 +15,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from zetadp.base.validation import UserError
 from zetadp.federation.flower import node
-from zetadp.federation.flower.certificates import make_credentials, make_node_key
+from zetadp.federation.flower.certificates import check_connection, make_credentials, make_node_key
 from zetadp.federation.flower.node import Uplink
 from zetadp.federation.flower.processes import FLOWER, free_port
 from zetadp.federation.flower.protocol import Answer, Request, pack, unpack
@@ -146,6 +146,7 @@ def test_strangers_are_refused(keys, served, tmp_path, monkeypatch, caplog):
     assert "does not know this node's public key" in caplog.text
     with pytest.raises(UserError, match="certificate that 127"), Uplink(address, theirs.authority, private) as uplink:
         uplink.sign_on()
+    assert check_connection(f"127.0.0.1:{free_port()}", keys.authority) == "Connection refused"
     keyless = FleetHttpClient.from_server_address(address, False, keys.authority.read_bytes(), [])
     known = superlink._state.get_node_id_by_public_key(keys.node("a")[0].read_bytes())
     for key in (public, keys.node("a")[0]):

@@ -25,7 +25,6 @@ from zetadp.base.validation import UserError, shown
 
 DAYS = 365
 LOOPBACK = ("127.0.0.1", "localhost")
-LONGEST_COMMON_NAME = 64
 KEY_COMMAND = "zetadp federation key"
 _MADE_BY = f"as `{KEY_COMMAND}` makes it"
 _LABEL = "(?!-)[A-Za-z0-9_-]{1,63}(?<!-)"
@@ -124,7 +123,7 @@ class Credentials:
                 f"Expected {key} to be the private key of {certificate}, found another: {error}."
             ) from error
         try:
-            check_issued(own, authority, LOOPBACK[0], datetime.now(UTC))
+            check_issued(own, authority, None, datetime.now(UTC))
         except UserError as error:
             raise UserError(f"The certificate {certificate} cannot serve: {error}. Make another one.") from error
 
@@ -182,8 +181,8 @@ def fingerprint(certificate: Path) -> str:
     return read_certificate(certificate).fingerprint(hashes.SHA256()).hex(":").upper()
 
 
-def check_issued(certificate: x509.Certificate, authority: x509.Certificate, host: str, when: datetime) -> None:
-    """Check that a certificate of a server is what nodes accept: of this authority, for this host, and in force.
+def check_issued(certificate: x509.Certificate, authority: x509.Certificate, host: str | None, when: datetime) -> None:
+    """Check that nodes accept a certificate of a server: of this authority, in force, and for the host, where known.
 
     Raises
     ------
@@ -204,8 +203,8 @@ def check_issued(certificate: x509.Certificate, authority: x509.Certificate, hos
         raise UserError("it is not a certificate for servers")
     names = known.get(x509.SubjectAlternativeName, ())
     hosts = [str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress)]
-    if not {host, f"*.{host.partition('.')[2]}"} & set(hosts):
-        raise UserError(f"it is for {', '.join(map(shown, hosts)) or 'no host'} and not for {host}")
+    if not (hosts if host is None else {host, f"*.{host.partition('.')[2]}"} & set(hosts)):
+        raise UserError(f"it is for {', '.join(map(shown, hosts)) or 'no host'} and not for {host or 'a server'}")
 
 
 def check_connection(server: str, authority: Path) -> str:
@@ -282,7 +281,7 @@ def make_credentials(folder: Path, nodes: Sequence[str], hosts: Sequence[str] = 
     nodes
         Names of the nodes.
     hosts
-        Names and addresses by which nodes reach the server; the loopback address is always among them, for operators.
+        Names and addresses by which nodes reach the server; those of this machine for itself are always among them.
 
     Raises
     ------
@@ -302,7 +301,7 @@ def make_credentials(folder: Path, nodes: Sequence[str], hosts: Sequence[str] = 
     authority = _certificate(issuer, issuer, signer.public_key(), basic, identity)
     write_text(made.authority, _pem(authority.sign(signer, hashes.SHA256())))
     server = _certificate(
-        hosts[0] if len(hosts[0]) <= LONGEST_COMMON_NAME else "zetadp server",
+        "zetadp server",
         issuer,
         key.public_key(),
         x509.BasicConstraints(ca=False, path_length=None),
