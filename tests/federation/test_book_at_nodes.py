@@ -15,15 +15,12 @@ from zetadp.federation.flower.certificates import make_credentials
 from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.invitation import invitation
 from zetadp.federation.flower.kit import write_kits
-from zetadp.federation.flower.mirror import Mirror
 from zetadp.federation.flower.participant import Participant
 from zetadp.federation.flower.protocol import Answer, Request, encode
 from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.privacy.book import Book
 from zetadp.privacy.budget import Cap
-from zetadp.privacy.chain import START, BrokenChainError, Link
 from zetadp.privacy.exposure import total
-from zetadp.privacy.ledger import FORMAT
 
 DELTA = 1e-3
 REAL = {"simulation": False, "answer_seconds": 1}
@@ -43,13 +40,6 @@ def ask(hospital: Hospital, number: int, attempt: str) -> bool:
 
 def spent_at(hospital: Hospital) -> float:
     return total(Book.read(hospital.settings.state / "ledgers").runs(), DELTA)
-
-
-def test_the_servers_copy_refuses_lines_of_an_unknown_kind(tmp_path):
-    start = Link.after(START, {"kind": "start", "format": FORMAT, "federation": "x"})
-    other = Link.after(start.head, {"kind": "release", "releases": [{"nodes": ["n"], "round": 0}]})
-    with pytest.raises(BrokenChainError):
-        Mirror(tmp_path / "node.jsonl").extend([start.text, other.text])
 
 
 # Point 6: what an attempt is, and what limits are asked of

@@ -120,6 +120,8 @@ FORGED = {
     "a key twice": lambda: [lines_of(BEGUN)[0].replace('"kind": "start"', '"kind": "round", "kind": "start"')],
     "deep": lambda: ['{"chain":"' + START + '","entry":' + "[" * 100_000 + "]" * 100_000 + "}"],
     "no kind": lambda: lines_of(BEGUN, {"no kind": 1}),
+    "an unknown kind": lambda: lines_of(BEGUN, {"kind": "release", "releases": [{"nodes": ["n"], "round": 0}]}),
+    "no object": lambda: ["[]"],
     "no entry": lambda: ['{"chain":"x"}'],
     "no list": lambda: lines_of(BEGUN, {"kind": "round", "releases": 5}),
     "no release": lambda: lines_of(BEGUN, {"kind": "round", "releases": [{"nodes": ["n"], "round": 0}]}),

@@ -54,8 +54,6 @@ def test_lines_that_were_seen_before_are_not_counted_again(mirror, lines):
         lambda lines: [lines[4].replace('"round": 1', '"round": 0'), *lines[5:]],  # edited
         lambda lines: [lines[6], lines[4]],  # in another order
         lambda lines: ["no json"],
-        lambda lines: ['{"chain": "", "entry": 7}'],
-        lambda lines: ["[]"],
     ],
 )
 def test_what_does_not_follow_is_refused_and_nothing_is_kept(mirror, lines, broken):

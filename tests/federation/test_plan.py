@@ -2,9 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from federation.sites import SEED, assembly, make_plan
-
-from zetadp.privacy.ledger import Ledger
+from federation.sites import make_plan
 
 
 def test_every_change_of_what_is_computed_changes_the_hash():
@@ -22,10 +20,3 @@ def test_every_change_of_what_is_computed_changes_the_hash():
         replace(plan, delta=1e-5),
     ]
     assert len({plan.digest, *(other.digest for other in others)}) == len(others) + 1
-
-
-def test_the_event_is_the_one_that_the_mechanism_emits(tmp_path):
-    for plan in (make_plan(), make_plan(noise="os")):
-        with Ledger(tmp_path / "ledger.jsonl") as ledger:
-            mechanism = assembly(plan).mechanism("node-02", SEED, ledger)
-            assert mechanism.draw(3).event == plan.event("node-02", 3)

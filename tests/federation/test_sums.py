@@ -12,7 +12,6 @@ from federation.sites import (
     OFTEN,
     QUICK,
     DirectLine,
-    MemberKeys,
     assembly,
     coordinator,
     hospitals,
@@ -23,7 +22,7 @@ from federation.test_coordinator import flat, simulated
 
 from zetadp.base.validation import UserError
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request, encode
-from zetadp.federation.masks import FreshValue, fresh_value, from_bytes
+from zetadp.federation.masks import FreshValue, from_bytes
 from zetadp.privacy.ledger import read_ledger
 
 PLAN = sums_plan(rounds=2)
@@ -54,15 +53,6 @@ def ask(hospital, **changes) -> Answer | Refusal:
 
 def values_of(sites, **changes) -> tuple[FreshValue, ...]:
     return tuple(ask(site, weights=b"", **changes).value for site in sites)
-
-
-def total(answers) -> torch.Tensor:
-    return sum(from_bytes(answer.update, SIZE) for answer in answers)
-
-
-def clear(numbers: torch.Tensor) -> bool:
-    """Return whether masks have cancelled."""
-    return bool((numbers.abs() < 1 << 62).all())
 
 
 # -- The training ----------------------------------------------------------------------------------------------------
@@ -173,31 +163,6 @@ def test_garbage_is_found_by_its_range_alone_and_makes_the_try_void(tmp_path, ca
 
 
 # -- A server that deviates ------------------------------------------------------------------------------------------
-
-
-def test_a_hospital_says_no_to_a_try_that_is_not_whole_and_writes_nothing(tmp_path):
-    sites = hospitals(FOUR, tmp_path)
-    values = values_of(sites)
-    invented = replace(values[1], name="invented")
-    swapped = (values[0], replace(values[2], name="node-02"), replace(values[1], name="node-03"), values[3])
-    known = MemberKeys.of(sums_plan(4, missing=1, rounds=3))  # of another plan
-    foreign = [fresh_value(k.roster, v.name, k.signing, "training", 0, 0) for k, v in zip(known, values, strict=True)]
-    for what, told in {
-        "below n - m": values[:2],
-        "without itself": values[1:],
-        "invented": (values[0], invented, *values[2:]),
-        "swapped": swapped,
-        "twice": (values[0], *values),
-        "another order": values[::-1],
-        "of another roster": (values[0], *foreign[1:]),
-    }.items():
-        reply = ask(sites[0], values=told)
-        assert reply.reason == Reason.TRY if what != "without itself" else Reason.VALUE, what
-        values_of(sites[:1])
-        values = (values_of(sites[:1])[0], *values[1:])
-    assert releases(sites[0]) == []
-    answers = [ask(site, values=values) for site in sites]
-    assert clear(total(answers))
 
 
 def test_a_try_that_is_repeated_gets_the_same_bytes_or_nothing(tmp_path):
