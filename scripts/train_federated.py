@@ -11,10 +11,7 @@ from zetadp.base.workflow import run
 from zetadp.core.plan import Plan
 from zetadp.core.pretrained import with_public
 from zetadp.core.progress import announced_tick, wait_for_tick
-from zetadp.federation.flower.certificates import Credentials, make_credentials
 from zetadp.federation.flower.launcher import LocalFederation
-from zetadp.federation.flower.participant import Participant, make_roster
-from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.federation.partition import read_partition
 from zetadp.federation.settings import Patience
 from zetadp.mri.convert import write_site_folder
@@ -61,17 +58,12 @@ def main(
     names = [node.name for node in declared.nodes]
     # The checkpoint, the ledgers and the nodes' stored messages, which an interrupted run needs, are elsewhere.
     shutil.rmtree(work, ignore_errors=True)
-    credentials: Credentials = make_credentials(work / "keys", names)
-    declared.write(work / "plan.json")
-    roster = make_roster(declared, credentials)
     rows = read_partition(partition).merge(read_table(table)[["record", "file"]], on="record")
     watched = rows[rows["role"] == "validation"]
     write_site_folder(work / "images/server", dataset.parent, watched, "test")
     patience = ("missing", "least_nodes", "round_seconds", "give_up_seconds")
-    server = ServerSettings(
-        plan=work / "plan.json",
-        keys={name: credentials.node(name)[0] for name in names},
-        roster=roster,
+    federated = LocalFederation(work, declared, idle_seconds=max(0.25, 0.1 * len(names)))
+    server = federated.server(
         model=model.resolve(),
         history=history.resolve(),
         ledger=ledger.resolve(),
@@ -90,15 +82,13 @@ def main(
     )
     # The nodes' own ledgers must remain when results are deleted, like the cohort's ledgers.
     states = Path(ledger_file).resolve().with_suffix(".hospitals")
-    with LocalFederation(work, credentials, idle_seconds=max(0.25, 0.1 * len(names))) as running:
+    with federated as running:
         for name in names:
             own = rows[(rows["role"] == "train") & (rows["node"] == name)]
             write_site_folder(work / "images" / name, dataset.parent, own, "train")
-            hospital = HospitalSettings(
-                name=name,
-                plan=work / "plan.json",
+            hospital = running.hospital(
+                name,
                 images=work / "images" / name,
-                roster=roster,
                 state=states / name,
                 # The cohort's ledger decides whether there may be another attempt.
                 attempts=UNLIMITED,
@@ -110,8 +100,7 @@ def main(
                 simulation=not real_patients,
             )
             # All patients are on this machine, and the person who starts the workflow is responsible for them.
-            Participant.read(hospital, credentials.node(name)[1]).approve("the workflow")
-            running.start_node(hospital)
+            running.start_node(hospital, "the workflow")
         running.run(server)
     for name in names:
         for part in ("messages", "images"):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 import warm
 from federation.consortium import Consortium
@@ -15,10 +12,7 @@ from federation.sites import make_plan
 def consortium(tmp_path_factory):
     """Three nodes over TLS; each test runs a training of its own on them."""
     folder = tmp_path_factory.mktemp("consortium")
-    with pytest.MonkeyPatch.context() as patched:
-        here = str(Path(__file__).parent)
-        patched.setenv("PYTHONPATH", os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")])))
-        with Consortium(folder, make_plan(nodes=3, rounds=3), "faulty", python=warm.python()) as running:
-            running.start_nodes()
-            yield running
-            running.federation.processes.check()
+    with Consortium(folder, make_plan(nodes=3, rounds=3), faulty=True, python=warm.python()) as running:
+        running.start_nodes()
+        yield running
+        assert all(running.runs(name) for name in running.names)

@@ -1,52 +1,44 @@
-"""A federation of real processes with simulated patients, for tests and for the benchmark."""
+"""A federation of real processes with simulated patients, for tests."""
 
 from __future__ import annotations
 
 import shutil
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
-from unittest import mock
 
 from federation.sites import write_hospital_folder
 
-from zetadp.federation.flower.certificates import make_credentials
 from zetadp.federation.flower.launcher import LocalFederation
-from zetadp.federation.flower.participant import Participant, make_roster
-from zetadp.federation.flower.processes import FORGE
-from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.federation.settings import Patience
 from zetadp.privacy.ledger import Attempt, read_ledger
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from zetadp.core.plan import Plan
+    from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 
 
-class Consortium:
-    """Processes, folders and settings of a federation, whose forge is started by ``python``."""
+class Consortium(LocalFederation):
+    """A federation whose processes ``python`` starts, of ``faulty.py`` where nodes are to be spoiled."""
 
     def __init__(
-        self, folder: Path, plan: Plan, forge: str = FORGE, backbone: Path | None = None, python: str = sys.executable
+        self,
+        folder: Path,
+        plan: Plan,
+        *,
+        faulty: bool = False,
+        backbone: Path | None = None,
+        python: str = sys.executable,
     ) -> None:
-        self.folder, self.plan, self.backbone, self.python = folder, plan, backbone, python
-        self.names = [node.name for node in plan.nodes]
-        plan.write(folder / "plan.json")
-        self.credentials = make_credentials(folder / "keys", self.names)
-        self.roster = make_roster(plan, self.credentials)
         # Many nodes that look often would keep the server busy with answering that there is nothing.
-        idle = 0.1 * max(2, len(self.names))
-        self.federation = LocalFederation(folder / "run", self.credentials, idle_seconds=idle, forge=forge)
-        self.runs = 0
+        super().__init__(folder, plan, idle_seconds=0.1 * max(2, len(plan.nodes)))
+        self.command = [python, *([str(Path(__file__).with_name("faulty.py"))] if faulty else self.command[1:])]
+        self.backbone, self.runs_begun = backbone, 0
 
     def __enter__(self) -> Self:
-        self.federation.__enter__()
         for place, node in enumerate(self.plan.nodes):
             write_hospital_folder(self.images(node.name), node.population, place)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.federation.__exit__(*error)
+        return super().__enter__()
 
     def images(self, name: str) -> Path:
         return self.folder / "images" / name
@@ -56,16 +48,13 @@ class Consortium:
 
     def settings(self, name: str, **changes: object) -> HospitalSettings:
         given = {"attempts": 1000, "answer_seconds": 0.0, "limit_seconds": 8.0, "simulation": True}
-        given |= {"threads": 1, "chunk": 4, "backbone": self.backbone, "roster": self.roster}
-        return HospitalSettings(
-            name, self.folder / "plan.json", self.images(name), self.state(name), **{**given, **changes}
-        )
+        given |= {"threads": 1, "chunk": 4, "backbone": self.backbone}
+        given |= {"images": self.images(name), "state": self.state(name)}
+        return self.hospital(name, **{**given, **changes})
 
     def start_nodes(self, *names: str) -> None:
         for name in names or self.names:
-            Participant.read(self.settings(name), self.credentials.node(name)[1]).approve("a test")
-            with mock.patch.object(sys, "executable", self.python):
-                self.federation.start_node(self.settings(name))
+            self.start_node(self.settings(name), "a test")
 
     def spoil(self, name: str, *faults: str) -> None:
         """Give a node faults, of which each is that of one answer and the last that of all later ones."""
@@ -83,23 +72,20 @@ class Consortium:
             for part in ("ledgers", "messages"):
                 shutil.rmtree(self.state(name) / part, ignore_errors=True)
 
-    def server(self, **patience: object) -> ServerSettings:
-        """Return the settings of a new training, or of the last one, to go on."""
-        self.runs += 1
-        return self.server_again(**patience)
+    def training(self, **patience: object) -> ServerSettings:
+        """Return the settings of a new training."""
+        self.runs_begun += 1
+        return self.training_again(**patience)
 
-    def server_again(self, **patience: object) -> ServerSettings:
-        out = self.folder / f"out-{self.runs}"
+    def training_again(self, **patience: object) -> ServerSettings:
+        """Return the settings of the last training, to go on."""
         given = {"round_seconds": 20.0, "give_up_seconds": 60.0}
-        return ServerSettings(
-            plan=self.folder / "plan.json",
-            keys={name: self.credentials.node(name)[0] for name in self.names},
-            roster=self.roster,
-            model=out / "model.safetensors",
-            history=out / "history.csv",
-            ledger=out / "ledger.jsonl",
-            ledger_file=out / "live.jsonl",
-            checkpoint=out / "checkpoint.safetensors",
+        return self.server(
+            model=self.out / "model.safetensors",
+            history=self.out / "history.csv",
+            ledger=self.out / "ledger.jsonl",
+            ledger_file=self.out / "live.jsonl",
+            checkpoint=self.out / "checkpoint.safetensors",
             backbone=self.backbone,
             evaluate_every=2,
             checkpoint_seconds=0.0,
@@ -107,9 +93,13 @@ class Consortium:
             patience=Patience(**{**given, **patience}),
         )
 
+    @property
+    def out(self) -> Path:
+        return self.folder / f"out-{self.runs_begun}"
+
     def account(self) -> Attempt:
         """Return the server's account of the last training."""
-        return read_ledger(self.folder / f"out-{self.runs}" / "live.jsonl")[-1]
+        return read_ledger(self.out / "live.jsonl")[-1]
 
     def own_account(self, name: str) -> Attempt:
         """Return a node's own account of the last training; an empty one where it took no part."""

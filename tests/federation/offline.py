@@ -51,7 +51,7 @@ if __name__ == "__main__":
     probes = trap.caught()
     with Consortium(Path(sys.argv[1]), make_plan(nodes=2, rounds=2)) as consortium:
         consortium.start_nodes()
-        server = consortium.server()
-        consortium.federation.run(server)
+        server = consortium.training()
+        consortium.run(server)
     norm = sum(float(value.abs().square().sum()) for value in load_tensors(server.model)[0].values())
     sys.stdout.write(json.dumps({"probes": probes, "calls": trap.caught(), "norm": norm}))

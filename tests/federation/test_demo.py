@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zetadp.cli.commands import main
-from zetadp.federation.flower.demo import HOSPITALS, ROUNDS, demo_plan
+from zetadp.federation.flower.demo import HOSPITALS, ROUNDS
 from zetadp.privacy import accounting
 from zetadp.privacy.exposure import recorded_runs
 
@@ -26,12 +26,3 @@ def test_the_demonstration_trains_and_its_next_steps_work(tmp_path, capsys):
         assert main(arguments) == 0
     assert main(["federation", "demo", "--folder", str(folder)]) == 1
     assert "new folder" in capsys.readouterr().err
-
-
-def test_the_plan_is_one_that_real_hospitals_would_take():
-    plan = demo_plan()
-    assert plan.training.noise == "os"
-    assert plan.threat == "masked_sums"
-    assert plan.sums is not None
-    assert plan.sums.colluding == 1
-    assert "backbone" in plan.public

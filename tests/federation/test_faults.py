@@ -20,7 +20,7 @@ def three(consortium):
     """The shared federation, with every node mended and present again afterwards."""
     yield consortium
     consortium.mend()
-    absent = [name for name in consortium.names if not consortium.federation.processes.runs(name)]
+    absent = [name for name in consortium.names if not consortium.runs(name)]
     if absent:
         consortium.start_nodes(*absent)
 
@@ -46,23 +46,23 @@ def weights(settings) -> torch.Tensor:
 def test_a_computation_that_hangs_is_ended_and_the_server_told(three):
     three.spoil("node-03", "hang")
     with pytest.raises(UserError, match="node-03 failed 1 times"):
-        three.federation.run(three.server(tries=1))
-    log = (three.federation.folder / "logs/server.log").read_text()
+        three.run(three.training(tries=1))
+    log = (three.folder / "logs/server.log").read_text()
     assert "node-03, round 1: the node's computation took too long and was ended" in log
     three.mend()
-    three.federation.run(three.server_again())
+    three.run(three.training_again())
     assert_every_release_is_accounted(three)
 
 
 def test_a_node_killed_between_release_and_answer_sends_the_same_bytes_when_it_is_back(three):
     three.spoil("node-02", "dawdle")
-    settings = three.server()
-    three.federation.begin(settings)
+    settings = three.training()
+    three.begin(settings)
     wait_until((three.state("node-02") / "released").exists)
-    three.federation.processes.kill("node-02")
+    three.kill("node-02")
     three.mend()
     three.start_nodes("node-02")
-    three.federation.wait()
+    three.wait()
     # One release a round: the message that was kept was sent, and nothing drawn anew.
     assert len(three.own_account("node-02").releases()) == three.plan.training.rounds
     assert len(three.account().releases()) == 3 * three.plan.training.rounds
@@ -70,14 +70,14 @@ def test_a_node_killed_between_release_and_answer_sends_the_same_bytes_when_it_i
 
 def test_a_server_that_is_killed_goes_on_from_its_checkpoint(three):
     three.forget()
-    straight = three.server()
-    three.federation.run(straight)
+    straight = three.training()
+    three.run(straight)
     three.forget()
-    settings = three.server()
-    three.federation.begin(settings)
+    settings = three.training()
+    three.begin(settings)
     wait_until(lambda: settings.ledger_file.exists() and '"round": 1' in settings.ledger_file.read_text())
-    three.federation.processes.kill("server")
-    three.federation.run(three.server_again())
+    three.kill("server")
+    three.run(three.training_again())
     assert torch.equal(weights(settings), weights(straight))
     assert len(three.account().releases()) == 3 * three.plan.training.rounds
     for name in three.names:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
 import pandas as pd
 import pytest
 import warm
 from decathlon_builder import real_sample
 from federation.consortium import Consortium
-from federation.sites import sums_plan
 from federation.test_faults import wait_until
 
 from zetadp.cli import main
@@ -28,22 +25,6 @@ from zetadp.privacy.accounting import compose, epsilon
 from zetadp.privacy.threat import MASKED_SUMS, Sums
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def faults(monkeypatch):
-    """Let processes find the forge whose nodes can be spoiled."""
-    here = str(Path(__file__).parent)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")])))
-
-
-@pytest.fixture
-def three(tmp_path, faults):
-    """Three nodes with exact noise and four spare tries."""
-    plan = sums_plan(spare=4, rounds=3, noise="os")
-    with Consortium(tmp_path, plan, "faulty", python=warm.python()) as running:
-        running.start_nodes()
-        yield running
 
 
 def head_plan(rounds: int) -> Plan:
@@ -88,23 +69,23 @@ class OnePatientEach(Consortium):
         )
 
 
-def test_real_patients_pay_what_was_promised_through_the_death_of_a_node_and_of_the_server(tmp_path, faults, capsys):
+def test_real_patients_pay_what_was_promised_through_the_death_of_a_node_and_of_the_server(tmp_path, capsys):
     plan = head_plan(rounds=4)
-    with OnePatientEach(tmp_path, plan, "faulty", python=warm.python()) as three:
+    with OnePatientEach(tmp_path, plan, faulty=True, python=warm.python()) as three:
         three.start_nodes()
-        settings = three.server()
+        settings = three.training()
         three.spoil("node-01", "hang")
         three.spoil("node-02", "none", "none", "dawdle")  # its answers to both tries of the first round are right
-        three.federation.begin(settings)
+        three.begin(settings)
         own = three.state("node-02") / "ledgers" / f"{plan.label}.jsonl"
         wait_until(lambda: own.exists() and '"kind": "signed"' in own.read_text(), 200)
-        three.federation.processes.kill("node-01")
+        three.kill("node-01")
         (three.state("node-01") / "fault").unlink()
         three.start_nodes("node-01")
         wait_until((three.state("node-02") / "released").exists, 200)
-        three.federation.processes.kill("server")
+        three.kill("server")
         three.mend()
-        three.federation.run(three.server_again())
+        three.run(three.training_again())
         found = {name: three.own_account(name).releases() for name in three.names}
     assert [len(own) for own in found.values()] == [4, 5, 5]
     write_receipts(settings, three.credentials)

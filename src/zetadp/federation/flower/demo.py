@@ -13,12 +13,8 @@ from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.pretrained import with_public
 from zetadp.core.promise import noise_of_plan
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
-from zetadp.federation.flower.certificates import Credentials, make_credentials
 from zetadp.federation.flower.invitation import invitation
 from zetadp.federation.flower.launcher import LocalFederation
-from zetadp.federation.flower.participant import Participant, make_roster
-from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
-from zetadp.federation.settings import Patience
 from zetadp.mri.convert import write_site_folder
 from zetadp.mri.decathlon import read_task
 from zetadp.nn.backbone import load_backbone, shipped_backbone
@@ -56,20 +52,27 @@ def run_demo(folder: Path, say: Callable[[str], None]) -> Path:
         raise UserError(f"Expected a new folder, found {folder}. Name another: --folder FOLDER")
     work = folder.resolve()
     plan = demo_plan()
-    plan.write(work / "plan.json")
     names = [node.name for node in plan.nodes]
     say(f"Simulating {len(names)} hospitals with {PATIENTS} patients each ...")
     _simulate(work, names)
     say(f"{invitation(plan, names[0])}\n")
-    credentials = make_credentials(work / "keys", names)
-    make_roster(plan, credentials)
-    server = _server(work, credentials, names)
-    with LocalFederation(work / "processes", credentials, idle_seconds=0.3) as running:
+    with LocalFederation(work, plan, idle_seconds=0.3) as running:
         for name in names:
-            own = _hospital(work, name)
-            Participant.read(own, credentials.node(name)[1]).approve("the demonstration")
-            running.start_node(own)
+            own = {"images": work / name, "state": work / f"{name}-state"}
+            hospital = running.hospital(name, **own, answer_seconds=ANSWER_SECONDS, threads=1)
+            running.start_node(hospital, "the demonstration")
             say(f"{name}: the plan is approved; started, checks and prepares its patients")
+        server = running.server(
+            model=work / "model.safetensors",
+            history=work / "history.csv",
+            ledger=work / "ledger.jsonl",
+            ledger_file=work / "account/ledger.jsonl",
+            checkpoint=work / "account/checkpoint.safetensors",
+            watched=work / "server",
+            watched_patients=WATCHED,
+            evaluate_every=ROUNDS,
+            threads=1,
+        )
         running.run(server, say)
     statement = account_run(server.ledger, server.model, name=plan.label)
     write_json(work / "privacy.json", statement)
@@ -121,33 +124,3 @@ def _rows(files: Sequence[PurePosixPath]) -> pd.DataFrame:
     """Return an index of files, each of which is a patient."""
     patients = [file.name.partition(".")[0] for file in files]
     return pd.DataFrame({"file": [str(file) for file in files], "patient": patients})
-
-
-def _server(work: Path, credentials: Credentials, names: list[str]) -> ServerSettings:
-    return ServerSettings(
-        plan=work / "plan.json",
-        keys={name: credentials.node(name)[0] for name in names},
-        model=work / "model.safetensors",
-        history=work / "history.csv",
-        ledger=work / "ledger.jsonl",
-        ledger_file=work / "account/ledger.jsonl",
-        checkpoint=work / "account/checkpoint.safetensors",
-        roster=credentials.folder / "roster.json",
-        watched=work / "server",
-        watched_patients=WATCHED,
-        evaluate_every=ROUNDS,
-        threads=1,
-        patience=Patience(),
-    )
-
-
-def _hospital(work: Path, name: str) -> HospitalSettings:
-    return HospitalSettings(
-        name=name,
-        plan=work / "plan.json",
-        images=work / name,
-        roster=work / "keys/roster.json",
-        state=work / f"{name}-state",
-        answer_seconds=ANSWER_SECONDS,
-        threads=1,
-    )

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import re
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from zetadp.base.storage import write_json
-from zetadp.federation.flower.certificates import Credentials
-from zetadp.federation.flower.processes import (
-    FORGE,
-    Processes,
-    check_flower,
-    folder_in_use,
-    free_port,
-    silent_environment,
-)
+from zetadp.base.validation import UserError
+from zetadp.core.plan import Plan
+from zetadp.federation.flower.certificates import make_credentials
+from zetadp.federation.flower.participant import Participant, make_roster
+from zetadp.federation.flower.processes import SILENT, check_flower, free_port
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 
 if TYPE_CHECKING:
@@ -29,99 +31,175 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LIBRARY = Path(__file__).parents[3]
 LOOPBACK = "127.0.0.1"
 SERVER = "server"
+PROGRAMS = "zetadp.federation.flower.processes"
+"""Module that runs `SERVE` and `ANSWER`."""
+SERVE = "zetadp.federation.flower.server:serve"
+ANSWER = "zetadp.federation.flower.node:run_until_stopped"
+LINE = re.compile(r"^\S+ \S+ ([A-Z]+) zetadp\S*: (.*)$", re.MULTILINE)
+"""Level and text of what this package logs."""
+LAST_WORDS = re.compile(r"^\S+ \S+ CRITICAL zetadp\S*: (.*)", re.MULTILINE | re.DOTALL)
 
 
 class LocalFederation:
-    """Server and nodes on the loopback interface, over TLS and with keys.
+    """The server and the nodes of a plan on the loopback interface, over TLS and with keys.
 
     Parameters
     ----------
     folder
-        For logs and settings; while the block runs, for this federation alone. Patients' ledgers lie where the nodes'
-        settings say.
-    credentials
-        Certificates and keys, made for ``127.0.0.1``.
+        For the plan, new keys, settings and logs. Patients' ledgers lie where the nodes' settings say.
+    plan
+        The plan.
     idle_seconds
         How long an idle node waits before it looks for a message again.
-    forge
-        Module of the process that all others are forked from.
+
+    Attributes
+    ----------
+    names
+        Names of the nodes.
+    credentials, roster
+        Certificates and keys of all, and with masked sums the file of the roster.
+    command
+        Command line of a process, without the program and its arguments.
     """
 
-    def __init__(
-        self, folder: Path, credentials: Credentials, *, idle_seconds: float = 0.5, forge: str = FORGE
-    ) -> None:
-        self.folder, self.credentials, self.idle_seconds = folder, credentials, idle_seconds
+    def __init__(self, folder: Path, plan: Plan, *, idle_seconds: float = 0.5) -> None:
+        self.folder, self.plan, self.idle_seconds = folder.resolve(), plan, idle_seconds
+        self.names = [node.name for node in plan.nodes]
+        plan.write(self.folder / "plan.json")
+        self.credentials = make_credentials(self.folder / "keys", self.names)
+        self.roster = make_roster(plan, self.credentials)
         self.port = free_port()
-        environment = silent_environment(folder / "flower", NO_PROXY=LOOPBACK, no_proxy=LOOPBACK)
-        self.processes = Processes(folder / "logs", environment, forge)
-        self._held = ExitStack()
-
-    @property
-    def address(self) -> str:
-        """Where the server is reached from this machine."""
-        return f"{LOOPBACK}:{self.port}"
+        self.command = [sys.executable, "-m", PROGRAMS]
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        # Where in its log a process began, and how far the log was read.
+        self._begun: dict[str, int] = {}
+        self._read: dict[str, int] = {}
 
     def __enter__(self) -> Self:
         check_flower()
-        self.credentials.check_server()
-        self._held.enter_context(folder_in_use(self.folder, "--folder"))
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.processes.stop(*self.processes.names())
-        self.processes.close()
-        self._held.close()
+        self.stop(*self._running)
 
-    def start_node(self, settings: HospitalSettings) -> None:
-        """Start a node whose plan is approved; it joins when its patients are checked and prepared."""
-        path = self.folder / f"{settings.name}.json"
+    def hospital(self, name: str, **more: Any) -> HospitalSettings:  # noqa: ANN401  (each setting has a type of its own)
+        """Return the settings of a node."""
+        return HospitalSettings(name=name, plan=self.folder / "plan.json", roster=self.roster, **more)
+
+    def server(self, **more: Any) -> ServerSettings:  # noqa: ANN401
+        """Return the settings of the server for one training."""
+        keys = {name: self.credentials.node(name)[0] for name in self.names}
+        return ServerSettings(plan=self.folder / "plan.json", keys=keys, roster=self.roster, **more)
+
+    def start_node(self, settings: HospitalSettings, who: str) -> None:
+        """Approve the plan in a name and start a node; it joins when its patients are checked and prepared."""
+        path, key = self.folder / f"{settings.name}.json", self.credentials.node(settings.name)[1]
         write_json(path, asdict(settings))
-        self.processes.start(
-            settings.name,
-            "node",
-            settings=path,
-            server=self.address,
-            authority=self.credentials.authority,
-            key=self.credentials.node(settings.name)[1],
-            idle_seconds=self.idle_seconds,
-        )
+        Participant.read(settings, key).approve(who)
+        where = {"server": f"{LOOPBACK}:{self.port}", "authority": self.credentials.authority, "key": key}
+        self._start(settings.name, ANSWER, settings=path, **where, idle_seconds=self.idle_seconds)
 
     def begin(self, settings: ServerSettings) -> None:
         """Start the server of one training."""
         path = self.folder / f"{SERVER}.json"
-        settings.write(path)
+        write_json(path, asdict(settings))
         where = {"credentials": self.credentials.folder, "host": LOOPBACK, "port": self.port}
-        self.processes.start(SERVER, SERVER, settings=path, **where)
+        self._start(SERVER, SERVE, settings=path, **where)
 
-    def wait(self, *, watch: bool = True, say: Callable[[str], None] = logger.debug) -> None:
-        """Wait until the training is over.
-
-        Parameters
-        ----------
-        watch
-            Whether the end of a node ends the training.
-        say
-            Called with each line of the server's output.
+    def wait(self, say: Callable[[str], None] = logger.debug) -> None:
+        """Wait until the training is over; ``say`` takes what the server tells, a line each.
 
         Raises
         ------
         UserError
-            If the training failed, for instance because all nodes did, or if a watched node ended by itself.
+            If the training failed, or a node ended by itself.
         """
         running = True
         while running:
             time.sleep(0.1)
-            running = self.processes.runs(SERVER)
-            if watch and running:
-                self.processes.check(*[name for name in self.processes.names() if name != SERVER])
-            for level, text in self.processes.news(SERVER):
+            running = self.runs(SERVER)
+            for name in self._running if running else ():
+                if not self.runs(name) and name != SERVER:
+                    raise UserError(self._last_words(name))
+            for level, text in self.news(SERVER):
                 if level not in {"ERROR", "CRITICAL"}:
                     say(text)
-        self.processes.finish(SERVER)
+        if self._running.pop(SERVER).returncode:
+            raise UserError(self._last_words(SERVER))
 
     def run(self, settings: ServerSettings, say: Callable[[str], None] = logger.debug) -> None:
-        """Run a training to its end; ``say`` takes what happens, a line each."""
+        """Run a training to its end; ``say`` takes what the server tells, a line each."""
         self.begin(settings)
-        self.wait(say=say)
+        self.wait(say)
+
+    def _start(self, name: str, program: str, **arguments: object) -> None:
+        # The library that runs here is the one that is to run there, also where it is not installed.
+        path = os.pathsep.join(filter(None, [str(LIBRARY), os.environ.get("PYTHONPATH", "")]))
+        here = {"FLWR_HOME": str(self.folder / "flower"), "NO_PROXY": LOOPBACK, "no_proxy": LOOPBACK}
+        log = self.log(name)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.touch(mode=0o600)  # its texts must stay at the site
+        self._begun[name] = self._read[name] = log.stat().st_size
+        with log.open("ab") as output:
+            self._running[name] = subprocess.Popen(  # noqa: S603  (this Python, and a module of this package)
+                [*self.command, program, json.dumps(arguments, default=str)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **SILENT, **here, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+                start_new_session=True,
+            )
+
+    def runs(self, name: str) -> bool:
+        """Return whether a process was started and has not ended."""
+        return name in self._running and self._running[name].poll() is None
+
+    def kill(self, *names: str) -> None:
+        """End processes, and all that they started, at once, as a crash would."""
+        for name in names:
+            if process := self._running.pop(name, None):
+                _send(process, signal.SIGKILL)
+                process.wait()
+
+    def stop(self, *names: str, patience: float = 5.0) -> None:
+        """Ask processes to end, wait, then end them."""
+        for name in names:
+            _send(self._running[name], signal.SIGTERM)
+        end = time.monotonic() + patience
+        while any(self.runs(name) for name in names) and time.monotonic() < end:
+            time.sleep(0.05)
+        self.kill(*names)
+
+    def log(self, name: str) -> Path:
+        """Return the log of a process."""
+        return self.folder / "logs" / f"{name}.log"
+
+    def news(self, name: str) -> list[tuple[str, str]]:
+        """Return the level and the text of each line that a process has logged since the last call."""
+        found = self._logged(name, self._read[name])
+        whole = found[: found.rfind(b"\n") + 1]
+        self._read[name] += len(whole)
+        return LINE.findall(_decoded(whole))
+
+    def _logged(self, name: str, first: int) -> bytes:
+        """Return the log of a process from a byte on."""
+        with self.log(name).open("rb") as file:
+            file.seek(first)
+            return file.read()
+
+    def _last_words(self, name: str) -> str:
+        text = _decoded(self._logged(name, self._begun[name]))
+        found = LAST_WORDS.search(text)
+        return found[1].strip() if found else f"{name} ended by itself. The end of {self.log(name)}:\n{text[-2000:]}"
+
+
+def _send(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def _decoded(content: bytes) -> str:
+    return content.decode(errors="backslashreplace")

@@ -19,7 +19,6 @@ from zetadp.core.task import site_task_of
 from zetadp.core.training import Trained
 from zetadp.federation.flower.certificates import Credentials
 from zetadp.federation.flower.coordinator import Coordinator
-from zetadp.federation.flower.processes import require_free_port
 from zetadp.federation.flower.settings import ServerSettings
 from zetadp.federation.flower.superlink import SuperLink
 from zetadp.federation.flower.tries import SummingCoordinator
@@ -52,8 +51,6 @@ def serve(settings: Path | str, credentials: Path | str, host: str, port: int) -
     if own.threads:
         torch.set_num_threads(own.threads)
     plan, keys = own.agreed()
-    files.check_server()
-    require_free_port(host, port)
     patience = own.patience
     lifetime = patience.give_up_seconds if patience.missing == "wait" else 2 * patience.round_seconds
     backbone = backbone_of(plan, own.backbone)

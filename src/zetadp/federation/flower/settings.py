@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +11,6 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from zetadp.base.constraints import Count, OneOf, Positive, Within, check_fields
 from zetadp.base.epsilon import SMALLEST_DELTA
 from zetadp.base.reading import read_file
-from zetadp.base.storage import write_json
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.core.promise import OWN_DELTA
@@ -199,7 +198,3 @@ class ServerSettings:
                         "another. Ask the hospital which one is its own."
                     )
         return plan, keys
-
-    def write(self, path: Path) -> None:
-        """Write the settings as JSON, with absolute paths."""
-        write_json(path, asdict(self))

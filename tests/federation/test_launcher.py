@@ -1,0 +1,72 @@
+"""What a process of a federation on this machine leaves in its log, and how its end and its log are read."""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+import pytest
+from federation.sites import make_plan
+
+from zetadp.base.validation import UserError
+from zetadp.federation.flower.launcher import SERVER, LocalFederation
+
+LINE = "2026-01-01 00:00:00,000 {} zetadp.x: {}\n"
+
+
+@pytest.fixture
+def federation(tmp_path):
+    with LocalFederation(tmp_path, make_plan()) as running:
+        yield running
+
+
+def start(federation: LocalFederation, name: str, script: str) -> None:
+    """Start a process that is no more than a line of the shell."""
+    federation.command = ["sh", "-c", script]
+    federation._start(name, "")
+
+
+def test_a_log_is_for_its_owner_alone(federation):
+    """Its texts may be of a site's patients."""
+    start(federation, "node", "true")
+    assert federation.log("node").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_training_ends_as_its_server_does_and_with_a_node_that_ends(federation):
+    start(federation, SERVER, "exit 0")
+    federation.wait()
+    start(federation, SERVER, f"printf '{LINE.format('CRITICAL', 'the disk is full')}'; exit 1")
+    with pytest.raises(UserError, match=r"^the disk is full$"):
+        federation.wait()
+    start(federation, SERVER, "echo words; exit 1")  # what an earlier process said counts for nothing
+    with pytest.raises(UserError, match=r"server ended by itself. The end of .*\nwords"):
+        federation.wait()
+    start(federation, SERVER, "sleep 100")
+    start(federation, "node-02", "exit 0")
+    with pytest.raises(UserError, match="node-02 ended by itself"):
+        federation.wait()
+
+
+def test_processes_end_with_the_block_and_so_does_all_that_they_started(federation):
+    start(federation, "node", "trap '' TERM; sleep 100 & echo $!; wait")
+    while not (said := federation.log("node").read_text()).endswith("\n"):
+        time.sleep(0.01)
+    both = [psutil.Process(each) for each in (federation._running["node"].pid, int(said))]
+    federation.stop("node", patience=0.1)
+    assert not federation.runs("node")
+    assert not psutil.wait_procs(both, timeout=20)[1]
+
+
+def test_every_line_is_news_once_also_after_bytes_that_are_no_text(federation):
+    start(federation, "node", "true")
+    log = federation.log("node")
+    log.write_bytes(
+        LINE.format("INFO", "first").encode() + b"\xff" * 99 + b"\n" + LINE.format("INFO", "second").encode()
+    )
+    assert federation.news("node") == [("INFO", "first"), ("INFO", "second")]
+    with log.open("a") as file:
+        file.write(LINE.format("INFO", "third") + LINE.format("INFO", "fourth")[:-1])
+    assert federation.news("node") == [("INFO", "third")]
+    with log.open("a") as file:
+        file.write("\n")
+    assert federation.news("node") == [("INFO", "fourth")]
