@@ -49,53 +49,34 @@ def per_image(parameter: Tensor, images: int, ndim: int) -> Tensor:
     return parameter.unsqueeze(1).expand(-1, images // len(parameter), *parameter.shape[1:]).flatten(0, 1)
 
 
-class _UnitConv2d(torch.autograd.Function):
-    """A convolution with a shared weight whose backward pass returns one weight gradient a patient."""
+class _UnitMap(torch.autograd.Function):
+    """A linear map with a shared weight whose backward pass returns one weight gradient a patient.
+
+    It is a convolution of a geometry, or a matrix product where there is none.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weights: Tensor, stride: int, padding: int) -> Tensor:  # noqa: ANN401
+    def forward(ctx: Any, x: Tensor, weights: Tensor, geometry: Geometry | None) -> Tensor:  # noqa: ANN401
         weight = weights[0]
         block = block_weight(weight) if weight.is_complex() else weight
         ctx.save_for_backward(x, block)
-        ctx.patients, ctx.complex, ctx.stride, ctx.padding = len(weights), weight.is_complex(), stride, padding
-        return functional.conv2d(x, block, stride=stride, padding=padding)
+        ctx.patients, ctx.complex, ctx.geometry = len(weights), weight.is_complex(), geometry
+        if geometry is None:
+            return functional.linear(x, block)
+        return functional.conv2d(x, block, stride=geometry.stride, padding=geometry.padding)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None, None]:  # noqa: ANN401
-        x, block = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None]:  # noqa: ANN401
+        (x, block), geometry, wanted = ctx.saved_tensors, ctx.geometry, ctx.needs_input_grad[0]
+        if geometry is None:
+            of_weights = product_gradients(x, gradient, ctx.patients, is_complex=ctx.complex)
+            return gradient @ block if wanted else None, of_weights, None
         of_x = None
-        if ctx.needs_input_grad[0]:
-            geometry = ([ctx.stride] * 2, [ctx.padding] * 2, [1, 1], False, [0, 0], 1)
-            mask = [True, False, False]
-            of_x = torch.ops.aten.convolution_backward(gradient, x, block, None, *geometry, mask)[0]
-        of_weights = convolution_gradients(
-            x,
-            gradient,
-            ctx.patients,
-            Geometry(block.shape[-1], ctx.stride, ctx.padding),
-            is_complex=ctx.complex,
-        )
-        return of_x, of_weights, None, None
-
-
-class _UnitLinear(torch.autograd.Function):
-    """A matrix product with a shared weight whose backward pass returns one weight gradient a patient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weights: Tensor) -> Tensor:  # noqa: ANN401
-        weight = weights[0]
-        block = block_weight(weight) if weight.is_complex() else weight
-        ctx.save_for_backward(x, block)
-        ctx.patients, ctx.complex = len(weights), weight.is_complex()
-        return functional.linear(x, block)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor]:  # noqa: ANN401
-        x, block = ctx.saved_tensors
-        of_x = gradient @ block if ctx.needs_input_grad[0] else None
-        return of_x, product_gradients(x, gradient, ctx.patients, is_complex=ctx.complex)
+        if wanted:
+            rest = ([geometry.stride] * 2, [geometry.padding] * 2, [1, 1], False, [0, 0], 1, [True, False, False])
+            of_x = torch.ops.aten.convolution_backward(gradient, x, block, None, *rest)[0]
+        return of_x, convolution_gradients(x, gradient, ctx.patients, geometry, is_complex=ctx.complex), None
 
 
 @torch.no_grad()
@@ -169,7 +150,8 @@ class Conv2d(nn.Module):
         elif ordinary():
             found = _of_patients(self._convolved, x, self.weight)
         else:
-            found = _UnitConv2d.apply(x, self.weight, self.stride, self.padding)  # type: ignore[no-untyped-call]
+            geometry = Geometry(self.weight.shape[-1], self.stride, self.padding)
+            found = _UnitMap.apply(x, self.weight, geometry)  # type: ignore[no-untyped-call]
         return found if self.bias is None else found + _stacked_bias(self.bias, len(x))[..., None, None]
 
     def _convolved(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -207,7 +189,7 @@ class Linear(nn.Module):
         elif ordinary():
             found = _of_patients(self._mapped, x, self.weight)
         else:
-            found = _UnitLinear.apply(x, self.weight)  # type: ignore[no-untyped-call]
+            found = _UnitMap.apply(x, self.weight, None)  # type: ignore[no-untyped-call]
         return found if self.bias is None else found + _stacked_bias(self.bias, len(x))
 
     @staticmethod

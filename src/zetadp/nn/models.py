@@ -235,7 +235,9 @@ def build(settings: NetworkSettings, classes: int, size: int, generator: np.rand
     elif settings.family == "spectrogram":
         model = SpectrogramClassifier(settings, classes)
     elif settings.family in {"unet", "real_unet"}:
-        model = _unet(settings, size)
+        _check_side(size, len(settings.widths) - 1, "steps between widths")
+        model = UNet(settings)
+        _train(settings.trained, model, model.last, model.consistency)
     elif settings.family == "linear":
         model = LinearClassifier(classes, size)
     elif settings.family == "head":
@@ -245,43 +247,29 @@ def build(settings: NetworkSettings, classes: int, size: int, generator: np.rand
             )
         model = HeadClassifier(settings.components or size, classes, settings.taper)
     else:
-        if size % 2 ** len(settings.widths):
-            raise ValueError(
-                f"Expected an image side divisible by 2 for each of {len(settings.widths)} blocks, found {size}."
-            )
+        _check_side(size, len(settings.widths), "blocks")
         model = ConvolutionalClassifier(settings, classes, size)
-        _freeze(model, settings.trained)
+        _train(settings.trained, model, model.head)
     initialise(model, generator)
     if isinstance(model, UNet):
         nn.init.zeros_(model.last.weight)  # so that the first output is the zero-filled image
     return model
 
 
-def _unet(settings: NetworkSettings, size: int) -> UNet:
-    """Return a U-Net in which only trained parameters require a gradient."""
-    if size % 2 ** (len(settings.widths) - 1):
-        raise ValueError(
-            f"Expected an image side divisible by 2 for each step between {len(settings.widths)} widths, found {size}."
-        )
-    model = UNet(settings)
-    if settings.trained != "all":
-        model.requires_grad_(requires_grad=False)
-        for part in (model.last, model.consistency):
-            part.requires_grad_(requires_grad=True)
-    for module in model.modules():
-        if settings.trained == "norms" and isinstance(module, (ComplexGroupNorm, GroupNorm)):
-            module.requires_grad_(requires_grad=True)
-    return model
+def _check_side(size: int, halvings: int, what: str) -> None:
+    """Refuse images that cannot be halved so often."""
+    if size % 2**halvings:
+        raise ValueError(f"Expected an image side divisible by 2 for each of {halvings} {what}, found {size}.")
 
 
-def _freeze(model: ConvolutionalClassifier, trained: str) -> None:
-    """Make only trained parameters require a gradient."""
+def _train(trained: str, model: nn.Module, *last: nn.Module) -> None:
+    """Make only trained parameters require a gradient: those of the last parts and, if asked for, of norms."""
     if trained == "all":
         return
-    model.blocks.requires_grad_(requires_grad=False)
-    for module in model.blocks.modules():
-        if trained == "norms" and isinstance(module, (ComplexGroupNorm, GroupNorm)):
-            module.requires_grad_(requires_grad=True)
+    norms = [module for module in model.modules() if isinstance(module, (ComplexGroupNorm, GroupNorm))]
+    model.requires_grad_(requires_grad=False)
+    for part in (*last, *(norms if trained == "norms" else [])):
+        part.requires_grad_(requires_grad=True)
 
 
 def _real_width(width: int, groups: int) -> int:
