@@ -99,9 +99,11 @@ class Outbox:
         SupersededError
             If the message was sent, and the round was released again since.
         """
-        if (found := self._stored(number, weights, device)) is None:
+        if self.folder is None or not (path := self._path(self.folder, number)).exists():
             return None
-        messages, head = found
+        if (stored := self._read(path, number, weights, device)) is None:
+            return None
+        messages, head = stored
         if not self.ledger.knows(head):
             raise UserError(
                 f"The ledger {self.ledger.path} has lost lines: it has no record of a stored message of round "
@@ -130,12 +132,6 @@ class Outbox:
             if int(path.stem.split("-")[1]) < before:
                 path.unlink(missing_ok=True)
         self.size = 0
-
-    def _stored(self, number: int, weights: Tensor, device: torch.device | str) -> tuple[Tensor, str] | None:
-        """Return stored messages of the attempt, and the head of the ledger at that time."""
-        if self.folder is None or not (path := self._path(self.folder, number)).exists():
-            return None
-        return self._read(path, number, weights, device)
 
     def _read(self, path: Path, number: int, weights: Tensor, device: torch.device | str) -> tuple[Tensor, str] | None:
         """Return the messages in a file, if they are of the attempt, and the head of the ledger at that time."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Integral
 from typing import Any, Self
 
@@ -25,7 +26,6 @@ NARROWER = {torch.complex128: torch.complex64, torch.float64: torch.float32, tor
 
 HERE = "here"
 """Name of the only holder of records, where hospitals are not named."""
-NEEDED = "Expected a tensor, array or dataset of numbers, with items of one shape that can be looked up by position."
 
 
 class Records:
@@ -82,12 +82,9 @@ class Records:
                 f"patients: Expected the id of each item's patient, found {patients!r:.60}. Give patients=ids, where "
                 "ids[i] is the patient of item i."
             )
-        try:
+        with _reading():
             source = _source(items)
-            if labels is None:
-                labels = _labels_within(items)
-        except (RuntimeError, TypeError, ValueError, IndexError, KeyError, OSError) as error:
-            raise UserError(f"items: {NEEDED} Reading them failed: {first_sentence(error)}") from error
+            labels = _labels_within(items) if labels is None else labels
         before, after = (str(kind).removeprefix("torch.") for kind in (getattr(items, "dtype", ""), source.dtype))
         if before not in ("", after):
             logger.warning("items: converted from %s to %s", before, after)
@@ -103,24 +100,18 @@ class Records:
             id_text(owner)
         codes: dict[Hashable, int] = {}
         numbers = [codes.setdefault(owner, len(codes)) for owner in owners]
-        self._hold(source, targets, tuple(codes), np.array(numbers, dtype=np.int64), {HERE: len(codes)})
-        try:
+        self.inputs: Tensor | LookedUp = source
+        self.targets, self.ids, self.owner = targets, tuple(codes), np.array(numbers, dtype=np.int64)
+        self.holders: Mapping[str, int] = {HERE: len(codes)}
+        with _reading():
             self.digest = self._checked()
-        except (RuntimeError, TypeError, ValueError, IndexError, KeyError, OSError) as error:
-            raise UserError(f"items: {NEEDED} Reading them failed: {first_sentence(error)}") from error
 
-    def _hold(
-        self,
-        inputs: Tensor | LookedUp,
-        targets: Tensor,
-        ids: tuple[Hashable, ...],
-        owner: np.ndarray,
-        holders: Mapping[str, int],
-        digest: str = "",
-    ) -> Self:
-        self.inputs, self.targets, self.ids, self.owner, self.holders = inputs, targets, ids, owner, holders
-        self.digest = digest
-        return self
+    @classmethod
+    def _of(cls, **attributes: Any) -> Self:  # noqa: ANN401
+        """Return records that follow from others, which were checked."""
+        made = object.__new__(cls)
+        vars(made).update(attributes)
+        return made
 
     @classmethod
     def of_hospitals(cls, hospitals: Mapping[str, Records]) -> Self:
@@ -150,13 +141,13 @@ class Records:
         whole = [each for each in inputs if isinstance(each, Tensor)]
         sources: list[Any] = [each if isinstance(each, Tensor) else each.source for each in inputs]
         before = np.cumsum([0, *(part.units for part in parts)])
-        return object.__new__(cls)._hold(
-            torch.cat(whole) if len(whole) == len(inputs) else LookedUp(torch.utils.data.ConcatDataset(sources)),
-            torch.cat([part.targets for part in parts]),
-            tuple(whose),
-            np.concatenate([part.owner + first for part, first in zip(parts, before[:-1], strict=True)]),
-            {name: part.units for name, part in hospitals.items()},
-            "".join(part.digest for part in parts),
+        return cls._of(
+            inputs=torch.cat(whole) if len(whole) == len(inputs) else LookedUp(torch.utils.data.ConcatDataset(sources)),
+            targets=torch.cat([part.targets for part in parts]),
+            ids=tuple(whose),
+            owner=np.concatenate([part.owner + first for part, first in zip(parts, before[:-1], strict=True)]),
+            holders={name: part.units for name, part in hospitals.items()},
+            digest="".join(part.digest for part in parts),
         )
 
     @property
@@ -224,13 +215,13 @@ class Records:
         positions = np.flatnonzero(of)
         inputs, places = self.inputs, torch.from_numpy(positions)
         kept, owner = np.unique(self.owner[of], return_inverse=True)
-        return object.__new__(type(self))._hold(
-            inputs[places] if isinstance(inputs, Tensor) else inputs.part(positions),
-            self.targets[places],
-            tuple(self.ids[code] for code in kept),
-            owner,
-            {HERE: len(kept)},
-            hashlib.sha256(f"{self.digest} {positions.tolist()}".encode()).hexdigest(),
+        return self._of(
+            inputs=inputs[places] if isinstance(inputs, Tensor) else inputs.part(positions),
+            targets=self.targets[places],
+            ids=tuple(self.ids[code] for code in kept),
+            owner=owner,
+            holders={HERE: len(kept)},
+            digest=hashlib.sha256(f"{self.digest} {positions.tolist()}".encode()).hexdigest(),
         )
 
     def _checked(self) -> str:
@@ -299,6 +290,18 @@ class LookedUp:
     def _item(self, place: int) -> Tensor:
         item = self.source[place]
         return _usable(torch.as_tensor(item[0] if isinstance(item, tuple | list) else item))
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Turn any error of items that cannot be used or read into one message."""
+    try:
+        yield
+    except (RuntimeError, TypeError, ValueError, IndexError, KeyError, OSError) as error:
+        raise UserError(
+            "items: Expected a tensor, array or dataset of numbers, with items of one shape that can be looked up by "
+            f"position. Reading them failed: {first_sentence(error)}"
+        ) from error
 
 
 def _source(items: Any) -> Tensor | LookedUp:  # noqa: ANN401
