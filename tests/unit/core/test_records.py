@@ -79,15 +79,6 @@ def test_units_of_unequal_size_give_as_many_items_as_asked_and_spread_them(sizes
         assert times.max() - times.min() <= 1
 
 
-def test_a_units_items_do_not_depend_on_who_else_is_drawn():
-    """Else being drawn would show in the items of others, which no accountant of independent draws allows for."""
-    holder = of_records([[0], [1, 2], [3], [4, 5, 6]])
-    alone = [chosen_of(holder, [member], 8)[0] for member in range(4)]
-    for members in ([0, 1, 2, 3], [1, 3], [0, 3]):
-        for member, row in zip(members, chosen_of(holder, members, 8), strict=True):
-            np.testing.assert_array_equal(row, alone[member])
-
-
 def test_the_choice_differs_between_units_rounds_nodes_and_runs():
     holder = of_records([[0], [1]])
     choices = [*chosen_of(holder, [0, 1], 8), chosen_of(holder, [0, 1], 8, 1)[0]]

@@ -30,7 +30,6 @@ from zetadp.privacy.threat import Sums
 RUN = RunName("complex", "federated", "8", 3)
 SETTINGS = TrainingSettings(rounds=5, images_per_patient=4, optimiser=OptimiserSettings(0.02))
 OFTEN = Performance(evaluate_every=2, checkpoint_seconds=0, chunk=8)
-RARELY = replace(OFTEN, checkpoint_seconds=1e6)
 PLANS = [
     Held("node-01", [[0], [1], [2]], 3, expected=1.5, noise_multiplier=0.7),
     Held("node-02", [[3], [4], [5, 6]], 3, expected=1.5, noise_multiplier=0.7),
@@ -319,20 +318,6 @@ def test_a_finished_run_on_real_patients_is_trained_again_only_where_that_is_per
     finish(paths)
     with pytest.raises(UserError, match="trained 2 time"):
         trained(paths, settings=EXACT, permission=permission)
-
-
-def test_what_a_lost_ledger_recorded_is_not_taken_for_the_next_ones(paths):
-    with pytest.raises(KilledError):
-        trained(paths, settings=EXACT, how=RARELY, after_round=stop_after(2))
-    checkpoint = paths["checkpoint_path"].read_bytes()
-    paths["checkpoint_path"].unlink()
-    for name in (paths["ledger_path"].name, "register", "secret"):
-        paths["ledger_path"].with_name(name).unlink()
-    with pytest.raises(KilledError):
-        trained(paths, settings=EXACT, how=RARELY, after_round=stop_after(1))
-    paths["checkpoint_path"].write_bytes(checkpoint)
-    with pytest.raises(UserError, match="has lost lines"):
-        trained(paths, settings=EXACT, how=RARELY)
 
 
 HEAD = NetworkSettings("head", "features", components=3, start="public")
