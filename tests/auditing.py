@@ -6,8 +6,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from zetadp.audit import many_rounds, one_round
-from zetadp.audit.canary import Audited
 from zetadp.audit.detection import Trials
+from zetadp.audit.one_round import Audited
 
 if TYPE_CHECKING:
     from pathlib import Path

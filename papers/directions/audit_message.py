@@ -23,7 +23,7 @@ import torch
 from papers.directions.accounting import concentration_for_epsilon
 from papers.experiments import write_table
 from zetadp.audit.candidates import gradients, of_candidates
-from zetadp.audit.detection import count_errors, result_of_epsilon
+from zetadp.audit.detection import AuditResult, count_errors
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import Sheet
 from zetadp.core.plan import NodeConstants, Plan, RunName
@@ -93,7 +93,7 @@ def attacked(mechanism: str, others: str, epsilon: float) -> dict[str, object]:
             for _ in range(TRIALS)
         )
         scores.append(np.array([float((each - middle).double() @ towards) for each in seen]))
-    found = result_of_epsilon("", count_errors(scores[0], scores[1], 0.0, confidence=CONFIDENCE), claim, DELTA)
+    found = AuditResult.of("", count_errors(scores[0], scores[1], 0.0, confidence=CONFIDENCE), claim, DELTA)
     cosine = torch.nn.functional.cosine_similarity(*centres, dim=0)
     return {
         "mechanism": mechanism,

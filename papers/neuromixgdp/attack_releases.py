@@ -177,11 +177,11 @@ def _judged(what: str, name: str, errors: Any, claimed: dict, epsilon: float) ->
     """Return a line of the table: the claim, what the errors prove, and what they suggest."""
     proved, seen = (
         epsilon_of_errors(claimed, DELTA, *pair) if claimed else math.nan
-        for pair in ((errors.alpha_upper, errors.beta_upper), (errors.alpha, errors.beta))
+        for pair in ((errors.alpha.upper, errors.beta.upper), (errors.alpha.share, errors.beta.share))
     )
     return {
         "attacked": what, "how": name, "claimed": accounting.epsilon(claimed, DELTA) if claimed else epsilon,
-        "proved": proved, "seen": seen, "false_alarms": errors.alpha, "misses": errors.beta,
+        "proved": proved, "seen": seen, "false_alarms": errors.alpha.share, "misses": errors.beta.share,
         "trials": errors.trials_in,
     }  # fmt: skip
 
@@ -303,9 +303,9 @@ def curves(drawn: list[dict[str, Any]]) -> Figure:
                     least = accounting.trade_off(case["claimed"], alphas)
                     sampling = case["name"].split(",")[0]
                     panel.plot(alphas, least, style, color=colour, linewidth=1.2, label=f"claimed, {sampling}")
-                panel.plot(errors.alpha, errors.beta, marker, color=colour, label=f"attack: {case['name']}")
-                panel.plot([errors.alpha_lower, errors.alpha_upper], [errors.beta] * 2, color=colour)
-                panel.plot([errors.alpha] * 2, [errors.beta_lower, errors.beta_upper], color=colour)
+                panel.plot(errors.alpha.share, errors.beta.share, marker, color=colour, label=f"attack: {case['name']}")
+                panel.plot([errors.alpha.lower, errors.alpha.upper], [errors.beta.share] * 2, color=colour)
+                panel.plot([errors.alpha.share] * 2, [errors.beta.lower, errors.beta.upper], color=colour)
             panel.plot([0, 1], [1, 0], ":", color="#999999", label="guessing")
             panel.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="false alarms", ylabel="misses")
             panel.set_title(f"ε = {epsilon:g}", loc="left")

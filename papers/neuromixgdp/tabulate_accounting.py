@@ -231,11 +231,11 @@ def attacked(releases: int) -> tuple[pd.DataFrame, Figure]:
                     "class_rate": class_rate,
                     "releases": releases,
                     "printed_variation": _variation(mu),
-                    "seen_variation_lower": 1 - errors.alpha_upper - errors.beta_upper,
-                    "seen_variation": 1 - errors.alpha - errors.beta,
+                    "seen_variation_lower": 1 - errors.alpha.upper - errors.beta.upper,
+                    "seen_variation": 1 - errors.alpha.share - errors.beta.share,
                     "safe_variation": 1 - min(np.add(alphas, accounting.trade_off(release.mechanisms(noise), alphas))),
                     "printed_mu": mu,
-                    "seen_mu": gaussian_mu_of_variation(1 - errors.alpha - errors.beta),
+                    "seen_mu": gaussian_mu_of_variation(1 - errors.alpha.share - errors.beta.share),
                     "safe_mu": release.safe_mu(noise),
                 }
             )
@@ -276,8 +276,8 @@ def _draw(panel: Axes, alphas: np.ndarray, curves: dict[str, Any], errors: Error
     panel.fill_between(alphas, claimed, color="#EEEEEE", linewidth=0, label="refutes the claim")
     for (label, curve), (colour, style, width) in zip(curves.items(), looks, strict=True):
         panel.plot(alphas, curve, color=colour, linestyle=style, linewidth=width, label=label)
-    panel.plot([errors.alpha_lower, errors.alpha_upper], [errors.beta] * 2, color="#000000", linewidth=1.2)
-    panel.plot([errors.alpha] * 2, [errors.beta_lower, errors.beta_upper], color="#000000", linewidth=1.2)
+    panel.plot([errors.alpha.lower, errors.alpha.upper], [errors.beta.share] * 2, color="#000000", linewidth=1.2)
+    panel.plot([errors.alpha.share] * 2, [errors.beta.lower, errors.beta.upper], color="#000000", linewidth=1.2)
     panel.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="false alarms", ylabel="misses")
     panel.legend(loc="upper right", fontsize=SMALL, frameon=False)
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import Literal
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -67,6 +67,28 @@ class Trials:
         positive(trials=self.count)
 
 
+class Rate(NamedTuple):
+    """An observed error rate.
+
+    Attributes
+    ----------
+    upper, lower
+        Its confidence limits.
+    share
+        The share of errors, with half an error added, so that zero errors do not mean certainty.
+    """
+
+    upper: float
+    share: float
+    lower: float
+
+    @classmethod
+    def of(cls, errors: int, trials: int, wrong: float) -> Rate:
+        """Return the rate after this many errors; each limit is wrong with chance ``wrong``."""
+        lower = 1 - upper_limit(trials - errors, trials, wrong)
+        return cls(upper_limit(errors, trials, wrong), (errors + 0.5) / (trials + 1), lower)
+
+
 @dataclass(frozen=True)
 class Errors:
     """The errors of one attack at one threshold.
@@ -78,7 +100,7 @@ class Errors:
     trials_out, trials_in
         Trials without and with the patient.
     confidence
-        Probability with which the upper limits below hold together.
+        Probability with which the upper limits of both rates hold together.
     """
 
     false_alarms: int
@@ -95,39 +117,14 @@ class Errors:
         in_range(0.5, 1, confidence=self.confidence)
 
     @property
-    def alpha(self) -> float:
-        """Share of false alarms, with half an error added, so that zero errors do not mean certainty."""
-        return (self.false_alarms + 0.5) / (self.trials_out + 1)
+    def alpha(self) -> Rate:
+        """Rate of false alarms."""
+        return Rate.of(self.false_alarms, self.trials_out, (1 - self.confidence) / 2)
 
     @property
-    def beta(self) -> float:
-        """Share of misses, with half an error added."""
-        return (self.misses + 0.5) / (self.trials_in + 1)
-
-    @property
-    def alpha_upper(self) -> float:
-        """Upper confidence limit of the false-alarm rate."""
-        return upper_limit(self.false_alarms, self.trials_out, (1 - self.confidence) / 2)
-
-    @property
-    def beta_upper(self) -> float:
-        """Upper confidence limit of the rate of misses."""
-        return upper_limit(self.misses, self.trials_in, (1 - self.confidence) / 2)
-
-    @property
-    def alpha_lower(self) -> float:
-        """Lower confidence limit of the false-alarm rate."""
-        return 1 - upper_limit(self.trials_out - self.false_alarms, self.trials_out, (1 - self.confidence) / 2)
-
-    @property
-    def beta_lower(self) -> float:
-        """Lower confidence limit of the rate of misses."""
-        return 1 - upper_limit(self.trials_in - self.misses, self.trials_in, (1 - self.confidence) / 2)
-
-    @property
-    def limits(self) -> tuple[tuple[float, float], ...]:
-        """Rates of false alarms and of misses: the upper limits, the shares, and the lower limits."""
-        return (self.alpha_upper, self.beta_upper), (self.alpha, self.beta), (self.alpha_lower, self.beta_lower)
+    def beta(self) -> Rate:
+        """Rate of misses."""
+        return Rate.of(self.misses, self.trials_in, (1 - self.confidence) / 2)
 
 
 @dataclass(frozen=True)
@@ -139,7 +136,7 @@ class AuditResult:
     name
         The target and the attack.
     claimed
-        The claim, a figure of `quantity`.
+        The claim: mu, or epsilon if there is a `delta`.
     measured
         Lower confidence bound on the same figure of the mechanism that ran.
     estimate, highest
@@ -149,10 +146,8 @@ class AuditResult:
         The errors at the threshold. Their confidence is the probability with which `measured` is a lower bound.
     mechanisms
         The mechanisms that were claimed, whose trade-off curve the errors are compared with.
-    quantity
-        ``mu`` or ``epsilon``.
     delta
-        The delta of `epsilon`.
+        The delta of epsilon; None if the figures are mu.
     finds, power
         The fault that the attack looks for, and the chance to find it; None if the fault leaves no noise.
     """
@@ -164,10 +159,28 @@ class AuditResult:
     highest: float
     errors: Errors
     mechanisms: Exposure
-    quantity: Literal["mu", "epsilon"] = "mu"
     delta: float | None = None
     finds: str = ""
     power: float | None = None
+
+    @classmethod
+    def of(cls, name: str, errors: Errors, mechanisms: Exposure, delta: float | None = None) -> AuditResult:
+        """Judge what is claimed of mechanisms by an attack's errors: epsilon at a delta, or mu without one.
+
+        Raises
+        ------
+        ValueError
+            If neither exists: no delta, and units that do not take part in every release.
+        """
+        claimed = accounting.exact_mu(mechanisms) if delta is None else accounting.epsilon(mechanisms, delta)
+        if claimed is None:
+            raise ValueError("Expected mechanisms in which every unit takes part, or a delta, found neither.")
+
+        def figure(alpha: float, misses: float) -> float:
+            return mu_of_errors(alpha, misses) if delta is None else epsilon_of_errors(mechanisms, delta, alpha, misses)
+
+        measured, estimate, highest = map(figure, errors.alpha, errors.beta)
+        return cls(name, claimed, measured, estimate, highest, errors, mechanisms, delta)
 
     @property
     def passed(self) -> bool:
@@ -217,19 +230,6 @@ def epsilon_of_errors(mechanisms: Exposure, delta: float, alpha: float, misses: 
     """
     factor = _noise_factor(mechanisms, alpha, misses)
     return accounting.epsilon(_scaled(mechanisms, factor), delta) if math.isfinite(factor) else 0.0
-
-
-def result_of_mu(name: str, errors: Errors, claimed: float, mechanisms: Exposure) -> AuditResult:
-    """Judge a claim of mu by an attack's errors."""
-    measured, estimate, highest = (mu_of_errors(*rates) for rates in errors.limits)
-    return AuditResult(name, claimed, measured, estimate, highest, errors, mechanisms)
-
-
-def result_of_epsilon(name: str, errors: Errors, mechanisms: Exposure, delta: float) -> AuditResult:
-    """Judge the accountant's epsilon of these mechanisms by an attack's errors."""
-    claimed = accounting.epsilon(mechanisms, delta)
-    measured, estimate, highest = (epsilon_of_errors(mechanisms, delta, *rates) for rates in errors.limits)
-    return AuditResult(name, claimed, measured, estimate, highest, errors, mechanisms, "epsilon", delta)
 
 
 def _noise_factor(mechanisms: Exposure, alpha: float, misses: float) -> float:

@@ -25,10 +25,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from scipy.special import ndtr
-from torch import Tensor, nn
+from torch import Tensor
 
-from zetadp.audit.canary import CANARY, CLASSES, SILENT, Audited, patient_gradient, record_of
-from zetadp.audit.detection import AuditResult, Trials, count_errors, result_of_epsilon
+from zetadp.audit.detection import AuditResult, Trials, count_errors
+from zetadp.audit.one_round import CANARY, CLASSES, SILENT, Audited, patient_gradient
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import positive
@@ -115,13 +115,12 @@ def audit_training(
         # Trials alternate: with the canary, without it.
         others = [[SILENT]] * (population - 1)
         holdings = [items_of([[SILENT if place % 2 else CANARY], *others], CLASSES) for place in range(together)]
-        records = _records(plan)
-        attacker = _Attacker(plan, records, audited)
+        attacker = _Attacker(plan, audited)
         place = folder / f"training-{number:05d}"
         with only_errors("zetadp.core", OF_TRAINING):
             train(
                 plan,
-                *copies(records, holdings),
+                *copies(attacker.records, holdings),
                 RunFiles(place / "ledger.jsonl", place / "checkpoint.safetensors"),
                 performance=Performance(evaluate_every=rounds, checkpoint_seconds=1e9, chunk=512),
                 after_round=attacker.see,
@@ -136,7 +135,7 @@ def audit_training(
         progress.info("%s: %d of %d trials a side", name, len(scores[True]), trials.count)
     threshold = threshold_of(audited.probability, noise_multiplier, rounds)
     errors = count_errors(scores[False], scores[True], threshold, confidence=trials.confidence)
-    result = result_of_epsilon(name, errors, claim, trials.delta)
+    result = AuditResult.of(name, errors, claim, trials.delta)
     logger.info("%s: claimed epsilon %.3f, measured at least %.3f", name, result.claimed, result.measured)
     return result
 
@@ -196,18 +195,41 @@ def error_rates(probability: float, noise_multiplier: float, rounds: int, *, tru
 
 
 class _Attacker:
-    """An attacker who sees all messages, computes the weights and adds up the evidence for each trial's canary."""
+    """An attacker who sees all messages, computes the weights and adds up the evidence for each trial's canary.
 
-    def __init__(self, plan: Plan, records: LabelledItems, audited: Audited) -> None:
-        self.model, self.layout, start = _start(plan)
+    The canary's second image has the inverse magnitudes of the first. A network on log magnitude then sees the same
+    features with the opposite sign, and the gradients of the two images, which have different classes, do not cancel.
+    Among some candidates, the canary is the one with the longest gradient at the first weights.
+    """
+
+    def __init__(self, plan: Plan, audited: Audited) -> None:
+        self.model = build(plan.network, CLASSES, SIDE, stream(plan.run.seed, Purpose.WEIGHTS))
+        self.layout = Layout.of(self.model)
+        start = self.layout.flatten(dict(self.model.named_parameters())).detach()
         self.server = Server(start, plan.training.optimiser, plan.training.rounds)
-        self.images, self.labels = record_of(records, CANARY)
         self.node, self.clip, self.audited = plan.nodes[0], plan.training.clip, audited
         self.total: np.ndarray | float = 0.0
+        random = np.random.default_rng(0)
+        candidates: list[Tensor] = []
+        for _ in range(CANDIDATES):
+            magnitude = np.exp(random.standard_normal((SIDE, SIDE)))
+            phase = np.exp(2j * np.pi * random.random((2, SIDE, SIDE)))
+            images = torch.from_numpy(np.stack([magnitude, 1 / magnitude]) * phase).to(torch.complex64).unsqueeze(1)
+            candidates += [images, images.flip(0)]
+        self.canary = max(candidates, key=lambda images: float(np.linalg.norm(self._gradient(start, images))))
+
+    def _gradient(self, weights: Tensor, images: Tensor) -> np.ndarray:
+        return patient_gradient(self.model, self.layout, weights, images, torch.arange(CLASSES))
+
+    @property
+    def records(self) -> LabelledItems:
+        """The canary, and a record that contributes zero."""
+        both = torch.stack([self.canary, torch.full_like(self.canary, torch.nan)])
+        return LabelledItems.stacked(both, torch.arange(CLASSES))
 
     def see(self, done: int, messages: Tensor) -> None:
         """Add the evidence of a round's messages, and compute the next weights."""
-        gradient = patient_gradient(self.model, self.layout, self.server.weights.detach(), self.images, self.labels)
+        gradient = self._gradient(self.server.weights.detach(), self.canary)
         norm = float(np.linalg.norm(gradient))
         if norm < self.clip:
             raise ValueError(
@@ -221,33 +243,3 @@ class _Attacker:
     def scores(self) -> list[float]:
         """Return one score per trial."""
         return [float(score) for score in np.atleast_1d(self.total)]
-
-
-def _start(plan: Plan) -> tuple[nn.Module, Layout, Tensor]:
-    """Return the network, the order of its parameters, and the weights at the start of training."""
-    model = build(plan.network, CLASSES, SIDE, stream(plan.run.seed, Purpose.WEIGHTS))
-    layout = Layout.of(model)
-    return model, layout, layout.flatten(dict(model.named_parameters())).detach()
-
-
-def _records(plan: Plan) -> LabelledItems:
-    """Return a canary and a record that contributes zero.
-
-    The canary's second image has the inverse magnitudes of the first. A network on log magnitude then sees the same
-    features with the opposite sign, and the gradients of the two images, which have different classes, do not cancel.
-    Among some candidates, the canary is the one with the longest gradient at the first weights.
-    """
-    random = np.random.default_rng(0)
-    candidates: list[Tensor] = []
-    for _ in range(CANDIDATES):
-        magnitude = np.exp(random.standard_normal((SIDE, SIDE)))
-        phase = np.exp(2j * np.pi * random.random((2, SIDE, SIDE)))
-        images = torch.from_numpy(np.stack([magnitude, 1 / magnitude]) * phase).to(torch.complex64)
-        candidates += [images, images.flip(0)]
-    model, layout, start = _start(plan)
-    labels = torch.arange(CLASSES)
-    canary = max(
-        candidates,
-        key=lambda images: float(np.linalg.norm(patient_gradient(model, layout, start, images.unsqueeze(1), labels))),
-    )
-    return LabelledItems.stacked(torch.stack([canary, torch.full_like(canary, torch.nan)]).unsqueeze(2), labels)

@@ -203,7 +203,8 @@ def audit_membership(
     for place, arm in enumerate(kinds):
         coins = stream(settings.seed, Purpose.SAMPLING, place)
         members = coins.random((settings.shadows + settings.trainings, settings.patients)) < 0.5
-        shadow, attacked = train_models(arm, settings, network, records, members).split(settings.shadows)
+        models = train_models(arm, settings, network, records, members)
+        shadow, attacked = models.part(slice(settings.shadows)), models.part(slice(settings.shadows, None))
         patient = most_exposed(shadow)
         if arm.private:
             claims = claims_of(attacked.exposure, node_name(patient // settings.population), delta)

@@ -84,12 +84,9 @@ class Models:
     accuracy: np.ndarray
     exposure: Run
 
-    def split(self, first: int) -> tuple[Models, Models]:
-        """Return the models of the first runs, and the rest."""
-        return self._part(slice(first)), self._part(slice(first, None))
-
-    def _part(self, part: slice) -> Models:
-        return Models(self.members[part], self.confidence[part], self.accuracy[part], self.exposure)
+    def part(self, runs: slice) -> Models:
+        """Return the models of some of the runs."""
+        return Models(self.members[runs], self.confidence[runs], self.accuracy[runs], self.exposure)
 
 
 def arms(settings: MembershipSettings, delta: float) -> list[AttackedRuns]:
@@ -118,69 +115,49 @@ def train_models(
     # This record replaces a patient that does not take part: its gradient is not finite, so it contributes zero.
     one = records.part(slice(each))
     with_nobody = LabelledItems.joined(records, replace(one, inputs=torch.full_like(one.inputs, math.nan)))
-    training = TrainingSettings(
-        rounds=arm.rounds,
-        images_per_patient=each,
-        optimiser=OptimiserSettings(learning_rate=settings.learning_rate),
-        clip=settings.clip,
-        noise=settings.noise,
+    nobody, size = settings.patients, settings.population
+    expected = settings.sampling_probability * size
+    plan = Plan(
+        run=RunName(network.family, "federated", arm.epsilon, settings.seed),
+        network=network,
+        training=TrainingSettings(
+            rounds=arm.rounds,
+            images_per_patient=each,
+            optimiser=OptimiserSettings(learning_rate=settings.learning_rate),
+            clip=settings.clip,
+            noise=settings.noise,
+        ),
+        nodes=tuple(
+            NodeConstants(node_name(node), size, expected, arm.noise_multiplier) for node in range(settings.nodes)
+        ),
+        task={"name": "classification", "classes": int(records.targets.max()) + 1},
     )
+    performance = Performance(evaluate_every=arm.rounds, checkpoint_seconds=1e9, chunk=_IMAGES_AT_ONCE)
     shown: list[tuple[np.ndarray, np.ndarray]] = []
     exposures: list[Run] = []
     reported = time.monotonic()
-    with only_errors("zetadp.core", OF_TRAINING):
-        for number, row in enumerate(members):
-            model, run = _train_one(arm, settings, network, training, with_nobody, row, number)
-            shown.append(_shown(model, records, each))
-            exposures.append(run)
-            if time.monotonic() - reported > 10:
-                reported = time.monotonic()
-                progress.info("%s: %d of %d trainings", arm.name, number + 1, len(members))
+    for number, row in enumerate(members):
+        patients = [[patient if present else nobody] for patient, present in enumerate(row)]
+        holdings = [items_of(patients[node * size : (node + 1) * size], each) for node in range(settings.nodes)]
+        # Runs with different numbers draw independently. The seed is equal, so that the starting weights are.
+        numbered = replace(plan, cohort=f"attacked-{number}")
+        with (
+            only_errors("zetadp.core", OF_TRAINING),
+            TemporaryDirectory(prefix="zetadp-membership-", dir=_scratch()) as folder,
+        ):
+            files = RunFiles(Path(folder) / "ledger.jsonl", Path(folder) / "checkpoint.safetensors")
+            model = train(numbered, *copies(with_nobody, holdings), files, performance=performance).model
+            exposures += recorded_runs(files.ledger)
+        shown.append(_shown(model, records, each))
+        if time.monotonic() - reported > 10:
+            reported = time.monotonic()
+            progress.info("%s: %d of %d trainings", arm.name, number + 1, len(members))
     if len({_mechanisms(run) for run in exposures}) != 1:
         raise RuntimeError(f"Expected every training of the arm {arm.name!r} to record the same releases.")
     confidence, accuracy = (np.stack(part) for part in zip(*shown, strict=True))
     if not np.isfinite(confidence).all():
         raise UserError(f"Models of the arm {arm.name!r} diverged. Lower audit.membership.learning_rate or overfitted.")
     return Models(members, confidence, accuracy, exposures[0])
-
-
-def _train_one(
-    arm: AttackedRuns,
-    settings: MembershipSettings,
-    network: NetworkSettings,
-    training: TrainingSettings,
-    records: LabelledItems,
-    members: np.ndarray,
-    number: int,
-) -> tuple[nn.Module, Run]:
-    """Train one model in a folder of its own, and return it with the content of its ledger."""
-    nobody, size, each = len(members), settings.population, training.images_per_patient
-    expected = settings.sampling_probability * size
-    plan = Plan(
-        run=RunName(network.family, "federated", arm.epsilon, settings.seed),
-        network=network,
-        training=training,
-        nodes=tuple(
-            NodeConstants(node_name(node), size, expected, arm.noise_multiplier) for node in range(settings.nodes)
-        ),
-        # Runs with different numbers draw independently. The seed is equal, so that the starting weights are.
-        cohort=f"attacked-{number}",
-        task={"name": "classification", "classes": int(records.targets.max()) + 1},
-    )
-    holdings = [
-        items_of([[i if members[i] else nobody] for i in range(node * size, (node + 1) * size)], each)
-        for node in range(settings.nodes)
-    ]
-    with TemporaryDirectory(prefix="zetadp-membership-", dir=_scratch()) as folder:
-        ledger = Path(folder) / "ledger.jsonl"
-        trained = train(
-            plan,
-            *copies(records, holdings),
-            RunFiles(ledger, Path(folder) / "checkpoint.safetensors"),
-            performance=Performance(evaluate_every=arm.rounds, checkpoint_seconds=1e9, chunk=_IMAGES_AT_ONCE),
-        )
-        (run,) = recorded_runs(ledger)
-    return trained.model, run
 
 
 def _scratch() -> Path | None:

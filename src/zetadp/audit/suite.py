@@ -6,8 +6,9 @@ import logging
 import math
 import multiprocessing
 import tempfile
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,10 +17,9 @@ from typing import TypeVar
 import pandas as pd
 import torch
 
-from zetadp.audit.canary import Audited
 from zetadp.audit.detection import FALSE_ALARM, AuditResult, Trials, power_of, trials_for_curve
 from zetadp.audit.many_rounds import audit_training, error_rates
-from zetadp.audit.one_round import audit_one_round, one_round_rates
+from zetadp.audit.one_round import USUAL, Audited, audit_one_round, one_round_rates
 from zetadp.audit.settings import LEAST_TRIALS, AuditSettings
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.tables import MISSING, Sheet
@@ -27,7 +27,7 @@ from zetadp.base.workflow import PROGRESS
 from zetadp.privacy.accounting import Exposure
 from zetadp.privacy.kinds import NoisySum
 
-progress = logging.getLogger(PROGRESS)
+logger, progress = logging.getLogger(__name__), logging.getLogger(PROGRESS)
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -49,24 +49,20 @@ def spread(
     name
         Returns the name of a result for the log.
     """
-    if processes == 1:
-        return [_told(work(job), number, len(jobs), name) for number, job in enumerate(jobs, start=1)]
-    # A server that has imported PyTorch once and runs no thread can be forked safely and quickly.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    with ProcessPoolExecutor(processes, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        waiting = [pool.submit(work, job) for job in jobs]
-        for number, done in enumerate(as_completed(waiting), start=1):
-            _told(done.result(), number, len(jobs), name)
-        return [each.result() for each in waiting]
+    found = []
+    with ExitStack() as stack:
+        calls: Iterator[Result] = map(work, jobs)
+        if processes > 1:
+            # A server that has imported PyTorch once and runs no thread can be forked safely and quickly.
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload([__name__])
+            pool = ProcessPoolExecutor(processes, context, initializer=torch.set_num_threads, initargs=(1,))
+            calls = stack.enter_context(pool).map(work, jobs)
+        for number, result in enumerate(calls, start=1):
+            progress.info("attack %d of %d: %s", number, len(jobs), name(result))
+            found.append(result)
+    return found
 
-
-def _told(result: Result, number: int, of: int, name: Callable[[Result], str]) -> Result:
-    progress.info("attack %d of %d: %s", number, of, name(result))
-    return result
-
-
-logger = logging.getLogger(__name__)
 
 SHORTFALL = math.sqrt(2)
 """The fault that the number of trials is chosen for: noise too small by this factor, as with half the variance."""
@@ -134,51 +130,40 @@ def plan(targets: Sequence[Target], *, delta: float, noise: str, settings: Audit
     """
     alarm = FALSE_ALARM / (6 + len(targets))
     tried = partial(Trials, delta=delta, confidence=1 - alarm)
-    whole: Exposure = {NoisySum(1.0, 1.0): 1}
-    faulty = one_round_rates(1.0, 1 / SHORTFALL)
-    trials = trials_for_curve(whole, faulty, false_alarm=alarm)
-    power = power_of(whole, faulty, trials, false_alarm=alarm)
-    sampled: Exposure = {NoisySum(0.5, 1.0): 1}
-    faulty = one_round_rates(0.5, 1 / SHORTFALL)
-    sampled_trials = trials_for_curve(sampled, faulty, false_alarm=alarm)
 
-    def of_round(
-        attack: Callable[..., AuditResult], count: int, seed: int, finds: str, power: float | None = None
-    ) -> PlannedAudit:
-        return PlannedAudit(partial(attack, trials=tried(count, seed=seed)), finds, power)
+    def of_round(seed: int, audited: Audited = USUAL, direction: str = "general") -> PlannedAudit:
+        claim: Exposure = {NoisySum(audited.probability, 1.0): 1}
+        faulty = one_round_rates(audited.probability, 1 / SHORTFALL)
+        trials = trials_for_curve(claim, faulty, false_alarm=alarm)
+        run = partial(audit_one_round, trials=tried(trials, seed=seed), audited=audited, direction=direction)
+        return PlannedAudit(run, LESS_NOISE, power_of(claim, faulty, trials, false_alarm=alarm))
 
-    attack = audit_one_round
-    # Three patients, so that a wrong divisor is visible.
-    imaginary = partial(attack, audited=Audited(clip=2.0, population=3), direction="imaginary")
-    drawn = partial(attack, audited=Audited(probability=0.5, population=2))
-    power_drawn = power_of(sampled, faulty, sampled_trials, false_alarm=alarm)
-    audits = [
-        of_round(attack, trials, 0, LESS_NOISE, power),
-        of_round(imaginary, trials, 1, LESS_NOISE, power),
-        of_round(partial(attack, audited=Audited(noise="os")), trials, 0, LESS_NOISE, power),
-        of_round(drawn, sampled_trials, 2, LESS_NOISE, power_drawn),
-        of_round(partial(attack, view="nodes", nodes=3), SHARED_TRIALS, 3, OF_NODES),
-        of_round(partial(attack, view="rounds"), SHARED_TRIALS, 4, OF_ROUNDS),
-    ]
-    for target in targets:
-        mechanism = (target.probability, target.noise_multiplier, target.rounds)
-        faulty = error_rates(*mechanism, true_noise=target.noise_multiplier / SHORTFALL)
-        claim: Exposure = {NoisySum(target.probability, target.noise_multiplier): target.rounds}
+    def of_training(target: Target) -> PlannedAudit:
+        probability, sigma, rounds = target.probability, target.noise_multiplier, target.rounds
+        claim: Exposure = {NoisySum(probability, sigma): rounds}
+        faulty = error_rates(probability, sigma, rounds, true_noise=sigma / SHORTFALL)
         wanted = settings.trials or trials_for_curve(claim, faulty, false_alarm=alarm)
-        trials = max(LEAST_TRIALS, min(wanted, settings.most_rounds // (2 * target.rounds)))
+        trials = max(LEAST_TRIALS, min(wanted, settings.most_rounds // (2 * rounds)))
         if trials < wanted:
             logger.info("%s: %d trials a side of %d, as audit.most_rounds allows", target.name, trials, wanted)
-        audited = Audited(target.noise_multiplier, probability=target.probability, noise=noise)
-        run = partial(audit_training, trials=tried(trials), audited=audited, rounds=target.rounds, name=target.name)
-        audits.append(PlannedAudit(run, LESS_NOISE, power_of(claim, faulty, trials, false_alarm=alarm)))
-    return audits
+        audited = Audited(sigma, probability=probability, noise=noise)
+        run = partial(audit_training, trials=tried(trials), audited=audited, rounds=rounds, name=target.name)
+        return PlannedAudit(run, LESS_NOISE, power_of(claim, faulty, trials, false_alarm=alarm))
+
+    return [
+        of_round(0),
+        # Three patients, so that a wrong divisor is visible.
+        of_round(1, Audited(clip=2.0, population=3), direction="imaginary"),
+        of_round(0, Audited(noise="os")),
+        of_round(2, Audited(probability=0.5, population=2)),
+        PlannedAudit(partial(audit_one_round, trials=tried(SHARED_TRIALS, seed=3), view="nodes", nodes=3), OF_NODES),
+        PlannedAudit(partial(audit_one_round, trials=tried(SHARED_TRIALS, seed=4), view="rounds"), OF_ROUNDS),
+        *map(of_training, targets),
+    ]
 
 
 def carry_out(audits: Sequence[PlannedAudit], processes: int = 1) -> list[AuditResult]:
-    """Carry out the audits, each in a temporary folder. No ledger of the experiment is changed.
-
-    The results do not depend on the number of processes. Each audit runs in one process.
-    """
+    """Carry out the audits, each in a temporary folder and in one process. No ledger of the experiment is changed."""
     # Audits of whole runs take longest. They are last in the list and start first.
     return spread(_carried_out, audits[::-1], processes, lambda result: result.name)[::-1]
 
@@ -196,7 +181,7 @@ def frame(results: Sequence[AuditResult]) -> pd.DataFrame:
                 "audit": result.name,
                 "finds": result.finds,
                 "power": math.nan if result.power is None else result.power,
-                "figure": result.quantity,
+                "figure": "mu" if result.delta is None else "epsilon",
                 "delta": math.nan if result.delta is None else result.delta,
                 **{key: getattr(result, key) for key in ("claimed", "measured", "estimate", "highest")},
                 **{key: getattr(result.errors, key) for key in _COUNTS},

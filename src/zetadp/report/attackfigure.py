@@ -72,7 +72,7 @@ def audit_figure(results: Sequence[AuditResult], experiment: str) -> Figure:
             panel.barh(row, low, height=0.5, color=_STANDS if result.passed else _REFUTED)
             panel.plot([low, high], [row, row], color=_GREY, linewidth=1.2)
             panel.plot(middle, row, "o", color="white", markeredgecolor=_GREY, markeredgewidth=1.3, markersize=5.5)
-            sign = "μ" if result.quantity == "mu" else "ε"
+            sign = "μ" if result.delta is None else "ε"
             text = f"{sign} ≥ {result.measured:.2f} of {rounded_up(result.claimed, 3)}"
             text += ("" if result.power is None else f", power {result.power:.2f}") if result.passed else ", refuted"
             panel.text(1.02, row, text, transform=panel.get_yaxis_transform(), va="center", fontsize=8.5)

@@ -76,11 +76,11 @@ def test_an_attack_on_somebody_alone_reaches_the_claim_and_does_not_pass_it(acti
     without, inside, claimed = attacked(active, 1.0, True, tmp_path, monkeypatch)
     errors = count_errors(without, inside, 0.0)
     epsilon = accounting.epsilon(claimed, DELTA)
-    assert epsilon_of_errors(claimed, DELTA, errors.alpha_upper, errors.beta_upper) <= epsilon
-    assert epsilon_of_errors(claimed, DELTA, errors.alpha_lower, errors.beta_lower) >= epsilon
-    (least,) = accounting.trade_off(claimed, [errors.alpha])
-    assert errors.beta == pytest.approx(least, abs=4 * 0.5 / TRIALS**0.5)
-    assert errors.alpha + errors.beta < 0.9, "an attack that finds nothing would pass as well"
+    assert epsilon_of_errors(claimed, DELTA, errors.alpha.upper, errors.beta.upper) <= epsilon
+    assert epsilon_of_errors(claimed, DELTA, errors.alpha.lower, errors.beta.lower) >= epsilon
+    (least,) = accounting.trade_off(claimed, [errors.alpha.share])
+    assert errors.beta.share == pytest.approx(least, abs=4 * 0.5 / TRIALS**0.5)
+    assert errors.alpha.share + errors.beta.share < 0.9, "an attack that finds nothing would pass as well"
 
 
 def test_scores_are_logarithms_of_likelihood_ratios(tmp_path, monkeypatch):
@@ -93,7 +93,8 @@ def test_other_people_hide_somebody_in_part(tmp_path, monkeypatch):
     alone = attacked(1.0, 0.5, True, tmp_path, monkeypatch)
     among = attacked(1.0, 0.5, False, tmp_path, monkeypatch)
     seen = [count_errors(without, inside, 0.0) for without, inside, _ in (alone, among)]
-    assert seen[0].alpha + seen[0].beta < seen[1].alpha + seen[1].beta < 0.8
+    wrong = [errors.alpha.share + errors.beta.share for errors in seen]
+    assert wrong[0] < wrong[1] < 0.8
 
 
 def test_without_noise_a_row_of_one_is_the_person(tmp_path, monkeypatch):

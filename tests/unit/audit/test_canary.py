@@ -5,7 +5,7 @@ import pytest
 import torch
 from contributing import clipped_sums
 
-from zetadp.audit.canary import CANARY, CLASSES, SILENT, Audited, canary_node, canary_stub, patient_gradient, record_of
+from zetadp.audit.one_round import CANARY, CLASSES, SILENT, Audited, Stub, patient_gradient, record_of
 from zetadp.core.records import items_of
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import ExactSampledGaussian, SampledGaussian
@@ -24,7 +24,7 @@ def contributions(stub, clip: float) -> np.ndarray:
 @pytest.mark.parametrize("clip", [0.3, 1.0, 2.0])
 @pytest.mark.parametrize("direction", ["general", "imaginary", "real"])
 def test_the_canary_reaches_the_clip_in_a_known_direction_and_the_others_are_zero(clip, direction):
-    stub = canary_stub(clip=clip, direction=direction)
+    stub = Stub.of(clip=clip, direction=direction)
     found = contributions(stub, clip)
     assert np.linalg.norm(stub.direction) == pytest.approx(1)
     np.testing.assert_allclose(found[CANARY], clip * stub.direction, atol=1e-5 * clip)
@@ -34,7 +34,7 @@ def test_the_canary_reaches_the_clip_in_a_known_direction_and_the_others_are_zer
 def test_directions_lie_where_they_should_in_the_complex_plane():
     parts = {}
     for direction in ("general", "imaginary", "real"):
-        complex_parts = canary_stub(clip=1.0, direction=direction).direction.reshape(-1, 2)
+        complex_parts = Stub.of(clip=1.0, direction=direction).direction.reshape(-1, 2)
         parts[direction] = np.linalg.norm(complex_parts, axis=0)
     assert parts["imaginary"][0] == 0
     assert parts["real"][1] == 0
@@ -42,27 +42,26 @@ def test_directions_lie_where_they_should_in_the_complex_plane():
 
 
 def test_the_gradient_is_much_longer_than_the_clip_so_that_missing_clipping_shows():
-    stub = canary_stub(clip=2.0)
+    stub = Stub.of(clip=2.0)
     weights = stub.layout.flatten(dict(stub.model.named_parameters())).detach()
     gradient = patient_gradient(stub.model, stub.layout, weights, *record_of(stub.records, CANARY))
     assert np.linalg.norm(gradient) > 50 * 2.0
 
 
 @pytest.mark.parametrize("direction", ["general", "imaginary", "real"])
-def test_at_saturated_weights_the_canary_contributes_nothing_and_reset_brings_it_back(direction):
-    stub = canary_stub(clip=1.0, direction=direction)
-    stub.saturate()
-    np.testing.assert_array_equal(contributions(stub, 1.0)[CANARY], 0)
-    stub.reset()
+def test_at_saturated_weights_the_canary_contributes_nothing_and_afterwards_what_it_did(direction):
+    stub = Stub.of(clip=1.0, direction=direction)
+    with stub.saturated():
+        np.testing.assert_array_equal(contributions(stub, 1.0)[CANARY], 0)
     np.testing.assert_allclose(contributions(stub, 1.0)[CANARY], stub.direction, atol=1e-5)
 
 
 @pytest.mark.parametrize(("noise", "kind"), [("seeded", SampledGaussian), ("os", ExactSampledGaussian)])
 def test_nodes_with_and_without_the_canary_differ_in_one_record_alone(tmp_path, noise, kind):
-    stub = canary_stub(clip=2.0)
+    stub = Stub.of(clip=2.0)
     audited = Audited(noise_multiplier=1.5, clip=2.0, probability=0.5, population=4, noise=noise)
     with Ledger(tmp_path / "ledger.jsonl") as ledger:
-        there, away = (canary_node(stub, ledger, 3, audited, present=present, seed=0) for present in (True, False))
+        there, away = (stub.node(ledger, 3, audited, present=present, seed=0) for present in (True, False))
     assert there.units == items_of([[CANARY], [SILENT], [SILENT], [SILENT]], CLASSES)
     assert away.units == items_of([[SILENT], [SILENT], [SILENT], [SILENT]], CLASSES)
     for node in (there, away):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,6 @@ from zetadp.audit.detection import (
     count_errors,
     epsilon_of_errors,
     mu_of_errors,
-    result_of_mu,
     trials_for_curve,
     upper_limit,
 )
@@ -40,7 +40,7 @@ def test_the_stated_trials_have_the_stated_false_alarm_and_power():
     for mu in (1.0, math.sqrt(2)):
         counts = random.binomial(trials, ndtr(-mu / 2), (audits, 2))
         bounds = [Errors(int(a), int(b), trials, trials, 0.999) for a, b in counts]
-        refuted[mu] = sum(mu_of_errors(one.alpha_upper, one.beta_upper) > 1 for one in bounds)
+        refuted[mu] = sum(mu_of_errors(one.alpha.upper, one.beta.upper) > 1 for one in bounds)
     assert refuted[1.0] <= 3 + 4 * math.sqrt(3)
     assert refuted[math.sqrt(2)] >= 0.99 * audits - 4 * math.sqrt(audits * 0.99 * 0.01)
 
@@ -57,7 +57,7 @@ def test_the_bound_on_mu_is_too_high_no_more_often_than_stated(mu):
     """At 80 % confidence, 600 audits of 60 trials: at most 20 % and four standard deviations are above the truth."""
     random, audits = np.random.default_rng(2), 600
     counted = [count_errors(*scores(random, mu, 60), 0.3, confidence=0.8) for _ in range(audits)]
-    above = sum(mu_of_errors(errors.alpha_upper, errors.beta_upper) > mu for errors in counted)
+    above = sum(mu_of_errors(errors.alpha.upper, errors.beta.upper) > mu for errors in counted)
     assert above <= 0.2 * audits + 4 * math.sqrt(audits * 0.2 * 0.8)
 
 
@@ -80,13 +80,17 @@ def test_errors_on_the_claimed_curve_of_sampled_rounds_mean_the_claimed_epsilon(
 
 def test_results_pass_exactly_where_no_more_is_shown_than_claimed():
     errors = Errors(100, 100, 1000, 1000, 0.99)
-    shown = mu_of_errors(errors.alpha_upper, errors.beta_upper)
-    once = {NoisySum(1.0, 1.0): 1}
-    result = result_of_mu("x", errors, shown, once)
-    assert result.passed
-    assert result.measured < result.estimate < result.highest
-    assert not result_of_mu("x", errors, 0.999 * shown, once).passed
-    assert AuditResult("x", 1.0, 1.0, 1.0, 1.0, errors, once).passed
+    shown = mu_of_errors(errors.alpha.upper, errors.beta.upper)
+    enough, too_small = (AuditResult.of("x", errors, {NoisySum(1.0, by / shown): 1}) for by in (0.999, 1.001))
+    assert enough.passed
+    assert not too_small.passed
+    assert enough.measured < enough.estimate < enough.highest
+    assert replace(enough, claimed=shown).passed
+
+
+def test_without_a_delta_there_is_no_figure_of_patients_who_are_drawn():
+    with pytest.raises(ValueError, match="or a delta"):
+        AuditResult.of("x", Errors(1, 1, 10, 10, 0.9), SAMPLED)
 
 
 @pytest.mark.parametrize(

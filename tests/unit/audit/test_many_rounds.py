@@ -78,7 +78,7 @@ def test_honest_training_passes_and_shows_most_of_what_the_ledger_claims(tmp_pat
     assert result.passed
     assert result.measured > 2.0
     expected = error_rates(PROBABILITY, SIGMA, ROUNDS, true_noise=SIGMA)
-    found = result.errors.alpha, result.errors.beta
+    found = result.errors.alpha.share, result.errors.beta.share
     assert found == pytest.approx(expected, abs=4 * math.sqrt(0.25 / TRIALS))
 
 

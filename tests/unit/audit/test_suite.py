@@ -12,9 +12,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from zetadp.audit.canary import Audited
-from zetadp.audit.detection import AuditResult, Errors, Trials, result_of_epsilon, result_of_mu
-from zetadp.audit.one_round import audit_one_round
+from zetadp.audit.detection import AuditResult, Errors, Trials
+from zetadp.audit.one_round import Audited, audit_one_round
 from zetadp.audit.settings import AuditSettings
 from zetadp.audit.suite import LESS_NOISE, OF_NODES, PlannedAudit, Target, carry_out, frame, plan, sheet
 from zetadp.base.validation import UserError
@@ -36,17 +35,17 @@ TARGET = Target("training, federated at ε = 8, 20 rounds", 0.5, SIGMA, 20)
 def honest() -> tuple[AuditResult, ...]:
     errors, shared = Errors(450, 450, 1466, 1466, 0.999), Errors(120, 120, 300, 300, 0.999)
     once = {NoisySum(1.0, 1.0): 1}
-    whole = result_of_epsilon(TARGET.name, Errors(100, 100, 600, 600, 0.999), {NoisySum(0.5, SIGMA): 20}, 1e-3)
+    whole = AuditResult.of(TARGET.name, Errors(100, 100, 600, 600, 0.999), {NoisySum(0.5, SIGMA): 20}, 1e-3)
     return (
-        replace(result_of_mu("one round, general canary", errors, 1.0, once), finds=LESS_NOISE, power=0.99),
-        replace(result_of_mu("difference of nodes", shared, 1.0, once), finds=OF_NODES),
+        replace(AuditResult.of("one round, general canary", errors, once), finds=LESS_NOISE, power=0.99),
+        replace(AuditResult.of("difference of nodes", shared, once), finds=OF_NODES),
         replace(whole, finds=LESS_NOISE, power=0.9),
     )
 
 
 def refuted() -> tuple[AuditResult, ...]:
     _, *rest = honest()
-    return result_of_mu("bad", Errors(90, 90, 1466, 1466, 0.999), 1.0, {NoisySum(1.0, 1.0): 1}), *rest
+    return AuditResult.of("bad", Errors(90, 90, 1466, 1466, 0.999), {NoisySum(1.0, 1.0): 1}), *rest
 
 
 def test_the_plan_shares_one_false_alarm_among_all_audits_and_finds_its_fault_in_every_one():

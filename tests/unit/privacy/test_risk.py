@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import norm
 
 from zetadp.audit.candidates import attacked
-from zetadp.audit.detection import Errors, result_of_mu
+from zetadp.audit.detection import AuditResult, Errors
 from zetadp.audit.inversion import KIND
 from zetadp.audit.suite import frame
 from zetadp.cli.commands import main
@@ -130,7 +130,7 @@ def audit(folder):
     folder.mkdir()
     once = {NoisySum(1.0, 1.0): 1}
     results = [
-        replace(result_of_mu(name, Errors(wrong, wrong, 1466, 1466, 0.999), 1.0, once), finds="less noise")
+        replace(AuditResult.of(name, Errors(wrong, wrong, 1466, 1466, 0.999), once), finds="less noise")
         for name, wrong in (("one round", 450), ("training", 9))
     ]
     (folder / "audit.csv").write_text(to_csv(frame(results), ("a note",)))
