@@ -20,12 +20,11 @@ def main(
     per_class: Path | None = None,
 ) -> None:
     """Draw the metric against epsilon and training curves and, for a task with classes, confusion and recall."""
-    folders = [path.parent for path in metrics]
-    runs = tables.collect(folders)
+    runs = tables.collect([path.parent for path in metrics])
     table = tables.table1(runs, cohort_label)
     chance = tables.chance_of(runs)
     save_svg(accuracy_against_epsilon(table, cohort_label, chance=chance), accuracy)
-    save_svg(figures.training_curves(tables.collect_histories(folders), cohort_label, chance=chance), curves)
+    save_svg(figures.training_curves(tables.histories(runs), cohort_label, chance=chance), curves)
     if confusion is not None and per_class is not None:
         save_svg(figures.confusion_matrices(runs, cohort_label), confusion)
         save_svg(figures.accuracy_per_class(runs, cohort_label), per_class)

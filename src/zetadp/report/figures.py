@@ -201,7 +201,7 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
     Parameters
     ----------
     histories
-        Result of `tables.collect_histories`; its ``value`` is in [0, 1], and missing if no patient was watched.
+        Result of `tables.histories`; its ``value`` is in [0, 1], and missing if no patient was watched.
     cohort_label
         Name of the cohort for the title.
     chance

@@ -234,10 +234,9 @@ def epsilon_name(epsilon: str) -> str:
 def guarantee_shown(runs: pd.DataFrame) -> str:
     """Return the meaning of epsilon in a figure of these runs: unit, delta, and whether the noise is simulated.
 
-    Empty if no run is private or none has a statement.
+    Empty if no run is private.
     """
     private = runs[np.isfinite(runs["epsilon"].map(epsilon_value))]
-    private = private[private["unit"] != ""] if "unit" in private else private.head(0)
     if private.empty:
         return ""
     source = private["noise"] if "noise" in private else private["noise_source"]

@@ -25,16 +25,15 @@ TEN = 10
 PICTURE = "risk.svg"
 _MOST_ODDS = 1e6
 _SHOWN = {
-    "audit.svg": "Attacks on the training code: what each showed, against what is claimed",
-    "membership.svg": "Attempts to tell from finished models who took part, on simulated patients",
-    "candidates.svg": "How often the right one of several candidates was named, on simulated patients",
-    "inversion.svg": "Images rebuilt from one message, of simulated patients",
+    "audit": "Attacks on the training code: what each showed, against what is claimed",
+    "membership": "Attempts to tell from finished models who took part, on simulated patients",
+    "candidates": "How often the right one of several candidates was named, on simulated patients",
+    "inversion": "Images rebuilt from one message, of simulated patients",
 }
 _OF_NETWORKS = ("candidates", "inversion")
 """Attacks on single networks; only the pages of that network's runs show them."""
-_TABLES = ("audit", *_OF_NETWORKS)
 _REPEATED = {
-    "audits": "`snakemake audit` repeats the attacks on the code.",
+    "audit": "`snakemake audit` repeats the attacks on the code.",
     "candidates": "`snakemake name_candidates` repeats the naming of candidates.",
     "inversion": "`snakemake invert_gradients` repeats the rebuilding of images.",
 }
@@ -47,33 +46,26 @@ class Evidence:
 
     Attributes
     ----------
-    audits
-        The table of audits (rule ``audit``), if there is one.
+    tables
+        Tables of the rules ``audit``, ``name_candidates`` and ``invert_gradients`` by the names of their files. The
+        last two are about the run's network, if it was attacked.
     pictures
         SVG files by their descriptions.
-    candidates, inversion
-        Results of the attacks on messages of the run's network (rules ``name_candidates`` and ``invert_gradients``),
-        if it was attacked.
     """
 
-    audits: pd.DataFrame | None = None
+    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
     pictures: dict[str, Path] = field(default_factory=dict)
-    candidates: pd.DataFrame | None = None
-    inversion: pd.DataFrame | None = None
 
     @classmethod
     def of(cls, files: Iterable[Path], network: str | None = None) -> Evidence:
         """Return the results for a network from the files of an experiment's audit."""
         named = {path.name: path for path in files}
-        tables = {name: pd.read_csv(named[f"{name}.csv"], comment="#") for name in _TABLES if f"{name}.csv" in named}
-        for name in _OF_NETWORKS:
-            if name in tables and network not in set(tables[name]["network"]):
-                del tables[name]
-                named.pop(f"{name}.svg", None)
-            elif name in tables:
-                tables[name] = tables[name][tables[name]["network"] == network]
-        pictures = {text: named[name] for name, text in _SHOWN.items() if name in named}
-        return cls(tables.get("audit"), pictures, *(tables.get(name) for name in _OF_NETWORKS))
+        tables = {name: pd.read_csv(named[f"{name}.csv"], comment="#") for name in _REPEATED if f"{name}.csv" in named}
+        for name in tables.keys() & set(_OF_NETWORKS):
+            tables[name] = tables[name][tables[name]["network"] == network]
+        tables = {name: table for name, table in tables.items() if len(table)}
+        shown = [name for name in _SHOWN if name in tables or name not in _OF_NETWORKS]
+        return cls(tables, {_SHOWN[name]: named[f"{name}.svg"] for name in shown if f"{name}.svg" in named})
 
 
 def write_risk(risk: Risk, folder: Path, ledger: str, evidence: Evidence) -> None:
@@ -180,7 +172,7 @@ def _sections(risk: Risk, ledger: str, evidence: Evidence, picture: Path) -> Ite
         points=[
             f"`zetadp ledger {ledger}` prints epsilon at δ = {risk.delta:g}, and the trade-off curve.",
             f"`zetadp risk {ledger}` writes this page again, from the ledger alone.",
-            *(text for name, text in _REPEATED.items() if getattr(evidence, name) is not None),
+            *(text for name, text in _REPEATED.items() if name in evidence.tables),
         ],
     )
 
@@ -218,23 +210,24 @@ def _odds(risk: Risk) -> Sheet:
 
 def _attacks(risk: Risk, evidence: Evidence) -> Iterator[Section]:
     text = ["The people of this run were not attacked. The bounds above hold if the code does what it should."]
-    if evidence.audits is None and not evidence.pictures:
+    found = evidence.tables
+    if not found and not evidence.pictures:
         yield Section("Measured attacks", [*text, "This run has no audit of the code: `snakemake audit` makes one."])
         return
     from zetadp.audit import candidates, inversion, suite  # they import PyTorch, which takes seconds
 
     sheets = []
-    if (table := evidence.audits) is not None:
-        stands = int((table["verdict"] == "stands").sum())
+    if "audit" in found:
+        count, stands = len(found["audit"]), int((found["audit"]["verdict"] == "stands").sum())
         text.append(
-            f"{len(table)} attacks on the code that ran, with simulated people, looked for leaks beyond the claim: "
-            f"{stands} found none, {len(table) - stands} refuted a claim."
+            f"{count} attacks on the code that ran, with simulated people, looked for leaks beyond the claim: "
+            f"{stands} found none, {count - stands} refuted a claim."
         )
-        sheets.append(suite.sheet(table, "of the code"))
-    if evidence.candidates is not None:
-        sheets.append(candidates.sheet(evidence.candidates))
-    if evidence.inversion is not None:
-        sheets.append(inversion.sheet(evidence.inversion))
+        sheets.append(suite.sheet(found["audit"], "of the code"))
+    if "candidates" in found:
+        sheets.append(candidates.sheet(found["candidates"]))
+    if "inversion" in found:
+        sheets.append(inversion.sheet(found["inversion"]))
         text.append("A search for images that finds nothing proves nothing: the bounds hold for any attack.")
     yield Section("Measured attacks", text, tables=sheets, pictures=evidence.pictures)
 

@@ -29,7 +29,7 @@ BESIDE = {"image_accuracy": "each image by itself", "volume_accuracy": "volumes"
 """Further accuracies of pulse sequences, in addition to the metric, and their names in tables."""
 REPLICATES = "replicates"
 """The metric in resamples of patients, if it is no mean over patients. Runs on the same patients share resamples."""
-STATED = ("delta", "unit", "noise_source", "statement", "nodes")
+STATED = ("delta", "unit", "noise_source", "nodes")
 # Calibration stays below the target, so an excess beyond rounding was not planned, and a note reports it.
 EPSILON_TOLERANCE = 1e-9
 
@@ -89,31 +89,31 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
     return ordered(runs, "seed")
 
 
-def collect_histories(run_dirs: Iterable[Path]) -> pd.DataFrame:
-    """Read and stack the ``history.csv`` of each run; a `UserError` names a missing run, file or key.
+def histories(runs: pd.DataFrame) -> pd.DataFrame:
+    """Stack the ``history.csv`` of each run; a `UserError` names a file that cannot be read.
+
+    Parameters
+    ----------
+    runs
+        Result of `collect`.
 
     Returns
     -------
     Data frame sorted like `collect`, then by round. In addition to the columns of ``history.csv`` it has those of the
     run's name and guarantee, ``metric``, and ``value``: that metric, in [0, 1], on validation patients.
     """
+    not_empty(runs)
     parts = []
-    for directory in run_dirs:
-        path = directory / "history.csv"
+    for run in runs.to_dict("records"):
+        path = Path(run["directory"]) / "history.csv"
         try:
             history = pd.read_csv(path)
         except (OSError, ValueError) as error:
             raise UserError(f"Cannot read {path} as a table: {error}. Run the training of this run again.") from error
-        run = _keys(read_json(directory / "metrics.json"), directory / "metrics.json", "run")["run"]
-        stated = directory / "privacy.json"
-        privacy = _keys(read_json(stated), stated, "unit", "delta", "noise_source")
-        shown = {key: privacy[key] for key in ("unit", "delta", "noise_source")}
-        shown["threat"] = _threat(privacy)["threat"]
         watched = [name for name in history.columns if name.startswith("validation_") and name != "validation_loss"]
         history = history.rename(columns=dict.fromkeys(watched, "value"))
-        shown["metric"] = watched[0].removeprefix("validation_")
-        parts.append(history.assign(**_identity(run, directory / "metrics.json"), **shown))
-    not_empty(parts)
+        of_run = {key: run[key] for key in (*CELL, "seed", "unit", "delta", "noise_source", "threat")}
+        parts.append(history.assign(**of_run, metric=watched[0].removeprefix("validation_")))
     return ordered(pd.concat(parts, ignore_index=True), "seed", "round")
 
 
@@ -237,9 +237,8 @@ def _row(directory: Path) -> dict[str, Any]:
     """Read one run, and refuse it if only one of its name and its privacy statement has a finite epsilon."""
     metrics_path, privacy_path = directory / "metrics.json", directory / "privacy.json"
     metrics = _keys(read_json(metrics_path), metrics_path, "run", *MEASURED, "node_metric")
-    metric = metrics["metric"]
-    _keys(metrics, metrics_path, metric, f"{metric}_interval")
-    privacy = _keys(read_json(privacy_path), privacy_path, "epsilon", "epsilon_rdp", *STATED, "threat", "of_all_images")
+    _keys(metrics, metrics_path, metrics["metric"])
+    privacy = _keys(read_json(privacy_path), privacy_path, "epsilon", *STATED, "threat", "of_all_images")
     identity = _identity(metrics["run"], metrics_path)
     target, spent = epsilon_value(identity["epsilon"]), epsilon_value(privacy["epsilon"])
     if math.isinf(target) != math.isinf(spent):
@@ -247,41 +246,23 @@ def _row(directory: Path) -> dict[str, Any]:
             f"Expected {'no guarantee' if math.isinf(target) else 'a finite epsilon'} in {privacy_path}, as the run's "
             f"name says, found epsilon {spent:g}. Train the run again before it enters a table."
         )
+    threat, whole = privacy["threat"], privacy["of_all_images"] or privacy
+    alone = threat.get("epsilon_single_messages")
     return {
         **identity,
         **{key: metrics[key] for key in MEASURED},
-        **{key: metrics.get(key) for key in (*OF_CLASSES, REPLICATES)},
-        "decision": metrics.get("decision"),
-        "value": metrics[metric],
-        "value_low": metrics[f"{metric}_interval"]["low"],
-        "value_high": metrics[f"{metric}_interval"]["high"],
+        **{key: metrics.get(key) for key in (*OF_CLASSES, REPLICATES, "decision")},
+        "value": metrics[metrics["metric"]],
         **{key: metrics.get(key, math.nan) for key in ("public_start", *BESIDE)},
         "epsilon_stated": spent,
         **{key: privacy[key] for key in STATED},
-        **_threat(privacy),
-        "epsilon_per_patient": _per_patient(privacy),
-        # JSON has no infinity, so that is a string.
-        "epsilon_rdp": float(privacy["epsilon_rdp"]),
-        "node_metric": metrics["node_metric"],
-        "directory": directory.as_posix(),
-    }
-
-
-def _threat(privacy: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the threat model of a statement, how many nodes may collude, and epsilon for single messages."""
-    threat = privacy.get("threat", {"model": "local"})
-    alone = threat.get("epsilon_single_messages")
-    return {
         "threat": threat["model"],
         "colluding": (threat.get("sums") or {}).get("colluding"),
         "epsilon_single_messages": None if alone is None else float(alone),
+        "epsilon_per_patient": float(whole["epsilon"]) if whole["unit"] in PERSONS else math.nan,
+        "node_metric": metrics["node_metric"],
+        "directory": directory.as_posix(),
     }
-
-
-def _per_patient(privacy: Mapping[str, Any]) -> float:
-    """Return a statement's epsilon for a whole patient; NaN if the persons behind the records are unknown."""
-    whole = privacy["of_all_images"] or privacy
-    return float(whole["epsilon"]) if whole["unit"] in PERSONS else math.nan
 
 
 def _identity(run: Mapping[str, Any], path: Path) -> dict[str, Any]:

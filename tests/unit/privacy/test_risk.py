@@ -156,7 +156,7 @@ def test_a_page_names_the_delta_of_an_attack_and_commands_that_run(tmp_path):
         Risk.of(ledger),
         tmp_path,
         str(ledger),
-        Evidence(audits=None, pictures={"a picture": tmp_path / "risk.svg"}, candidates=found, inversion=rebuilt),
+        Evidence({"candidates": found, "inversion": rebuilt}, {"a picture": tmp_path / "risk.svg"}),
     )
     text = (tmp_path / "risk.html").read_text()
     assert text.count("δ = 1e-05") == 2

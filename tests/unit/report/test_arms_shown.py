@@ -72,7 +72,7 @@ def test_figures_name_the_protocol_and_the_weaker_unit(tmp_path, privacy, said):
     drawn = (
         accuracy_against_epsilon(tables.table1(runs, LABEL), "c"),
         confusion_matrices(runs, "c"),
-        figures.training_curves(tables.collect_histories(folders), "c"),
+        figures.training_curves(tables.histories(runs), "c"),
         figures.accuracy_per_class(runs, "c"),
     )
     for figure in drawn:

@@ -12,7 +12,7 @@ from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.report import figures, figurestyle
 from zetadp.report.figures import accuracy_against_epsilon, confusion_matrices
 from zetadp.report.patientfigure import patient_figure
-from zetadp.report.tables import collect, collect_histories, table1
+from zetadp.report.tables import collect, histories, table1
 
 LABEL = "simulated cohort phantom-longer, 484 + 266 patients"
 
@@ -41,7 +41,7 @@ def accuracy(folders):
 DRAW = {
     "accuracy": accuracy,
     "confusion": lambda folders: confusion_matrices(collect(folders), LABEL),
-    "curves": lambda folders: figures.training_curves(collect_histories(folders), LABEL),
+    "curves": lambda folders: figures.training_curves(histories(collect(folders)), LABEL),
     "classes": lambda folders: figures.accuracy_per_class(collect(folders), LABEL),
     "patient": lambda folders: patient(),
 }
@@ -101,7 +101,7 @@ def test_epsilon_and_those_held_out_are_named_as_the_statements_have_it(tmp_path
     folder = write_run(tmp_path, {"a": 8, "b": 14}, **privacy)
     runs, table = collect([folder]), table1(collect([folder]), LABEL)
     by_epsilon = (accuracy_against_epsilon(table, LABEL), figures.accuracy_per_class(runs, LABEL))
-    curves = figures.training_curves(collect_histories([folder]), LABEL)
+    curves = figures.training_curves(histories(runs), LABEL)
     expected = said if said != "ε" else "∞: clipped, no noise, no guarantee"
     assert [panel.get_xlabel() for figure in by_epsilon for panel in figure.axes] == [said] * 2
     assert expected in texts(confusion_matrices(runs, LABEL))

@@ -10,7 +10,7 @@ from zetadp.base.validation import UserError
 from zetadp.report.notes import notes
 from zetadp.report.tables import (
     collect,
-    collect_histories,
+    histories,
     per_class,
     per_node,
     per_patient,
@@ -104,17 +104,15 @@ def test_seeds_under_different_guarantees_are_not_averaged(tmp_path):
 def test_missing_and_doubled_runs_are_named(tmp_path):
     with pytest.raises(UserError, match="at least one finished run"):
         collect([])
-    with pytest.raises(UserError, match="at least one finished run"):
-        collect_histories([])
     with pytest.raises(UserError, match=r"absent/metrics\.json"):
         collect([tmp_path / "absent"])
     folder = write_run(tmp_path, {"a": 1})
     with pytest.raises(UserError, match="second one of the same cell"):
         collect([folder, folder])
     (folder / "privacy.json").write_text('{"epsilon": 3}')
-    with pytest.raises(UserError, match=r"privacy\.json, found no epsilon_rdp, delta"):
+    with pytest.raises(UserError, match=r"privacy\.json, found no delta"):
         collect([folder])
-    for table in (lambda runs: table1(runs, LABEL), per_class, per_patient, per_node):
+    for table in (lambda runs: table1(runs, LABEL), histories, per_class, per_patient, per_node):
         with pytest.raises(UserError, match="at least one finished run"):
             table(pd.DataFrame())
 
