@@ -152,6 +152,22 @@ class NetworkSettings:
             if self.family in {"complex", "real"} and width % self.groups:
                 raise ValueError(f"Expected every width to be a multiple of groups={self.groups}, found {width}.")
 
+    @property
+    def used(self) -> list[str]:
+        """Names of the settings that a network of this family uses."""
+        further = {
+            "head": ["components", "start", *(["taper"] if self.taper else [])],
+            "complex": ["widths", "convolutions", "groups", "head", "trained"],
+            "real": ["widths", "convolutions", "groups", "head", "trained"],
+            "unet": ["widths", "convolutions", "activation", "start", "trained"],
+            "real_unet": ["widths", "convolutions", "activation", "start", "trained"],
+            "dense": ["widths", *(["activation"] if self.domain in {"complex", "spectrum"} else [])],
+        }
+        found = ["family", "domain", *further.get(self.family, [])]
+        if self.family in {"complex", "real"} and self.head == "hidden":
+            found.append("hidden")
+        return [*found, "activation", "transform", "start"] if self.family == "complex" else found
+
     def to_json(self) -> dict[str, Any]:
         """Return the settings as a JSON object, which identifies this network in ledgers and hashes.
 

@@ -9,6 +9,7 @@ from typing import Any
 from zetadp.base.epsilon import UNCLIPPED, epsilon_label, epsilon_shown, epsilon_value, judged, rounded_up
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.core.task import Words
+from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.threat import MASKED_SUMS, PERSONS, arm_shown
 from zetadp.report import notes
 from zetadp.report.rendering import filled, to_markdown
@@ -33,7 +34,7 @@ def model_card(
     run
         ``network``, ``arm``, ``epsilon`` and ``seed`` of the run.
     network
-        All settings of the network, by the names of `zetadp.nn.settings.NetworkSettings`.
+        Settings of the network, by the names of `zetadp.nn.settings.NetworkSettings`.
     privacy
         Content of the run's ``privacy.json``.
     metrics
@@ -74,7 +75,7 @@ def model_card(
         start=metrics.get("public_start"),
         by_class=_by_class(metrics) if "classes" in metrics else None,
         others=[name for name in scored if name != metric],
-        settings=_that_count(network),
+        settings=NetworkSettings(**network).used,
         notes=notes,
     )
 
@@ -90,23 +91,6 @@ def _by_class(metrics: Mapping[str, Any]) -> Sheet:
     columns, word, found = ("recall", "precision", "f1"), metrics["called"], metrics["per_class"]
     rows = tuple((name, *(_percent(found[name][column]) for column in columns)) for name in metrics["classes"])
     return Sheet(f"By {word}, in %", (word, *columns), rows)
-
-
-def _that_count(network: Mapping[str, Any]) -> list[str]:
-    """Return the names of the settings that a network of this family uses."""
-    names = ["family", "domain"]
-    if network["family"] == "head":
-        names += ["components", "start", *(["taper"] if network.get("taper") else [])]
-    if network["family"] in {"unet", "real_unet"}:
-        names += ["widths", "convolutions", "activation", "start", "trained"]
-    if network["family"] in {"complex", "real"}:
-        names += ["widths", "convolutions", "groups", "head", "trained"]
-        names += ["hidden"] if network["head"] == "hidden" else []
-    if network["family"] == "dense":
-        names += ["widths", "activation"] if network["domain"] in {"complex", "spectrum"} else ["widths"]
-    if network["family"] == "complex":
-        names += ["activation", "transform", "start"]
-    return names
 
 
 def _percent(fraction: float | None) -> str:

@@ -1,36 +1,14 @@
-from pathlib import Path
-
 import pytest
-import yaml
 from run_builder import write_run
 
 from zetadp.base.storage import read_json
-from zetadp.config.load import load_config
+from zetadp.nn.settings import NetworkSettings
 from zetadp.report.modelcard import model_card
 from zetadp.report.notes import notes
 from zetadp.report.tables import collect
 from zetadp.tasks.brain_sequences import BrainSequences
 
-ROOT = Path(__file__).parents[3]
-
-
-def configuration():
-    """Return the default, and beside its networks those of other shapes that it could have."""
-    content = yaml.safe_load((ROOT / "config.yaml").read_text())
-    whole = {"widths": [16, 32, 64], "head": "pooled", "groups": 8, "transform": "fourier", "start": "public"}
-    content["networks"] |= {
-        "tuned": whole,
-        "tuned_norms": whole | {"trained": "norms"},
-        "linear_image": {"family": "linear", "domain": "image"},
-        "hidden": {"family": "complex", "head": "hidden", "hidden": 77},
-        "from_nothing": {"family": "head", "domain": "features"},
-        "layers": {"family": "head", "domain": "layers", "components": 8, "taper": 0.5},
-    }
-    return load_config(content)
-
-
-CONFIGURATION = configuration()
-NETWORK = CONFIGURATION.networks["complex"].content
+NETWORK = NetworkSettings(widths=(16, 32, 64)).to_json()
 
 
 def card(tmp_path, *, label="simulated cohort", right=None, settings=NETWORK, **run):
@@ -65,6 +43,21 @@ def test_card_holds_what_a_user_must_know(tmp_path):
     headings = [line for line in text.splitlines() if line.startswith("## ")]
     names = ["Task", "Data", "Privacy", "Accuracy", "Limits", "Use", "Provenance"]
     assert headings == [f"## {name}" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        (NetworkSettings(), ["widths", "convolutions", "groups", "head", "trained", "hidden", "activation"]),
+        (NetworkSettings("head", "layers", components=8, taper=0.5), ["components", "start", "taper"]),
+        (NetworkSettings("linear", "image"), []),
+    ],
+)
+def test_the_card_names_the_settings_that_the_network_uses(tmp_path, settings, named):
+    given = settings.to_json()
+    text = card(tmp_path, settings=given)
+    for name in given.keys() - {"family", "domain", "transform", "start"}:
+        assert (f"- network, {name}: {given[name]}" in text) == (name in named)
 
 
 def test_a_simulated_cohort_is_said_to_be_one_and_a_real_one_is_not(tmp_path):
