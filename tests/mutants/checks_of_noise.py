@@ -42,6 +42,10 @@ def noise_is_as_stated(fed: Messages, messages: Tensor) -> None:
     alarm = FALSE_ALARM / (len(parts) * (1 + len(DEVIATIONS) + len(_places(messages))))
     for name, values in parts.items():
         _mean_square_is_one(values, alarm, f"{name}, all rounds")
+        # Exact noise is another each time: half the variance must not pass by chance.
+        low, _ = variance_limits(values.numel(), alarm)
+        missed = float(stats.chi2.sf(2 * low * values.numel(), values.numel()))
+        assert missed < FALSE_ALARM, f"{name}: too few draws to see half the variance"
         for deviations in DEVIATIONS:
             count, chance = int((values.abs() > deviations).sum()), 2 * float(stats.norm.sf(deviations))
             plausible = count_is_plausible(count, values.numel(), chance, alarm)
