@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from zetadp.base.device import pick_device
+from zetadp.base.device import keep_freed_memory, pick_device
 from zetadp.base.storage import read_json, write_json, write_text, written_whole
 from zetadp.base.workflow import run
 from zetadp.core.evaluation import watched
@@ -43,6 +43,7 @@ def main(
 
     One job does everything, because each part takes less time than the start of a job.
     """
+    keep_freed_memory()
     task = evaluate(
         model,
         images,
