@@ -230,12 +230,15 @@ def _with_patients(
             raise UserError(f"--patient-pattern: {path} tells the patients in its column record already. Give one.")
         check_distinct(table["patient"], f"{path} (patients)")
         patients = dict(zip(table["record"], table["patient"], strict=True))
-        repeated = len(patients) < len(table)
-        if repeated or set(patients) != set(names):
-            missing, unknown = sorted(set(names) - set(patients)), sorted(set(patients) - set(names))
+        wrong = {
+            "missing": sorted(set(names) - set(patients)),
+            "unknown": sorted(set(patients) - set(names)),
+            "given twice": table["record"][table["record"].duplicated()].tolist(),
+        }
+        faults = [some(records_of, what) for what, records_of in wrong.items() if records_of]
+        if faults:
             raise UserError(
-                f"Expected each folder of {source} once in the column record of {path}, found "
-                f"{'some twice, ' if repeated else ''}{some(missing, 'missing')} and {some(unknown, 'unknown')}. "
+                f"Expected each folder of {source} once in the column record of {path}, found {'; '.join(faults)}. "
                 "Correct the table."
             )
     elif pattern is not None:

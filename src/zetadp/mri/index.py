@@ -206,4 +206,4 @@ def bare(participant: str) -> str:
 def some(names: list[str], what: str) -> str:
     """Return the number and the first of the names that share a fault: ``2 without a patient (a, b)``."""
     first = ", ".join(map(shown, names[:MOST_NAMED])) + (", ..." if len(names) > MOST_NAMED else "")
-    return f"{len(names)} {what} ({first})" if names else f"none {what}"
+    return f"{len(names)} {what} ({first})"

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import nibabel as nib
 import numpy as np
 
-from zetadp.base.constraints import Count, OneOf, Seed, Share, Within, check_fields
+from zetadp.base.constraints import Count, OneOf, Seed, Within, check_fields
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import read_json, write_json, write_text, written_whole
 from zetadp.base.validation import UserError
@@ -61,17 +61,9 @@ class PhantomSettings:
     scanner_patients
         Training patients of each scanner, in blocks of consecutive numbers; ``None`` gives every patient a random
         scanner, as test patients always have.
-    tumour_probability
-        Probability that a patient has a tumour.
-    noise
-        Standard deviation of the noise in each of the two parts of the signal, relative to the mean signal of the
-        brain, on an average scanner, for voxels of 3.75 mm in the plane. Finer voxels hold less signal and are
-        noisier, so that an average over a given area is equally noisy on every grid.
     population
-        Population of the patients and scanners (`populations.POPULATIONS`): ``standard``; ``vendor``, the same
-        anatomies on scanners of another kind; ``healthy``, adults of any age without tumours, whatever their
-        probability; ``heavy``, with several large lesions; ``procedural``, with brains from implicit shapes, without
-        the atlas; or ``drawn``, whose anatomy, lesions and scanners are drawn from the seed.
+        Population of the patients and scanners: one of `populations.POPULATIONS`, or ``drawn``, whose anatomy, lesions
+        and scanners follow from the seed.
     """
 
     train_patients: Count = 176
@@ -80,8 +72,6 @@ class PhantomSettings:
     grid: tuple[int, int, int] = (64, 64, 24)
     scanners: Count = 11
     scanner_patients: tuple[Annotated[int, Within(ge=0)], ...] | None = None
-    tumour_probability: Share = 0.9
-    noise: Share = 0.03
     population: Annotated[str, OneOf((*POPULATIONS, DRAWN))] = "standard"
 
     def __post_init__(self) -> None:
@@ -154,14 +144,14 @@ def simulate_patient(settings: PhantomSettings, number: int) -> np.ndarray:
     population = population_of(settings)
     brain = population.brain(_stream(settings, CohortStream.SHAPE, number), grid)
     inside = brain.inside
-    fractions = population.tissue(_stream(settings, CohortStream.TUMOUR, number), brain, settings.tumour_probability)
+    fractions = population.tissue(_stream(settings, CohortStream.TUMOUR, number), brain)
     tissues = draw_tissues(_stream(settings, CohortStream.TISSUES, number), machine.field_strength)
     volume = np.zeros((*grid.shape, len(CHANNELS)), dtype=np.int16)
     for channel, (name, protocol) in enumerate(zip(CHANNELS, machine.protocols, strict=True)):
         rng = _stream(settings, CohortStream.ACQUISITION, number, channel)
         present = tissues.after_contrast() if name == "t1gd" else tissues
         signal = protocol.jittered(rng, 0.05).signal(present).astype(np.float32) @ fractions
-        volume[inside, channel] = acquire(signal, inside, grid, machine, channel, settings.noise, rng)
+        volume[inside, channel] = acquire(signal, inside, grid, machine, channel, rng)
     return volume
 
 

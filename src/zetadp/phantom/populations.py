@@ -26,10 +26,12 @@ CHARACTER = 2**20
 
 @dataclass(frozen=True)
 class Lesions:
-    """The lesions of a patient who has some.
+    """The lesions of patients.
 
     Attributes
     ----------
+    share
+        Share of the patients who have some.
     count
         Least and largest number.
     radius, oedema
@@ -38,6 +40,7 @@ class Lesions:
         Share of the patients whose lesions are cavities.
     """
 
+    share: float = 0.9
     count: tuple[int, int] = (1, 1)
     radius: tuple[float, float] | None = None
     oedema: tuple[float, float] | None = None
@@ -57,7 +60,7 @@ class Population:
     shape
         Variation of shape between patients; None for the usual one of each kind of brain.
     lesions
-        Lesions of the patients who have some; None if nobody has any, whatever the cohort's probability.
+        Lesions of the patients; None if nobody has any.
     vendor
         Share of centres whose scanners are those of `draw_vendor_scanner`.
     jitter
@@ -86,9 +89,9 @@ class Population:
             return _without_atlas(rng, grid, self.shape)
         return _with_atlas(rng, grid, self.shape, aged=self.aged)
 
-    def tissue(self, rng: np.random.Generator, brain: Brain, probability: float) -> np.ndarray:
-        """Add lesions to a brain with the given probability, and return the fractions (7, n)."""
-        if self.lesions is None or rng.random() >= probability:
+    def tissue(self, rng: np.random.Generator, brain: Brain) -> np.ndarray:
+        """Add lesions to a brain, unless the patient has none, and return the fractions (7, n)."""
+        if self.lesions is None or rng.random() >= self.lesions.share:
             return with_no_lesion(brain.healthy)
         least, most = self.lesions.count
         tumours = []
@@ -114,6 +117,7 @@ class Population:
 
 POPULATIONS = {
     "standard": Population(),
+    # The same anatomies on scanners of another kind.
     "vendor": Population(vendor=1.0),
     "healthy": Population(
         aged=True,
@@ -121,7 +125,7 @@ POPULATIONS = {
         description="Simulated healthy adults, in the layout of the Decathlon brain task; not real data",
     ),
     # Two to four large gliomas with wide oedema, which are cavities in two patients of five.
-    "heavy": Population(lesions=Lesions((2, 4), (14, 27), (8, 24), hollowed=0.4)),
+    "heavy": Population(lesions=Lesions(count=(2, 4), radius=(14, 27), oedema=(8, 24), hollowed=0.4)),
     "procedural": Population(
         without_atlas=1.0,
         reference="zetadp simulated cohort; anatomy from implicit shapes, no atlas",

@@ -24,8 +24,12 @@ FLUID_T1 = 4300.0
 """T1 of cerebrospinal fluid (ms) for which centres set the inversion time of FLAIR."""
 FLUID_T2 = 2000.0
 """T2 of cerebrospinal fluid (ms) for which they set the inversion time after T2 preparation."""
-NOISE_VOXEL = 3.75
-"""In-plane voxel size (mm) for which noise is stated."""
+NOISE, NOISE_VOXEL = 0.03, 3.75
+"""Noise of an average scanner, and the in-plane voxel size (mm) for which it is stated.
+
+It is the standard deviation in each of the two parts of the signal, relative to the mean signal of the brain. Finer
+voxels hold less signal and are noisier, so that an average over a given area is equally noisy on every grid.
+"""
 BIAS_SPACING = 90.0
 """Distance of the knots of the receive field, in mm."""
 HEAD = 80.0
@@ -136,7 +140,6 @@ def acquire(
     grid: VoxelGrid,
     scanner: Scanner,
     channel: int,
-    noise: float,
     rng: np.random.Generator,
 ) -> np.ndarray:
     """Turn the signal of the voxels in the brain into stored intensities.
@@ -151,9 +154,6 @@ def acquire(
         Positions of the voxels, and the scanner that acquires them.
     channel
         Index of the sequence in `CHANNELS`.
-    noise
-        Standard deviation of the noise of an average scanner in each part of the signal, relative to the mean signal,
-        for voxels of `NOISE_VOXEL` in the plane.
     rng
         Source of receive field, gain and noise.
 
@@ -167,7 +167,7 @@ def acquire(
     signal = _averaged_over_slices(signal, inside, scanner.thickness[channel]) * bias
     signal = signal * np.exp(np.float32(scanner.array) * (outward - 1))
     signal = signal / np.abs(signal).mean()
-    sigma = noise * scanner.noise * NOISE_VOXEL / np.sqrt(grid.voxel[0] * grid.voxel[1])
+    sigma = NOISE * scanner.noise * NOISE_VOXEL / np.sqrt(grid.voxel[0] * grid.voxel[1])
     # Noise that varies over space: dividing the signal and multiplying the magnitude scales the noise alone.
     uneven = 1 + np.float32(scanner.acceleration) * np.clip(1 - outward, 0, 1)
     magnitude = rician(signal / uneven, sigma, rng) * uneven

@@ -114,6 +114,13 @@ def test_a_rule_that_does_not_tell_every_person_is_refused(pattern, tmp_path, ca
     assert "--patient-pattern" in refused(capsys, "convert", source, tmp_path / "out", "--patient-pattern", pattern)
 
 
+def test_a_table_of_records_names_every_folder_once_and_no_other(tmp_path, capsys):
+    source, table = scans(tmp_path / "in", "a", "b", "c"), tmp_path / "patients.tsv"
+    table.write_text("record\tpatient\na\tann\na\tann\nb\tbob\nz\tzoe\n")
+    said = refused(capsys, "convert", source, tmp_path / "out", "--patients", table)
+    assert all(fault in said for fault in ("1 missing (c)", "1 unknown (z)", "1 given twice (a)", str(table)))
+
+
 ALIKE = [("A", "A "), ("pat-a", "PAT-A"), ("M\u00fcller", "Mu\u0308ller"), ("A\u00a0", "A")]
 
 

@@ -52,7 +52,7 @@ def test_streams_are_not_those_of_the_private_cohort():
     for purpose in CohortStream:
         for place in ((4,), (4, 0), (4, 1), (4, 2), (4, 3)):
             assert not np.isin(public, stream(5, Purpose.COHORT, purpose, *place).random(200)).any()
-    private = simulate_patient(PhantomSettings(train_patients=9, test_patients=1, seed=5, tumour_probability=0), 4)
+    private = simulate_patient(PhantomSettings(train_patients=9, test_patients=1, seed=5), 4)
     mask = (private > 0).all(axis=-1)
     inside, _ = draw_anatomy(public_stream(settings, 4), GRID)
     other, _ = draw_anatomy(public_stream(settings, 5), GRID)

@@ -90,7 +90,7 @@ def _image(common: Examinations, random: np.random.Generator, sequence: int) -> 
     grid = VoxelGrid((common.size, common.size, APART * (common.slices - 1) + 1))
     machine = population.scanner(random)
     brain = population.brain(random, grid)
-    fractions = population.tissue(random, brain, 0.9)
+    fractions = population.tissue(random, brain)
     tissues: Tissues = draw_tissues(random, machine.field_strength)
     present = tissues.after_contrast() if CHANNELS[sequence] == "t1gd" else tissues
     protocol = machine.protocols[sequence].jittered(random, 0.05)
