@@ -29,16 +29,7 @@ def main(
     *, table: Path, picture: Path, settings: dict[str, Any], network: dict[str, Any] | None, delta: float, device: str
 ) -> None:
     """Attack models of newly simulated patients, write table and picture, and end in an error if a claim is refuted."""
-    rest = dict(settings)
-    name = rest.pop("network")
-    if name is not None and network is None:
-        msg = f"audit.membership.network: expected a name from networks, or null for a linear network, found {name!r}."
-        raise UserError(msg)
-    try:
-        chosen = MembershipSettings(**rest)
-    except ValueError as error:
-        msg = f"audit.membership: {error}"
-        raise UserError(msg) from error
+    chosen = MembershipSettings(**{key: value for key, value in settings.items() if key != "network"})
     architecture = NetworkSettings(**network) if network is not None else NetworkSettings("linear")
     records = to_records(simulated(chosen, architecture.domain), pick_device(device))
     attacks, claims = audit_membership(chosen, architecture, records, delta)

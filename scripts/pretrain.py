@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from zetadp.base.device import pick_device
-from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
 from zetadp.mri.kspace import AugmentationSettings
 from zetadp.nn.models import NetworkSettings
@@ -26,9 +25,6 @@ def main(
 ) -> None:
     """Write the backbone: the network, the readout of its features, and its provenance."""
     values = read_public(images)
-    if held_out >= len(values):
-        msg = f"Expected pretraining.held_out below the {len(values)} public patients, found {held_out}."
-        raise UserError(msg)
     logging.getLogger(__name__).info("%d public patients, %d of them held out", len(values), held_out)
     made = pretrain(
         NetworkSettings(**network),

@@ -28,7 +28,7 @@ rule audit_membership:
         settings=asdict(CONFIG.audit.membership),
         network=(
             CONFIG.networks[CONFIG.audit.membership.network].content
-            if CONFIG.audit.membership.network in CONFIG.networks
+            if CONFIG.audit.membership.network
             else None
         ),
         delta=CONFIG.privacy.delta,

@@ -376,6 +376,11 @@ class Pretraining:
     training: BackboneTraining = field(default_factory=BackboneTraining)
     augmentation: AugmentationSettings = field(default_factory=AugmentationSettings)
 
+    def __post_init__(self) -> None:
+        """Check that patients of each kind are left to learn from."""
+        if self.held_out >= (least := min(self.simulation.patients, self.simulation.shapes)):
+            raise ValueError(f"expected held_out below the {least} public patients of a kind; found {self.held_out}.")
+
 
 @dataclass(frozen=True)
 class Arm:
