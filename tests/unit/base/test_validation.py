@@ -16,18 +16,16 @@ from zetadp.base.validation import (
 )
 
 
-@pytest.mark.parametrize("value", [0, -1, -0.5, math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("value", [0, -1, -0.5, math.nan, math.inf, -math.inf, True])
 def test_what_is_not_positive_and_finite_is_named(value):
     with pytest.raises(ValueError, match=f"Expected rounds > 0, found {value}"):
-        positive(clip=1.0, rounds=value)
-    positive(clip=1e-300, rounds=1)
+        positive(clip=1e-300, rounds=value)
 
 
 @pytest.mark.parametrize("value", [-0.001, 1.001, math.nan])
 def test_what_is_out_of_range_is_named(value):
     with pytest.raises(ValueError, match=f"Expected 0 <= drop_after <= 1, found {value}"):
-        in_range(0, 1, drop_after=value)
-    in_range(0, 1, smallest=0, largest=1)
+        in_range(0, 1, smallest=0, largest=1, drop_after=value)
 
 
 def test_an_unknown_choice_is_answered_with_the_nearest():
