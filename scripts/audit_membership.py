@@ -29,7 +29,7 @@ def main(
     *, table: Path, picture: Path, settings: dict[str, Any], network: dict[str, Any] | None, delta: float, device: str
 ) -> None:
     """Attack models of newly simulated patients, write table and picture, and end in an error if a claim is refuted."""
-    chosen = MembershipSettings(**{key: value for key, value in settings.items() if key != "network"})
+    chosen = MembershipSettings(**settings)
     architecture = NetworkSettings(**network) if network is not None else NetworkSettings("linear")
     records = to_records(simulated(chosen, architecture.domain), pick_device(device))
     attacks, claims = audit_membership(chosen, architecture, records, delta)

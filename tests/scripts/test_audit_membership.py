@@ -21,7 +21,7 @@ FEW = asdict(MembershipSettings(patients=2, slices=1, size=8, rounds=1, overfitt
 
 def stage(folder: Path, settings: dict, network: dict | None = None) -> None:
     paths = {"table": folder / "membership.csv", "picture": folder / "membership.svg"}
-    MAIN(**paths, settings={"network": None} | settings, network=network, delta=1e-3, device="cpu")
+    MAIN(**paths, settings=settings, network=network, delta=1e-3, device="cpu")
 
 
 def test_outputs_are_written_before_the_stage_fails_and_copies_stay(tmp_path):

@@ -1,11 +1,11 @@
-"""Settings of audits and of membership inference. This module does not import PyTorch, which takes seconds."""
+"""Settings of the attacks on our own code. This module does not import PyTorch, which takes seconds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
-from zetadp.base.constraints import Count, OneOf, Positive, Seed, Within, check_fields
+from zetadp.base.constraints import Count, Epsilons, Filled, OneOf, Positive, Seed, Within, check_fields
 
 LEAST_TRIALS = 50
 """Fewest trials on each side of an audit."""
@@ -34,7 +34,7 @@ class AuditSettings:
 
 @dataclass(frozen=True)
 class MembershipSettings:
-    """Training settings and number of models for the attack.
+    """Membership inference against finished models (rule audit_membership, docs/membership.md).
 
     Attributes
     ----------
@@ -61,6 +61,9 @@ class MembershipSettings:
         Seed of everything except noise from the operating system.
     noise
         As in `TrainingSettings`.
+    network
+        Name of a network to attack; null takes softmax regression, of which hundreds train in seconds. Other networks
+        want a GPU.
     """
 
     epsilon: Positive = 8
@@ -77,6 +80,7 @@ class MembershipSettings:
     trainings: Annotated[int, Within(ge=16)] = 400
     seed: Seed = 0
     noise: Annotated[str, OneOf(("seeded", "os"))] = "seeded"
+    network: str | None = None
 
     def __post_init__(self) -> None:
         """Check every setting."""
@@ -90,3 +94,103 @@ class MembershipSettings:
     def population(self) -> int:
         """Number N of patients at one node."""
         return self.patients // self.nodes
+
+
+@dataclass(frozen=True)
+class InvertedMessage:
+    """A kind of message to attack.
+
+    Attributes
+    ----------
+    network
+        Name from networks, of family complex and domain kspace.
+    patients
+        Patients in the message.
+    images
+        Images of each patient.
+    epsilons
+        Epsilons of the one message; inf adds no noise.
+    objectives
+        What is sought, cosine (the direction of the message, Geiping et al. 2020) or euclidean (the message itself, Zhu
+        et al. 2019).
+    """
+
+    network: str
+    patients: Count = 1
+    images: Annotated[int, Within(ge=1, le=80)] = 1
+    epsilons: Epsilons = field(default_factory=lambda: ["inf"])
+    objectives: Annotated[list[Annotated[str, OneOf(("cosine", "euclidean"))]], Filled()] = field(
+        default_factory=lambda: ["cosine"]
+    )
+
+
+@dataclass(frozen=True)
+class Inversion:
+    """Images rebuilt from single messages of training (rule invert_gradients), of patients simulated for this alone.
+
+    Attributes
+    ----------
+    messages
+        Messages of each kind.
+    steps
+        Steps of the search from each start. One evaluates some twenty gradients.
+    kinds
+        The kinds of messages to attack. An empty list attacks none.
+    """
+
+    messages: Count = 3
+    steps: Count = 10
+    kinds: list[InvertedMessage] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Naming the right one of several candidates from all messages of a training (rule name_candidates).
+
+    Attributes
+    ----------
+    networks
+        Names of networks to attack, which are in runs and in whose training everybody takes part in every round. An
+        empty list attacks none.
+    patients
+        Simulated patients, of whom candidates are drawn.
+    candidates
+        Numbers of candidates.
+    epsilons
+        Epsilons of the whole training.
+    """
+
+    networks: list[str] = field(default_factory=list)
+    patients: Annotated[int, Within(ge=2)] = 100
+    candidates: Annotated[list[Annotated[int, Within(ge=2)]], Filled()] = field(default_factory=lambda: [10, 100])
+    epsilons: Annotated[list[Positive], Filled()] = field(default_factory=lambda: [1, 8, 30])
+
+    def __post_init__(self) -> None:
+        """Check that there are as many patients as candidates."""
+        check_fields(self)
+        if (most := max(self.candidates)) > self.patients:
+            raise ValueError(f"expected at most the {self.patients} patients as candidates; found {most}.")
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Attacks on the shipped code; they simulate their own patients and never touch the cohort.
+
+    Attributes
+    ----------
+    training
+        Audits of whole trainings with the noise of this experiment (rule audit, docs/audit.md).
+    membership
+        Membership inference against finished models (rule audit_membership, docs/membership.md).
+    inversion
+        Images rebuilt from single messages of training (rule invert_gradients, docs/inversion.md), of patients
+        simulated for this alone.
+    candidates
+        Naming the right one of several candidates from all messages of a training (rule name_candidates,
+        docs/inversion.md), of patients simulated for this alone.
+    """
+
+    training: AuditSettings = field(default_factory=AuditSettings)
+    membership: MembershipSettings = field(default_factory=MembershipSettings)
+    inversion: Inversion = field(default_factory=Inversion)
+    candidates: Candidates = field(default_factory=Candidates)

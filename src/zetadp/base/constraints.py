@@ -15,7 +15,8 @@ from functools import cache
 from numbers import Real
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from zetadp.base.validation import in_range, one_of
+from zetadp.base.epsilon import epsilon_label
+from zetadp.base.validation import UserError, in_range, one_of
 
 
 @dataclass(frozen=True)
@@ -104,12 +105,42 @@ class Filled:
         return {**handler(source), "min_length": self.least} | ({"max_length": self.most} if self.most else {})
 
 
+class AsEpsilon:
+    """Spelling of an epsilon: a number above zero, inf or unclipped, which becomes its one text."""
+
+    def check(self, name: str, value: Any) -> None:  # noqa: ANN401  (a user may give anything)
+        """Raise ``ValueError`` unless the value is an epsilon."""
+        try:
+            epsilon_label(value)
+        except (UserError, TypeError) as error:
+            raise ValueError(f"{name}: {error}") from error
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:  # noqa: ANN401  (pydantic's types)
+        """Return the schema of the text."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(self.label)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Any:  # noqa: ANN401  (pydantic's types)
+        """Return what editors may accept."""
+        return {"type": ["number", "string"]}
+
+    @staticmethod
+    def label(value: Any) -> str:  # noqa: ANN401  (a user may give anything)
+        """Return the text of an epsilon."""
+        try:
+            return epsilon_label(value)
+        except (UserError, TypeError) as error:
+            raise ValueError(str(error)) from error
+
+
 Number = Annotated[float, Within()]
 Positive = Annotated[float, Within(gt=0)]
 NotNegative = Annotated[float, Within(ge=0)]
 Share = Annotated[float, Within(ge=0, le=1)]
 Count = Annotated[int, Within(ge=1)]
 Seed = Annotated[int, Within(ge=0)]
+Epsilons = Annotated[list[Annotated[str, AsEpsilon()]], Filled()]
 
 
 def check_fields(settings: Any) -> None:  # noqa: ANN401  (any dataclass)

@@ -10,6 +10,7 @@ from itertools import product
 from statistics import median
 from typing import Annotated, Any, cast
 
+from zetadp.audit.settings import Audit
 from zetadp.base.constraints import Count, Filled, OneOf
 from zetadp.base.epsilon import epsilon_value, rounded_up
 from zetadp.base.validation import UserError
@@ -17,7 +18,6 @@ from zetadp.config.sections import (
     BRAIN,
     EVERYBODY,
     Arm,
-    Audit,
     Block,
     Cohort,
     Federation,

@@ -13,6 +13,7 @@ from contextlib import suppress
 from itertools import product
 from typing import Any
 
+from zetadp.audit.settings import Audit
 from zetadp.base.epsilon import CONSENT, epsilon_value
 from zetadp.base.validation import UserError, did_you_mean
 from zetadp.config.experiment import runs_of, task_content
@@ -20,7 +21,6 @@ from zetadp.config.sections import (
     BRAIN,
     EVERYBODY,
     Arm,
-    Audit,
     Block,
     Cohort,
     Network,

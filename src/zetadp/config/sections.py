@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 
 from typing_extensions import TypedDict
 
-from zetadp.audit.settings import AuditSettings, MembershipSettings
-from zetadp.base.constraints import Count, Filled, NotNegative, OneOf, Positive, Seed, Spelled, Within, check_fields
-from zetadp.base.epsilon import CONSENT, epsilon_label
-from zetadp.base.validation import UserError
+from zetadp.base.constraints import Count, Epsilons, Filled, NotNegative, OneOf, Positive, Seed, Spelled, Within
+from zetadp.base.epsilon import CONSENT
 from zetadp.core.settings import MixingSettings, OptimiserSettings, Performance, TrainingSettings
 from zetadp.federation.settings import Patience
 from zetadp.mri.kspace import AugmentationSettings
@@ -27,31 +25,6 @@ EVERYBODY = "all"
 FileName = Annotated[str, Spelled("[A-Za-z0-9][A-Za-z0-9_.-]*")]
 Key = Annotated[str, Spelled("[A-Za-z][A-Za-z0-9_]*")]
 Names = Annotated[list[str], Filled()]
-
-
-class AsEpsilon:
-    """Metadata of an epsilon: a number above zero, inf or unclipped, which becomes its one text."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:  # noqa: ANN401  (pydantic's types)
-        """Return the schema of the text."""
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_plain_validator_function(self.label)
-
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Any:  # noqa: ANN401  (pydantic's types)
-        """Return what editors may accept."""
-        return {"type": ["number", "string"]}
-
-    @staticmethod
-    def label(value: Any) -> str:  # noqa: ANN401  (a user may give anything)
-        """Return the text of an epsilon."""
-        try:
-            return epsilon_label(value)
-        except (UserError, TypeError) as error:
-            raise ValueError(str(error)) from error
-
-
-Epsilons = Annotated[list[Annotated[str, AsEpsilon()]], Filled()]
 
 
 @dataclass(frozen=True)
@@ -473,120 +446,6 @@ class Federation(Patience):
     """
 
     answer_seconds: NotNegative = 10
-
-
-@dataclass(frozen=True)
-class Membership(MembershipSettings):
-    """Membership inference against finished models (rule audit_membership, docs/membership.md).
-
-    Attributes
-    ----------
-    network
-        Name of a network to attack; null takes softmax regression, of which hundreds train in seconds. Other networks
-        want a GPU.
-    """
-
-    network: str | None = None
-
-
-@dataclass(frozen=True)
-class InvertedMessage:
-    """A kind of message to attack.
-
-    Attributes
-    ----------
-    network
-        Name from networks, of family complex and domain kspace.
-    patients
-        Patients in the message.
-    images
-        Images of each patient.
-    epsilons
-        Epsilons of the one message; inf adds no noise.
-    objectives
-        What is sought, cosine (the direction of the message, Geiping et al. 2020) or euclidean (the message itself, Zhu
-        et al. 2019).
-    """
-
-    network: str
-    patients: Count = 1
-    images: Annotated[int, Within(ge=1, le=80)] = 1
-    epsilons: Epsilons = field(default_factory=lambda: ["inf"])
-    objectives: Annotated[list[Annotated[str, OneOf(("cosine", "euclidean"))]], Filled()] = field(
-        default_factory=lambda: ["cosine"]
-    )
-
-
-@dataclass(frozen=True)
-class Inversion:
-    """Images rebuilt from single messages of training (rule invert_gradients), of patients simulated for this alone.
-
-    Attributes
-    ----------
-    messages
-        Messages of each kind.
-    steps
-        Steps of the search from each start. One evaluates some twenty gradients.
-    kinds
-        The kinds of messages to attack. An empty list attacks none.
-    """
-
-    messages: Count = 3
-    steps: Count = 10
-    kinds: list[InvertedMessage] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """Naming the right one of several candidates from all messages of a training (rule name_candidates).
-
-    Attributes
-    ----------
-    networks
-        Names of networks to attack, which are in runs and in whose training everybody takes part in every round. An
-        empty list attacks none.
-    patients
-        Simulated patients, of whom candidates are drawn.
-    candidates
-        Numbers of candidates.
-    epsilons
-        Epsilons of the whole training.
-    """
-
-    networks: list[str] = field(default_factory=list)
-    patients: Annotated[int, Within(ge=2)] = 100
-    candidates: Annotated[list[Annotated[int, Within(ge=2)]], Filled()] = field(default_factory=lambda: [10, 100])
-    epsilons: Annotated[list[Positive], Filled()] = field(default_factory=lambda: [1, 8, 30])
-
-    def __post_init__(self) -> None:
-        """Check that there are as many patients as candidates."""
-        check_fields(self)
-        if (most := max(self.candidates)) > self.patients:
-            raise ValueError(f"expected at most the {self.patients} patients as candidates; found {most}.")
-
-
-@dataclass(frozen=True)
-class Audit:
-    """Attacks on the shipped code; they simulate their own patients and never touch the cohort.
-
-    Attributes
-    ----------
-    training
-        Audits of whole trainings with the noise of this experiment (rule audit, docs/audit.md).
-    membership
-        Membership inference against finished models (rule audit_membership, docs/membership.md).
-    inversion
-        Images rebuilt from single messages of training (rule invert_gradients, docs/inversion.md), of patients
-        simulated for this alone.
-    candidates
-        Naming the right one of several candidates from all messages of a training (rule name_candidates,
-        docs/inversion.md), of patients simulated for this alone.
-    """
-
-    training: AuditSettings = field(default_factory=AuditSettings)
-    membership: Membership = field(default_factory=Membership)
-    inversion: Inversion = field(default_factory=Inversion)
-    candidates: Candidates = field(default_factory=Candidates)
 
 
 @dataclass(frozen=True)
