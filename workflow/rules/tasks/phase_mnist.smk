@@ -1,13 +1,13 @@
 # PhaseMNIST: digits from their official files to complex examples, and public features of them.
 
 from zetadp.core.task import task_of
-from zetadp.tasks.phase_mnist.digits import MNIST
+from zetadp.tasks.phase_mnist.digits import FILES as NAMES
 
 PHASE_MNIST = task_of(CONFIG.task_content)
 PUBLIC_COHORT = "MNIST"
 # Files and encoder are the same however examples are made of them.
 FILES = CONFIG.cohort.folder or "resources/mnist-files"
-DIGITS = [f"{FILES}/{file.name}.gz" for file in MNIST.files.values()]
+DIGITS = [f"{FILES}/{name}" for name in NAMES.values()]
 EXAMPLES = f"{COHORT}/examples.h5"
 BACKBONE = "resources/public-digits/encoder.safetensors"
 INPUTS = {

@@ -24,7 +24,7 @@ from zetadp.base.validation import UserError
 from zetadp.mri.download import download
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 Part = Literal["train", "test"]
@@ -32,15 +32,13 @@ Part = Literal["train", "test"]
 HEADERS = {"images": 16, "labels": 8}
 """Length of the header of an idx file in bytes."""
 SIDE = 28
-
-
-@dataclass(frozen=True)
-class File:
-    """One file of a data set: its name, the MD5 of its content, and the MD5 of the published gzip file."""
-
-    name: str
-    md5: str
-    md5_packed: str
+FILES: dict[tuple[Part, str], str] = {
+    ("train", "images"): "train-images-idx3-ubyte.gz",
+    ("train", "labels"): "train-labels-idx1-ubyte.gz",
+    ("test", "images"): "t10k-images-idx3-ubyte.gz",
+    ("test", "labels"): "t10k-labels-idx1-ubyte.gz",
+}
+"""Name of each file of a data set, by part and content."""
 
 
 @dataclass(frozen=True)
@@ -53,44 +51,33 @@ class Source:
         Name of the data set in messages.
     mirror
         Address of the folder with the gzip files.
-    files
-        Files by part (``train``, ``test``) and content (``images``, ``labels``).
+    md5s
+        For each of `FILES`, the MD5 of its content and the MD5 of the published gzip file.
     """
 
     name: str
     mirror: str
-    files: dict[tuple[Part, str], File]
-
-
-def _files(*md5s: str) -> dict[tuple[Part, str], File]:
-    places: list[tuple[Part, str, str]] = [
-        ("train", "images", "train-images-idx3-ubyte"),
-        ("train", "labels", "train-labels-idx1-ubyte"),
-        ("test", "images", "t10k-images-idx3-ubyte"),
-        ("test", "labels", "t10k-labels-idx1-ubyte"),
-    ]
-    pairs = zip(md5s[::2], md5s[1::2], strict=True)
-    return {(part, kind): File(name, *md5) for (part, kind, name), md5 in zip(places, pairs, strict=True)}
+    md5s: Sequence[tuple[str, str]]
 
 
 MNIST = Source(
     "MNIST",
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    _files(
-        *("6bbc9ace898e44ae57da46a324031adb", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-        *("a25bea736e30d166cdddb491f175f624", "d53e105ee54ea40749a09fcbcd1e9432"),
-        *("2646ac647ad5339dbf082846283269ea", "9fb629c4189551a2d022fa330f9573f3"),
-        *("27ae3e4e09519cfbb04c329615203637", "ec29112dd5afa0611ce80d1b7f02629c"),
+    (
+        ("6bbc9ace898e44ae57da46a324031adb", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+        ("a25bea736e30d166cdddb491f175f624", "d53e105ee54ea40749a09fcbcd1e9432"),
+        ("2646ac647ad5339dbf082846283269ea", "9fb629c4189551a2d022fa330f9573f3"),
+        ("27ae3e4e09519cfbb04c329615203637", "ec29112dd5afa0611ce80d1b7f02629c"),
     ),
 )
 FASHION = Source(
     "Fashion-MNIST",
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-    _files(
-        *("f4a8712d7a061bf5bd6d2ca38dc4d50a", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
-        *("9018921c3c673c538a1fc5bad174d6f9", "25c81989df183df01b3e8a0aad5dffbe"),
-        *("8181f5470baa50b63fa0f6fddb340f0a", "bef4ecab320f06d8554ea6380940ec79"),
-        *("15d484375f8d13e6eb1aabb0c3f46965", "bb300cfdad3c16e7a12a480ee83cd310"),
+    (
+        ("f4a8712d7a061bf5bd6d2ca38dc4d50a", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+        ("9018921c3c673c538a1fc5bad174d6f9", "25c81989df183df01b3e8a0aad5dffbe"),
+        ("8181f5470baa50b63fa0f6fddb340f0a", "bef4ecab320f06d8554ea6380940ec79"),
+        ("15d484375f8d13e6eb1aabb0c3f46965", "bb300cfdad3c16e7a12a480ee83cd310"),
     ),
 )
 AGAIN = "Delete it and download it again."
@@ -138,10 +125,9 @@ def fetch_digits(folder: Path, source: Source = MNIST) -> None:
     UserError
         If a file cannot be downloaded, or a file is not the published file.
     """
-    for (part, kind), file in source.files.items():
-        packed = f"{file.name}.gz"
-        if not (folder / packed).is_file():
-            download(f"{source.mirror}{packed}", folder / packed, file.md5_packed)
+    for ((part, kind), name), (_, packed) in zip(FILES.items(), source.md5s, strict=True):
+        if not (folder / name).is_file():
+            download(f"{source.mirror}{name}", folder / name, packed)
         _content(folder, source, part, kind)
 
 
@@ -152,24 +138,23 @@ def fetch_mnist(*, files: list[Path]) -> None:
 
 def _content(folder: Path, source: Source, part: Part, kind: str) -> bytes:
     """Return the verified content of a file, without its header."""
-    file = source.files[part, kind]
-    path = folder / f"{file.name}.gz"
+    path = folder / FILES[part, kind]
     if not path.is_file():
-        msg = f"Expected {path.name} of {source.name} in {folder}, found no such file. Name the folder that has it."
-        raise UserError(msg)
+        raise UserError(
+            f"Expected {path.name} of {source.name} in {folder}, found no such file. Name the folder that has it."
+        )
     try:
         content = gzip.decompress(path.read_bytes())
     except (OSError, EOFError, zlib.error) as error:
-        msg = f"Cannot read {path}: {error}. {AGAIN}"
-        raise UserError(msg) from error
+        raise UserError(f"Cannot read {path}: {error}. {AGAIN}") from error
     # Somebody may have compressed the file again, so only its content is compared.
+    expected, _ = source.md5s[list(FILES).index((part, kind))]
     found = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    if found != file.md5:
-        msg = (
-            f"Expected in {path} the {part} {kind} of {source.name}, whose content has the MD5 {file.md5}, found "
+    if found != expected:
+        raise UserError(
+            f"Expected in {path} the {part} {kind} of {source.name}, whose content has the MD5 {expected}, found "
             f"{found}. {AGAIN}"
         )
-        raise UserError(msg)
     return content[HEADERS[kind] :]
 
 

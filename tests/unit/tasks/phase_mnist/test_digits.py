@@ -15,7 +15,7 @@ import pytest
 
 from zetadp.base.validation import UserError
 from zetadp.mri import download
-from zetadp.tasks.phase_mnist.digits import FASHION, MNIST, File, Source, fetch_digits, read_digits
+from zetadp.tasks.phase_mnist.digits import FASHION, FILES, MNIST, Source, fetch_digits, read_digits
 
 SHARED = Path(__file__).parents[5] / "shared/data"
 
@@ -36,14 +36,14 @@ def tiny(tmp_path):
     random = np.random.default_rng(0)
     folder = tmp_path / "published"
     folder.mkdir()
-    files, values = {}, {}
-    for (part, kind), file in MNIST.files.items():
+    md5s, values = [], {}
+    for (part, kind), name in FILES.items():
         values[part, kind] = random.integers(0, 10, (7, 28, 28) if kind == "images" else 7, dtype=np.uint8)
         content = idx(values[part, kind])
         packed = gzip.compress(content, mtime=0)
-        (folder / f"{file.name}.gz").write_bytes(packed)
-        files[part, kind] = File(file.name, md5(content), md5(packed))
-    return Source("tiny", "http://127.0.0.1:9/", files), folder, values
+        (folder / name).write_bytes(packed)
+        md5s.append((md5(content), md5(packed)))
+    return Source("tiny", "http://127.0.0.1:9/", md5s), folder, values
 
 
 @pytest.mark.parametrize(("source", "name"), [(MNIST, "mnist"), (FASHION, "fashion_mnist")])
