@@ -94,9 +94,7 @@ def _features(kind: str, found: np.ndarray, coefficients: torch.Tensor | None) -
         return unit(pixels.flatten(1))
     scattered, learned = encoder().parts
     known = (coefficients * coefficients.shape[1] ** 0.5 - scattered.centre) @ scattered.axes
-    counts = encoder().settings
-    parts = (scattered.scaled(known, counts.scattering), learned.scaled(learned.components(pixels), counts.learned))
-    return unit(torch.cat(parts, dim=1))
+    return unit(torch.cat((scattered.scaled(known), learned.scaled(learned.components(pixels))), dim=1))
 
 
 def split(classes: int, people: int, seed: int) -> tuple[torch.Tensor, ...]:

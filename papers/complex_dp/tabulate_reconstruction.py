@@ -144,7 +144,7 @@ def untrained(tested: Tested) -> dict[str, Callable[[], np.ndarray]]:
         "compressed sensing": lambda: compressed_sensing(tested.kspace, best_weight(tested.task), ITERATIONS),
     }
     for family, name in {"unet": PUBLIC, "real_unet": "real twin, public network alone"}.items():
-        found[name] = partial(network_images, dict(public.weights[family]), public.settings.network(family), tested)
+        found[name] = partial(network_images, public.of(family), public.settings.network(family), tested)
     return found
 
 

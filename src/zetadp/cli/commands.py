@@ -106,12 +106,14 @@ def predict(
     zetadp predict model.safetensors brain.nii --anyway
     """
     from zetadp.core.pretrained import load_model
-    from zetadp.tasks.brain_sequences.prediction import answers, doubts, origin, predict_volume
+    from zetadp.tasks.brain_sequences.prediction import doubts, origin, predict_volume
 
     loaded = load_model(model)
     found = predict_volume(loaded, volume)
     print(origin(loaded), *doubts(found), sep="\n", file=sys.stderr)
-    table = answers(found, anyway=anyway)
+    table = found.drop(columns="alternative").dropna(axis="columns", how="all")  # a model may have no doubts
+    if "doubt" in table and not anyway:
+        table["sequence"] = table["sequence"].astype(object).mask(table["doubt"] != "", None)
     if json_:
         print(json.dumps(table.to_dict("records"), indent=2))
     else:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from zetadp.base.validation import UserError, did_you_mean, positive
+from zetadp.base.constraints import Count, check_fields
+from zetadp.base.validation import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from zetadp.base.storage import Items
     from zetadp.core.plan import Plan
     from zetadp.core.records import LabelledItems
     from zetadp.nn.backbone import Backbone
+
+    Take = Callable[[Mapping[str, np.ndarray], np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 SIMULATED_NAME = "phantom"
 """Beginning of the names of simulated cohorts. Other cohorts need other names, so that their ledgers are separate."""
@@ -175,15 +179,15 @@ class Classification:
         Whether every unit has equally many items of every class. Heads in closed form require it.
     """
 
-    classes: int | None = None
+    classes: Count | None = None
     balanced: bool = False
 
     metric = "accuracy"
     called = "class"
 
     def __post_init__(self) -> None:
-        """Check the number of classes."""
-        positive(classes=1 if self.classes is None else self.classes)
+        """Check every setting, those of a task that is made of this one too."""
+        check_fields(self)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -327,6 +331,38 @@ def places_of(wanted: Iterable[str], names: Iterable[str], called: str, file: Pa
             f"Expected all {len(records)} {called} of the partition in {file}, found fewer. Run the data stages again."
         )
     return np.asarray(index.get_indexer_for(records))
+
+
+def records_of(
+    items: Items, partition: pd.DataFrame, role: str, device: torch.device, take: Take | None = None
+) -> LabelledItems:
+    """Return the items of all records with one role, in the order of the partition's rows.
+
+    Parameters
+    ----------
+    items
+        All items of a file.
+    partition, role, device
+        Same as for `PipelineTask.load`.
+    take
+        Function from the arrays of `items` and the positions of the chosen items to their inputs and targets. By
+        default these are ``values`` and ``labels``.
+
+    Raises
+    ------
+    UserError
+        If the file lacks a record.
+    """
+    import torch  # takes seconds, and every start of the workflow makes a task
+
+    from zetadp.core.records import LabelledItems
+
+    rows = partition[partition["role"] == role].reset_index(drop=True)
+    places = places_of(rows["record"], items.names["record"], "records", items.source)
+    table = items.names.loc[places].merge(rows, on="record", how="left", validate="many_to_one")
+    found = take(items.arrays, places) if take else (items.arrays["values"][places], items.arrays["labels"][places])
+    inputs, targets = (torch.from_numpy(values) for values in found)
+    return LabelledItems(inputs, targets, items=table).to(device)
 
 
 def _maker(name: str) -> Callable[..., Task]:

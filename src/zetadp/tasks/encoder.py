@@ -10,15 +10,16 @@ import logging
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zetadp.base.constraints import Count, Seed, check_fields
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tensors import load_tensors, save_tensors
-from zetadp.base.validation import UserError, positive, settings_of
+from zetadp.base.validation import UserError, settings_of
 from zetadp.base.workflow import PROGRESS
 
 if TYPE_CHECKING:
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
 
 progress = logging.getLogger(PROGRESS)
 
-Settings = TypeVar("Settings", bound="EncoderSettings")
-Network = TypeVar("Network", bound="ItemNetwork")
 NAMES = ("centre", "axes", "variances")
+NETWORK = "network."
+"""Prefix of the network's tensors in an encoder's file."""
 WHITENING = 0.5
 """Strength of whitening: 0 leaves the components' variances on public items as they are, 1 makes them all equal."""
 AT_ONCE = 1000
@@ -68,17 +69,9 @@ class Axes:
         starts = range(0, len(items), AT_ONCE)
         return torch.cat([(self.extract(items[at : at + AT_ONCE]) - self.centre) @ self.axes for at in starts])
 
-    def scaled(self, components: Tensor, count: int) -> Tensor:
-        """Return features of norm one, shape (item, count), from components of shape (item, component).
-
-        Parameters
-        ----------
-        components
-            Output of `components`.
-        count
-            Number of components that are used, counted from the first.
-        """
-        return unit(components[:, :count] * self.variances[:count] ** (-WHITENING / 2))
+    def scaled(self, components: Tensor) -> Tensor:
+        """Return features of norm one from `components`, both of shape (item, component)."""
+        return unit(components * self.variances ** (-WHITENING / 2))
 
 
 @torch.no_grad()
@@ -111,74 +104,6 @@ def unit(vectors: Tensor) -> Tensor:
     return scaled
 
 
-class ItemNetwork(nn.Module):
-    """Convolutions, each with normalisation within the item, then a hidden layer and a head.
-
-    A task's own class says with class attributes how large they are.
-    """
-
-    channels: ClassVar[int] = 1
-    """Channels of an item. With one channel, items have no axis of channels."""
-    axes: ClassVar[int] = 2
-    """Axes of an item that convolutions run along."""
-    widths: ClassVar[Sequence[int]]
-    """Channels of each convolution."""
-    kernel: ClassVar[int] = 3
-    pools: ClassVar[int] = 3
-    """Number of convolutions after which sizes are halved, counted from the first."""
-    flat: ClassVar[int]
-    """Number of values that the hidden layer takes: the size of what `pooled` returns."""
-    hidden_units: ClassVar[int]
-    outputs: ClassVar[int]
-
-    def __init__(self) -> None:
-        super().__init__()
-        convolution, pool = (nn.Conv1d, nn.MaxPool1d) if self.axes == 1 else (nn.Conv2d, nn.MaxPool2d)
-        layers: list[nn.Module] = []
-        for number, (before, width) in enumerate(pairwise((self.channels, *self.widths))):
-            layers += [convolution(before, width, self.kernel, padding=self.kernel // 2), nn.GroupNorm(4, width)]
-            layers += [nn.ReLU(), *([pool(2)] if number < self.pools else [])]
-        self.blocks = nn.Sequential(*layers)
-        self.hidden = nn.Linear(self.flat, self.hidden_units)
-        self.head = nn.Linear(self.hidden_units, self.outputs)
-
-    def features(self, items: Tensor) -> Tensor:
-        """Return the hidden layer, shape (item, hidden unit), for items of shape (item, ...)."""
-        channels = items.unsqueeze(1) if self.channels == 1 else items
-        return functional.relu(self.hidden(self.pooled(self.blocks(channels))))
-
-    def pooled(self, found: Tensor) -> Tensor:
-        """Return the outputs of the convolutions as the hidden layer takes them, shape (item, `flat`)."""
-        return found.flatten(1)
-
-    def forward(self, items: Tensor) -> Tensor:
-        """Return the head's outputs, shape (item, `outputs`)."""
-        found: Tensor = self.head(self.features(items))
-        return found
-
-    @classmethod
-    def learned(
-        cls, seed: int, rate: float, steps: int, losses: Callable[[Self, np.random.Generator], Iterable[Tensor]]
-    ) -> Self:
-        """Return a network trained on public items, in evaluation mode and without gradients.
-
-        Parameters
-        ----------
-        seed
-            Seed of the weights, and of all else that is drawn.
-        rate, steps
-            Same as in `learn`.
-        losses
-            Function from the network and the generator to the loss of each step, one after the other.
-        """
-        random = stream(seed, Purpose.WEIGHTS)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(random.integers(2**31)))
-            network = cls()
-        learn(network, rate, steps, losses(network, random))
-        return network.eval().requires_grad_(requires_grad=False)
-
-
 def learn(network: nn.Module, rate: float, steps: int, losses: Iterable[Tensor]) -> None:
     """Train a network on public items, by AdamW with a learning rate that rises and falls once.
 
@@ -206,7 +131,7 @@ def learn(network: nn.Module, rate: float, steps: int, losses: Iterable[Tensor])
 
 @dataclass(frozen=True)
 class EncoderSettings:
-    """Settings that all encoders share.
+    """Settings that all encoders share; `ValueError` says which value is not allowed.
 
     Attributes
     ----------
@@ -214,7 +139,11 @@ class EncoderSettings:
         Seed of everything that is drawn: items, weights and alterations.
     """
 
-    seed: int = 0
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        check_fields(self)
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -234,13 +163,9 @@ class ScatteringEncoderSettings(EncoderSettings):
         Number of real components from the scattering coefficients, and from the network's hidden layer.
     """
 
-    axes_from: int = 0
-    scattering: int = 0
-    learned: int = 0
-
-    def __post_init__(self) -> None:
-        """Check every number."""
-        positive(axes_from=self.axes_from, scattering=self.scattering, learned=self.learned)
+    axes_from: Count = 1
+    scattering: Count = 1
+    learned: Count = 1
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -248,68 +173,96 @@ class ScatteringEncoderSettings(EncoderSettings):
         return self.scattering, self.learned
 
 
-@dataclass(frozen=True)
-class PublicEncoder(ABC, Generic[Settings, Network]):
-    """An encoder of items. A task defines the network, the items, and how the network learns.
+class PublicEncoder(nn.Module, ABC):
+    """An encoder of items: a network that learns from simulated items, and principal axes of its hidden layer or more.
+
+    The network has convolutions, each with normalisation within the item, then a hidden layer and a head. A task's own
+    class says with class attributes how large they are. It defines how the network learns.
 
     Attributes
     ----------
     settings
         Settings of its training.
-    network
-        The network, trained on simulated items.
     parts
         Principal axes of the outputs of each of `maps`.
     """
 
-    settings: Settings
-    network: Network
-    parts: tuple[Axes, ...]
-
     of: ClassVar[str]
     """Name of the items in error messages."""
-    kinds: ClassVar[tuple[type, type[ItemNetwork]]]
-    """Classes of settings and network."""
+    settings_class: ClassVar[type[EncoderSettings]]
+    channels: ClassVar[int] = 1
+    """Channels of an item. With one channel, items have no axis of channels."""
+    axes: ClassVar[int] = 2
+    """Axes of an item that convolutions run along."""
+    widths: ClassVar[Sequence[int]]
+    """Channels of each convolution."""
+    kernel: ClassVar[int] = 3
+    pools: ClassVar[int] = 3
+    """Number of convolutions after which sizes are halved, counted from the first."""
+    flat: ClassVar[int]
+    """Number of values that the hidden layer takes: the size of what `pooled` returns."""
+    hidden_units: ClassVar[int]
+    outputs: ClassVar[int]
 
-    @staticmethod
+    def __init__(self, settings: Any) -> None:  # noqa: ANN401  (the class is the task's)
+        super().__init__()
+        self.settings, self.parts = settings, tuple[Axes, ...]()
+        convolution, pool = (nn.Conv1d, nn.MaxPool1d) if self.axes == 1 else (nn.Conv2d, nn.MaxPool2d)
+        layers: list[nn.Module] = []
+        for number, (before, width) in enumerate(pairwise((self.channels, *self.widths))):
+            layers += [convolution(before, width, self.kernel, padding=self.kernel // 2), nn.GroupNorm(4, width)]
+            layers += [nn.ReLU(), *([pool(2)] if number < self.pools else [])]
+        self.blocks = nn.Sequential(*layers)
+        self.hidden = nn.Linear(self.flat, self.hidden_units)
+        self.head = nn.Linear(self.hidden_units, self.outputs)
+
     @abstractmethod
-    def maps(network: Any) -> tuple[Extract, ...]:  # noqa: ANN401  (the network's class is the task's)
+    def learn_simulated(self, random: np.random.Generator) -> Tensor:
+        """Train the network on simulated items, and return simulated items for the principal axes."""
+
+    def maps(self) -> tuple[Extract, ...]:
         """Return the functions from items to coefficients, each item on its own, in the order of `parts`."""
+        return (self.hidden_layer,)
+
+    def hidden_layer(self, items: Tensor) -> Tensor:
+        """Return the hidden layer, shape (item, hidden unit), for items of shape (item, ...)."""
+        channels = items.unsqueeze(1) if self.channels == 1 else items
+        return functional.relu(self.hidden(self.pooled(self.blocks(channels))))
+
+    def pooled(self, found: Tensor) -> Tensor:
+        """Return the outputs of the convolutions as the hidden layer takes them, shape (item, `flat`)."""
+        return found.flatten(1)
+
+    def forward(self, items: Tensor) -> Tensor:
+        """Return the head's outputs, shape (item, `outputs`)."""
+        found: Tensor = self.head(self.hidden_layer(items))
+        return found
 
     @classmethod
-    @abstractmethod
-    def learned(cls, settings: Any) -> tuple[Any, Tensor]:  # noqa: ANN401  (both classes are the task's)
-        """Return the network, and the simulated items from which the principal axes are computed."""
-
-    @classmethod
-    def fit(cls, settings: Settings) -> Self:
+    def fit(cls, settings: Any) -> Self:  # noqa: ANN401
         """Train the network and find the principal axes, on simulated items alone."""
-        network, items = cls.learned(settings)
-        axes = [fit_axes(extract, items, n) for extract, n in zip(cls.maps(network), settings.counts, strict=True)]
-        return cls(settings, network, tuple(axes))
+        random = stream(settings.seed, Purpose.WEIGHTS)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(random.integers(2**31)))
+            encoder = cls(settings)
+        items = encoder.learn_simulated(random)
+        encoder.eval().requires_grad_(requires_grad=False)
+        pairs = zip(encoder.maps(), settings.counts, strict=True)
+        encoder.parts = tuple(fit_axes(extract, items, count) for extract, count in pairs)
+        return encoder
 
     @classmethod
     def make(cls, *, encoder: Path, settings: dict[str, Any]) -> None:
         """Fit an encoder with settings from the configuration, and write it."""
-        cls.fit(settings_of(cls.kinds[0], settings)).save(encoder)
+        cls.fit(settings_of(cls.settings_class, settings)).save(encoder)
 
-    def joined(self, items: Tensor, *counts: int) -> Tensor:
-        """Return features of norm one, shape (item, component), from the partly whitened components of all parts.
-
-        Parameters
-        ----------
-        items
-            Items of shape (item, ...).
-        *counts
-            For each part, the number of components that are used, counted from the first. By default those of the
-            settings.
-        """
-        used = zip(self.parts, counts or self.settings.counts, strict=True)
-        return unit(torch.cat([part.scaled(part.components(items), n) for part, n in used], dim=1))
+    def joined(self, items: Tensor) -> Tensor:
+        """Return features of norm one, shape (item, component), from the partly whitened components of all parts."""
+        return unit(torch.cat([part.scaled(part.components(items)) for part in self.parts], dim=1))
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all weights and axes."""
-        found = {f"network.{name}": value for name, value in self.network.state_dict().items()}
+        found = {f"{NETWORK}{name}": value for name, value in self.state_dict().items()}
         for number, part in enumerate(self.parts):
             found |= {f"{number}.{name}": getattr(part, name) for name in NAMES}
         return found
@@ -328,17 +281,17 @@ class PublicEncoder(ABC, Generic[Settings, Network]):
             If the file is missing or damaged, or is no encoder of these items.
         """
         tensors, content = load_tensors(path)
-        settings, kind = cls.kinds
         try:
-            network = kind().eval().requires_grad_(requires_grad=False)
-            own = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
-            network.load_state_dict(own)
-            parts = [
+            encoder = cls(cls.settings_class(**content["encoder"]))
+            own = {name.removeprefix(NETWORK): value for name, value in tensors.items() if name.startswith(NETWORK)}
+            encoder.load_state_dict(own)
+            encoder.eval().requires_grad_(requires_grad=False)
+            encoder.parts = tuple(
                 Axes(extract, *(tensors[f"{number}.{name}"] for name in NAMES))
-                for number, extract in enumerate(cls.maps(network))
-            ]
-            return cls(settings(**content["encoder"]), network, tuple(parts))  # type: ignore[arg-type]
+                for number, extract in enumerate(encoder.maps())
+            )
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise UserError(
                 f"Expected {path} to be an encoder of {cls.of}, found another file of zetadp: {error}."
             ) from error
+        return encoder

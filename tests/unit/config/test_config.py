@@ -212,7 +212,7 @@ FAULTS = [
     *((HOSPITAL, grid(epsilons=[epsilon]), "privacy.without_noise", CONSENT) for epsilon in ("inf", "unclipped")),
     # Tasks
     (merged(PAPER, DIGITS), {"engine": "flower"}, "engine", "phase_mnist"),
-    (merged(PAPER, DIGITS), of_digits(composite="twice"), "task.settings", "composite"),
+    (merged(PAPER, DIGITS), of_digits(composite="twice"), "task.settings.composite", "drawn, once, none"),
     (merged(PAPER, DIGITS), of_digits(compsite="once"), "task.settings", "'composite'"),
     (merged(PAPER, DIGITS), {"task": {"name": "unheard_of"}}, "task", "'unheard_of'"),
     (default(), {"task": {"name": "phase_mnist"}, "slices": {"decision": "image"}}, "cohort.source", "no simulation"),

@@ -256,7 +256,7 @@ ENCODERS = {
 def test_an_encoder_follows_from_its_settings_survives_a_file_and_sees_each_item_alone(kind, settings, items, tmp_path):
     encoder, given = kind.fit(settings), items()
     assert tensors_digest(encoder.tensors()) == tensors_digest(kind.fit(settings).tensors())
-    assert not any(parameter.requires_grad for parameter in encoder.network.parameters())
+    assert not any(parameter.requires_grad for parameter in encoder.parameters())
     encoder.save(tmp_path / "encoder.safetensors")
     again = kind.load(tmp_path / "encoder.safetensors")
     assert again.settings == settings

@@ -8,7 +8,6 @@ import torch
 
 from zetadp.core.metrics import accuracy_interval
 from zetadp.tasks.encoder import WHITENING, fit_axes, unit
-from zetadp.tasks.phase_mnist.encoder import DigitNetwork
 from zetadp.tasks.roc import area_shares, macro_area, placements
 from zetadp.tasks.speech_commands.task import interval
 
@@ -79,13 +78,6 @@ def blocks(images):
     return torch.nn.functional.avg_pool2d(images.unsqueeze(1), 7).flatten(1)
 
 
-def network(seed=0):
-    """Return the features of an untrained network of one seed."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return DigitNetwork().eval().features
-
-
 @pytest.fixture(scope="module")
 def images():
     return torch.rand(COUNT, 28, 28, generator=torch.Generator().manual_seed(0))
@@ -111,8 +103,8 @@ def test_components_do_not_depend_on_how_images_are_divided_into_passes(images, 
 def test_whitening_divides_by_a_power_of_the_public_variance_and_keeps_the_norm_at_one(images):
     encoder = fit_axes(blocks, images, 10)
     components = encoder.components(images)
-    found = encoder.scaled(components, 6)
-    assert found.shape == (COUNT, 6)
+    found = encoder.scaled(components)
+    assert found.shape == (COUNT, 10)
     assert torch.allclose(found.norm(dim=1), torch.ones(COUNT))
-    expected = components[:, :6] / encoder.variances[:6].sqrt() ** WHITENING
+    expected = components / encoder.variances.sqrt() ** WHITENING
     assert torch.allclose(found, unit(expected), atol=1e-6)

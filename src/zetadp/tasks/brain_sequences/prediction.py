@@ -124,25 +124,6 @@ def _doubts(model: FinishedModel, before: Tensor, channels: int, answered: Tenso
     return abstention.verdicts(features, told.gather(1, answered[:, None])[:, 0])
 
 
-def answers(table: pd.DataFrame, *, anyway: bool = False) -> pd.DataFrame:
-    """Return the columns of `predict_volume` to print.
-
-    Parameters
-    ----------
-    table
-        The result of `predict_volume`.
-    anyway
-        Whether to show the sequences of doubtful answers, too. By default they are None.
-    """
-    shown = table.drop(columns="alternative")
-    if table["doubt"].isna().all():
-        return shown.drop(columns="doubt")
-    if not anyway:
-        doubtful = table["doubt"] != ""
-        shown["sequence"] = shown["sequence"].astype(object).mask(doubtful, None)
-    return shown
-
-
 def doubts(table: pd.DataFrame) -> list[str]:
     """Return one sentence for each doubtful channel of `predict_volume`, or one sentence if there are no thresholds."""
     if table["doubt"].isna().all():

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from zetadp.base.constraints import Count, OneOf
 from zetadp.base.storage import Items
-from zetadp.base.validation import UserError, positive
+from zetadp.base.validation import UserError
 from zetadp.core.metrics import volume_accuracy
 from zetadp.core.plan import Plan
 from zetadp.core.records import LabelledItems
@@ -54,17 +55,11 @@ class BrainSequences(Classification):
 
     classes: int | None = len(SEQUENCES)
     balanced: bool = True
-    slices: int = 20
-    size: int = 32
-    decision: str = IMAGE
+    slices: Count = 20
+    size: Count = 32
+    decision: Annotated[str, OneOf(DECISIONS)] = IMAGE
 
     called = "sequence"
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        positive(slices=self.slices, size=self.size)
-        if self.decision not in DECISIONS:
-            raise UserError(f"Expected decision {' or '.join(DECISIONS)}, found {self.decision!r}.")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ Its hidden layer gives the features for private heads. No patient's data are use
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,21 +13,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from zetadp.base.constraints import Count
 from zetadp.base.storage import Items
-from zetadp.base.validation import UserError, positive
+from zetadp.base.validation import UserError
 from zetadp.tasks.ecg.recordings import LEADS
 from zetadp.tasks.ecg.signals import AXES, BEAT, usual_beat
 from zetadp.tasks.ecg.simulated import PUBLIC, T_WAVES, simulated_recordings
-from zetadp.tasks.encoder import EncoderSettings, ItemNetwork, PublicEncoder
+from zetadp.tasks.encoder import EncoderSettings, PublicEncoder, learn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from zetadp.tasks.ecg.simulated import SimulatedPatient
-    from zetadp.tasks.encoder import Extract
-
-logger = logging.getLogger(__name__)
 
 BATCH = 64
 RATE = 3e-3
@@ -55,9 +52,9 @@ class BeatEncoderSettings(EncoderSettings):
         If there are fewer patients than a batch, or more components than the hidden layer has.
     """
 
-    patients: int = 2000
-    epochs: int = 12
-    components: int = 8
+    patients: Count = 2000
+    epochs: Count = 12
+    components: Count = 8
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -66,17 +63,23 @@ class BeatEncoderSettings(EncoderSettings):
 
     def __post_init__(self) -> None:
         """Check every setting."""
-        positive(patients=self.patients, epochs=self.epochs, components=self.components)
-        if self.patients < BATCH or self.components > BeatNetwork.hidden_units:
+        super().__post_init__()
+        if self.patients < BATCH or self.components > BeatEncoder.hidden_units:
             raise UserError(
                 f"Expected task.settings.encoder.patients to be at least {BATCH} and components at most "
-                f"{BeatNetwork.hidden_units}, found {self.patients} and {self.components}."
+                f"{BeatEncoder.hidden_units}, found {self.patients} and {self.components}."
             )
 
 
-class BeatNetwork(ItemNetwork):
-    """A network on beats of shape (beat, lead, sample): score of LBBB, length of QRS, directions of QRS and T wave."""
+class BeatEncoder(PublicEncoder):
+    """An encoder of beats of shape (beat, lead, sample): the hidden layer of a network.
 
+    The network tells the score of LBBB, the length of the QRS complex, and the directions of QRS and T wave.
+    """
+
+    of = "heart beats"
+    settings_class = BeatEncoderSettings
+    settings: BeatEncoderSettings
     channels = len(LEADS)
     axes = 1
     widths = (24, 32, 48)
@@ -85,35 +88,22 @@ class BeatNetwork(ItemNetwork):
     hidden_units = 64
     outputs = 2 + 6
 
+    def learn_simulated(self, random: np.random.Generator) -> Tensor:
+        """Train the network on simulated patients, and return their beats."""
+        beats, targets = public_beats(self.settings.patients, self.settings.seed)
+        steps, epochs = len(beats) // BATCH, self.settings.epochs
 
-class BeatEncoder(PublicEncoder[BeatEncoderSettings, BeatNetwork]):
-    """An encoder of beats: the hidden layer of the network."""
-
-    of = "heart beats"
-    kinds = (BeatEncoderSettings, BeatNetwork)
-
-    @staticmethod
-    def maps(network: BeatNetwork) -> tuple[Extract, ...]:
-        """Return the function that computes the network's hidden layer."""
-        return (network.features,)
-
-    @classmethod
-    def learned(cls, settings: BeatEncoderSettings) -> tuple[BeatNetwork, Tensor]:
-        """Return a network trained on simulated patients, and their beats."""
-        beats, targets = public_beats(settings.patients, settings.seed)
-        logger.info("learning from %d simulated patients", settings.patients)
-        steps = len(beats) // BATCH
-
-        def losses(network: BeatNetwork, random: np.random.Generator) -> Iterator[Tensor]:
-            for _ in range(settings.epochs):
+        def losses() -> Iterator[Tensor]:
+            for _ in range(epochs):
                 order = torch.from_numpy(random.permutation(len(beats))[: steps * BATCH])
                 for batch in order.split(BATCH):  # type: ignore[no-untyped-call]
-                    found, wanted = network(_altered(beats[batch], random)), targets[batch]
+                    found, wanted = self(_altered(beats[batch], random)), targets[batch]
                     smoothed = wanted[:, 0] * (1 - SMOOTHING) + SMOOTHING / 2
                     loss = functional.binary_cross_entropy_with_logits(found[:, 0], smoothed)
                     yield loss + functional.mse_loss(found[:, 1:], wanted[:, 1:])
 
-        return BeatNetwork.learned(settings.seed, RATE, settings.epochs * steps, losses), beats
+        learn(self, RATE, epochs * steps, losses())
+        return beats
 
     def features(self, beats: np.ndarray) -> np.ndarray:
         """Return features of norm one, float32, shape (beat, component), for beats of shape (beat, lead, sample)."""
@@ -122,7 +112,7 @@ class BeatEncoder(PublicEncoder[BeatEncoderSettings, BeatNetwork]):
     @torch.no_grad()
     def scores(self, beats: np.ndarray) -> np.ndarray:
         """Return the public network's own score of LBBB, without any private training, shape (beat,)."""
-        return np.asarray(self.network(torch.from_numpy(beats))[:, 0].numpy())
+        return np.asarray(self(torch.from_numpy(beats))[:, 0].numpy())
 
     @classmethod
     def encode(cls, *, beats: Path, encoder: Path, features: Path) -> None:
@@ -130,11 +120,10 @@ class BeatEncoder(PublicEncoder[BeatEncoderSettings, BeatNetwork]):
         found = Items.read(beats)
         values = cls.load(encoder).features(found.arrays["values"])[:, None, None].astype(np.complex64)
         Items({**found.arrays, "values": values}, found.names).write(features, AXES, "1")
-        logger.info("computed the features of %d recordings", len(values))
 
 
 def public_beats(patients: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Simulate beats of public patients, and return them with the targets of `BeatNetwork`.
+    """Simulate beats of public patients, and return them with the targets of `BeatEncoder`.
 
     Parameters
     ----------

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from scipy import signal as processing
 
-from zetadp.base.validation import UserError, in_range, positive
+from zetadp.base.constraints import Count, Within, check_fields
+from zetadp.base.validation import UserError
 from zetadp.tasks.ecg.recordings import LEADS
 
 if TYPE_CHECKING:
@@ -41,21 +42,15 @@ class SpectrumSettings:
         Samples per second. Recordings with another rate are resampled.
     samples
         Number of samples at the beginning of the recording that are transformed.
-
-    Raises
-    ------
-    ValueError
-        If a setting is out of range.
     """
 
-    lead: int = 3
-    rate: int = 500
-    samples: int = 512
+    lead: Annotated[int, Within(ge=0, le=len(LEADS) - 1)] = 3
+    rate: Count = 500
+    samples: Count = 512
 
     def __post_init__(self) -> None:
         """Check every setting."""
-        in_range(0, len(LEADS) - 1, lead=self.lead)
-        positive(rate=self.rate, samples=self.samples)
+        check_fields(self)
 
 
 def beginning(recording: Recording, settings: SpectrumSettings) -> np.ndarray:

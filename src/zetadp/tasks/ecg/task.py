@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pandas as pd
 
+from zetadp.base.constraints import OneOf, Within, check_fields
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import Items
-from zetadp.base.validation import UserError, in_range, one_of
+from zetadp.base.validation import UserError
 from zetadp.core.metrics import REPLICATES, bootstrapped, of_confusion, percentile_interval, resamples
-from zetadp.core.task import Words
+from zetadp.core.task import Words, records_of
 from zetadp.tasks.ecg.recordings import FOLDS, LABELS, POPULATIONS
-from zetadp.tasks.loading import records_of
 from zetadp.tasks.roc import area, areas, placements
 
 if TYPE_CHECKING:
@@ -43,15 +43,10 @@ class Ecg:
         Settings of the input for the paper's network (`zetadp.tasks.ecg.signals.SpectrumSettings`).
     encoder
         Settings of the public encoder (`zetadp.tasks.ecg.encoder.BeatEncoderSettings`).
-
-    Raises
-    ------
-    ValueError
-        If the fold or the population does not exist.
     """
 
-    fold: int = FOLDS
-    population: str = "varied"
+    fold: Annotated[int, Within(ge=1, le=FOLDS)] = FOLDS
+    population: Annotated[str, OneOf(tuple(POPULATIONS))] = "varied"
     spectrum: Mapping[str, Any] = field(default_factory=dict)
     encoder: Mapping[str, Any] = field(default_factory=dict)
 
@@ -62,8 +57,7 @@ class Ecg:
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        in_range(1, FOLDS, fold=self.fold)
-        one_of(POPULATIONS, population=self.population)
+        check_fields(self)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the binary cross-entropy of each item, shape (item,).

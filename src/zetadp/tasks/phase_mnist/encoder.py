@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from zetadp.base.constraints import Count
 from zetadp.base.storage import Items
-from zetadp.base.validation import UserError, positive
-from zetadp.tasks.encoder import ItemNetwork, PublicEncoder, ScatteringEncoderSettings
+from zetadp.base.validation import UserError
+from zetadp.tasks.encoder import PublicEncoder, ScatteringEncoderSettings, learn
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
 from zetadp.tasks.scattering import normalised, scattering_of_images
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from zetadp.tasks.encoder import Extract
-
-logger = logging.getLogger(__name__)
 
 BATCH = 64
 RATE = 3e-3
@@ -47,56 +45,52 @@ class DigitEncoderSettings(ScatteringEncoderSettings):
         If `digits` is not a multiple of 1600.
     """
 
-    digits: int = 128_000
-    axes_from: int = 20_000
-    scattering: int = 150
-    learned: int = 64
+    digits: Count = 128_000
+    axes_from: Count = 20_000
+    scattering: Count = 150
+    learned: Count = 64
 
     def __post_init__(self) -> None:
         """Check every setting."""
         super().__post_init__()
-        positive(digits=self.digits)
         if self.digits % CHUNK:
             msg = f"Expected task.settings.encoder.digits to be a multiple of {CHUNK}, found {self.digits}."
             raise UserError(msg)
 
 
-class DigitNetwork(ItemNetwork):
-    """A network that classifies images of shape (image, 28, 28) in [0, 1]."""
+class DigitEncoder(PublicEncoder):
+    """An encoder of images of shape (image, 28, 28) in [0, 1].
 
+    Its parts are scattering coefficients, and the hidden layer of a network that classifies digits.
+    """
+
+    of = "digits"
+    settings_class = DigitEncoderSettings
+    settings: DigitEncoderSettings
     widths = (24, 48, 96)
     flat = 96 * 9
     hidden_units = 128
     outputs = 10
 
-
-class DigitEncoder(PublicEncoder[DigitEncoderSettings, DigitNetwork]):
-    """An encoder of images: scattering coefficients, and the hidden layer of a network that classifies digits."""
-
-    of = "digits"
-    kinds = (DigitEncoderSettings, DigitNetwork)
-
-    @staticmethod
-    def maps(network: DigitNetwork) -> tuple[Extract, ...]:
+    def maps(self) -> tuple[Extract, ...]:
         """Return the functions that compute scattering coefficients and the network's hidden layer."""
-        return _scattered, network.features
+        return lambda images: normalised(scattering_of_images(images)), self.hidden_layer
 
-    @classmethod
-    def learned(cls, settings: DigitEncoderSettings) -> tuple[DigitNetwork, Tensor]:
-        """Return a network trained on simulated digits, and further simulated digits."""
-        logger.info("learning from %d simulated digits", settings.digits)
+    def learn_simulated(self, random: np.random.Generator) -> Tensor:
+        """Train the network on simulated digits, and return further simulated digits."""
+        settings = self.settings
         chunks = settings.digits // CHUNK
 
-        def losses(network: DigitNetwork, random: np.random.Generator) -> Iterator[Tensor]:
+        def losses() -> Iterator[Tensor]:
             for number in range(chunks):
                 images, labels = simulated_digits(CHUNK, settings.seed, number)
                 for part, wanted in zip(images.split(BATCH), labels.split(BATCH), strict=True):  # type: ignore[no-untyped-call]
                     moved = torch.roll(part, tuple(random.integers(-1, 2, 2).tolist()), (1, 2))
                     grey = moved * torch.from_numpy(random.uniform(0.7, 1, (BATCH, 1, 1))).float()
-                    yield functional.cross_entropy(network(grey), wanted, label_smoothing=SMOOTHING)
+                    yield functional.cross_entropy(self(grey), wanted, label_smoothing=SMOOTHING)
 
-        network = DigitNetwork.learned(settings.seed, RATE, settings.digits // BATCH, losses)
-        return network, simulated_digits(settings.axes_from, settings.seed, chunks)[0]
+        learn(self, RATE, settings.digits // BATCH, losses())
+        return simulated_digits(settings.axes_from, settings.seed, chunks)[0]
 
     def features(self, images: np.ndarray) -> Tensor:
         """Return features of norm one, float32, shape (image, component), for uint8 images of shape (image, 28, 28)."""
@@ -115,7 +109,6 @@ class DigitEncoder(PublicEncoder[DigitEncoderSettings, DigitNetwork]):
         Items({"values": values, "labels": labels}, found.names).write(
             features, ("example", "channel", "row", "component"), "1"
         )
-        logger.info("computed the features of %d examples", len(values))
 
 
 def composite_features(real: Tensor, imaginary: Tensor | None) -> np.ndarray:
@@ -133,7 +126,3 @@ def composite_features(real: Tensor, imaginary: Tensor | None) -> np.ndarray:
     """
     found = real.to(torch.complex64) if imaginary is None else torch.complex(real, imaginary) / 2**0.5
     return np.asarray(found[:, None, None].numpy())
-
-
-def _scattered(images: Tensor) -> Tensor:
-    return normalised(scattering_of_images(images))

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from zetadp.base.constraints import OneOf, Within
 from zetadp.base.storage import Items
-from zetadp.base.validation import in_range, one_of
-from zetadp.core.task import Classification, Words
-from zetadp.tasks.loading import records_of, values_and_labels
+from zetadp.core.task import Classification, Words, records_of
 from zetadp.tasks.phase_mnist.digits import SIDE, inputs
 
 if TYPE_CHECKING:
@@ -44,31 +43,21 @@ class PhaseMnist(Classification):
         Seed of the pairs, a public constant.
     encoder
         Settings of the public encoder (`zetadp.tasks.phase_mnist.encoder.DigitEncoderSettings`).
-
-    Raises
-    ------
-    ValueError
-        If `composite` is unknown or the seed is out of range.
     """
 
     classes: int | None = 10
-    composite: str = "drawn"
-    seed: int = 0
+    composite: Annotated[str, OneOf(COMPOSITES)] = "drawn"
+    seed: Annotated[int, Within(ge=0, le=2**31)] = 0
     encoder: Mapping[str, Any] = field(default_factory=dict)
 
     called = "digit"
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        one_of(COMPOSITES, composite=self.composite)
-        in_range(0, 2**31, seed=self.seed)
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
         """Return the examples with one role (`zetadp.core.task.PipelineTask.load`)."""
         (file,) = files
         # The task's workflow rules name the file of features, so the name shows what the file contains.
         if file.name == FEATURES:
-            return records_of(Items.read(file), partition, role, device, values_and_labels)
+            return records_of(Items.read(file), partition, role, device)
         examples = Items.read(file, ("images", "real", "imaginary", "labels"))
         return records_of(examples, partition, role, device, partial(inputs, plain=self.composite == "none"))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-logger = logging.getLogger(__name__)
-
 
 def fit(settings: PublicNetworkSettings, masks: MaskSettings, size: int) -> PublicNetworks:
     """Train the public networks on simulated patients.
@@ -42,8 +39,11 @@ def fit(settings: PublicNetworkSettings, masks: MaskSettings, size: int) -> Publ
     One network for each family in the settings.
     """
     kspace, target = public_slices(settings, size)
-    found = {family: _fitted(settings, family, masks, kspace, target) for family in settings.families}
-    return PublicNetworks(settings, found)
+    weights: dict[str, Tensor] = {}
+    for family in settings.families:
+        fitted = _fitted(settings, family, masks, kspace, target)
+        weights |= {f"{family}.{name}": value for name, value in fitted.items()}
+    return PublicNetworks(settings, weights)
 
 
 def make(*, networks: Path, settings: dict[str, Any], mask: dict[str, Any], size: int) -> None:
@@ -55,7 +55,6 @@ def public_slices(settings: PublicNetworkSettings, size: int) -> tuple[Tensor, T
     """Return complete k-space (complex64) and targets (float32) of all public patients, shape (slice, size, size)."""
     common = replace(Examinations(**settings.examinations), size=size)
     made = [examination(common, settings.seed, number, "public").slices(size) for number in range(settings.patients)]
-    logger.info("simulated %d public patients", settings.patients)
     kspace, target = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*made, strict=True))
     return kspace, target
 
@@ -67,7 +66,6 @@ def _fitted(
     random = stream(settings.seed, Purpose.PRETRAINING)
     model = build(settings.network(family), 1, kspace.shape[-1], random)
     steps = len(kspace) // settings.batch
-    logger.info("training %s", family)
 
     def losses() -> Iterator[Tensor]:
         for _ in range(settings.passes):

@@ -31,11 +31,16 @@ class PublicNetworks:
     settings
         Settings with which the networks were trained.
     weights
-        Weights by family, then by the name of the parameter.
+        Weights by family and name of the parameter, joined by a point.
     """
 
     settings: PublicNetworkSettings
-    weights: Mapping[str, Mapping[str, Tensor]]
+    weights: Mapping[str, Tensor]
+
+    def of(self, family: str) -> dict[str, Tensor]:
+        """Return the weights of one network by the name of the parameter; none if there is no such network."""
+        own = f"{family}."
+        return {name.removeprefix(own): value for name, value in self.weights.items() if name.startswith(own)}
 
     def start(self, network: NetworkSettings) -> dict[str, Tensor]:
         """Return the public starting weights of a network.
@@ -45,25 +50,24 @@ class PublicNetworks:
         UserError
             If there is no public network of this family and shape.
         """
+        families = self.settings.families
         own = self.settings.network(network.family if network.family in FAMILIES else FAMILIES[0])
         other = [name for name in SHAPE if getattr(network, name) != getattr(own, name)]
-        if network.family not in self.weights or other:
+        if network.family not in families or other:
             differing = ", ".join(f"{name} {getattr(own, name)}" for name in other)
-            families = ", ".join(self.weights)
             raise UserError(
-                f"Expected a network of a public family ({families}) and shape to start from public weights, found "
-                f"family {network.family}; needed: {differing or 'another family'}."
+                f"Expected a network of a public family ({', '.join(families)}) and shape to start from public "
+                f"weights, found family {network.family}; needed: {differing or 'another family'}."
             )
-        return dict(self.weights[network.family])
+        return self.of(network.family)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all weights, by family and name of the parameter."""
-        return {f"{family}.{name}": value for family, own in self.weights.items() for name, value in own.items()}
+        """Return all weights."""
+        return dict(self.weights)
 
     def save(self, path: Path) -> None:
         """Write the networks to a safetensors file, completely or not at all."""
-        content = {"public": {**asdict(self.settings), "examinations": dict(self.settings.examinations)}}
-        save_tensors(path, self.tensors(), content)
+        save_tensors(path, self.tensors(), {"public": asdict(self.settings)})
 
     @classmethod
     def load(cls, path: Path, device: torch.device | str = "cpu") -> Self:
@@ -76,16 +80,8 @@ class PublicNetworks:
         """
         tensors, content = load_tensors(path, device)
         try:
-            own = content["public"]
-            settings = PublicNetworkSettings(
-                **{**own, "families": tuple(own["families"]), "widths": tuple(own["widths"])}
-            )
+            return cls(PublicNetworkSettings(**content["public"]), tensors)
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
                 f"Expected {path} to hold public networks for reconstruction, found another file of zetadp: {error}."
             ) from error
-        weights: dict[str, dict[str, Tensor]] = {family: {} for family in settings.families}
-        for name, value in tensors.items():
-            family, _, rest = name.partition(".")
-            weights[family][rest] = value
-        return cls(settings, weights)

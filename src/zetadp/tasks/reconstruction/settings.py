@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from zetadp.base.validation import in_range, one_of, positive
+from zetadp.base.constraints import Count, OneOf, Positive, Seed, Within, check_fields
+from zetadp.base.validation import in_range
 from zetadp.nn.settings import NetworkSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 FAMILIES = ("unet", "real_unet")
 """Families of public networks."""
-KINDS = ("random", "equispaced")
+UpToTen = Annotated[float, Within(ge=0, le=10)]
 
 
 @dataclass(frozen=True)
@@ -33,21 +32,15 @@ class MaskSettings:
         random lines.
     centre
         Share of the lines that are always measured, in the middle of k-space.
-
-    Raises
-    ------
-    ValueError
-        If a setting is out of range.
     """
 
-    kind: str = "random"
-    acceleration: float = 4.0
+    kind: Annotated[str, OneOf(("random", "equispaced"))] = "random"
+    acceleration: Annotated[float, Within(ge=1, le=1000)] = 4.0
     centre: float = 0.08
 
     def __post_init__(self) -> None:
         """Check every setting."""
-        one_of(KINDS, kind=self.kind)
-        in_range(1, 1000, acceleration=self.acceleration)
+        check_fields(self)
         in_range(0, 1 / self.acceleration, centre=self.centre)
 
     def draw(self, lines: int, random: np.random.Generator) -> np.ndarray:
@@ -100,27 +93,20 @@ class Examinations:
         Standard deviation of the logarithm of the coil's smooth sensitivity.
     scalp
         Brightness of the scalp relative to the mean signal of the brain. 0 leaves the scalp out.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of range.
     """
 
     population: str = "standard"
     sequences: Sequence[str] = ("FLAIR", "T1w", "t1gd", "T2w")
-    size: int = 96
-    slices: int = 4
-    noise: float = 0.05
-    phase: float = 1.0
-    shading: float = 0.3
-    scalp: float = 0.0
+    size: Annotated[int, Within(ge=16, le=512)] = 96
+    slices: Count = 4
+    noise: UpToTen = 0.05
+    phase: UpToTen = 1.0
+    shading: UpToTen = 0.3
+    scalp: UpToTen = 0.0
 
     def __post_init__(self) -> None:
         """Check every setting."""
-        in_range(16, 512, size=self.size)
-        positive(slices=self.slices)
-        in_range(0, 10, noise=self.noise, phase=self.phase, shading=self.shading, scalp=self.scalp)
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -145,29 +131,22 @@ class PublicNetworkSettings:
         Seed of patients, masks and starting weights.
     examinations
         Settings of the public patients (`Examinations`).
-
-    Raises
-    ------
-    ValueError
-        If a family is unknown or a number is not positive.
     """
 
-    families: Sequence[str] = ("unet",)
+    families: Sequence[Annotated[str, OneOf(FAMILIES)]] = ("unet",)
     widths: Sequence[int] = (8, 16, 32)
     convolutions: int = 1
     activation: str = "crelu"
-    patients: int = 100
-    passes: int = 12
-    batch: int = 8
-    learning_rate: float = 3e-3
-    seed: int = 1000
+    patients: Count = 100
+    passes: Count = 12
+    batch: Count = 8
+    learning_rate: Positive = 3e-3
+    seed: Seed = 1000
     examinations: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check every setting."""
-        for family in self.families:
-            one_of(FAMILIES, families=family)
-        positive(patients=self.patients, passes=self.passes, batch=self.batch, learning_rate=self.learning_rate)
+        check_fields(self)
 
     def network(self, family: str) -> NetworkSettings:
         """Return the settings of a public network."""

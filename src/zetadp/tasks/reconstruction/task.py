@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pandas as pd
 
+from zetadp.base.constraints import Within, check_fields
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import Items
-from zetadp.base.validation import UserError, in_range, settings_of
+from zetadp.base.validation import UserError, settings_of
 from zetadp.core.metrics import accuracy_interval, bootstrapped
-from zetadp.core.task import Words
-from zetadp.tasks.loading import records_of
+from zetadp.core.task import Words, records_of
 from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings
 
 if TYPE_CHECKING:
@@ -45,14 +45,9 @@ class Reconstruction:
         Settings of simulated patients (`zetadp.tasks.reconstruction.settings.Examinations`).
     public
         Settings of the public networks (`zetadp.tasks.reconstruction.settings.PublicNetworkSettings`).
-
-    Raises
-    ------
-    ValueError
-        If a setting is unknown or out of range.
     """
 
-    size: int = 96
+    size: Annotated[int, Within(ge=16, le=1024)] = 96
     mask: Mapping[str, Any] = field(default_factory=dict)
     examinations: Mapping[str, Any] = field(default_factory=dict)
     public: Mapping[str, Any] = field(default_factory=dict)
@@ -63,7 +58,7 @@ class Reconstruction:
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        in_range(16, 1024, size=self.size)
+        check_fields(self)
         self.masks()
         self.common()
 

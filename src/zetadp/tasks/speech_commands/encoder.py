@@ -5,7 +5,6 @@ The complex spectrogram has the conventions of ``tf.signal.stft``.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -15,9 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from zetadp.base.constraints import Count
 from zetadp.base.storage import Items
-from zetadp.base.validation import UserError, positive
-from zetadp.tasks.encoder import ItemNetwork, PublicEncoder, ScatteringEncoderSettings
+from zetadp.base.validation import UserError
+from zetadp.tasks.encoder import PublicEncoder, ScatteringEncoderSettings, learn
 from zetadp.tasks.scattering import scattering_of_sounds
 from zetadp.tasks.speech_commands.clips import RATE, WORDS
 from zetadp.tasks.speech_commands.simulated import simulated_words
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from zetadp.nn.settings import NetworkSettings
     from zetadp.tasks.encoder import Extract
-
-logger = logging.getLogger(__name__)
 
 BANDS = 32
 """Number of mel bands."""
@@ -113,25 +111,30 @@ class WordEncoderSettings(ScatteringEncoderSettings):
         If `words` is not a multiple of 640, or the number of components is odd.
     """
 
-    words: int = 9600
-    passes: int = 4
-    axes_from: int = 3200
-    scattering: int = 136
-    learned: int = 64
+    words: Count = 9600
+    passes: Count = 4
+    axes_from: Count = 3200
+    scattering: Count = 136
+    learned: Count = 64
 
     def __post_init__(self) -> None:
         """Check every setting."""
         super().__post_init__()
-        positive(words=self.words, passes=self.passes)
         if self.words % CHUNK:
             raise UserError(f"Expected task.settings.encoder.words to be a multiple of {CHUNK}, found {self.words}.")
         if sum(self.counts) % 2:
             raise UserError("Expected task.settings.encoder.scattering and learned to be an even number together.")
 
 
-class WordNetwork(ItemNetwork):
-    """A network that classifies clips as `log_mel` returns them."""
+class WordEncoder(PublicEncoder):
+    """An encoder of clips: scattering coefficients, and the hidden layer of a network that classifies words.
 
+    The network takes clips as `log_mel` returns them.
+    """
+
+    of = "words"
+    settings_class = WordEncoderSettings
+    settings: WordEncoderSettings
     widths = (16, 32, 64, 64)
     flat = 64 * (BANDS // 8) * 4
     hidden_units = 128
@@ -142,39 +145,30 @@ class WordNetwork(ItemNetwork):
         thirds = functional.adaptive_max_pool2d(found, (3, found.shape[3]))
         return torch.cat((thirds, thirds.amax(dim=2, keepdim=True)), dim=2).flatten(1)
 
-
-class WordEncoder(PublicEncoder[WordEncoderSettings, WordNetwork]):
-    """An encoder of clips: scattering coefficients, and the hidden layer of a network that classifies words."""
-
-    of = "words"
-    kinds = (WordEncoderSettings, WordNetwork)
-
-    @staticmethod
-    def maps(network: WordNetwork) -> tuple[Extract, ...]:
+    def maps(self) -> tuple[Extract, ...]:
         """Return the functions that compute scattering coefficients and the network's hidden layer."""
-        return scattering_of_sounds, lambda waves: network.features(log_mel(waves.numpy()))
+        return scattering_of_sounds, lambda waves: self.hidden_layer(log_mel(waves.numpy()))
 
-    @classmethod
-    def learned(cls, settings: WordEncoderSettings) -> tuple[WordNetwork, Tensor]:
-        """Return a network trained on simulated words, and further simulated words."""
+    def learn_simulated(self, random: np.random.Generator) -> Tensor:
+        """Train the network on simulated words, and return further simulated words."""
+        settings = self.settings
         chunks, steps = settings.words // CHUNK, settings.words // BATCH
         made = [simulated_words(CHUNK, settings.seed, number) for number in range(chunks)]
         inputs = torch.cat([log_mel(waves) for waves, _ in made])
         labels = torch.cat([torch.from_numpy(wanted) for _, wanted in made])
-        logger.info("learning from %d simulated words", settings.words)
 
-        def losses(network: WordNetwork, random: np.random.Generator) -> Iterator[Tensor]:
+        def losses() -> Iterator[Tensor]:
             for _ in range(settings.passes):
                 for chosen in np.array_split(random.permutation(settings.words), steps):
-                    scores = network(_varied(inputs[chosen], random))
+                    scores = self(_varied(inputs[chosen], random))
                     yield functional.cross_entropy(scores, labels[chosen], label_smoothing=SMOOTHING)
 
-        network = WordNetwork.learned(settings.seed, LEARNING_RATE, settings.passes * steps, losses)
+        learn(self, LEARNING_RATE, settings.passes * steps, losses())
         pieces = [
             simulated_words(min(CHUNK, settings.axes_from - start), settings.seed, chunks + number)[0]
             for number, start in enumerate(range(0, settings.axes_from, CHUNK))
         ]
-        return network, torch.from_numpy(np.concatenate(pieces))
+        return torch.from_numpy(np.concatenate(pieces))
 
     @property
     def components(self) -> int:
@@ -200,7 +194,6 @@ class WordEncoder(PublicEncoder[WordEncoderSettings, WordNetwork]):
         found = Items.read(clips, names=("clip", "speaker"))
         values = cls.load(encoder).features(found.arrays["values"])
         Items({**found.arrays, "values": values}, found.names).write(features, ("clip", "row", "component"), "1")
-        logger.info("computed the features of %d clips", len(values))
 
     def start(self, network: NetworkSettings) -> dict[str, Tensor]:
         r"""Return the encoder network's own head as starting weights for a head on `features`.
@@ -220,10 +213,10 @@ class WordEncoder(PublicEncoder[WordEncoderSettings, WordNetwork]):
                 f"Expected a head on all {self.components} components to start publicly, found {network.components}."
             )
         own = self.settings
-        part, head = self.parts[1], self.network.head
-        spread = part.variances[: own.learned].sqrt()
+        part, head = self.parts[1], self.head
+        spread = part.variances.sqrt()
         size = (2 * spread.sum()).sqrt()
-        learned = head.weight @ part.axes[:, : own.learned] * spread.sqrt() * size
+        learned = head.weight @ part.axes * spread.sqrt() * size
         real = torch.cat((torch.zeros(len(learned), own.scattering), learned), dim=1)
         # The score is the real part of a complex product, so imaginary parts need the opposite sign.
         weight = torch.complex(real[:, ::2], -real[:, 1::2])
@@ -249,4 +242,3 @@ def transform_clips(*, clips: Path, spectra: Path, magnitudes: Path) -> None:
     values = np.concatenate([spectrogram(part) for part in np.array_split(waves, 1 + len(waves) // 500)])
     for path, each in ((spectra, values), (magnitudes, np.abs(values))):
         Items({**found.arrays, "values": each}, found.names).write(path, ("clip", "frame", "frequency"), "1")
-    logger.info("%d spectrograms of %d x %d", *values.shape)

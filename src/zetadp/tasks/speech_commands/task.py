@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pandas as pd
 
+from zetadp.base.constraints import Count, OneOf
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import Items
-from zetadp.base.validation import one_of, positive
 from zetadp.core.metrics import bootstrapped, percentile_interval, resamples
-from zetadp.core.task import Classification, Words
-from zetadp.tasks.loading import records_of
+from zetadp.core.task import Classification, Words, records_of
 from zetadp.tasks.roc import area_shares, macro_area
 from zetadp.tasks.speech_commands.clips import WORDS
 
@@ -50,25 +49,15 @@ class SpeechCommands(Classification):
         depends on this speaker's clips alone.
     encoder
         Settings of the public encoder (`zetadp.tasks.speech_commands.encoder.WordEncoderSettings`).
-
-    Raises
-    ------
-    ValueError
-        If the unit is unknown or the number of clips is not positive.
     """
 
     classes: int | None = len(WORDS)
-    unit: str = "clip"
-    clips_of_a_speaker: int = 40
+    unit: Annotated[str, OneOf(UNITS)] = "clip"
+    clips_of_a_speaker: Count = 40
     encoder: Mapping[str, Any] = field(default_factory=dict)
 
     metric = "auc"
     called = "word"
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        one_of(UNITS, unit=self.unit)
-        positive(clips_of_a_speaker=self.clips_of_a_speaker)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -25,11 +25,11 @@ def test_a_public_head_has_the_scores_of_the_networks_own_but_for_a_positive_fac
     model = build(settings, len(WORDS), 7, np.random.default_rng(0))
     model.load_state_dict(encoder.start(settings))
     waves, _ = simulated_words(34, 5)
-    part, head = encoder.parts[1], encoder.network.head
+    part, head = encoder.parts[1], encoder.head
     with torch.no_grad():
         bias = model.affine.bias.real
         found = model(torch.from_numpy(encoder.features(waves))[:, None]) - bias
-        hidden = encoder.network.features(log_mel(waves)) - part.centre
+        hidden = encoder.hidden_layer(log_mel(waves)) - part.centre
         own = hidden @ part.axes[:, :8] @ part.axes[:, :8].T @ head.weight.T
         np.testing.assert_allclose(bias, head.bias + head.weight @ part.centre, rtol=1e-5)
     factors = (found * own).sum(dim=1) / own.square().sum(dim=1)
