@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import struct
 import tarfile
-import wave
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,13 +24,19 @@ from zetadp.tasks.speech_commands.encoder import FOURIER, FRAME, STEP, spectrogr
 SPEAKERS = [f"{number:08x}" for number in range(1, 13)]
 
 
-def write_wav(path: Path, samples: np.ndarray, rate: int = RATE, channels: int = 1) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(channels)
-        file.setsampwidth(2)
-        file.setframerate(rate)
-        file.writeframes(samples.astype("<i2").tobytes())
+def wav(
+    samples: np.ndarray | bytes, rate: int = RATE, channels: int = 1, declared: int | None = None, after: bytes = b""
+) -> bytes:
+    """Return a wav file of 16 bits, whose header may declare another number of bytes than it has."""
+    data = samples if isinstance(samples, bytes) else samples.astype("<i2").tobytes()
+    form = struct.pack("<HHIIHH", 1, channels, rate, 2 * channels * rate, 2 * channels, 16)
+    body = b"WAVEfmt " + struct.pack("<I", len(form)) + form
+    body += b"data" + struct.pack("<I", len(data) if declared is None else declared) + data + after
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+def samples_of(content: bytes) -> np.ndarray:
+    return np.frombuffer(content[44:], dtype="<i2")
 
 
 @pytest.fixture
@@ -39,12 +44,13 @@ def folder(tmp_path):
     """Return a folder of clips: every word of every speaker, three times of the first one."""
     random = np.random.default_rng(0)
     for word in WORDS:
+        (tmp_path / word).mkdir()
         for speaker in SPEAKERS:
             for number in range(3 if speaker == SPEAKERS[0] else 1):
-                length = 16_000 if number else 12_000
-                samples = random.integers(-1000, 1000, length)
-                write_wav(tmp_path / f"{word}/{speaker}_nohash_{number}.wav", samples)
-    write_wav(tmp_path / "bed/00000001_nohash_0.wav", np.ones(5))  # another word of the official set
+                samples = random.integers(-1000, 1000, 16_000 if number else 12_000)
+                (tmp_path / f"{word}/{speaker}_nohash_{number}.wav").write_bytes(wav(samples))
+    (tmp_path / "bed").mkdir()
+    (tmp_path / "bed/00000001_nohash_0.wav").write_bytes(wav(np.ones(5)))  # another word of the official set
     (tmp_path / "LICENSE").write_text("CC BY 4.0")
     return tmp_path
 
@@ -56,9 +62,8 @@ def test_clips_are_read_with_word_and_speaker_and_padded_at_their_end(folder):
     assert waves.dtype == np.int16
     place = clips.names["clip"].tolist().index(f"left-{SPEAKERS[4]}-000")
     assert (WORDS[clips.arrays["labels"][place]], clips.names["speaker"][place]) == ("left", SPEAKERS[4])
-    with wave.open(str(folder / f"left/{SPEAKERS[4]}_nohash_0.wav")) as file:
-        own = np.frombuffer(file.readframes(20_000), dtype="<i2")
-    assert (waves[place, :12_000] == own).all()
+    own = (folder / f"left/{SPEAKERS[4]}_nohash_0.wav").read_bytes()
+    assert (waves[place, :12_000] == samples_of(own)).all()
     assert (waves[place, 12_000:] == 0).all()
     assert clips.names["clip"].is_monotonic_increasing
 
@@ -78,12 +83,15 @@ def test_an_archive_is_read_like_its_folder(folder, tmp_path):
 
 
 def test_everything_that_is_wrong_stands_in_one_message(folder):
-    write_wav(folder / "go/00000003_nohash_7.wav", np.ones(100), rate=8000)
-    write_wav(folder / "go/00000003_nohash_8.wav", np.ones(200), channels=2)
-    write_wav(folder / "no/00000003_nohash_7.wav", np.ones(16_001))
-    write_wav(folder / "no/00000003_nohash_8.wav", np.ones(0))
-    (folder / "up/00000003_nohash_7.wav").write_bytes(b"no sound")
-    (folder / "up/recording.wav").write_bytes(b"")
+    for name, content in {
+        "go/00000003_nohash_7.wav": wav(np.ones(100), rate=8000),
+        "go/00000003_nohash_8.wav": wav(np.ones(200), channels=2),
+        "no/00000003_nohash_7.wav": wav(np.ones(16_001)),
+        "no/00000003_nohash_8.wav": wav(np.ones(0)),
+        "up/00000003_nohash_7.wav": b"no sound",
+        "up/recording.wav": b"",
+    }.items():
+        (folder / name).write_bytes(content)
     for path in (folder / "yes").iterdir():
         path.unlink()
     with pytest.raises(UserError) as caught:
@@ -100,6 +108,36 @@ def test_everything_that_is_wrong_stands_in_one_message(folder):
         "yes": "no clip",
     }.items():
         assert [line for line in lines if f". {word}:" in line and said in line], word
+
+
+TONE = (8000 * np.sin(np.arange(16000) / 9)).astype("<i2").tobytes()
+WHOLE = wav(TONE)
+INFO = b"LIST" + struct.pack("<I", 26) + b"INFOISFT" + struct.pack("<I", 14) + b"Lavf58.29.100\0"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        WHOLE[: len(WHOLE) // 2],
+        WHOLE[:60],
+        WHOLE[:-2],
+        wav(TONE, declared=0xFFFFFFFF),
+        wav(TONE[:18000], declared=0xFFFFFFFF, after=INFO),
+        wav(TONE[:-1]),
+    ],
+)
+def test_a_clip_that_is_not_whole_is_refused(folder, content):
+    (folder / "yes/bb22_nohash_0.wav").write_bytes(content)
+    with pytest.raises(UserError, match="bb22_nohash_0"):
+        read_clips(folder)
+
+
+def test_one_clip_never_replaces_another_and_hidden_files_do_not_exist(folder):
+    (folder / f"yes/._{SPEAKERS[0]}_nohash_0.wav").write_bytes(b"\0\5\x16\7")
+    assert len(read_clips(folder).names) == 8 * 14
+    (folder / f"yes/{SPEAKERS[0]}_nohash_00.wav").write_bytes(WHOLE)
+    with pytest.raises(UserError, match=SPEAKERS[0]):
+        read_clips(folder)
 
 
 def test_who_tests_follows_from_the_speaker_alone(folder):
