@@ -7,11 +7,11 @@ middle of 28 x 28 pixels.
 
 from __future__ import annotations
 
-import csv
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -33,11 +33,8 @@ def skeletons() -> dict[int, list[str]]:
     A point is x,y in per cent of a box, with y downwards. A stroke is a smooth curve through its points. Slashes
     separate strokes. A corner needs two strokes: one ends there and the next begins there.
     """
-    found: dict[int, list[str]] = {}
-    with Path(__file__).with_name("strokes.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            found.setdefault(int(row["digit"]), []).append(row["strokes"])
-    return found
+    table = pd.read_csv(Path(__file__).with_name("strokes.csv"))
+    return {int(str(digit)): own.tolist() for digit, own in table.groupby("digit")["strokes"]}
 
 
 def simulated_digits(count: int, seed: int, *place: int) -> tuple[Tensor, Tensor]:

@@ -6,13 +6,12 @@ Hillenbrand et al. 1995). Durations, loci of consonants and all variation are gu
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -28,39 +27,15 @@ RELEASED = 0.7
 """Share of final stop consonants with an audible burst."""
 
 
-class Segment(NamedTuple):
-    """A part of a word.
-
-    Attributes
-    ----------
-    milliseconds
-        Its length.
-    first, last
-        Three formants at its start and at its end, in Hz.
-    loud
-        Amplitudes of pulses, of noise that passes the formants, and of noise at a place of its own.
-    noise
-        Centre and width of that place in Hz.
-    """
-
-    milliseconds: float
-    first: tuple[float, ...]
-    last: tuple[float, ...]
-    loud: tuple[float, ...]
-    noise: tuple[float, ...]
-
-
 @lru_cache
-def scripts() -> dict[str, list[Segment]]:
-    """Return the segments of each word (``phones.csv``)."""
-    found: dict[str, list[Segment]] = {}
-    with Path(__file__).with_name("phones.csv").open(encoding="utf-8", newline="") as file:
-        _, *rows = csv.reader(file)
-    for word, *row in rows:
-        time, *rest = map(float, row)
-        segment = Segment(time, tuple(rest[:3]), tuple(rest[3:6]), tuple(rest[6:9]), tuple(rest[9:]))
-        found.setdefault(word, []).append(segment)
-    return found
+def scripts() -> dict[str, np.ndarray]:
+    """Return the segments of each word (``phones.csv``), shape (segment, 12).
+
+    The columns are the length in milliseconds; three formants at the start and three at the end, in Hz; amplitudes of
+    pulses, of noise that passes the formants, and of noise at a place of its own; centre and width of that place in Hz.
+    """
+    table = pd.read_csv(Path(__file__).with_name("phones.csv"), index_col="word")
+    return {str(word): own.to_numpy(dtype=float) for word, own in table.groupby("word")}
 
 
 @dataclass(frozen=True)
@@ -114,27 +89,28 @@ def simulated_words(
 def _tracks(word: str, how: Variation, random: np.random.Generator) -> np.ndarray:
     """Return formants, amplitudes and the place of noise at each frame of a clip, and the pitch, shape (9, frame)."""
     size = random.uniform(0.92, 1.38)
-    segments = list(scripts()[word])
-    if segments[-1].noise[0] in (900, 5000) and random.random() > RELEASED:
-        segments.pop()
+    segments = scripts()[word]
+    if segments[-1, 10] in (900, 5000) and random.random() > RELEASED:
+        segments = segments[:-1]
     rate = np.exp(random.normal(0, 0.22)) * 1.15
-    lengths = np.array([each.milliseconds for each in segments]) * rate
+    lengths = segments[:, 0] * rate
     lengths *= np.exp(random.normal(0, how.durations, len(segments)))
     lengths *= min(1, 920 / lengths.sum())
     ends = lengths.cumsum()
     begin = np.clip(random.normal(500, 110) - ends[-1] / 2, 10, 990 - ends[-1])
     times, values = [0.0], [np.zeros(8)]
     accent = np.exp(random.normal(0, 0.05, 3))
-    for number, (_, first, last, amplitudes, place) in enumerate(segments):
+    for number, segment in enumerate(segments):
+        first, last, amplitudes, place = np.split(segment[1:], (3, 6, 9))
         own = accent * np.exp(random.normal(0, how.formants, 3)) * size
-        loud = np.array(amplitudes) * np.exp(random.normal(0, 0.3, 3))
-        noise = np.array(place) * np.exp(random.normal(0, 0.12, 2))
+        loud = amplitudes * np.exp(random.normal(0, 0.3, 3))
+        noise = place * np.exp(random.normal(0, 0.12, 2))
         start, length = ends[number] - lengths[number], lengths[number]
         # Amplitudes change within 12 ms, formants glide between neighbouring segments.
         edge = min(12.0, 0.3 * length)
         for at, formants in ((start + edge, first), (start + length - edge, last)):
             times.append(begin + at)
-            values.append(np.concatenate((np.array(formants) * own, loud, noise)))
+            values.append(np.concatenate((formants * own, loud, noise)))
     values[0] = values[1] * np.array([1, 1, 1, 0, 0, 0, 1, 1])
     times += [times[1] - 15, times[-1] + 25]
     values += [values[0], values[-1] * np.array([1, 1, 1, 0, 0, 0, 1, 1])]
