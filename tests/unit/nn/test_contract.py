@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
+from torch.nn import functional
 
 import zetadp.nn
 from zetadp.base.tensors import Layout
@@ -239,6 +240,29 @@ def test_a_patient_changes_no_bit_of_another(name):
 
     batch = [inputs(name).unflatten(0, (PATIENTS, EACH))]
     assert first_mixture(compute, batch, torch.arange(PATIENTS)) is None
+
+
+PRECISIONS = [(torch.complex64, 1e-5), (torch.complex128, 1e-12)]
+
+
+def random(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("kernel", [1, 3, 5])
+def test_a_convolution_is_the_complex_one_of_pytorch(dtype, tolerance, stride, kernel):
+    layer = Conv2d(3, 4, kernel, stride=stride, dtype=dtype)
+    z = random(2, 3, 7, 6, dtype=dtype)
+    expected = functional.conv2d(z, layer.weight, stride=stride, padding=kernel // 2)
+    torch.testing.assert_close(layer(z), expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+def test_an_affine_map_is_the_complex_one_of_pytorch(dtype, tolerance):
+    layer, z = Linear(5, 3, dtype=dtype), random(4, 5, dtype=dtype)
+    torch.testing.assert_close(layer(z), z @ layer.weight.mT + layer.bias, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("kind", [COMPLEX, REAL])

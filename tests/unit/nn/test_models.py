@@ -10,7 +10,8 @@ from training_builder import CLASSES, NETWORKS, SIZE, network, patients
 
 from zetadp.base.tensors import Layout
 from zetadp.mri.kspace import to_kspace
-from zetadp.nn.models import NetworkSettings, build
+from zetadp.nn.layers import Conv2d, Linear
+from zetadp.nn.models import NetworkSettings, build, initialise
 
 READINGS = {
     # convolutions a block, head: complex numbers that the specification counts, with biases of convolutions
@@ -164,3 +165,28 @@ def test_images_that_cannot_be_halved_are_refused():
     with pytest.raises(ValueError, match="divisible by 2 for each of 3 blocks, found 20"):
         build(NetworkSettings(), CLASSES, 20, np.random.default_rng(0))
     assert build(NetworkSettings("linear"), CLASSES, SIZE + 1, np.random.default_rng(0)) is not None
+
+
+@pytest.mark.parametrize(
+    ("layer", "fan_in"),
+    [
+        (Conv2d(20, 100, dtype=torch.complex64), 180),
+        (Conv2d(20, 100, dtype=torch.float32), 180),
+        (Linear(200, 100, dtype=torch.complex64), 200),
+        (Linear(200, 100, dtype=torch.float32), 200),
+    ],
+)
+def test_total_variance_of_a_weight_is_two_over_fan_in(layer, fan_in):
+    initialise(layer, np.random.default_rng(0))
+    weight = layer.weight.detach().flatten()
+    parts = [weight.real, weight.imag] if weight.is_complex() else [weight]
+    error = 5 * math.sqrt(2 / weight.numel())
+    for part in parts:
+        variance = float(part.double().square().mean())
+        assert variance == pytest.approx(2 / fan_in / len(parts), rel=error)
+        assert abs(part.mean()) < 5 * math.sqrt(variance / part.numel())
+    if weight.is_complex():
+        correlation = torch.corrcoef(torch.stack(parts))[0, 1]
+        assert abs(correlation) < 5 / math.sqrt(weight.numel())
+    if isinstance(layer, Linear):
+        assert not layer.bias.any()

@@ -6,11 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.func import functional_call
 from training_builder import as_dtype
 
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm
-from zetadp.nn.stacked import ordinary_operations, stack, unstack
+from zetadp.nn.stacked import stack, unstack
 
 
 def norm(groups: int, channels: int, dtype: torch.dtype = torch.float64) -> ComplexGroupNorm:
@@ -94,40 +93,6 @@ def test_large_groups_on_lines_of_every_slope_have_finite_values_and_gradients()
     assert out.isfinite().all()
     assert gradient.isfinite().all()
     assert out.abs().max() < 5
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
-@settings(max_examples=30)
-@given(
-    groups=st.sampled_from([1, 2, 4]),
-    patients=st.integers(0, 4),
-    images=st.integers(1, 3),
-    sides=st.tuples(st.integers(2, 5), st.integers(2, 5)),
-    offset=st.sampled_from([0.0, 5.0]),
-    seed=st.integers(0, 9999),
-)
-def test_values_and_gradients_are_those_of_ordinary_operations(
-    dtype, tolerance, groups, patients, images, sides, offset, seed
-):
-    """Without patients (zero) parameters are plain; otherwise each patient has slices of its own, all different."""
-    generator = torch.Generator().manual_seed(seed)
-    shape = (patients, 4) if patients else (4,)
-    own = {name: torch.randn(*shape, dtype=torch.complex128, generator=generator) for name in ("scale", "shift")}
-    x, direction = (
-        torch.randn(max(1, patients) * images, 8, *sides, dtype=torch.float64, generator=generator) for _ in range(2)
-    )
-
-    def outcome(kind: torch.dtype) -> tuple[torch.Tensor, ...]:
-        given = (x + offset).to(kind).requires_grad_()
-        leaves = {name: value.to(kind.to_complex()).requires_grad_() for name, value in own.items()}
-        out = functional_call(ComplexGroupNorm(groups, 4), leaves, (given,))
-        return out.detach(), *torch.autograd.grad((out * direction).sum(), [given, *leaves.values()])
-
-    with ordinary_operations():
-        expected = outcome(torch.float64)
-    for mine, wanted in zip(outcome(dtype), expected, strict=True):
-        assert mine.shape == wanted.shape
-        assert (mine - wanted).norm() <= tolerance * (1 + wanted.norm())
 
 
 @pytest.mark.parametrize("kind", [ComplexGroupNorm, GroupNorm])
