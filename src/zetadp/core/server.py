@@ -179,12 +179,3 @@ class HeadReceiver(Receiver):
             head = self.solved.head(messages.mean(dim=0), deviation, public and public[0])
         weight, bias = (part.to(torch.complex64) for part in head)
         self.weights.data.copy_(self.layout.flatten({"affine.weight": weight, "affine.bias": bias}))
-
-    def state(self) -> dict[str, Tensor]:
-        """Return all that a resumed run needs, as tensors."""
-        return super().state() | ({} if self.released is None else {"released": self.released})
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Take over a state that `state` returned."""
-        super().load(state)
-        self.released = state.get("released")
