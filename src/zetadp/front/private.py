@@ -44,6 +44,8 @@ WHOLE = {
     "seed": (0, 2**63),
 }
 """Arguments that are whole numbers, with their range."""
+OPTIONAL = ("seed", "most_epsilon", "rows", "degree")
+"""Numbers that may be left out."""
 
 
 def private(
@@ -142,8 +144,7 @@ def private(
     check_population(records, population)
     sizes, everybody = records.holders, records.units
     check_constants(epsilon, delta, everybody, per_round, seed, without_noise)
-    check_numbers(rounds=rounds, items_per_patient=items_per_patient, clip=clip)
-    check_numbers(**{name: one for name, one in (("seed", seed), ("most_epsilon", most_epsilon)) if one is not None})
+    check_numbers(rounds=rounds, items_per_patient=items_per_patient, clip=clip, seed=seed, most_epsilon=most_epsilon)
     most = max(map(len, records.places))
     if items_per_patient > most:
         raise UserError(
@@ -223,6 +224,8 @@ def check_population(records: Records, population: object) -> None:
 def check_numbers(**given: Any) -> None:  # noqa: ANN401  (a user may give anything)
     """Refuse public constants that are no numbers of their kind, by the argument's name."""
     for name, value in given.items():
+        if value is None and name in OPTIONAL:
+            continue
         try:
             if name in WHOLE:
                 whole(*WHOLE[name], **{name: value})

@@ -75,15 +75,7 @@ def release(
     check_constants(epsilon, delta, people, people, seed, "")
     if epsilon == math.inf:
         raise UserError("epsilon: Expected a finite number, found inf: rows without noise are the people's features.")
-    given = {
-        "classes": classes,
-        "rows": rows,
-        "degree": degree,
-        "norm": norm,
-        "seed": seed,
-        "most_epsilon": most_epsilon,
-    }
-    check_numbers(**{name: value for name, value in given.items() if value is not None})
+    check_numbers(classes=classes, rows=rows, degree=degree, norm=norm, seed=seed, most_epsilon=most_epsilon)
     features = records.inputs
     if not isinstance(features, Tensor):
         features = features[torch.arange(len(features))]
