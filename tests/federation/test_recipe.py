@@ -1,4 +1,4 @@
-"""The recipe of docs/federation.md for several machines, on one: its files, its commands, its service."""
+"""The recipe of docs/federation.md for several machines, on one: its files and its commands."""
 
 from __future__ import annotations
 
@@ -28,19 +28,18 @@ from zetadp.privacy.ledger import read_ledger
 TEXT = (Path(__file__).parents[2] / "docs/federation.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
 CONFIGURATION, NODE, SERVER = [text for kind, text in BLOCKS if kind == "yaml"]
-(SERVICE,) = [text for kind, text in BLOCKS if kind == "ini"]
 OUTPUTS = [text for kind, text in BLOCKS if kind == "text"]
 
 
 def shown_commands() -> list[list[str]]:
-    """Return the words of every command of the page: in blocks, in sentences, in the service."""
+    """Return the words of every command of the page: in blocks and in sentences."""
     shown = [line for kind, text in BLOCKS for line in text.splitlines() if kind == "" and line.startswith("zetadp")]
-    shown += [SERVICE.partition("/bin/")[2].splitlines()[0], *re.findall(r"`(zetadp \w[^`]*)`", TEXT)]
+    shown += re.findall(r"`(zetadp \w[^`]*)`", TEXT)
     return [shlex.split(command.replace("\n", " ")) for command in shown]
 
 
 def test_plan_kit_and_approval_print_what_the_page_shows(tmp_path, monkeypatch, capsys):
-    """The hash is that of the page's own configuration, and settings and service are those of the kit."""
+    """The hash is that of the page's own configuration, and settings are those of the kit."""
     monkeypatch.chdir(tmp_path)
     Path("federation.yaml").write_text(CONFIGURATION)
     main(["federation", "certificates", "keys", "--hosts", "server.example"])
@@ -50,7 +49,6 @@ def test_plan_kit_and_approval_print_what_the_page_shows(tmp_path, monkeypatch, 
         assert main(steps[step]) == 0
         assert capsys.readouterr().out in OUTPUTS
     kit = tmp_path / "kits/node-02"
-    assert (kit / "zetadp-node-02.service").read_text() == SERVICE
     own, shown = (yaml.safe_load(text) for text in ((kit / "node.yaml").read_text(), NODE))
     assert own | {"images": shown["images"]} == shown
     (kit / "node.yaml").write_text(yaml.safe_dump(own | {"state": str(tmp_path / "state")}))
@@ -92,7 +90,7 @@ def test_sites_that_follow_the_recipe_train_a_model_and_stop_cleanly(tmp_path):
     shown = yaml.safe_load(SERVER)
     shown["keys"] = {name: f"keys/{name}.pub.pem" for name in names}
     del shown["watched"], shown["watched_patients"]
-    (tmp_path / "server.yaml").write_text(yaml.safe_dump(shown | {"patience": {"give_up_seconds": 120}}))
+    (tmp_path / "server.yaml").write_text(yaml.safe_dump(shown | {"patience": {"give_up_seconds": 900}}))
     with ExitStack() as stack:
         serve = ["server.yaml", "--credentials", "keys", "--host", "127.0.0.1", "--port", str(port)]
         server = start(stack, tmp_path, "serve", *serve)
