@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
+from zetadp.privacy.book import recorded_runs
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.events import Event
-from zetadp.privacy.exposure import recorded_runs
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.statement import total_statement

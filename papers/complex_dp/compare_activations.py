@@ -38,7 +38,7 @@ from zetadp.core.training import train
 from zetadp.nn.activations import ACTIVATIONS
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting
-from zetadp.privacy.exposure import recorded_runs
+from zetadp.privacy.book import recorded_runs
 from zetadp.privacy.kinds import NoisySum
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin, seeds_shown

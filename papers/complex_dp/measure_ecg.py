@@ -41,7 +41,7 @@ from zetadp.core.training import train
 from zetadp.nn.models import build
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import compose
-from zetadp.privacy.exposure import recorded_runs
+from zetadp.privacy.book import recorded_runs
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown
 from zetadp.tasks.ecg.collection import Collection

@@ -45,7 +45,7 @@ from zetadp.core.task import Classification
 from zetadp.core.training import train
 from zetadp.nn.heads import learnt_head
 from zetadp.privacy import accounting, gaussian
-from zetadp.privacy.exposure import recorded_runs
+from zetadp.privacy.book import recorded_runs
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.rows.release import ReleaseSettings
 from zetadp.tasks.phase_mnist.simulated import simulated_digits

@@ -14,8 +14,9 @@ from zetadp.core.outbox import Outbox
 from zetadp.core.server import Server
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal
 from zetadp.federation.settings import Patience
+from zetadp.privacy.book import recorded_runs
 from zetadp.privacy.events import histories
-from zetadp.privacy.exposure import declared, over_runs, recorded_runs
+from zetadp.privacy.exposure import declared, over_runs
 from zetadp.privacy.ledger import read_ledger
 
 QUICKER = Patience(poll_seconds=0.001, round_seconds=0.03, give_up_seconds=0.1, tries=2)

@@ -33,8 +33,9 @@ from zetadp.federation.flower.protocol import Answer, Reason, Refusal, encode
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.settings import CLASS_MEANS, DESCENT, MIXED_ROWS
 from zetadp.privacy.accounting import compose
+from zetadp.privacy.book import recorded_runs
 from zetadp.privacy.events import histories
-from zetadp.privacy.exposure import Run, recorded_runs, seen_by
+from zetadp.privacy.exposure import Run, seen_by
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import run_statement
 

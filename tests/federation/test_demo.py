@@ -7,7 +7,7 @@ import pytest
 from zetadp.cli.commands import main
 from zetadp.federation.flower.demo import HOSPITALS, ROUNDS
 from zetadp.privacy import accounting
-from zetadp.privacy.exposure import recorded_runs
+from zetadp.privacy.book import recorded_runs
 
 
 @pytest.mark.slow

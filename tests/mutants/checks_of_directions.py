@@ -18,8 +18,8 @@ from zetadp.core.plan import RunName
 from zetadp.core.records import LabelledItems
 from zetadp.core.settings import DIRECTION, Performance, TrainingSettings
 from zetadp.nn.models import NetworkSettings
+from zetadp.privacy.book import recorded_runs
 from zetadp.privacy.directions import cosine_law
-from zetadp.privacy.exposure import recorded_runs
 from zetadp.privacy.statement import run_statement
 
 if TYPE_CHECKING:

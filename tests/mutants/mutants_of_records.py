@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,15 +31,12 @@ if TYPE_CHECKING:
 @mutant("zetadp.privacy.ledger:Ledger.record", check_a_hospital_records_a_round_before_it_releases)
 def ledger_written_after_release(original: Any, self: Ledger, events: Sequence[Event]) -> None:
     # The line is written when the next round is recorded: an accountant that steps behind the optimiser.
-    late = vars(self).pop("late", None)
-    if late is not None:
+    late = vars(self).pop("late", [])
+    if late:
+        # They stand in memory already, where writing adds them again.
+        self.attempts[-1] = replace(self.attempts[-1], events=self.attempts[-1].events[: -len(late)])
         original(self, late)
-        self._held.subtract(late)
-        self._attempt.events = self._attempt.events[: -len(late)]
-        self._times.subtract({event.round for event in late})
-    self._attempt.events += events
-    self._held.update(events)
-    self._times.update({event.round for event in events})
+    self.attempts[-1].add(events)
     vars(self)["late"] = list(events)
 
 
@@ -51,7 +49,7 @@ def ledger_not_synced(original: Any, self: Any, content: Any, *, sync: Any = Tru
 def training_anew_forgets_the_ledger(original: Any, self: Ledger, header: Mapping[str, Any], draws: Any = None) -> None:
     self._file.truncate(0)
     self._size = 0
-    self._head, self.attempts = "0" * 64, 0
+    self._head, self.attempts = "0" * 64, []
     original(self, header, draws)
 
 

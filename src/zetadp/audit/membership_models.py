@@ -28,8 +28,9 @@ from zetadp.core.training import train
 from zetadp.federation.partition import node_name
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy import accounting
+from zetadp.privacy.book import recorded_runs
 from zetadp.privacy.calibration import noise_for_epsilon
-from zetadp.privacy.exposure import Run, recorded_runs
+from zetadp.privacy.exposure import Run
 
 progress = logging.getLogger(PROGRESS)
 

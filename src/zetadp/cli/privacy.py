@@ -177,14 +177,12 @@ def ledger(
     zetadp ledger runs/mine
     """
     from zetadp.cli.runs import ledger_of
-    from zetadp.privacy.book import read_ledgers
-    from zetadp.privacy.exposure import runs_of
+    from zetadp.privacy.book import recorded_runs
     from zetadp.privacy.statement import plain_text, total_statement
 
     # A file that two patterns match counts once.
     found = list({path.resolve(): path for path in map(ledger_of, files)}.values())
-    ledgers = read_ledgers(found)
-    runs = [run for path, attempts in ledgers.items() for run in runs_of(path, attempts)]
+    runs = recorded_runs(*found)
     if not runs:
         raise UserError(f"Expected records of training rounds in {', '.join(map(str, found))}, found none.")
     statement = total_statement(runs)
@@ -214,8 +212,8 @@ def permit(
     from zetadp.privacy.budget import Permission
     from zetadp.privacy.ledger import Ledger, read_ledger
 
-    read_ledger(file)  # fails where there is no ledger: `Ledger` would create one
-    print(f"With another attempt, {Permission(delta).cost(file)}.")
+    attempts = read_ledger(file)  # fails where there is no ledger: `Ledger` would create one
+    print(f"With another attempt, {Permission(delta).cost(file, attempts)}.")
     if not (yes or _answer("Permit it? Answer yes or no: ") == "yes"):
         raise UserError(f"Expected the answer yes, so nothing was permitted in {file}. Programs say --yes.")
     with Ledger(file) as ledger:

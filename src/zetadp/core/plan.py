@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -21,7 +21,7 @@ from zetadp.base.storage import read_json, write_json
 from zetadp.base.validation import UserError, checked_name, in_range, one_of, shown, whole
 from zetadp.core.settings import GAUSSIAN, MixingSettings, OptimiserSettings, TrainingSettings
 from zetadp.nn.settings import BY_NOISE, DESCENT, STUDY, NetworkSettings
-from zetadp.privacy.events import COHORT_UNITS, KINDS, Event, sampling_probability
+from zetadp.privacy.events import COHORT_UNITS, KINDS, Event, entries_of, sampling_probability
 from zetadp.privacy.kinds import Kind
 from zetadp.privacy.masked import part_of_sum
 from zetadp.privacy.threat import MASKED_SUMS, Sums, Threat
@@ -321,10 +321,6 @@ class Plan:
             first = replace(first, kind=part_of_sum(first.kind, self.sums.shares(len(self.nodes))))
         return replace(first, round=round_number, count=self.open_rows)
 
-    def events(self, name: str) -> Iterator[Event]:
-        """Return all releases of a node up to the last round."""
-        return (self.event(name, number) for number in range(self.training.rounds))
-
     def mechanisms(self, name: str) -> Counter[Kind]:
         """Return the kinds of a node's releases with their numbers, as an accountant counts them."""
         event = self.event(name, 0)
@@ -403,6 +399,7 @@ class Plan:
             "network": self.network.to_json(),
             "training": {key: value for key, value in self.training.described().items() if key != "noise"},
             "nodes": [asdict(node) for node in self.nodes],
+            "releases": entries_of(self.event(node.name, 0) for node in self.nodes),
             "noise": self.training.noise,
             "delta": self.delta,
             "cohort": self.cohort,
@@ -412,12 +409,6 @@ class Plan:
             "plan": self.digest,
             **self.public,
         }
-        if self.training.mixing is not None:
-            # Number of rows of a round that can contain a patient, and the patient's probability for each of them.
-            found["rows"] = {
-                "open": self.open_rows,
-                "sampling_probability": {node.name: float(self.probability(node.name)) for node in self.nodes},
-            }
         if self.unit == "image":
             # A reader of the ledger must know that several of the counted units belong to one patient.
             found["images_of_a_patient"] = self.units_of_a_person

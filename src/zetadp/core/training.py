@@ -35,12 +35,11 @@ from zetadp.core.round import do_round, items_in_a_pass
 from zetadp.core.settings import Performance
 from zetadp.core.task import Classification, is_packaged
 from zetadp.nn.stacked import compiled_operations
-from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.register import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     import numpy as np
     from torch import Tensor, nn
@@ -243,7 +242,7 @@ def _begin(
     if plan.training.noise == "os":
         entropy, draws = secrets.randbits(128), None
     else:
-        entropy, draws = plan.entropy(_repeat(plan, files.ledger, keyed)), {"plan": plan.seeding, "data": keyed}
+        entropy, draws = plan.entropy(_repeat(plan, ledger, keyed)), {"plan": plan.seeding, "data": keyed}
     begun = Checkpoint(0, keyed, {}, no_history(parts.task), "", secret=secret.name)
     if files.checkpoint.exists():
         saved = Checkpoint.load(files.checkpoint, records.inputs.device)
@@ -267,14 +266,14 @@ def _begin(
     return begun, entropy
 
 
-def _repeat(plan: Plan, ledger: Path, keyed: str) -> int:
+def _repeat(plan: Plan, ledger: Ledger, keyed: str) -> int:
     """Return the position of these data among all data that were trained on with an equal plan.
 
     Runs that differ in anything, data included, must not share draws: the same noise on two gradients would reveal
     their exact difference, and their guarantees would not compose as independent. The same run, repeated, must release
     the same bytes, also on another processor. So this number depends on which data are equal, and not on their bits.
     """
-    draws = [attempt.draws for attempt in read_ledger(ledger) if attempt.draws is not None]
+    draws = [attempt.draws for attempt in ledger.attempts if attempt.draws is not None]
     others = dict.fromkeys(each["data"] for each in draws if each["plan"] == plan.seeding)
     return [*others, keyed].index(keyed)
 

@@ -14,8 +14,8 @@ from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.core.promise import promise_of
 from zetadp.privacy import accounting, calibration
-from zetadp.privacy.book import Book, read_ledgers
-from zetadp.privacy.exposure import Run, declared_run, runs_of, total
+from zetadp.privacy.book import Book, recorded_runs
+from zetadp.privacy.exposure import Run, declared_run, total
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.statement import plain_text, total_statement
 from zetadp.privacy.verification import live_ledger
@@ -188,7 +188,7 @@ def ledger(path: Path | str) -> Recorded:
         it names is missing.
     """
     file = live_ledger(Path(path)) or Path(path)
-    return Recorded(tuple(runs_of(file, read_ledgers([file])[file])))
+    return Recorded(tuple(recorded_runs(file)))
 
 
 def epsilon(*, noise_multiplier: float, sampling_probability: float, rounds: int, delta: float) -> float:

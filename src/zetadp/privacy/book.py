@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import csv
 import fcntl
-import hashlib
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from zetadp.base.storage import make_folder, sync_folder, writing
+from zetadp.base.storage import make_folder
 from zetadp.privacy import register
 from zetadp.privacy.events import Event
 from zetadp.privacy.exposure import Run, named, runs_of
 from zetadp.privacy.ledger import Attempt, LostError, fault_of, read_ledger
-from zetadp.privacy.register import NAME, RECORDS, REGISTER, Register, Secret
+from zetadp.privacy.register import NAME, REGISTER, Register, Secret
 
 LOCK = "cap.lock"
 """Lock file of a folder. Only one attempt starts at a time, so two attempts cannot both use the same room."""
-PEOPLE = ".people"
-"""Ending of the list of keyed ids of the people whom a ledger is about. Without one, it is about all of the cohort."""
 _FIRST_BYTES = b'{"chain":'
 
 
@@ -45,7 +43,7 @@ class Book:
     shared
         Number of training records that each of them shares, by the name of its folder.
     people
-        Keyed ids of the people whom single ledgers are about, by the name of their list.
+        Keyed ids of the people whom single ledgers are about, as `Register.people`.
     """
 
     folder: Path
@@ -68,8 +66,8 @@ class Book:
         Raises
         ------
         UserError
-            One message that names everything that is missing: a ledger, the end of one, the register, the list of
-            records; or a ledger that no register names.
+            One message that names everything that is missing: a ledger, the end of one, the register; or a ledger that
+            no register names.
         """
         own = cls._alone(folder)
         heads = {head for attempts in own.ledgers.values() for attempt in attempts for head in attempt.heads}
@@ -90,13 +88,11 @@ class Book:
         known = Register.read(folder)
         problems = [f"{folder / name} is missing" for name in sorted(before.last) if folder / name not in ledgers]
         problems += filter(None, (fault_of(path, attempts, known, before) for path, attempts in ledgers.items()))
-        problems += lost_lists(folder, known)
-        if not known.exists and ((folder / RECORDS).exists() or wanted):
+        if wanted and not known.exists:
             problems.append(f"{folder / REGISTER} is missing")
         if problems:
             raise LostError(dict.fromkeys(problems))
-        people = {name: set(_tags(folder / name)) for name in known.lists if name.endswith(PEOPLE)}
-        return cls(folder, ledgers, shared=known.shares, people=people)
+        return cls(folder, ledgers, shared=known.shares, people=known.people)
 
     def runs(self, about: Path | None = None) -> list[Run]:
         """Return every run that counts, also failed, repeated and deleted ones, each to its declared end.
@@ -127,7 +123,7 @@ class Book:
 
     def _people_of(self, ledger: Path | None) -> set[str] | None:
         """Return keyed ids of the people whom a ledger is about, or None if it may be about anybody of the cohort."""
-        return None if ledger is None else self.people.get(ledger.with_suffix(PEOPLE).name)
+        return None if ledger is None else self.people.get(ledger.name)
 
     def without(self, ledger: Path) -> Book:
         """Return the book without one of its ledgers."""
@@ -145,7 +141,7 @@ def ledger_files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     names = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
-    return [path for path in names if path.name not in (NAME, RECORDS, REGISTER) and _is_ledger(path)]
+    return [path for path in names if path.name not in (NAME, REGISTER) and _is_ledger(path)]
 
 
 def read_ledgers(files: Iterable[Path]) -> dict[Path, Sequence[Attempt]]:
@@ -161,11 +157,22 @@ def read_ledgers(files: Iterable[Path]) -> dict[Path, Sequence[Attempt]]:
     for path in files:
         folder = path.parent
         if folder not in known:
-            whole = any((folder / name).exists() for name in (REGISTER, RECORDS, NAME))
+            whole = any((folder / name).exists() for name in (REGISTER, NAME))
             known[folder] = Book.read(folder).ledgers if whole else {}
         with named(path, "a line"):
             found[path] = known[folder].get(path) or read_ledger(path)
     return found
+
+
+def recorded_runs(*ledgers: Path) -> list[Run]:
+    """Return every attempt in some ledgers that released anything or may have, also abandoned and repeated ones.
+
+    Raises
+    ------
+    UserError
+        As `read_ledgers`; or if a header lacks a value that it requires.
+    """
+    return [run for path, attempts in read_ledgers(ledgers).items() for run in runs_of(path, attempts)]
 
 
 def _is_ledger(path: Path) -> bool:
@@ -176,37 +183,8 @@ def _is_ledger(path: Path) -> bool:
 
 
 def note_people(ledger: Path, tags: Iterable[str]) -> None:
-    """Write the keyed ids of the people whom a new ledger is about, before its first line."""
-    path, people = ledger.with_suffix(PEOPLE), sorted(tags)
-    with writing(path):
-        path.write_text("\n".join(people) + "\n", encoding="ascii")
-    _note_list(path, people)
-
-
-def _tags(path: Path) -> list[str]:
-    """Return the keyed hashes in a list; none where there is no file."""
-    return path.read_text(encoding="ascii", errors="replace").split() if path.is_file() else []
-
-
-def _note_list(path: Path, tags: Sequence[str]) -> None:
-    """Note in the register what a list holds. Those that are added later need no note before they are complete."""
-    now = len(tags), _digest(tags)
-    if Register.read(path.parent).lists.get(path.name) != now:
-        register.note(path.parent, {"list": path.name, "count": now[0], "digest": now[1]})
-
-
-def lost_lists(folder: Path, known: Register) -> list[str]:
-    """Return what is wrong with the lists of keyed hashes that a register names."""
-    found = {name: _digest(_tags(folder / name)[:count]) for name, (count, _) in known.lists.items()}
-    return [
-        f"{folder / name} is missing, or was altered"
-        for name, (_, digest) in sorted(known.lists.items())
-        if found[name] != digest
-    ]
-
-
-def _digest(tags: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(tags).encode()).hexdigest()
+    """Note the keyed ids of the people whom a new ledger is about, before its first line."""
+    register.note(ledger.parent, {"people": sorted(tags), "ledger": ledger.name})
 
 
 @contextmanager
@@ -222,7 +200,7 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def claim(folder: Path, table: Path) -> None:
-    """Add keyed hashes of a cohort's training records to its folder, and find the cohorts that share some of them.
+    """Add keyed hashes of a cohort's training records to its register, and find the cohorts that share some of them.
 
     Earlier hashes stay. The registers of two cohorts that share records name each other from then on.
 
@@ -237,22 +215,14 @@ def claim(folder: Path, table: Path) -> None:
     Raises
     ------
     UserError
-        If the secret or the hashes of a cohort next to this one are missing: its records can then not be compared.
+        If the register of a cohort next to this one was damaged or has lost lines, or if its secret is missing: its
+        records can then not be compared.
     """
     key = Secret.of(folder)
     contents = _training_contents(table)
-    path = folder / RECORDS
-    with writing(path), path.open("a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0)
-        known = file.read().split()
-        earlier = set(known)
-        added = [tag for tag in dict.fromkeys(map(key.tag, contents)) if tag not in earlier]
-        file.writelines(f"\n{tag}" for tag in added)
-        file.flush()
-        os.fsync(file.fileno())
-    sync_folder(folder)
-    _note_list(path, [*known, *added])
+    known = Register.read(folder).records
+    if added := [tag for tag in dict.fromkeys(map(key.tag, contents)) if tag not in known]:
+        register.note(folder, {"records": added})
     # After the hashes: of two cohorts that do this at once, one sees the other's.
     for other in sorted(folder.parent.iterdir()):
         if other != folder and other.is_dir() and (count := _shared(other, contents)):
@@ -263,12 +233,17 @@ def claim(folder: Path, table: Path) -> None:
 
 def _shared(other: Path, contents: Iterable[str]) -> int:
     """Return how many records another cohort shares."""
-    if lost := lost_lists(other, Register.read(other)):
-        raise LostError(lost)
-    if not (known := set(_tags(other / RECORDS))):
+    known = Register.read(other)
+    for path in ledger_files(other):
+        # The hashes of its records are older than any ledger, whose first line names the register of that time.
+        with named(path, "the first line"), path.open("rb") as file:
+            first = file.readline()
+            if first.endswith(b"\n") and json.loads(first)["entry"]["register"] not in known.heads:
+                raise LostError([f"{other / REGISTER} is missing, or has lost lines at its end"])
+    if not known.records:
         return 0
     key = Secret.of(other)
-    return sum(key.tag(content) in known for content in set(contents))
+    return sum(key.tag(content) in known.records for content in set(contents))
 
 
 def _training_contents(table: Path) -> list[str]:

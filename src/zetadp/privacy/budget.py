@@ -13,7 +13,7 @@ from zetadp.base.validation import UserError, in_range, positive
 from zetadp.privacy.book import Book, held
 from zetadp.privacy.events import Event
 from zetadp.privacy.exposure import Run, declared_run, named, runs_of, total
-from zetadp.privacy.ledger import Ledger, begun, protected_attempts, read_ledger
+from zetadp.privacy.ledger import Attempt, Ledger, begun, protected_attempts, read_ledger
 from zetadp.privacy.threat import IF_HIDDEN
 
 
@@ -176,20 +176,20 @@ class Permission:
             If the run has as many attempts as permitted. Attempts that released nothing do not count, nor do attempts
             with seeded noise.
         """
-        made = protected_attempts(read_ledger(ledger.path))
+        made = protected_attempts(ledger.attempts)
         if made < ledger.permitted:
             return
+        cost = self.cost(ledger.path, ledger.attempts, header)
         raise UserError(
             f"The run {ledger.path.stem} has been trained {made} time(s) already. Training it again would release more "
-            f"about the same patients: {self.cost(ledger.path, header)}. The results of the finished run stay as they "
-            f"are, and the next start continues with them. To permit another attempt, run: zetadp permit {ledger.path}"
+            f"about the same patients: {cost}. The results of the finished run stay as they are, and the next start "
+            f"continues with them. To permit another attempt, run: zetadp permit {ledger.path}"
         )
 
-    def cost(self, ledger: Path, header: Mapping[str, Any] | None = None) -> str:
-        """Return in words the totals after another attempt, which by default is like the last one."""
-        attempts = begun(ledger)
+    def cost(self, ledger: Path, attempts: Sequence[Attempt], header: Mapping[str, Any] | None = None) -> str:
+        """Return in words the totals after another attempt, which by default is like the last one in the ledger."""
         with named(ledger, "the header of the last attempt"):
-            new = declared_run(f"{ledger.stem} again", header or attempts[-1].header)
+            new = declared_run(f"{ledger.stem} again", header or begun(ledger, attempts)[-1].header)
         own, cohort = runs_of(ledger, attempts), Book.read(ledger.parent).runs()
         return (
             f"epsilon of this run would rise from {self._epsilon(own)} to {self._epsilon([*own, new])}, and that of "

@@ -6,6 +6,7 @@ An `Event` describes what one node released in one round. The code that draws un
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -155,6 +156,27 @@ class Event:
             raise UserError(
                 f"A ledger entry is not a release: {error} Entry: {dict(content)}. The ledger is damaged: restore it."
             ) from error
+
+
+def entries_of(events: Iterable[Event]) -> list[dict[str, Any]]:
+    """Return events as a ledger's line holds them: JSON objects, each with all nodes that released the same."""
+    groups: dict[str, list[str]] = {}
+    for event in events:
+        constants = {key: value for key, value in event.to_json().items() if key != "node"}
+        groups.setdefault(json.dumps(constants), []).append(event.node)
+    return [{"nodes": nodes, **json.loads(constants)} for constants, nodes in groups.items()]
+
+
+def events_in(entries: Iterable[Mapping[str, Any]]) -> list[Event]:
+    """Read events that `entries_of` wrote; raise `UserError` as `Event.from_json` does."""
+    found: list[Event] = []
+    for entry in entries:
+        constants = dict(entry)
+        nodes = constants.pop("nodes")
+        if not (isinstance(nodes, list) and nodes and all(isinstance(node, str) for node in nodes)):
+            raise UserError("A ledger entry names no nodes of a release.")
+        found += [Event.from_json({"node": node, **constants}) for node in nodes]
+    return found
 
 
 def kind_from_json(content: Mapping[str, Any]) -> Kind:

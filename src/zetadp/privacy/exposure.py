@@ -13,14 +13,14 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
 
-from zetadp.base.epsilon import SMALLEST_DELTA, UNCLIPPED
+from zetadp.base.epsilon import SMALLEST_DELTA
 from zetadp.base.validation import UserError, in_range, one_of, whole
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import MOST_RELEASES, Exposure
-from zetadp.privacy.events import COHORT_UNITS, Event, NodeHistory, Unit, histories
+from zetadp.privacy.events import COHORT_UNITS, NodeHistory, Unit, events_in, histories
 from zetadp.privacy.kinds import Kind, NoisySum
-from zetadp.privacy.ledger import Attempt, read_ledger
-from zetadp.privacy.masked import MaskedSum, part_of_sum
+from zetadp.privacy.ledger import Attempt
+from zetadp.privacy.masked import MaskedSum
 from zetadp.privacy.threat import CENTRAL_HOLDER, MASKED_SUMS, Audience, Sums, Threat
 
 
@@ -74,8 +74,6 @@ class Run:
         images of one patient.
     noise
         Source of the noise: ``os``, or ``seeded``, which protects no one.
-    dimension
-        Real numbers in one contribution; None if the ledger does not record it.
     unit
         The unit of the cohort: ``patient`` or ``speaker`` only if each person has one record, or if the records of each
         person are joined. If single images were drawn, a unit has several of them.
@@ -92,7 +90,6 @@ class Run:
     sums: Sums | None = None
     images: int | None = None
     noise: Literal["seeded", "os"] = "os"
-    dimension: int | None = None
     unit: Unit = "patient"
     delta: float = 1e-3
     series: Series | None = None
@@ -113,8 +110,7 @@ class Run:
 
     def __post_init__(self) -> None:
         """Refuse a run without releases, and impossible combinations."""
-        counts = {"declared_rounds": self.declared_rounds, "images": self.images, "dimension": self.dimension}
-        whole(1, MOST_RELEASES, **{name: count for name, count in counts.items() if count is not None})
+        whole(1, MOST_RELEASES, declared_rounds=self.declared_rounds, images=1 if self.images is None else self.images)
         one_of(COHORT_UNITS, unit=self.unit)
         one_of(("seeded", "os"), noise=self.noise)
         in_range(SMALLEST_DELTA, 1 - SMALLEST_DELTA, delta=self.delta)
@@ -151,21 +147,8 @@ class Run:
         return all(kind.private for history in self.nodes.values() for kind in history.mechanisms)
 
 
-def recorded_runs(ledger: Path) -> list[Run]:
-    """Return every attempt in a ledger file that released anything, including abandoned and repeated attempts.
-
-    Raises
-    ------
-    UserError
-        If the file cannot be read, was edited, or lacks values that its header requires.
-    """
-    with named(ledger, "a line"):
-        attempts = read_ledger(ledger)
-    return runs_of(ledger, attempts)
-
-
 def runs_of(ledger: Path, attempts: Sequence[Attempt]) -> list[Run]:
-    """Return the attempts of a ledger, each with its own name.
+    """Return the attempts of a ledger, each with its own name: `zetadp.privacy.book.recorded_runs` of what was read.
 
     An attempt that has begun counts in full: only a line that closes it before its first release makes it count as
     nothing. An attempt beyond the number that its header declares was chosen after earlier results: it belongs to no
@@ -186,30 +169,10 @@ def runs_of(ledger: Path, attempts: Sequence[Attempt]) -> list[Run]:
 def declared_run(name: str, header: Mapping[str, Any]) -> Run:
     """Return everything that an attempt with this header will have released after its last declared round.
 
-    If the header names the node whose ledger it is in, these are the releases of that node alone.
+    The header declares the releases of one round, as rounds record them. If it names the node whose ledger it is in,
+    these are the releases of that node alone.
     """
-    training = header["training"]
-    clip = math.inf if header["run"]["epsilon"] == UNCLIPPED else training["clip"]
-    rows = header.get("rows", {"open": 1, "sampling_probability": {}})
-    events = [
-        Event(
-            node=node["name"],
-            round=0,
-            population=node["population"],
-            expected=node["expected"],
-            clip=clip,
-            kind=NoisySum(
-                rows["sampling_probability"].get(node["name"], node["expected"] / node["population"]),
-                node["noise_multiplier"],
-            ),
-            count=rows["open"],
-        )
-        for node in header["nodes"]
-        if header.get("node") in (None, node["name"])
-    ]
-    if "sums" in header:
-        shares = Sums(**header["sums"]).shares(len(header["nodes"]))
-        events = [replace(event, kind=part_of_sum(event.kind, shares)) for event in events]
+    events = [event for event in events_in(header["releases"]) if header.get("node") in (None, event.node)]
     first = run_of(name, Attempt(dict(header), events))
     nodes = {node: history.repeated(first.declared_rounds) for node, history in first.nodes.items()}
     return replace(first, nodes=nodes)
@@ -234,7 +197,6 @@ def run_of(name: str, attempt: Attempt) -> Run:
         sums=sums,
         images=header.get("images_of_a_patient"),
         noise=header["noise"],
-        dimension=header.get("dimension"),
         unit=header["unit"],
         delta=header["delta"],
         series=None if series is None else Series(str(series["name"]), series["runs"]),

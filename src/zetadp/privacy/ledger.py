@@ -9,10 +9,9 @@ again. Training a model again appends to its ledger, because earlier releases st
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import secrets
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -24,10 +23,10 @@ from zetadp.base.storage import make_folder, sync_folder, written_whole
 from zetadp.base.validation import UserError, shown
 from zetadp.privacy import register
 from zetadp.privacy.chain import START, BrokenChainError, Link, follow
-from zetadp.privacy.events import Event
+from zetadp.privacy.events import Event, entries_of, events_in
 from zetadp.privacy.register import REGISTER, Register
 
-FORMAT = 2
+FORMAT = 3
 """Version of a ledger's lines. There is one: a ledger of another format is refused."""
 
 
@@ -108,6 +107,26 @@ class Attempt:
     closed: bool = False
     signature: Signature | None = None
 
+    def __post_init__(self) -> None:
+        """Sort the events by round."""
+        self._of_round: defaultdict[int, list[Event]] = defaultdict(list)
+        for event in self.events:
+            self._of_round[event.round].append(event)
+
+    def add(self, events: Sequence[Event]) -> None:
+        """Add recorded releases."""
+        for event in events:
+            self.events.append(event)
+            self._of_round[event.round].append(event)
+
+    def recorded(self, event: Event) -> int:
+        """Return how often an event was recorded."""
+        return self._of_round[event.round].count(event)
+
+    def times(self, round_number: int) -> int:
+        """Return how often a round was recorded. If nodes differ, the largest number counts."""
+        return max(Counter(event.node for event in self._of_round[round_number]).values(), default=0)
+
     @property
     def unused(self) -> bool:
         """Whether the attempt recorded nothing at all: no release, and no line that a crash cut off."""
@@ -133,9 +152,7 @@ class Ledger:
     Attributes
     ----------
     attempts
-        Attempts begun so far.
-    permitted
-        Number of attempts that may release something if the noise protects real patients.
+        Attempts begun so far, with everything that they recorded.
     before_record
         Called with releases before they are recorded. An exception prevents the record.
 
@@ -147,6 +164,7 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.attempts: list[Attempt] = []
         self._head, self._synced, self._registered = START, True, START
         self.before_record: Callable[[Sequence[Event]], None] | None = None
         self._file: IO[bytes] | None = None
@@ -168,18 +186,17 @@ class Ledger:
         if not self.path.exists() and self.path.name in known.last:
             raise LostError([f"{self.path} is missing"])
         self._open()
-        attempts, self._head, torn = _parse(self.path)
+        self.attempts, self._head, torn = _parse(self.path)
         self._registered = self._head
-        if fault := fault_of(self.path, attempts, known):
+        if fault := fault_of(self.path, self.attempts, known):
             raise LostError([fault])
-        self.attempts = len(attempts)
-        self.permitted = max((attempt.permitted for attempt in attempts), default=1)
-        self._earlier = {head for attempt in attempts[:-1] for head in attempt.heads}
-        self._attempt = attempts[-1] if attempts else Attempt(header={})
-        self._held = Counter(self._attempt.events)
-        self._times = _times(self._attempt.events)
         if torn:
-            self._mend(torn, counted=bool(attempts))
+            self._mend(torn)
+
+    @property
+    def _attempt(self) -> Attempt:
+        """The attempt in progress; an empty one before the first."""
+        return self.attempts[-1] if self.attempts else Attempt(header={})
 
     def _open(self) -> None:
         try:
@@ -200,23 +217,21 @@ class Ledger:
         except OSError as error:
             raise UserError(_cannot_write(self.path, error)) from error
 
-    def _mend(self, torn: int, *, counted: bool) -> None:
-        """Replace a line that a crash cut off by a note, so that it still counts as a release.
+    def _mend(self, torn: int) -> None:
+        """Replace a line that a crash cut off by a note, so that it still counts as a release of an attempt.
 
         The whole file is replaced at once: it always contains either the torn line or the note.
         """
         content, link = self.path.read_bytes()[:-torn], Link.after(self._head, {"kind": "torn"})
-        if counted:
+        if self.attempts:
             content += f"{link.text}\n".encode()
         with written_whole(self.path) as temporary:
             temporary.write_bytes(content)
         if self._file is not None:
             self._file.close()
-        if counted:
+        if self.attempts:
             self._head = link.head
-            self._attempt.heads.add(link.head)
-            self._attempt.torn += 1
-            self._attempt.signature = None
+            _take(link, self.attempts)
         self._open()
 
     def __enter__(self) -> Self:
@@ -276,22 +291,15 @@ class Ledger:
         if self.attempts and self._attempt.unused and not self._attempt.closed:
             # Nothing was released: a first release is recorded, and named by the register, before it is made.
             self._append({"kind": "closed"})
-            self._attempt.closed = True
         if not (self.path.parent / REGISTER).exists():
             # First of all, so that a register which is missing later was lost.
             register.note(self.path.parent, {"ledger": self.path.name, "head": START})
-        self.attempts += 1
-        self._earlier |= self._attempt.heads
-        self._attempt = Attempt(header=dict(header))
-        self._held = Counter()
-        self._times = Counter()
         # The nonce never repeats, so files stored with a lost ledger are never mistaken for those of the next one.
         nonce = secrets.token_hex(16)
         # The line names the register's head, so that later ledgers show whether the register has lost its end.
         known: dict[str, Any] = {"nonce": nonce, "register": register.head_beside(self.path)}
         known |= {} if draws is None else {"draws": dict(draws)}
-        self._append({"kind": "start", "format": FORMAT, "attempt": self.attempts, **known, **header})
-        self._attempt.identity = self._head
+        self._append({"kind": "start", "format": FORMAT, "attempt": len(self.attempts) + 1, **known, **header})
         self._register()
 
     @property
@@ -305,12 +313,17 @@ class Ledger:
 
     def knew(self, head: str) -> bool:
         """Return whether the chain had this head during an attempt that is over."""
-        return head in self._earlier or (head in self._attempt.heads and self._attempt.closed)
+        return not self.knows(head) and any(head in attempt.heads for attempt in self.attempts)
 
     def resume(self, round_number: int) -> None:
         """Record that the attempt continues from a checkpoint before ``round_number``."""
         self._append({"kind": "resume", "round": round_number})
         self._register()
+
+    @property
+    def permitted(self) -> int:
+        """Number of attempts that may release something if the noise protects real patients."""
+        return max((attempt.permitted for attempt in self.attempts), default=1)
 
     def permit(self) -> None:
         """Permit one more attempt of a run whose noise protects real patients.
@@ -320,33 +333,25 @@ class Ledger:
         UserError
             If the ledger has no attempt yet: the first attempt needs no permission.
         """
-        self.permitted = protected_attempts(begun(self.path)) + 1
-        self._append({"kind": "permit", "attempts": self.permitted})
+        self._append({"kind": "permit", "attempts": protected_attempts(begun(self.path, self.attempts)) + 1})
         self._register()
 
     def record(self, events: Sequence[Event]) -> None:
         """Write and sync the events of a round. Their releases may be made only afterwards."""
         if self.before_record is not None:
             self.before_record(events)
-        groups: dict[str, list[str]] = {}
-        for event in events:
-            constants = {key: value for key, value in event.to_json().items() if key != "node"}
-            groups.setdefault(json.dumps(constants), []).append(event.node)
-        releases = [{"nodes": nodes, **json.loads(constants)} for constants, nodes in groups.items()]
-        self._append({"kind": "round", "releases": releases})
-        if not self._attempt.events:
+        first = not self._attempt.events
+        self._append({"kind": "round", "releases": entries_of(events)})
+        if first:
             self._register()
-        self._attempt.events += events
-        self._held.update(events)
-        self._times.update({event.round for event in events})
 
     def holds(self, event: Event, times: int = 1) -> bool:
         """Return whether the attempt has recorded the event at least ``times`` times."""
-        return self._held[event] >= times
+        return self._attempt.recorded(event) >= times
 
     def releases(self, round_number: int) -> int:
         """Return how often the attempt has recorded a round."""
-        return self._times[round_number]
+        return self._attempt.times(round_number)
 
     def note_sent(self, round_number: int, again: int, digest: str) -> None:
         """Note the hash of a round's messages before they are used.
@@ -364,7 +369,6 @@ class Ledger:
             Hash of the messages.
         """
         self._append({"kind": "sent", "round": round_number, "again": again, "digest": digest}, sync=False)
-        self._attempt.sent[round_number, again] = digest
 
     def sent(self, round_number: int, again: int = 0) -> str | None:
         """Return the hash of the messages that the attempt sent in a round, or None."""
@@ -379,10 +383,7 @@ class Ledger:
             Returns the signature of a head, in hexadecimal. `zetadp.federation.flower.receipts` checks it.
         """
         if self._attempt.signature is None:
-            head = self.head
-            text = signature(head)
-            self._append({"kind": "signed", "signature": text})
-            self._attempt.signature = Signature(head, text)
+            self._append({"kind": "signed", "signature": signature(self.head)})
 
     def _append(self, content: Mapping[str, Any], *, sync: bool = True) -> None:
         link = Link.after(self._head, content)
@@ -395,10 +396,10 @@ class Ledger:
                 line = line[written:]
         except OSError as error:
             raise UserError(_cannot_write(self.path, error)) from error
-        self._head, self._synced, self._attempt.signature = link.head, False, None
+        self._head, self._synced = link.head, False
         if sync:
             self.sync()
-        self._attempt.heads.add(self._head)
+        _take(link, self.attempts)
 
     def _same_file(self) -> IO[bytes]:
         """Return the open file, if it is the one that lies at the path, and as long as this process left it."""
@@ -455,9 +456,9 @@ def read_ledger(path: Path) -> list[Attempt]:
     return attempts
 
 
-def begun(path: Path) -> list[Attempt]:
-    """Read all attempts of a ledger; raise a `UserError` if there is none, which needs no permission."""
-    if not (attempts := read_ledger(path)):
+def begun(path: Path, attempts: Sequence[Attempt]) -> Sequence[Attempt]:
+    """Return the attempts of a ledger; raise a `UserError` if there is none, which needs no permission."""
+    if not attempts:
         raise UserError(f"Expected a ledger of a run, found nothing in {path}. The first attempt needs no permission.")
     return attempts
 
@@ -517,8 +518,8 @@ def take_lines(lines: Iterable[str | bytes], attempts: list[Attempt], head: str 
     return head
 
 
-def _take(link: Link, attempts: list[Attempt], number: int) -> None:
-    """Add the content of a line to the attempts so far."""
+def _take(link: Link, attempts: list[Attempt], number: int = 0) -> None:
+    """Add the content of a line to the attempts so far: the only place where a line is understood."""
     entry = link.entry
     kind = entry.get("kind")
     signature = None
@@ -534,11 +535,7 @@ def _take(link: Link, attempts: list[Attempt], number: int) -> None:
     elif kind == "round":
         if attempts[-1].closed:
             raise BrokenChainError(number, "records a release of an attempt that was closed")
-        for release in entry["releases"]:
-            nodes = release.pop("nodes")
-            if not (isinstance(nodes, list) and nodes and all(isinstance(node, str) for node in nodes)):
-                raise BrokenChainError(number, "names no nodes of a release")
-            attempts[-1].events += [Event.from_json({"node": node, **release}) for node in nodes]
+        attempts[-1].add(events_in(entry["releases"]))
     elif kind == "sent":
         attempts[-1].sent[entry["round"], entry.get("again", 0)] = entry["digest"]
     elif kind == "permit":
@@ -555,14 +552,6 @@ def _take(link: Link, attempts: list[Attempt], number: int) -> None:
         raise BrokenChainError(number, f"is of the kind {shown(str(kind))!r}, which this version does not know")
     attempts[-1].heads.add(link.head)
     attempts[-1].last, attempts[-1].signature = link.head, signature
-
-
-def _times(events: Sequence[Event]) -> Counter[int]:
-    """Return how often each round was recorded. If nodes differ, the largest number counts."""
-    times: Counter[int] = Counter()
-    for (_, number), count in Counter((event.node, event.round) for event in events).items():
-        times[number] = max(times[number], count)
-    return times
 
 
 def _edited(path: Path, error: BrokenChainError) -> str:

@@ -2,7 +2,8 @@
 
 The remaining ledgers do not show that one was deleted or lost its last lines, so a total over them would silently be
 too low. The register names every ledger, with its head, when an attempt begins, releases something for the first time,
-continues or is closed. `zetadp.privacy.book` refuses a total if the folder and the register differ.
+continues or is closed. `zetadp.privacy.book` refuses a total if the folder and the register differ. The register also
+holds keyed hashes of the cohort's training records and of the people whom single ledgers are about.
 
 The register is itself a chain. Each line holds a keyed hash, so that nobody without the folder's secret can write one,
 and each attempt names the register's head in its first line, so that an old copy of the register shows. Whoever can
@@ -31,8 +32,6 @@ from zetadp.base.validation import UserError
 from zetadp.privacy.chain import START, BrokenChainError, Link, follow
 
 NAME = "secret"
-RECORDS = "records"
-"""File of the keyed hashes of a cohort's training records. Another secret could not recognise them."""
 REGISTER = "register"
 """File that names all ledgers of a folder, with a keyed hash in each line."""
 BYTES = 32
@@ -64,7 +63,7 @@ class Secret:
             make_folder(folder)
             remove_leftovers(path)
             if not path.exists():
-                if any((folder / name).exists() for name in (RECORDS, REGISTER)):
+                if (folder / REGISTER).exists():
                     raise UserError(
                         f"The secret {path} is missing: without it, the register cannot be checked, and patients who "
                         "also belong to another cohort cannot be recognised. Restore it from a backup."
@@ -117,8 +116,11 @@ class Register:
         The last head that is named for each ledger, by the name of its file.
     shares
         Cohorts that share training records with this one, by the name of their folder, and the number of records.
-    lists
-        Lists of keyed hashes that must exist, by the name of their file: how many hashes, and the hash of these.
+    records
+        Keyed hashes of the cohort's training records. Another secret could not recognise them.
+    people
+        Keyed ids of the people whom a ledger is about, by the name of its file. Without an entry, a ledger is about all
+        of the cohort.
     heads
         Every head that the register has had.
     """
@@ -126,7 +128,8 @@ class Register:
     exists: bool = False
     last: dict[str, str] = field(default_factory=dict)
     shares: dict[str, int] = field(default_factory=dict)
-    lists: dict[str, tuple[int, str]] = field(default_factory=dict)
+    records: set[str] = field(default_factory=set)
+    people: dict[str, set[str]] = field(default_factory=dict)
     heads: set[str] = field(default_factory=lambda: {START})
 
     @classmethod
@@ -165,8 +168,10 @@ class Register:
                 self.last[ledger] = head
             case {"shares": str(other), "records": int(count)}:
                 self.shares[other] = max(count, self.shares.get(other, 0))
-            case {"list": str(file), "count": int(count), "digest": str(digest)}:
-                self.lists[file] = count, digest
+            case {"records": list(tags)}:
+                self.records.update(tags)
+            case {"people": list(tags), "ledger": str(ledger)}:
+                self.people.setdefault(ledger, set()).update(tags)
             case _:
                 raise BrokenChainError(number, "is of a kind that this version does not know")
 
@@ -185,7 +190,8 @@ def note(folder: Path, content: Mapping[str, Any]) -> None:
     folder
         The folder of ledgers.
     content
-        ``ledger`` and ``head``; or ``shares`` and ``records``; or ``list``, ``count`` and ``digest``.
+        ``ledger`` and ``head``; ``shares`` and ``records``, a number; ``records``, keyed hashes; or ``people`` and
+        ``ledger``.
 
     Raises
     ------

@@ -19,9 +19,9 @@ from pathlib import Path
 from zetadp.base.validation import UserError, in_range
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure
-from zetadp.privacy.book import read_ledgers
+from zetadp.privacy.book import recorded_runs
 from zetadp.privacy.events import Unit
-from zetadp.privacy.exposure import Run, distinct, noise_of, over_runs, runs_of
+from zetadp.privacy.exposure import Run, distinct, noise_of, over_runs
 
 CANDIDATES = (2, 10, 100, 1000)
 """Numbers of equally likely candidates, of which an attacker names one."""
@@ -72,7 +72,7 @@ class Risk:
         UserError
             If the ledger cannot be read or records nothing, or if its folder is not as its register says.
         """
-        runs = runs_of(ledger, read_ledgers([ledger])[ledger])
+        runs = recorded_runs(ledger)
         if not runs:
             raise UserError(f"Expected records of released rounds in {ledger}, found none.")
         if not all(run.private for run in runs):

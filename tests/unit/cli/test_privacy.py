@@ -12,12 +12,13 @@ import torch
 
 from zetadp.cli import main
 from zetadp.privacy import accounting, gaussian
-from zetadp.privacy.events import Event
+from zetadp.privacy.events import Event, entries_of
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import SampledGaussian
 
 P = 24 / 44
+EVENT = Event.poisson("clinic", population=44, expected=24.0, noise_multiplier=8.0, clip=1.0)
 EPSILON = "epsilon --noise-multiplier 42.57 --sampling-probability 24/44 --rounds 917 --delta 1e-3"
 NOISE = "noise --epsilon 1 --sampling-probability 24/44 --rounds 917 --delta 1e-3"
 ROUNDS = "rounds --epsilon 1 --sampling-probability 24/44 --noise-multiplier 42.57 --delta 1e-3"
@@ -96,8 +97,7 @@ def write_own_ledger(path, header, rounds=7):
     """Train with the public classes alone, under a header of the user's own."""
     with Ledger(path) as ledger:
         ledger.start(header)
-        event = Event.poisson("clinic", population=44, expected=24.0, noise_multiplier=8.0, clip=1.0)
-        mechanism = SampledGaussian(event, 0, seed=3, ledger=ledger)
+        mechanism = SampledGaussian(EVENT, 0, seed=3, ledger=ledger)
         for number in range(rounds):
             draw = mechanism.draw(number)
             ledger.record([draw.event])
@@ -109,9 +109,8 @@ OWN = {
     "unit": "patient",
     "delta": 1e-3,
     "noise": "os",
-    "training": {"rounds": 7, "clip": 1.0},
-    "run": {"epsilon": "8"},
-    "nodes": [{"name": "clinic", "population": 44, "expected": 24.0, "noise_multiplier": 8.0}],
+    "training": {"rounds": 7},
+    "releases": entries_of([EVENT]),
 }
 """What a program of one's own declares."""
 

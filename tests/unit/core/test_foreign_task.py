@@ -22,7 +22,7 @@ from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.core.task import task_of
 from zetadp.core.training import train
 from zetadp.nn.settings import NetworkSettings
-from zetadp.privacy.exposure import recorded_runs
+from zetadp.privacy.book import recorded_runs
 from zetadp.privacy.statement import run_statement
 from zetadp.report.tables import collect, per_node, per_patient, table1
 

@@ -75,7 +75,7 @@ def dimension_of(plan: Plan) -> int:
 
 def recorded(plan: Plan) -> Run:
     """Return the whole run as its ledger will record it."""
-    events = [event for node in plan.nodes for event in plan.events(node.name)]
+    events = [plan.event(node.name, number) for node in plan.nodes for number in range(plan.training.rounds)]
     if plan.training.release != "gaussian" and math.isfinite(epsilon_value(plan.run.epsilon)):
         dimension = dimension_of(plan)
         kinds = KINDS[plan.training.release]

@@ -1,19 +1,22 @@
-"""Whatever was released is counted, and what is said follows from what was recorded (kinds A and B)."""
+"""The book of a cohort is complete or refused by the name of what is missing, and says what was recorded."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import re
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
+from ledger_builder import COST, DELTA, EVENT, FILTER, HEADER, KIND, ROUNDS, index, record
 
+from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 from zetadp.cli.commands import main
 from zetadp.core.checkpoint import RunFiles
@@ -24,31 +27,14 @@ from zetadp.core.settings import TrainingSettings
 from zetadp.core.training import train
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting
-from zetadp.privacy.book import Book, claim, note_people
-from zetadp.privacy.events import Event
-from zetadp.privacy.exposure import recorded_runs, total
+from zetadp.privacy.book import Book, claim, note_people, read_ledgers, recorded_runs
+from zetadp.privacy.budget import Cap, Permission
+from zetadp.privacy.chain import BrokenChainError
+from zetadp.privacy.exposure import total
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.privacy.register import Register
 from zetadp.privacy.statement import total_statement
-
-DELTA, ROUNDS, SIGMA = 1e-3, 20, 2.0
-EVENT = Event.poisson("n", population=10, expected=10, noise_multiplier=SIGMA, clip=1.0)
-HEADER = {
-    "noise": "os",
-    "unit": "patient",
-    "delta": DELTA,
-    "training": {"rounds": ROUNDS, "clip": 1.0},
-    "run": {"epsilon": "8"},
-    "nodes": [{"name": "n", "population": 10, "expected": 10, "noise_multiplier": SIGMA}],
-}
-COST = accounting.epsilon({NoisySum(1.0, SIGMA): ROUNDS}, DELTA)
-
-
-def record(path: Path, rounds: int = ROUNDS) -> None:
-    with Ledger(path) as ledger:
-        ledger.start(HEADER)
-        for number in range(rounds):
-            ledger.record([replace(EVENT, round=number)])
 
 
 def spent(folder: Path, capsys: pytest.CaptureFixture[str]) -> float:
@@ -60,7 +46,88 @@ def spent(folder: Path, capsys: pytest.CaptureFixture[str]) -> float:
     return float(said.out.split("epsilon ")[1].split()[0])
 
 
-# Point 1: the union of what the register names and what the folder holds
+@pytest.fixture
+def folder(tmp_path):
+    """Three finished runs of two experiments on one cohort."""
+    for name in ("first-8", "first-1", "second-8"):
+        record(tmp_path / f"cohort/{name}.jsonl")
+    return tmp_path / "cohort"
+
+
+@pytest.mark.parametrize("lost", [["first-8"], ["second-8"], ["first-1", "second-8"]])
+def test_deleted_ledgers_are_missed_by_name(folder, lost):
+    for name in lost:
+        (folder / f"{name}.jsonl").unlink()
+    with pytest.raises(UserError) as refused:
+        Book.read(folder).runs()
+    for name in ("first-8", "first-1", "second-8"):
+        assert (f"{name}.jsonl is missing" in str(refused.value)) == (name in lost)
+
+
+@pytest.mark.parametrize("cut", range(1, 2 * ROUNDS + 1))
+def test_a_ledger_cut_at_the_end_of_a_line_is_refused(folder, cut):
+    path = folder / "second-8.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-cut]))
+    read_ledger(path)  # the file alone shows nothing
+    with pytest.raises(UserError, match=r"second-8\.jsonl has lost lines"):
+        Book.read(folder).runs()
+    with pytest.raises(UserError, match=r"second-8\.jsonl has lost lines"):
+        read_ledgers([path])
+
+
+def test_a_lost_register_is_missed_as_well(folder):
+    path = folder / "register"
+    content = path.read_text()
+    path.unlink()
+    with pytest.raises(UserError, match=r"register is missing"):
+        Book.read(folder).runs()
+    # Its end is missed by the ledgers that began after it.
+    for rest in (content.splitlines(keepends=True)[0], ""):
+        path.write_text(rest)
+        with pytest.raises(UserError, match="register has lost lines"):
+            Book.read(folder).runs()
+    path.write_text(content.replace("first-8", "first-9", 1))
+    with pytest.raises(UserError, match=r"register .* edited or damaged"):
+        Book.read(folder).runs()
+    # A line that a crash tore stands for nothing, and the next one takes its place.
+    path.write_text(content + '{"chain": "12')
+    assert len(Book.read(folder).runs()) == 3
+    record(folder / "third.jsonl")
+    assert len(Book.read(folder).runs()) == 4
+
+
+def test_what_a_sealed_copy_holds_must_be_there(folder, tmp_path):
+    sealed = tmp_path / "sealed.jsonl"
+    sealed.write_bytes((folder / "first-8.jsonl").read_bytes())
+    record(folder / "first-8.jsonl")  # made again since: the copy's lines are still there
+    assert len(Book.read(folder, [sealed]).runs()) == 4
+    # The whole folder was deleted, register and all, and the grid went on.
+    for path in folder.iterdir():
+        path.unlink()
+    record(folder / "first-1.jsonl")
+    with pytest.raises(UserError, match=r"lacks records of .*sealed\.jsonl"):
+        Book.read(folder, [sealed]).runs()
+
+
+def _train_many(place: int, folder: Path) -> None:
+    for number in range(10):
+        record(folder / f"{place}-{number}.jsonl", rounds=1)
+
+
+def test_trainings_at_the_same_time_share_one_register(tmp_path):
+    forking = multiprocessing.get_context("fork")
+    processes = [forking.Process(target=_train_many, args=(place, tmp_path)) for place in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert Register.read(tmp_path).last.keys() == {
+        f"{place}-{number}.jsonl" for place in range(4) for number in range(10)
+    }
+    assert len(Book.read(tmp_path).runs()) == 40
+
+
+# What the register names and what the folder holds
 
 
 @pytest.mark.parametrize("name", ["b.jsonl", "b.txt"])
@@ -118,56 +185,58 @@ def test_a_finished_run_whose_ledger_was_deleted_is_not_trained_again(tmp_path):
         trained(path)
 
 
-def index(path: Path, *contents: str) -> Path:
-    pd.DataFrame([("train", each) for each in contents], columns=["part", "sha256"]).to_csv(path, index=False)
-    return path
+# The same patients under two names
 
 
-@pytest.mark.parametrize("lost", [["records"], ["records", "secret"]])
-def test_lost_records_of_patients_hide_no_shared_patients(tmp_path, capsys, lost):
+def test_patients_of_two_cohorts_are_found_and_their_runs_added(tmp_path):
+    own = index(tmp_path / "own.csv", "x", "y", test=("z",))
+    for name, table in {
+        "own": own,
+        "shares": index(tmp_path / "b.csv", "w", "y"),
+        "other": index(tmp_path / "c.csv", "v", test=("x", "y")),  # test patients have no guarantee to lose
+    }.items():
+        claim(tmp_path / "ledgers" / name, table)
+        claim(tmp_path / "ledgers" / name, table)
+        record(tmp_path / f"ledgers/{name}/run.jsonl")
+    book = Book.read(tmp_path / "ledgers/own")
+    assert book.shared == {"shares": 1}
+    assert [run.name for run in book.runs()] == ["run", "shares/run"]
+    assert Book.read(tmp_path / "ledgers/shares").shared == {"own": 1}
+    assert not Book.read(tmp_path / "ledgers/other").shared
+
+
+@pytest.mark.parametrize("damage", ["lost", "lost with its secret", "emptied", "altered", "without its secret"])
+def test_a_damaged_register_hides_no_shared_patients(tmp_path, capsys, damage):
     table = index(tmp_path / "index.csv", "x", "y")
     for name in ("one", "two"):
         claim(tmp_path / "ledgers" / name, table)
         record(tmp_path / f"ledgers/{name}/run.jsonl")
-    for name in lost:
-        (tmp_path / "ledgers/one" / name).unlink()
+    register = tmp_path / "ledgers/one/register"
+    content = register.read_text()
+    if damage.startswith("lost"):
+        register.unlink()
+    elif damage != "without its secret":
+        register.write_text("" if damage == "emptied" else content.replace('"records": ["', '"records": ["0', 1))
+    if damage.endswith("its secret"):
+        register.with_name("secret").unlink()
     with pytest.raises(UserError, match="one"):
         spent(tmp_path / "ledgers/two", capsys)
+    with pytest.raises(UserError, match="one"):
+        claim(tmp_path / "ledgers/three", table)
+    assert register.with_name("secret").exists() == (not damage.endswith("its secret"))  # another one knows nobody
 
 
-# Point 2: limit and total are one computation
-
-
-@pytest.mark.parametrize("name", ["records", "run.people"])
-@pytest.mark.parametrize("content", ["", "0" * 64, "twice"])
-def test_a_list_of_keyed_hashes_that_was_altered_hides_nobody(tmp_path, capsys, name, content):
-    table = index(tmp_path / "index.csv", "x", "y")
-    claim(tmp_path / "ledgers/one", table)
-    note_people(tmp_path / "ledgers/one/run.jsonl", ["1" * 64, "2" * 64])
-    record(tmp_path / "ledgers/one/run.jsonl")
-    path = tmp_path / "ledgers/one" / name
-    first, _ = path.read_text().split()
-    path.write_text(f"{first}\n{first}\n" if content == "twice" else f"{content}\n{content}\n")
-    with pytest.raises(UserError, match=name):
-        spent(tmp_path / "ledgers/one", capsys)
-    if name == "records":
-        with pytest.raises(UserError, match="records"):
-            claim(tmp_path / "ledgers/two", table)
-
-
-def test_a_list_of_people_that_no_register_names_hides_nobody(tmp_path):
-    """A ledger without a list may be about everybody of its cohort."""
+def test_a_ledger_without_a_list_of_people_may_be_about_everybody(tmp_path):
     record(tmp_path / "one.jsonl")
-    (tmp_path / "one.people").write_text("1" * 64)
     note_people(tmp_path / "two.jsonl", ["2" * 64])
     assert len(Book.read(tmp_path).runs(about=tmp_path / "two.jsonl")) == 1
     note_people(tmp_path / "one.jsonl", ["1" * 64])
     assert Book.read(tmp_path).runs(about=tmp_path / "two.jsonl") == []
+    note_people(tmp_path / "one.jsonl", ["2" * 64])  # an earlier list stays
+    assert len(Book.read(tmp_path).runs(about=tmp_path / "two.jsonl")) == 1
 
 
 def test_a_limit_counts_other_cohorts_with_the_same_patients(tmp_path):
-    from zetadp.privacy.budget import Cap
-
     table = index(tmp_path / "index.csv", "x", "y")
     for name in ("one", "two"):
         claim(tmp_path / "ledgers" / name, table)
@@ -176,19 +245,18 @@ def test_a_limit_counts_other_cohorts_with_the_same_patients(tmp_path):
         trained(tmp_path / "ledgers/two/run.jsonl", cap=Cap(9, DELTA))
 
 
-# Point 3: begun means spent
+# Begun means spent
 
 
 KILLED = f"""
 import os, sys
 from dataclasses import replace
 from pathlib import Path
-from test_book import EVENT, HEADER
+from ledger_builder import EVENT, HEADER
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.kinds import NoisySum
 ledger = Ledger(Path(sys.argv[1]))
 ledger.start(HEADER)
-for number in range({ROUNDS - 5}):
+for number in range({ROUNDS - 1}):
     ledger.record([replace(EVENT, round=number)])
 os.kill(os.getpid(), 9)
 """
@@ -196,7 +264,7 @@ os.kill(os.getpid(), 9)
 
 def killed(path: Path) -> list[str]:
     """Record most rounds in a process that is killed, and return the ledger's lines."""
-    there = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    there = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", KILLED, str(path)], env=there, check=False)
     return path.read_text().splitlines(keepends=True)
 
@@ -205,16 +273,16 @@ def killed(path: Path) -> list[str]:
 def test_an_attempt_that_was_killed_never_counts_less_than_it_declared(tmp_path, capsys, kept):
     path = tmp_path / "run.jsonl"
     lines = killed(path)
-    assert spent(tmp_path, capsys) == pytest.approx(COST, rel=0.01)
+    assert spent(tmp_path, capsys) == pytest.approx(COST[ROUNDS], rel=0.01)
     path.write_text("".join(lines[:kept]))
     if kept == 1:
         with pytest.raises(UserError, match=path.name):
             spent(tmp_path, capsys)
     else:
-        assert spent(tmp_path, capsys) == pytest.approx(COST, rel=0.01)
+        assert spent(tmp_path, capsys) == pytest.approx(COST[ROUNDS], rel=0.01)
 
 
-# Point 5: a record is never written to a file that was replaced
+# A record is never written to a file that was replaced
 
 
 def test_a_process_that_opened_a_ledger_before_it_was_mended_loses_no_record(tmp_path, monkeypatch):
@@ -253,45 +321,34 @@ def test_nothing_is_recorded_in_a_ledger_that_was_put_in_the_place_of_the_open_o
             ledger.record([replace(EVENT, round=1)])
 
 
-# Point 8: a release is bound to the account; what was chosen after results is summed by a filter
+# A release is bound to the account; what was chosen after results is summed by a filter
 
 
-@pytest.mark.parametrize(("expected", "accountant"), [(10, "Gaussian"), (5, "Renyi")])
+@pytest.mark.parametrize(("expected", "accountant"), [(40, "Gaussian"), (10, "Renyi")])
 def test_attempts_that_were_chosen_after_results_are_summed_by_a_filter(tmp_path, capsys, expected, accountant):
     """Whether there was a second run was decided when the first one's models were known."""
-    header = {**HEADER, "nodes": [{**HEADER["nodes"][0], "expected": expected}]}
-    event = Event.poisson("n", population=10, expected=expected, noise_multiplier=SIGMA, clip=1.0)
+    event = replace(EVENT, expected=expected, kind=NoisySum(expected / 40, 2.0))
     for name in ("a.jsonl", "b.jsonl"):
-        with Ledger(tmp_path / name) as ledger:
-            ledger.start(header)
-            ledger.record([replace(event, round=number) for number in range(ROUNDS)])
-    together = {NoisySum(expected / 10, SIGMA): 2 * ROUNDS}
+        record(tmp_path / name, event=event)
+    together = {event.kind: 2 * ROUNDS}
     assert main(["ledger", str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)["private_rows"]
-    of_filter = accounting.epsilon_rdp if expected < 10 else accounting.epsilon
+    of_filter = accounting.epsilon_rdp if expected < 40 else accounting.epsilon
     assert said["epsilon"] == pytest.approx(of_filter(together, DELTA), rel=1e-6)
     assert said["accountant"] == f"{accountant} privacy filter"
 
 
 def test_a_series_that_was_declared_together_composes_as_declared(tmp_path):
-    event = Event.poisson("n", population=10, expected=5, noise_multiplier=SIGMA, clip=1.0)
-    nodes = [{**HEADER["nodes"][0], "expected": 5}]
-    header = {**HEADER, "nodes": nodes, "series": {"name": "both", "runs": 2}}
-    with Ledger(tmp_path / "a.jsonl") as ledger:
-        ledger.start(header)
-        ledger.record([replace(event, round=number) for number in range(ROUNDS)])
-    shutil.copy(tmp_path / "a.jsonl", tmp_path / "b.jsonl")
-    both = {NoisySum(0.5, SIGMA): 2 * ROUNDS}
-    whole = [*recorded_runs(tmp_path / "a.jsonl"), *recorded_runs(tmp_path / "b.jsonl")]
-    assert total(whole, DELTA) == pytest.approx(accounting.epsilon(both, DELTA))
+    record(tmp_path / "a.jsonl", series={"name": "both", "runs": 2})
+    whole = 2 * recorded_runs(tmp_path / "a.jsonl")
+    assert total(whole, DELTA) == pytest.approx(accounting.epsilon({KIND: 2 * ROUNDS}, DELTA))
     # One run more than declared, or one less beside a run of its own, was chosen after results.
-    more = {NoisySum(0.5, SIGMA): 3 * ROUNDS}
-    assert total([*whole, whole[0]], DELTA) == pytest.approx(accounting.epsilon_rdp(more, DELTA))
+    assert total([*whole, whole[0]], DELTA) == pytest.approx(FILTER[3])
     alone = replace(whole[0], series=None)
-    assert total([whole[1], alone], DELTA) == pytest.approx(accounting.epsilon_rdp(both, DELTA))
+    assert total([whole[1], alone], DELTA) == pytest.approx(FILTER[2])
 
 
-# Point 9: unit, delta and source of noise are the ledger's
+# Unit, delta and source of noise are the ledger's
 
 
 def test_nobody_turns_a_seeded_ledger_into_a_guarantee(tmp_path):
@@ -310,7 +367,8 @@ def test_an_attempt_that_was_closed_neither_continues_nor_releases(tmp_path):
     with Ledger(path) as ledger:
         assert ledger.knew(first)
         assert not ledger.knows(first)
-        ledger.record([EVENT])
+        with pytest.raises(BrokenChainError, match="was closed"):
+            ledger.record([EVENT])
     with pytest.raises(UserError, match="was closed"):
         read_ledger(path)
 
@@ -321,17 +379,69 @@ def test_an_attempt_that_was_closed_neither_continues_nor_releases(tmp_path):
         ("images_of_a_patient", 2.7),
         ("images_of_a_patient", True),
         ("images_of_a_patient", 0),
-        ("dimension", -1),
         ("series", {"name": "x", "runs": -1}),
         ("series", {"name": "x", "runs": True}),
         ("delta", "0.001"),
-        ("training", {"rounds": True, "clip": 1.0}),
-        ("training", {"rounds": 2.5, "clip": 1.0}),
+        ("training", {"rounds": True}),
+        ("training", {"rounds": 2.5}),
     ],
 )
 def test_constants_of_a_ledger_are_whole_numbers_where_they_count(tmp_path, capsys, key, value):
-    with Ledger(tmp_path / "a.jsonl") as ledger:
-        ledger.start({**HEADER, key: value})
-        ledger.record([EVENT])
+    record(tmp_path / "a.jsonl", 1, **{key: value})
     with pytest.raises(UserError, match=r"a\.jsonl"):
         spent(tmp_path, capsys)
+
+
+# Another training of a finished run
+
+
+def test_another_attempt_is_refused_with_the_total_that_it_leads_to(folder):
+    path = folder / "first-8.jsonl"
+    with Ledger(path) as ledger, pytest.raises(UserError) as refused:
+        Permission(1e-3).check(ledger, HEADER)
+    for runs in (1, 2, 3, 4):
+        assert f" {rounded_up(FILTER[runs])}" in str(refused.value), (runs, str(refused.value))
+    assert f"zetadp permit {path}" in str(refused.value)
+    with Ledger(path) as ledger:
+        ledger.permit()
+        Permission(1e-3).check(ledger, HEADER)
+    record(path)
+    with Ledger(path) as ledger, pytest.raises(UserError, match="2 time"):
+        Permission(1e-3).check(ledger, HEADER)
+    assert len(Book.read(folder).runs()) == 4
+
+
+def test_an_attempt_that_released_nothing_does_not_count(tmp_path):
+    record(tmp_path / "run.jsonl", rounds=0)
+    with Ledger(tmp_path / "run.jsonl") as ledger:
+        Permission(1e-3).check(ledger, HEADER)
+        ledger.start(HEADER)
+        ledger.record([EVENT])
+        with pytest.raises(UserError, match="1 time"):
+            Permission(1e-3).check(ledger, HEADER)
+
+
+def test_one_line_on_paper_shows_an_older_copy_of_the_whole_folder(folder, tmp_path):
+    """By the two commands of docs/data_protection.md."""
+    page = (Path(__file__).parents[3] / "docs/data_protection.md").read_text()
+    note, look = re.findall(r"^((?:tail|grep) .*)$", page, flags=re.MULTILINE)
+    (tmp_path / "state").mkdir()
+    shutil.copytree(folder, tmp_path / "older")
+    record(folder / "third-8.jsonl")
+    place = tmp_path / "state/ledgers"
+
+    def shell(command: str) -> str:
+        return subprocess.run(
+            ["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False
+        ).stdout.strip()
+
+    folder.rename(place)
+    digits = shell(note)
+    assert re.fullmatch("[0-9a-f]{16}", digits)
+    assert shell(look.replace("0123456789abcdef", digits)) == "1"
+    record(place / "fourth-8.jsonl")
+    assert shell(look.replace("0123456789abcdef", digits)) == "1"
+    shutil.rmtree(place)
+    (tmp_path / "older").rename(place)
+    Book.read(place).runs()  # it looks complete
+    assert shell(look.replace("0123456789abcdef", digits)) == "0"

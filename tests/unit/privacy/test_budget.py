@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from ledger_builder import COST, DELTA, EVENT, FILTER, HEADER, ROUNDS
 from training_builder import TINY, Held, records, train_run
 
 from zetadp.base.validation import UserError
@@ -16,23 +17,12 @@ from zetadp.core.settings import Performance, TrainingSettings
 from zetadp.privacy import accounting
 from zetadp.privacy.book import Book
 from zetadp.privacy.budget import Cap, CapError
-from zetadp.privacy.events import Event
+from zetadp.privacy.events import Event, entries_of
 from zetadp.privacy.exposure import declared_run, total
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
 
-DELTA, ROUNDS = 1e-3, 4
-HEADER = {
-    "run": {"epsilon": "8"},
-    "noise": "os",
-    "unit": "patient",
-    "delta": DELTA,
-    "training": {"rounds": ROUNDS, "clip": 1.0},
-    "nodes": [{"name": "a", "population": 40, "expected": 10.0, "noise_multiplier": 2.0}],
-}
-COST = [accounting.epsilon({NoisySum(0.25, 2.0): rounds}, DELTA) if rounds else 0.0 for rounds in range(ROUNDS + 3)]
-FILTER = [accounting.epsilon_rdp({NoisySum(0.25, 2.0): runs * ROUNDS}, DELTA) for runs in range(4)]
-"""Epsilon of several runs, each of which was chosen after the results of those before."""
+ALWAYS = NoisySum(1.0, 2.0)
 
 
 def spent(folder: Path) -> float:
@@ -40,7 +30,7 @@ def spent(folder: Path) -> float:
 
 
 def event(number: int) -> Event:
-    return Event("a", number, 40, 10.0, 1.0, NoisySum(0.25, 2.0))
+    return replace(EVENT, round=number)
 
 
 def run(path, cap: Cap, rounds: int = ROUNDS) -> None:
@@ -109,8 +99,7 @@ def test_no_run_starts_and_no_round_is_repeated_where_ledgers_may_be_missing(tmp
 
 
 def test_of_a_plan_for_several_nodes_a_hospital_counts_its_own(tmp_path):
-    nodes = [HEADER["nodes"][0], HEADER["nodes"][0] | {"name": "b", "expected": 40.0}]
-    header = HEADER | {"nodes": nodes}
+    header = HEADER | {"releases": entries_of([EVENT, replace(EVENT, node="b", expected=40.0, kind=ALWAYS)])}
     all_nodes, first, second = (declared_run("x", header | own) for own in ({}, {"node": "a"}, {"node": "b"}))
     assert total([first], DELTA) == pytest.approx(COST[ROUNDS])
     assert total([all_nodes], DELTA) == total([second], DELTA) > 2 * COST[ROUNDS]
@@ -126,8 +115,8 @@ def test_who_is_drawn_at_all_with_probability_delta_or_less_pays_nothing_more():
 
 def test_a_run_that_began_under_another_name_of_the_hospital_counts_with_all_its_nodes(tmp_path):
     """The ledgers are of one hospital, but do not say which node of that plan it was."""
-    nodes = [HEADER["nodes"][0] | {"name": name, "expected": expected} for name, expected in (("b", 10.0), ("c", 40.0))]
-    other = HEADER | {"nodes": nodes}
+    nodes = [replace(EVENT, node="b"), replace(EVENT, node="c", expected=40.0, kind=ALWAYS)]
+    other = HEADER | {"releases": entries_of(nodes)}
     with Ledger(tmp_path / "first.jsonl") as ledger:
         ledger.start(other)
     own = HEADER | {"node": "a"}

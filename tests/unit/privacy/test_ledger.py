@@ -10,8 +10,9 @@ import pytest
 
 from zetadp.base.validation import UserError
 from zetadp.privacy import accounting
+from zetadp.privacy.book import recorded_runs
 from zetadp.privacy.events import Event
-from zetadp.privacy.exposure import declared, recorded_runs
+from zetadp.privacy.exposure import declared
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.statement import run_statement
@@ -74,7 +75,10 @@ def test_rows_that_are_sent_together_are_one_entry_with_a_count(path):
 def test_an_entry_that_says_more_than_this_version_knows_is_refused(path):
     with Ledger(path) as ledger:
         ledger.start({})
-        ledger._append({"kind": "round", "releases": [{"nodes": ["a"], **event(0).to_json(), "rows": 500}]})
+        entry = {"nodes": ["a"], **event(0).to_json(), "rows": 500}
+        del entry["node"]
+        with pytest.raises(UserError, match=r"key\(s\) rows"):
+            ledger._append({"kind": "round", "releases": [entry]})
     with pytest.raises(UserError, match=r"key\(s\) rows, which this version"):
         read_ledger(path)
 
@@ -82,7 +86,7 @@ def test_an_entry_that_says_more_than_this_version_knows_is_refused(path):
 def test_attempts_are_kept_and_told_apart(path):
     first = written(path, 2)
     with Ledger(path) as ledger:
-        assert ledger.attempts == 1
+        assert len(ledger.attempts) == 1
         assert ledger.holds(first[0])
         assert not ledger.holds(first[0], 2)
         assert ledger.sent(0) == "digest 0"

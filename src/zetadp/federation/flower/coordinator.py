@@ -36,7 +36,7 @@ from zetadp.federation.settings import Patience
 from zetadp.privacy import accounting
 from zetadp.privacy.chain import BrokenChainError
 from zetadp.privacy.events import Event
-from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.privacy.ledger import Ledger
 
 logger = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ class Coordinator:
                 if len(checkpoint.history):
                     self.history = checkpoint.history.astype(float)
                 ledger.resume(checkpoint.round)
-                self._counted = {event.node for event in read_ledger(ledger.path)[-1].events}
+                self._counted = {event.node for event in ledger.attempts[-1].events}
                 self._checkpointed = checkpoint.round
                 logger.info("continuing after round %d of %d", checkpoint.round, self.plan.training.rounds)
                 return checkpoint.round

@@ -219,7 +219,7 @@ class Hospital:
             outbox = Outbox(ledger, self.participant.messages, "" if attempt is None else attempt.digest(digest))
             _refuse_repetition(outbox, request.round, phase.weights())
             # Every attempt has draws of its own: what is the same twice would be one release under common noise.
-            mechanism = parts.mechanism(self.participant.name, plan.entropy(ledger.attempts - 1), ledger)
+            mechanism = parts.mechanism(self.participant.name, plan.entropy(len(ledger.attempts) - 1), ledger)
             before = ledger.releases(request.round)
             node = Node(mechanism, self.units)
             if attempt is None:
@@ -261,11 +261,11 @@ class Hospital:
             )
             raise _RefusedError(Reason.LEDGER)
         header = {**self.participant.header(parts.first_line()), "engine": "flower", "federation": request.attempt}
-        begun = read_ledger(self.participant.ledger)
+        begun = ledger.attempts
         # The server's name of an attempt alone identifies nothing: it could give the name to another plan.
         if begun and all(begun[-1].header.get(key) == header[key] for key in ("federation", "plan")):
             return
-        spare = self.settings.attempts - ledger.attempts
+        spare = self.settings.attempts - len(begun)
         if spare <= 0:
             raise _RefusedError(Reason.ATTEMPTS)
         # One lock for all limits: a process that asked for it twice would wait for itself.

@@ -1,0 +1,44 @@
+"""A small ledger, as a run that was trained to its end leaves it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from zetadp.privacy import accounting
+from zetadp.privacy.events import Event, entries_of
+from zetadp.privacy.kinds import NoisySum
+from zetadp.privacy.ledger import Ledger
+
+DELTA, ROUNDS = 1e-3, 6
+KIND = NoisySum(0.25, 2.0)
+EVENT = Event("a", 0, 40, 10.0, 1.0, KIND)
+HEADER = {
+    "noise": "os",
+    "unit": "patient",
+    "delta": DELTA,
+    "training": {"rounds": ROUNDS},
+    "releases": entries_of([EVENT]),
+}
+COST = [accounting.epsilon({KIND: rounds}, DELTA) if rounds else 0.0 for rounds in range(ROUNDS + 3)]
+"""Epsilon of so many rounds."""
+FILTER = [COST[0], COST[ROUNDS], *(accounting.epsilon_rdp({KIND: runs * ROUNDS}, DELTA) for runs in (2, 3, 4))]
+"""Epsilon of so many runs, each of which was chosen after the results of those before."""
+
+
+def record(path: Path, rounds: int = ROUNDS, event: Event = EVENT, **header: object) -> None:
+    """Record an attempt, of as many rounds."""
+    with Ledger(path) as ledger:
+        ledger.start({**HEADER, **header})
+        for number in range(rounds):
+            ledger.record([replace(event, round=number)])
+            ledger.note_sent(number, 0, "digest")
+
+
+def index(path: Path, *train: str, test: tuple[str, ...] = ()) -> Path:
+    """Write the index of a cohort whose files have these hashes."""
+    rows = [("train", content) for content in train] + [("test", content) for content in test]
+    pd.DataFrame(rows, columns=["part", "sha256"]).to_csv(path, index=False)
+    return path
