@@ -45,7 +45,7 @@ from zetadp.core.settings import OptimiserSettings
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.privacy.events import Event
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.privacy.mechanism import NodeMechanism
 from zetadp.report.figurestyle import GREY, SMALL, WIDTH, figure_style, save_svg, set_title, wrapped
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
@@ -103,7 +103,7 @@ class Federation:
         ]
         self.nodes = [
             Node(
-                SampledGaussian(event, place, seed=0, ledger=self.ledger),
+                NodeMechanism(event, place=place, seed=0, ledger=self.ledger),
                 items_of([(member % RECORDS,) for member in members], images),
             )
             for place, (event, members) in enumerate(zip(events, own, strict=True))

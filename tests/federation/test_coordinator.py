@@ -113,7 +113,7 @@ def test_with_exact_noise_they_sum_the_same_integers(tmp_path, monkeypatch):
     module = "zetadp.privacy.mechanism"
     monkeypatch.setattr(f"{module}.rounded_normal", lambda count, _, **__: np.zeros(count, np.int64))
     monkeypatch.setattr(f"{module}.bernoulli_mask", lambda _, population: np.ones(population, bool))
-    choices = f"{module}.ExactSampledGaussian.item_choices"
+    choices = f"{module}.NodeMechanism.item_choices"
     monkeypatch.setattr(choices, lambda self, number: np.random.default_rng([int(self.event.node[-2:]), number]))
     plan = make_plan(nodes=3, rounds=4, noise="os")
     expected = simulated(plan, tmp_path)

@@ -18,7 +18,7 @@ from zetadp.core.plan import RunName
 from zetadp.core.records import items_of
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import train
-from zetadp.privacy.mechanism import ExactSampledGaussian, SampledGaussian
+from zetadp.privacy.mechanism import NodeMechanism
 
 ROUNDS, ITEMS = 6, 4
 NODES = [Held("north", [[0], [1], [2]], 3, 1.5, 0.7), Held("south", [[3], [4], [5]], 3, 1.5, 0.7)]
@@ -87,8 +87,7 @@ def leftovers(folder, noise, change, frozen, monkeypatch, caplog):
 
     caplog.clear()
     with monkeypatch.context() as patch, caplog.at_level(logging.INFO):
-        for kind in (SampledGaussian, ExactSampledGaussian):
-            patch.setattr(kind, "release", freezing(kind.release))
+        patch.setattr(NodeMechanism, "release", freezing(NodeMechanism.release))
         how = Performance(evaluate_every=2, checkpoint_seconds=0)
         watched = records(2, seed=99)
         result = train(plan, data, units, files, validation=watched, performance=how, after_round=look)

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from zetadp.privacy.events import Event
-    from zetadp.privacy.mechanism import Draw, SampledGaussian
+    from zetadp.privacy.mechanism import Draw, NodeMechanism
 
-SEEDED = "zetadp.privacy.mechanism:SampledGaussian._privatised"
+SEEDED = "zetadp.privacy.mechanism:NodeMechanism._privatised"
 RELEASE = "zetadp.privacy.mechanism:NodeMechanism.release"
 EXACT = "zetadp.privacy.mechanism:rounded_normal"
 
@@ -48,10 +48,10 @@ EXACT = "zetadp.privacy.mechanism:rounded_normal"
 def _mutant_of_noise(killer: Callable[[Path], None]) -> Any:
     """Register what alters the shipped noise, as it stands after the division by R, and the check that kills it."""
 
-    def register(alter: Callable[[SampledGaussian, Tensor], Tensor]) -> None:
+    def register(alter: Callable[[NodeMechanism, Tensor], Tensor]) -> None:
         @wraps(alter)
-        def privatised(original: Any, self: SampledGaussian, event: Event, clipped_sum: Tensor, again: int) -> Tensor:
-            if self.event.noise_multiplier == 0:
+        def privatised(original: Any, self: NodeMechanism, event: Event, clipped_sum: Tensor, again: int) -> Tensor:
+            if self.event.noise_multiplier == 0 or self.seed is None:
                 return torch.as_tensor(original(self, event, clipped_sum, again))
             noise = original(self, event, torch.zeros_like(clipped_sum), again)
             return clipped_sum / self.event.expected + alter(self, noise)
@@ -62,13 +62,13 @@ def _mutant_of_noise(killer: Callable[[Path], None]) -> Any:
 
 
 @_mutant_of_noise(check_audit_of_an_imaginary_canary)
-def noise_in_the_real_part_only(mechanism: SampledGaussian, noise: Tensor) -> Tensor:
+def noise_in_the_real_part_only(mechanism: NodeMechanism, noise: Tensor) -> Tensor:
     noise[1::2] = 0  # the stubs' complex parameters come first, and their imaginary parts have odd places
     return noise
 
 
 @_mutant_of_noise(check_noise_is_as_stated)
-def complex_normal_of_half_variance(mechanism: SampledGaussian, noise: Tensor) -> Tensor:
+def complex_normal_of_half_variance(mechanism: NodeMechanism, noise: Tensor) -> Tensor:
     # PyTorch's complex normal of unit variance, at a place of the stream that only this draw has.
     generator = torch.Generator().manual_seed(int(noise.abs().sum().view(torch.int32)))
     pairs = torch.randn(len(noise) // 2 + 1, dtype=torch.complex64, generator=generator)
@@ -77,48 +77,48 @@ def complex_normal_of_half_variance(mechanism: SampledGaussian, noise: Tensor) -
 
 
 @_mutant_of_noise(check_noise_is_as_stated)
-def noise_not_scaled_by_the_clip(mechanism: SampledGaussian, noise: Tensor) -> Tensor:
+def noise_not_scaled_by_the_clip(mechanism: NodeMechanism, noise: Tensor) -> Tensor:
     return noise / mechanism.event.clip
 
 
 @_mutant_of_noise(check_noise_is_as_stated)
-def noise_divided_twice(mechanism: SampledGaussian, noise: Tensor) -> Tensor:
+def noise_divided_twice(mechanism: NodeMechanism, noise: Tensor) -> Tensor:
     return noise / mechanism.event.expected
 
 
 @_mutant_of_noise(check_noise_is_as_stated)
-def sigma_taken_for_the_variance(mechanism: SampledGaussian, noise: Tensor) -> Tensor:
+def sigma_taken_for_the_variance(mechanism: NodeMechanism, noise: Tensor) -> Tensor:
     return noise / mechanism.event.noise_multiplier**0.5
 
 
 @_mutant_of_noise(check_noise_is_as_stated)
-def noise_cut_off_at_three_deviations(mechanism: SampledGaussian, noise: Tensor) -> Tensor:
+def noise_cut_off_at_three_deviations(mechanism: NodeMechanism, noise: Tensor) -> Tensor:
     limit = 3 * mechanism.event.noise_multiplier * mechanism.event.clip / mechanism.event.expected
     return noise.clamp(-limit, limit)
 
 
 @_mutant_of_noise(check_hospitals_share_no_noise)
-def one_noise_for_both_parts(mechanism: SampledGaussian, noise: Tensor) -> Tensor:
+def one_noise_for_both_parts(mechanism: NodeMechanism, noise: Tensor) -> Tensor:
     noise[1::2] = noise[0::2][: len(noise[1::2])]
     return noise
 
 
 @_mutant_of_noise(check_noise_hides_the_low_bits)
-def noise_in_half_precision(mechanism: SampledGaussian, noise: Tensor) -> Tensor:
+def noise_in_half_precision(mechanism: NodeMechanism, noise: Tensor) -> Tensor:
     scale = mechanism.event.noise_multiplier * mechanism.event.clip / mechanism.event.expected
     return (noise / scale).half().float() * scale
 
 
 @mutant(SEEDED, check_audit_of_rounds)
 def noise_reused_between_rounds(
-    original: Any, self: SampledGaussian, event: Event, clipped_sum: Tensor, again: int
+    original: Any, self: NodeMechanism, event: Event, clipped_sum: Tensor, again: int
 ) -> Any:
     return original(self, replace(event, round=0), clipped_sum, again)
 
 
 @mutant(SEEDED, check_audit_of_nodes)
 def noise_seeded_alike_on_all_nodes(
-    original: Any, self: SampledGaussian, event: Event, clipped_sum: Tensor, again: int
+    original: Any, self: NodeMechanism, event: Event, clipped_sum: Tensor, again: int
 ) -> Any:
     first = copy.copy(self)
     first.place = 0
@@ -151,14 +151,14 @@ def replay_with_a_fresh_gradient_under_the_same_noise(
 
 @mutant(RELEASE, check_noise_is_as_stated)
 def divisor_is_the_realised_batch(
-    original: Any, self: SampledGaussian, draw: Draw, clipped_sum: Tensor, *, again: int = 0
+    original: Any, self: NodeMechanism, draw: Draw, clipped_sum: Tensor, *, again: int = 0
 ) -> Any:
     return original(self, draw, clipped_sum, again=again) * self.event.expected / max(1, len(draw.members))
 
 
 @mutant(RELEASE, check_hospitals_without_patients_send_noise)
 def empty_batch_releases_zeros(
-    original: Any, self: SampledGaussian, draw: Draw, clipped_sum: Tensor, *, again: int = 0
+    original: Any, self: NodeMechanism, draw: Draw, clipped_sum: Tensor, *, again: int = 0
 ) -> Any:
     message = original(self, draw, clipped_sum, again=again)
     return message if len(draw.members) else torch.zeros_like(message)

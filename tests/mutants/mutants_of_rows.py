@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from zetadp.core.records import LabelledItems, Node
     from zetadp.core.round import Phase
     from zetadp.privacy.clipping import ClippedSums
-    from zetadp.privacy.mechanism import Draw, SampledGaussian
+    from zetadp.privacy.mechanism import Draw, NodeMechanism
 
 SUMS = "zetadp.core.round:_clipped_sums"
 
 
 @mutant("zetadp.privacy.mechanism:NodeMechanism.draw", check_rows_hold_units_as_often_as_stated)
 def open_rows_accounted_as_if_all_were(
-    original: Any, self: SampledGaussian, round_number: int, *, again: int = 0
+    original: Any, self: NodeMechanism, round_number: int, *, again: int = 0
 ) -> Draw:
     full: Draw = original(self, round_number, again=again)
     rate = self.event.expected / self.event.population

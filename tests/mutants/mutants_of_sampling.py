@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from zetadp.privacy.events import Event
-    from zetadp.privacy.mechanism import Draw, SampledGaussian
+    from zetadp.privacy.mechanism import Draw, NodeMechanism
 
-DRAWN = "zetadp.privacy.mechanism:SampledGaussian._drawn"
+DRAWN = "zetadp.privacy.mechanism:NodeMechanism._drawn"
 DRAW = "zetadp.privacy.mechanism:NodeMechanism.draw"
 
 
@@ -32,13 +32,13 @@ def _batch(order: np.ndarray, start: int, size: int) -> np.ndarray:
 
 
 @mutant(DRAWN, check_patients_are_drawn_by_independent_coins)
-def batches_of_fixed_size(original: Any, self: SampledGaussian, event: Event, again: int) -> np.ndarray:
+def batches_of_fixed_size(original: Any, self: NodeMechanism, event: Event, again: int) -> np.ndarray:
     order = np.random.default_rng((self.seed, self.place, event.round, again)).permutation(event.population)
     return _batch(order, 0, round(event.expected))
 
 
 @mutant(DRAWN, check_patients_are_drawn_by_independent_coins)
-def shuffled_batches(original: Any, self: SampledGaussian, event: Event, again: int) -> np.ndarray:
+def shuffled_batches(original: Any, self: NodeMechanism, event: Event, again: int) -> np.ndarray:
     size = max(1, round(event.expected))
     epoch, batch = divmod(event.round, math.ceil(event.population / size))
     order = np.random.default_rng((self.seed, self.place, epoch)).permutation(event.population)
@@ -46,14 +46,14 @@ def shuffled_batches(original: Any, self: SampledGaussian, event: Event, again: 
 
 
 @mutant(DRAW, check_patients_are_drawn_by_independent_coins)
-def draw_cut_to_a_pad(original: Any, self: SampledGaussian, round_number: int, *, again: int = 0) -> Draw:
+def draw_cut_to_a_pad(original: Any, self: NodeMechanism, round_number: int, *, again: int = 0) -> Draw:
     full: Draw = original(self, round_number, again=again)
     return replace(full, members=full.members[: math.ceil(1.5 * self.event.expected)])
 
 
 @mutant(DRAW, check_the_statement_is_that_of_all_rounds_seen)
 def rate_stated_as_one_over_the_number_of_batches(
-    original: Any, self: SampledGaussian, round_number: int, *, again: int = 0
+    original: Any, self: NodeMechanism, round_number: int, *, again: int = 0
 ) -> Draw:
     # 24 of 44 make two batches: stated 0.5, drawn 0.545. It bites where R does not divide N.
     full: Draw = original(self, round_number, again=again)
@@ -62,7 +62,7 @@ def rate_stated_as_one_over_the_number_of_batches(
 
 
 @mutant(DRAWN, check_patients_are_drawn_by_independent_coins)
-def empty_draw_drawn_anew(original: Any, self: SampledGaussian, event: Event, again: int) -> np.ndarray:
+def empty_draw_drawn_anew(original: Any, self: NodeMechanism, event: Event, again: int) -> np.ndarray:
     members: np.ndarray = original(self, event, again)
     further = 1000
     while not len(members):
@@ -77,7 +77,7 @@ def mask_reused_in_every_round(original: Any, self: Any, event: Any, again: Any)
 
 
 @mutant(DRAWN, check_patients_are_drawn_by_independent_coins)
-def mask_shared_by_all_nodes(original: Any, self: SampledGaussian, event: Event, again: int) -> Any:
+def mask_shared_by_all_nodes(original: Any, self: NodeMechanism, event: Event, again: int) -> Any:
     first = copy.copy(self)
     first.place = 0
     return original(first, event, again)

@@ -54,7 +54,7 @@ def streams_named_from_each_side(original: Any, self: Any, other: Any) -> Any:
     return hashlib.sha256(self.name.encode() + original(self, other)).digest()
 
 
-@mutant("zetadp.privacy.mechanism:SampledGaussian._privatised", check_a_masked_sum_has_the_noise_that_ledgers_state)
+@mutant("zetadp.privacy.mechanism:NodeMechanism._privatised", check_a_masked_sum_has_the_noise_that_ledgers_state)
 def part_of_a_sum_divided_by_its_own_patients(
     original: Any, self: Any, event: Any, clipped_sum: Any, again: int
 ) -> Any:

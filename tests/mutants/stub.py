@@ -22,7 +22,7 @@ from zetadp.privacy.directions import Direction
 from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Attempt, Ledger, read_ledger
-from zetadp.privacy.mechanism import Draw, ExactSampledGaussian, SampledGaussian
+from zetadp.privacy.mechanism import Draw, NodeMechanism
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -66,7 +66,7 @@ def random_records(
     return LabelledItems.stacked(scale * images.unsqueeze(2), torch.arange(CLASSES).repeat_interleave(images_per_class))
 
 
-class Chosen(SampledGaussian):
+class Chosen(NodeMechanism):
     """The shipped mechanism with a draw that the check chooses; it stands for chance."""
 
     members: Sequence[int] = ()
@@ -142,7 +142,7 @@ def federation(
     sigma: float = 0.0,
     clip: float = CLIP,
     exact: bool = False,
-    kind: type[SampledGaussian] = SampledGaussian,
+    kind: type[NodeMechanism] = NodeMechanism,
     records: LabelledItems | None = None,
     model: nn.Module | None = None,
     side: int = 8,
@@ -190,9 +190,9 @@ def federation(
                 event = replace(event, kind=Direction.hiding(event.kind, layout.dimension))
             if exact:
                 grid = Grid.choose(clip, noise_multiplier=sigma, population=len(own), dimension=layout.dimension)
-                mechanism: SampledGaussian = ExactSampledGaussian(event, grid=grid, ledger=ledger)
+                mechanism: NodeMechanism = NodeMechanism(event, grid=grid, ledger=ledger)
             else:
-                mechanism = kind(event, place, seed=SEED, ledger=ledger)
+                mechanism = kind(event, place=place, seed=SEED, ledger=ledger)
             each = items_each(data)
             nodes.append(Node(mechanism, items_of([[record] for record in own], each)))
         outbox = Outbox(ledger, folder / "messages" if exact else None)

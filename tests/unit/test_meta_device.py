@@ -34,7 +34,7 @@ from zetadp.privacy.contributions import Contributors, Gradient
 from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.mechanism import ExactSampledGaussian, SampledGaussian
+from zetadp.privacy.mechanism import NodeMechanism
 from zetadp.tasks.brain_sequences.pretraining import PretrainingSettings, _step
 
 ROOT = Path(__file__).parents[2]
@@ -89,9 +89,7 @@ def test_a_private_round_waits_for_no_device(name, exact, clip, tmp_path):
         events = [Event.poisson(f"node-{place}", **constants) for place in range(2)]
         nodes = [
             Node(
-                SampledGaussian(event, place, seed=0, ledger=ledger)
-                if grid is None
-                else ExactSampledGaussian(event, grid=grid, ledger=ledger),
+                NodeMechanism(event, ledger=ledger, grid=grid, seed=None if exact else 0, place=place),
                 items_of([[PATIENTS * place + patient] for patient in range(PATIENTS)], CONFIG.images_of_a_patient),
             )
             for place, event in enumerate(events)

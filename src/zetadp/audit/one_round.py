@@ -49,7 +49,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.mechanism import ExactSampledGaussian, SampledGaussian
+from zetadp.privacy.mechanism import NodeMechanism
 
 logger = logging.getLogger(__name__)
 
@@ -202,9 +202,9 @@ class Stub:
             f"node-{place + 1:04d}", population=population, expected=audited.expected, noise_multiplier=sigma, clip=clip
         )
         if audited.noise == "seeded":
-            return Node(SampledGaussian(event, place, seed=seed, ledger=ledger), patients)
+            return Node(NodeMechanism(event, place=place, seed=seed, ledger=ledger), patients)
         grid = Grid.choose(clip, noise_multiplier=sigma, population=population, dimension=self.layout.dimension)
-        return Node(ExactSampledGaussian(event, grid=grid, ledger=ledger), patients)
+        return Node(NodeMechanism(event, grid=grid, ledger=ledger), patients)
 
 
 def record_of(records: LabelledItems, record: int) -> tuple[Tensor, Tensor]:

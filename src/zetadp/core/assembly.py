@@ -27,7 +27,7 @@ from zetadp.privacy.grid import Grid, from_grid
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.masked import LEAST_STEPS
-from zetadp.privacy.mechanism import ExactSampledGaussian, NodeMechanism, SampledGaussian
+from zetadp.privacy.mechanism import NodeMechanism
 
 
 @dataclass(frozen=True)
@@ -111,12 +111,17 @@ class Assembly:
 
     def mechanism(self, name: str, entropy: int, ledger: Ledger) -> NodeMechanism:
         """Return a node's mechanism: exact with noise from the operating system, otherwise seeded with ``entropy``."""
-        event, rows = self.plan.event(name, 0), self.phase.rows
-        if self.grid is not None and self.plan.exact:
-            return ExactSampledGaussian(event, grid=self.grid, ledger=ledger, rows=rows)
-        if isinstance(event.kind, NoisySum) and event.kind.private:
+        event, exact = self.plan.event(name, 0), self.plan.exact
+        if not exact and isinstance(event.kind, NoisySum) and event.kind.private:
             event = replace(event, kind=KINDS[self.plan.training.release].hiding(event.kind, self.phase.message))
-        return SampledGaussian(event, self.plan.place(name), seed=entropy, ledger=ledger, rows=rows, grid=self.grid)
+        return NodeMechanism(
+            event,
+            ledger=ledger,
+            rows=self.phase.rows,
+            grid=self.grid,
+            seed=None if exact else entropy,
+            place=self.plan.place(name),
+        )
 
     def received(self, messages: Tensor, missing: Collection[str] = ()) -> Tensor:
         """Return messages as the receiver takes them: the mean of a sum over all nodes as one row, others as they are.

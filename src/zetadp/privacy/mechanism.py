@@ -16,11 +16,11 @@ opposite, including this one.
 
 A node's part of a `MaskedSum` skips step 4 and stays a whole number: its messages are added up before anybody divides.
 
-Two mechanisms do this. `SampledGaussian` draws from a seed: it is reproducible and protects nobody. The low-order bits
-of floating-point noise can reveal people, and an attacker could learn a seed. `ExactSampledGaussian` protects: each
+There are two sources of randomness. A seed makes draws and noise reproducible and protects nobody: the low-order bits
+of floating-point noise can reveal people, and an attacker could learn the seed. The operating system protects: each
 clipped gradient is truncated to an integer grid and its norm is checked in integers. Sums are exact, and the noise is
-an exactly rounded Gaussian from the operating system. The release is therefore post-processing of the continuous
-Gaussian mechanism, for which every accountant holds.
+an exactly rounded Gaussian. The release is therefore post-processing of the continuous Gaussian mechanism, for which
+every accountant holds.
 
 The method is Algorithm 1 of Riess et al., Complex-valued Federated Learning with Differential Privacy and MRI
 Applications, with the noise of its eq. 2. ``torch.randn`` with a complex dtype would give half the variance.
@@ -29,7 +29,6 @@ Applications, with the noise of its eq. 2. ``torch.randn`` with a complex dtype 
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -76,10 +75,8 @@ class Draw:
     rows: np.ndarray | None = None
 
 
-class NodeMechanism(ABC):
+class NodeMechanism:
     """The mechanism of one node: it draws the units of a round and makes the release.
-
-    Subclasses define the source of randomness.
 
     Parameters
     ----------
@@ -90,21 +87,35 @@ class NodeMechanism(ABC):
     rows
         Number of sums that are released together in a round. Each sum has its own draws. The share of the sums for
         which a unit can be drawn is public: it is the count of the event divided by this number.
+    grid
+        The grid of integer sums, a public constant of the run; None for floating-point sums. Sums are integers if the
+        operating system is the source of the noise, or if they are parts of masked sums.
+    seed
+        Seed of the run, which protects nobody. None takes sampling and noise from the operating system. Only a seed
+        can release kinds without Gaussian noise: no exact samplers of them are known.
+    place
+        Number of the node. It separates the node's seeded streams from those of other nodes.
 
     Raises
     ------
     ValueError
         If the event counts more rows than there are, if its sampling probability contradicts its other constants, or
-        if it releases the directions of several sums.
+        if it releases the directions of several sums. Also if there is no seed and the event has no noise or other than
+        Gaussian noise, or if the bound of the grid is not the clipping norm.
     """
 
-    grid: Grid | None = None
-    """The grid of integer sums, or None for floating-point sums."""
-    repeatable = True
-    """Whether a round, computed again, releases the same bytes."""
-
-    def __init__(self, event: Event, *, ledger: Ledger, rows: int = 1) -> None:
+    def __init__(
+        self,
+        event: Event,
+        *,
+        ledger: Ledger,
+        rows: int = 1,
+        grid: Grid | None = None,
+        seed: int | None = None,
+        place: int = 0,
+    ) -> None:
         self.event, self.ledger, self.rows = event, ledger, rows
+        self.grid, self.seed, self.place = grid, seed, place
         self.probability = sampling_probability(event.population, event.expected, Fraction(event.count, rows))
         if event.count > rows or float(self.probability) != event.sampling_probability:
             raise ValueError(
@@ -112,7 +123,20 @@ class NodeMechanism(ABC):
             )
         if not event.kind.gaussian and rows > 1:
             raise ValueError(f"Expected Gaussian noise for several rows, found {rows} rows and {event.kind}.")
+        if seed is None and not (event.kind.private and event.kind.gaussian):
+            raise ValueError(f"Expected Gaussian noise where the operating system is its source, found {event}.")
+        integers = seed is None or isinstance(event.kind, MaskedSum)
+        if integers != (grid is not None) or (grid is not None and grid.bound != event.clip):
+            raise ValueError(
+                "Expected a grid of the bound that is clipped to where noise is exact or sums are masked, and nowhere "
+                f"else, found {event} and {grid}."
+            )
         self._released: set[tuple[int, int]] = set()
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a round, computed again, releases the same bytes."""
+        return self.seed is not None
 
     def draw(self, round_number: int, *, again: int = 0) -> Draw:
         """Draw the units of a round, each independently. The result may be empty.
@@ -132,9 +156,9 @@ class NodeMechanism(ABC):
         rows, members = np.divmod(places, event.population)
         return Draw(event, members, rows)
 
-    @abstractmethod
     def item_choices(self, round_number: int, purpose: Purpose = Purpose.IMAGES) -> np.random.Generator:
         """Return the generator that chooses the items of the node's units in a round, or one of another purpose."""
+        return np.random.default_rng() if self.seed is None else stream(self.seed, purpose, self.place, round_number)
 
     def release(self, draw: Draw, clipped_sum: Tensor, *, again: int = 0) -> Tensor:
         """Return the privatised mean gradient, ready to leave the node.
@@ -175,96 +199,28 @@ class NodeMechanism(ABC):
         self._released.add((draw.event.round, again))
         return self._privatised(draw.event, clipped_sum, again)
 
-    @abstractmethod
     def _drawn(self, event: Event, again: int) -> np.ndarray:
         """Return the places of the drawn units: row * population + unit, in ascending order."""
-
-    @abstractmethod
-    def _privatised(self, event: Event, clipped_sum: Tensor, again: int) -> Tensor:
-        """Add noise and divide by the expected number of units."""
-
-
-class SampledGaussian(NodeMechanism):
-    """The mechanism of one node with randomness from a seed. It is reproducible and protects nobody.
-
-    Only this mechanism releases kinds without Gaussian noise: no exact samplers of them are known.
-
-    Parameters
-    ----------
-    event, ledger, rows
-        Same as for `NodeMechanism`.
-    place
-        Number of the node. It separates the node's random streams from those of other nodes.
-    seed
-        Seed of the run.
-    grid
-        The grid of the whole numbers that make a masked sum; None for all other kinds.
-    """
-
-    def __init__(
-        self, event: Event, place: int, *, seed: int, ledger: Ledger, rows: int = 1, grid: Grid | None = None
-    ) -> None:
-        super().__init__(event, ledger=ledger, rows=rows)
-        self.place, self.seed, self.grid = place, seed, grid
-        if isinstance(event.kind, MaskedSum) != (grid is not None):
-            raise ValueError(f"Expected a grid for masked sums and for nothing else, found {event.kind} and {grid}.")
-
-    def item_choices(self, round_number: int, purpose: Purpose = Purpose.IMAGES) -> np.random.Generator:
-        """Return a generator with the node's own stream."""
-        return stream(self.seed, purpose, self.place, round_number)
-
-    def _drawn(self, event: Event, again: int) -> np.ndarray:
+        places = self.rows * event.population
+        if self.seed is None:
+            return drawn_places(places, partial(bernoulli_mask, self.probability))
         repeated = (again,) if again else ()
         random = stream(self.seed, Purpose.SAMPLING, self.place, event.round, *repeated)
-        return drawn_places(self.rows * event.population, lambda n: random.random(n) < event.sampling_probability)
+        return drawn_places(places, lambda number: random.random(number) < event.sampling_probability)
 
     def _privatised(self, event: Event, clipped_sum: Tensor, again: int) -> Tensor:
+        """Add noise and divide by the expected number of units. The division of integers comes last."""
         if not event.kind.private:
             return clipped_sum / event.expected
-        generator = stream(self.seed, Purpose.NOISE, self.place, event.round, again)
-        if isinstance(event.kind, MaskedSum) and self.grid is not None:
-            return with_noise(clipped_sum, self.grid.noise_scale(event.kind.share), source=generator.bytes)
-        return event.kind.sample(clipped_sum, event.clip, event.expected, generator)
-
-
-class ExactSampledGaussian(NodeMechanism):
-    """The mechanism of one node, with sampling and noise from the operating system. It takes no seed.
-
-    Parameters
-    ----------
-    event, ledger, rows
-        Same as for `NodeMechanism`. The event must have Gaussian noise.
-    grid
-        The grid of the integer sums, a public constant of the run.
-
-    Raises
-    ------
-    ValueError
-        If the event has no noise or other than Gaussian noise, if the bound of the grid is not the clipping norm, or
-        for the reasons of `NodeMechanism`.
-    """
-
-    repeatable = False
-
-    def __init__(self, event: Event, *, grid: Grid, ledger: Ledger, rows: int = 1) -> None:
-        super().__init__(event, ledger=ledger, rows=rows)
-        if not (event.kind.private and event.kind.gaussian and grid.bound == event.clip):
-            raise ValueError(
-                f"Expected Gaussian noise and a grid of the bound that is clipped to, found {event} and {grid}."
-            )
-        self.grid: Grid = grid
-
-    def item_choices(self, round_number: int, purpose: Purpose = Purpose.IMAGES) -> np.random.Generator:
-        """Return a generator seeded by the operating system."""
-        return np.random.default_rng()
-
-    def _drawn(self, event: Event, again: int) -> np.ndarray:
-        return drawn_places(self.rows * event.population, partial(bernoulli_mask, self.probability))
-
-    def _privatised(self, event: Event, clipped_sum: Tensor, again: int) -> Tensor:
-        """Add exact noise to the integer sum. The conversion to float comes last and is post-processing."""
+        source: ByteSource = os.urandom
+        if self.seed is not None:
+            generator = stream(self.seed, Purpose.NOISE, self.place, event.round, again)
+            source = generator.bytes
+            if self.grid is None:
+                return event.kind.sample(clipped_sum, event.clip, event.expected, generator)
+        assert self.grid is not None  # without a seed
         if isinstance(event.kind, MaskedSum):
-            return with_noise(clipped_sum, self.grid.noise_scale(event.kind.share))
+            return with_noise(clipped_sum, self.grid.noise_scale(event.kind.share), source=source)
         scale = self.grid.noise_scale(event.noise_multiplier)
         # In parts, because the integer noise of many rows would need more memory than the rows themselves.
         parts = torch.split(clipped_sum, NOISY_AT_ONCE)

@@ -8,7 +8,6 @@ from contributing import clipped_sums
 from zetadp.audit.one_round import CANARY, CLASSES, SILENT, Audited, Stub, patient_gradient, record_of
 from zetadp.core.records import items_of
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.mechanism import ExactSampledGaussian, SampledGaussian
 
 
 def contributions(stub, clip: float) -> np.ndarray:
@@ -56,8 +55,8 @@ def test_at_saturated_weights_the_canary_contributes_nothing_and_afterwards_what
     np.testing.assert_allclose(contributions(stub, 1.0)[CANARY], stub.direction, atol=1e-5)
 
 
-@pytest.mark.parametrize(("noise", "kind"), [("seeded", SampledGaussian), ("os", ExactSampledGaussian)])
-def test_nodes_with_and_without_the_canary_differ_in_one_record_alone(tmp_path, noise, kind):
+@pytest.mark.parametrize("noise", ["seeded", "os"])
+def test_nodes_with_and_without_the_canary_differ_in_one_record_alone(tmp_path, noise):
     stub = Stub.of(clip=2.0)
     audited = Audited(noise_multiplier=1.5, clip=2.0, probability=0.5, population=4, noise=noise)
     with Ledger(tmp_path / "ledger.jsonl") as ledger:
@@ -65,7 +64,7 @@ def test_nodes_with_and_without_the_canary_differ_in_one_record_alone(tmp_path, 
     assert there.units == items_of([[CANARY], [SILENT], [SILENT], [SILENT]], CLASSES)
     assert away.units == items_of([[SILENT], [SILENT], [SILENT], [SILENT]], CLASSES)
     for node in (there, away):
-        assert type(node.mechanism) is kind
+        assert node.mechanism.repeatable == (noise == "seeded")
         assert node.mechanism.draw(0).event.sampling_probability == 0.5
         assert (node.mechanism.event.population, node.mechanism.event.expected) == (4, 2)
         assert (node.mechanism.event.noise_multiplier, node.mechanism.event.clip) == (1.5, 2.0)

@@ -16,7 +16,7 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.privacy import accounting
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.privacy.mechanism import NodeMechanism
 
 PROBABILITY, ROUNDS = 0.9, 4
 SIGMA = noise_for_epsilon(8, 1e-3, PROBABILITY, ROUNDS)
@@ -30,7 +30,7 @@ def faulty(monkeypatch, noise) -> None:
         drawn = noise(self, event, len(clipped_sum)).astype(np.float32) * deviation
         return (clipped_sum + torch.from_numpy(drawn)) / event.expected
 
-    monkeypatch.setattr(SampledGaussian, "_privatised", privatised)
+    monkeypatch.setattr(NodeMechanism, "_privatised", privatised)
 
 
 def trials_for(probability: float, sigma: float, rounds: int) -> int:

@@ -21,7 +21,7 @@ from zetadp.core.training import train
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.privacy.mechanism import NodeMechanism
 
 DELTA = 1e-3
 LINEAR = NetworkSettings("linear")
@@ -72,7 +72,7 @@ def test_noise_that_is_recorded_and_not_added_is_found(audit, monkeypatch):
     def without(self, event, clipped_sum, again):
         return clipped_sum / self.event.expected
 
-    monkeypatch.setattr(SampledGaussian, "_privatised", without)
+    monkeypatch.setattr(NodeMechanism, "_privatised", without)
     monkeypatch.setattr(membership, "arms", lambda settings, delta: arms(settings, delta)[:1])
     (private,), claims = audit_membership(SMALL, LINEAR, RECORDS, DELTA)
     assert private.leaves("reader")

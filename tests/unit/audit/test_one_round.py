@@ -14,7 +14,7 @@ from zetadp.audit.one_round import one_round_rates
 from zetadp.base.randomness import Purpose, stream
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.privacy.mechanism import NodeMechanism
 
 TRIALS = trials_for_curve({NoisySum(1.0, 1.0): 1}, one_round_rates(1.0, math.sqrt(0.5)))
 
@@ -27,7 +27,7 @@ def faulty(monkeypatch, noise) -> None:
         drawn *= np.float32(event.noise_multiplier * event.clip)
         return (clipped_sum + torch.from_numpy(drawn)) / event.expected
 
-    monkeypatch.setattr(SampledGaussian, "_privatised", privatised)
+    monkeypatch.setattr(NodeMechanism, "_privatised", privatised)
 
 
 def drawn(mechanism, event, again, size, *, place=None, number=None) -> np.ndarray:

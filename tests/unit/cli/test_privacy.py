@@ -15,7 +15,7 @@ from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.events import Event, entries_of
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.privacy.mechanism import NodeMechanism
 
 P = 24 / 44
 EVENT = Event.poisson("clinic", population=44, expected=24.0, noise_multiplier=8.0, clip=1.0)
@@ -97,7 +97,7 @@ def write_own_ledger(path, header, rounds=7):
     """Train with the public classes alone, under a header of the user's own."""
     with Ledger(path) as ledger:
         ledger.start(header)
-        mechanism = SampledGaussian(EVENT, 0, seed=3, ledger=ledger)
+        mechanism = NodeMechanism(EVENT, seed=3, ledger=ledger)
         for number in range(rounds):
             draw = mechanism.draw(number)
             ledger.record([draw.event])

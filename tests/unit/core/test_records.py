@@ -18,7 +18,7 @@ from zetadp.core.records import (
     single_items,
 )
 from zetadp.privacy.events import Event
-from zetadp.privacy.mechanism import Draw, SampledGaussian
+from zetadp.privacy.mechanism import Draw, NodeMechanism
 
 
 @dataclass
@@ -29,7 +29,7 @@ class NoLedger:
 
 def node(own: list[list[int]], place: int = 0, seed: int = 1) -> Node:
     event = Event.poisson("a", population=len(own), expected=1, noise_multiplier=0, clip=1)
-    return Node(SampledGaussian(event, place, seed=seed, ledger=NoLedger()), own)
+    return Node(NodeMechanism(event, place=place, seed=seed, ledger=NoLedger()), own)
 
 
 def draw_of(holder: Node, members: list[int], number: int = 0) -> Draw:

@@ -15,7 +15,7 @@ from zetadp.core.round import Phase, do_round
 from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.mechanism import ExactSampledGaussian, SampledGaussian
+from zetadp.privacy.mechanism import NodeMechanism
 
 SEED, CLIP = 11, 2.0
 
@@ -36,7 +36,7 @@ def node(
     ledger: Ledger, own: list[list[int]], place: int = 0, *, expected: float, sigma: float = 0.0, each: int = CLASSES
 ) -> Node:
     event = Event.poisson(f"node-{place}", population=len(own), expected=expected, noise_multiplier=sigma, clip=CLIP)
-    return Node(SampledGaussian(event, place, seed=SEED, ledger=ledger), items_of(own, each))
+    return Node(NodeMechanism(event, place=place, seed=SEED, ledger=ledger), items_of(own, each))
 
 
 def one_round(
@@ -66,7 +66,7 @@ def exact(ledger: Ledger, sigma: float = 1.0) -> list[Node]:
         for place in range(len(own))
     ]
     return [
-        Node(ExactSampledGaussian(event, grid=grid, ledger=ledger), items_of(patients, CLASSES))
+        Node(NodeMechanism(event, grid=grid, ledger=ledger), items_of(patients, CLASSES))
         for event, patients in zip(events, own, strict=True)
     ]
 

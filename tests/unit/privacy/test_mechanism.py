@@ -17,7 +17,7 @@ from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.mechanism import ExactSampledGaussian, SampledGaussian
+from zetadp.privacy.mechanism import NodeMechanism
 
 
 class HoldsEverything:
@@ -29,15 +29,15 @@ class HoldsEverything:
 
 def mechanism(
     place: int = 0, *, seed: int = 5, ledger: object = None, dimension: int = 0, **changes: float
-) -> SampledGaussian:
+) -> NodeMechanism:
     settings = {"population": 44, "expected": 24, "noise_multiplier": 1.5, "clip": 2.0} | changes
     event = Event.poisson(f"node-{place}", **settings)
     if dimension:
         event = replace(event, kind=Direction.hiding(event.kind, dimension))
-    return SampledGaussian(event, place, seed=seed, ledger=ledger or HoldsEverything())
+    return NodeMechanism(event, place=place, seed=seed, ledger=ledger or HoldsEverything())
 
 
-def noise(mechanism: SampledGaussian, size: int, round_number: int = 0, again: int = 0) -> torch.Tensor:
+def noise(mechanism: NodeMechanism, size: int, round_number: int = 0, again: int = 0) -> torch.Tensor:
     return mechanism.release(mechanism.draw(round_number), torch.zeros(size), again=again).double()
 
 
@@ -105,7 +105,7 @@ def test_no_release_is_made_twice():
 def test_an_event_that_says_another_chance_than_is_drawn_with_is_refused(change):
     event = replace(mechanism().event, **change)
     with pytest.raises(ValueError, match="drawn for with the chance"):
-        SampledGaussian(event, 0, seed=5, ledger=HoldsEverything())
+        NodeMechanism(event, seed=5, ledger=HoldsEverything())
 
 
 def test_noise_without_a_clipping_norm_is_refused():
@@ -117,7 +117,7 @@ def test_noise_without_a_clipping_norm_is_refused():
 DIMENSION = 400
 
 
-def directed(**changes: float) -> SampledGaussian:
+def directed(**changes: float) -> NodeMechanism:
     return mechanism(**({"noise_multiplier": 0.2} | changes), dimension=DIMENSION)
 
 
@@ -130,7 +130,7 @@ def test_a_direction_of_another_dimension_than_was_recorded_is_not_sent():
 def test_nothing_but_one_sum_with_seeded_noise_can_be_a_direction():
     event = directed().event
     with pytest.raises(ValueError, match="several rows"):
-        SampledGaussian(replace(event, count=2), 0, seed=1, ledger=HoldsEverything(), rows=2)
+        NodeMechanism(replace(event, count=2), seed=1, ledger=HoldsEverything(), rows=2)
     grid = Grid.choose(event.clip, noise_multiplier=event.noise_multiplier, population=44, dimension=DIMENSION)
     with pytest.raises(ValueError, match="Gaussian"):
-        ExactSampledGaussian(event, grid=grid, ledger=HoldsEverything())
+        NodeMechanism(event, grid=grid, ledger=HoldsEverything())

@@ -12,7 +12,7 @@ from zetadp.privacy.events import Event, histories
 from zetadp.privacy.exposure import Run, seen_by
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.mechanism import SampledGaussian
+from zetadp.privacy.mechanism import NodeMechanism
 
 DELTA = 1e-3
 UNEQUAL = ((4, 2.0), (6, 3.0), (10, 5.0), (12, 12.0))
@@ -44,7 +44,7 @@ def test_the_effective_noise_is_what_the_shipped_mechanism_leaves_in_the_mean_of
             event = Event.poisson(
                 f"node-{place}", population=size, expected=expected, noise_multiplier=sigma, clip=clip
             )
-            mechanism = SampledGaussian(event, place, seed=5, ledger=ledger)
+            mechanism = NodeMechanism(event, place=place, seed=5, ledger=ledger)
             draw = mechanism.draw(0)
             ledger.record([draw.event])
             messages.append(mechanism.release(draw, torch.zeros(dimension)))
