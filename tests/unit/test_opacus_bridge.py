@@ -252,16 +252,22 @@ class Tracking(Remembers):
         return super().forward(x) if self.training else x
 
 
-def put_into_training(layers: nn.Sequential) -> None:
-    layers.train()
+def put_into_training(model: ComplexGradSampleModule) -> None:
+    model.train()
 
 
-def replace(layers: nn.Sequential) -> None:
-    layers[2] = Largest()
+def put_layers_into_training(model: ComplexGradSampleModule) -> None:
+    network = model.eval().get_submodule("_module")
+    network.train()
+    network.training = False
 
 
-def thaw(layers: nn.Sequential) -> None:
-    layers[1].requires_grad_(requires_grad=True)
+def replace(model: ComplexGradSampleModule) -> None:
+    model.get_submodule("_module")[2] = Largest()
+
+
+def thaw(model: ComplexGradSampleModule) -> None:
+    model.get_submodule("_module.1").requires_grad_(requires_grad=True)
 
 
 @pytest.mark.parametrize("trained_before", [False, True])
@@ -269,6 +275,7 @@ def thaw(layers: nn.Sequential) -> None:
     ("layer", "change", "message"),
     [
         (Crowd, put_into_training, "mixes"),
+        (Crowd, put_layers_into_training, "mixes"),
         (Tracking, put_into_training, "changes '2.mean'"),
         (nn.Identity, replace, "make_private was given"),
         (nn.Identity, thaw, "make_private was given"),
@@ -280,7 +287,7 @@ def test_a_network_that_changes_after_it_was_made_private_is_seen(layer, change,
     parts = private(model, TensorDataset(*samples(16)))
     if trained_before:
         step(*parts)
-    change(model)
+    change(parts[0])
     with pytest.raises(UserError, match=message):
         step(*parts)
 

@@ -121,8 +121,6 @@ def read_volume(path: Path, *, channels: int | None = None, slices: int = 1) -> 
         raise UserError(f"Expected the volume {path}, found no such file. {MEND}")
     broken = (nib.filebasedimages.ImageFileError, nib.spatialimages.HeaderDataError, ValueError, ArithmeticError)
     try:
-        if _compressed(path) and (magic := _first_bytes(path)) != b"\x1f\x8b":
-            raise UserError(f"Expected {path} to be gzip-compressed, found a file that begins with {magic!r}. {MEND}")
         image: Any = nib.load(path)
         if not isinstance(image, nib.Nifti1Image):
             raise UserError(f"Expected a NIfTI volume in {path}, found {type(image).__name__}. {MEND}")
@@ -172,11 +170,6 @@ def read_volume(path: Path, *, channels: int | None = None, slices: int = 1) -> 
 
 def _compressed(path: Path) -> bool:
     return path.suffix.lower() == ".gz"
-
-
-def _first_bytes(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(2)
 
 
 def _assumed(header: Any) -> str:  # noqa: ANN401  (nibabel is untyped)

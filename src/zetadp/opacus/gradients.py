@@ -69,7 +69,8 @@ class ComplexGradSampleModule(GradSampleModule):  # type: ignore[misc]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Return the network's output."""
-        if self.check is not None and self.training and torch.is_grad_enabled():
+        trains = torch.is_grad_enabled() and any(layer.training for layer in self._module.modules())
+        if self.check is not None and trains:
             # A network can be converted, and autocast entered, after make_private.
             check_precision(*(p for p in self._module.parameters() if p.requires_grad))
             self.check(args, kwargs)

@@ -165,7 +165,8 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
         patients, row, counts = torch.unique(owners[known], return_inverse=True, return_counts=True)
         gradients = []
         for p in self.params:
-            samples = p.grad_sample if torch.is_tensor(p.grad_sample) else p.new_zeros(0)
+            found = getattr(p, "grad_sample", None)
+            samples = found if torch.is_tensor(found) else p.new_zeros(0)
             # Checked again in every step: a network can be converted, and autocast entered, after make_private.
             check_precision(p, samples)
             samples = samples.to(p.dtype)

@@ -78,8 +78,8 @@ def _good(path: Path) -> bytes:
     ("make", "message"),
     [
         (lambda path: None, "found no such file"),
-        (lambda path: path.write_bytes(b""), "gzip-compressed"),
-        (lambda path: path.write_bytes(gzip.decompress(_good(path))), "gzip-compressed"),
+        (lambda path: path.write_bytes(b""), "Cannot read the NIfTI header"),
+        (lambda path: path.write_bytes(gzip.decompress(_good(path))), "not a gzip file"),
         (lambda path: path.write_bytes(_good(path)[:100]), "Cannot read the NIfTI header"),
         (lambda path: path.write_bytes(gzip.compress(b"no image" * 100)), "Cannot read the NIfTI header"),
         (lambda path: write_volume(path, np.ones((6, 7, 8), np.int16)), "Expected 4 channels"),
