@@ -1,4 +1,4 @@
-"""How a function becomes a command, and what commands share: the terminal, and files that cannot be written.
+"""How a function becomes a command, and what commands share: types of arguments, and the terminal.
 
 A command is a function. Its parameters are the arguments, and those after ``*`` the options. The type of each is
 ``Annotated`` with its help and, where the help shows another word than the name, with that word. Bounds of
@@ -12,15 +12,13 @@ import argparse
 import logging
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from inspect import Parameter, cleandoc, signature
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from zetadp.base.constraints import Within
 from zetadp.base.epsilon import SMALLEST_DELTA
-from zetadp.base.validation import UserError
 
 WIDTH = 80
 ONE_EACH_TIME = {"nargs": None, "action": "append"}
@@ -98,17 +96,6 @@ def _number(kind: type[float], bounds: Sequence[Within]) -> Callable[[str], floa
         return kind(value)
 
     return read
-
-
-@contextmanager
-def written() -> Iterator[None]:
-    """Turn an ``OSError`` of writing into a `UserError` that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"Cannot write {error.filename}: {error.strerror}. Name a folder that exists and that you may write."
-        ) from error
 
 
 def log_to_terminal(form: str) -> None:

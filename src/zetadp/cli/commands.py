@@ -40,7 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"zetadp: {needed}", file=sys.stderr)
         return 1
     except OSError as error:
-        if error.filename is not None or error.errno not in (errno.EPIPE, errno.ENOSPC):
+        if error.filename is not None:
+            advice = "Name a file in a folder that exists, which you may read and write."
+            print(f"zetadp: Cannot use {error.filename}: {error.strerror}. {advice}", file=sys.stderr)
+            return 1
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
             raise
         # What is left would be written again at the end of Python, and complained of.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

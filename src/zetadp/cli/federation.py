@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from zetadp.base.validation import UserError
-from zetadp.cli.arguments import log_to_terminal, tell, written
+from zetadp.cli.arguments import log_to_terminal, tell
 from zetadp.cli.hospital import PORT
 
 
@@ -50,8 +50,7 @@ def certificates(
     """
     from zetadp.federation.flower.certificates import make_credentials
 
-    with written():
-        made = make_credentials(folder, nodes, hosts)
+    made = make_credentials(folder, nodes, hosts)
     print(f"for everybody:   {made.authority}")
     print(f"for the server:  {made.server[0]}, {made.server[1]} (secret)")
     for name in nodes:
@@ -139,8 +138,7 @@ def kit(
     from zetadp.federation.flower.kit import PAGE, write_kits
 
     agreed = Plan.read(plan)
-    with written():
-        *folders, own = write_kits(agreed, plan, output, server=server, authority=authority)
+    *folders, own = write_kits(agreed, plan, output, server=server, authority=authority)
     for folder in folders:
         print(f"{folder}: send it to the hospital, which reads {PAGE} first")
     print(f"{own}: for the server; read {PAGE} first")
@@ -167,8 +165,7 @@ def roster(
     from zetadp.federation.masks import Roster
 
     made = Roster.made(Plan.read(plan), members)
-    with written():
-        made.write(output)
+    made.write(output)
     print(f"{output}: {', '.join(member.name for member in made.members)}")
     print(f"Send it to every hospital. Tell every hospital its hash by another way: {made.digest}")
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from zetadp.base.constraints import Positive
 from zetadp.base.validation import UserError
-from zetadp.cli.arguments import log_to_terminal, tell, written
+from zetadp.cli.arguments import log_to_terminal, tell
 
 PORT = 9443
 """Default port of a server."""
@@ -58,8 +58,7 @@ def key(
     for path in (public, private):
         if path.exists():
             raise UserError(f"Expected {path} to be absent, found a file. A key in use must not be lost: name another.")
-    with written():
-        make_node_key(public, private)
+    make_node_key(public, private)
     print(f"Send {public} to the server. Keep {private} here.")
 
 
@@ -84,8 +83,7 @@ def member(
     from zetadp.federation.flower.participant import agreement_file, make_member
 
     agreed = Plan.read(plan)
-    with written():
-        path = make_member(agreed, node, key, output)
+    path = make_member(agreed, node, key, output)
     print(f"Send {path} to the server. Keep {agreement_file(key, agreed)} here, and delete it after the training.")
 
 
@@ -115,8 +113,7 @@ def approve(
     participant = Participant.read(HospitalSettings.read(settings), key)
     participant.check_cap()
     if who is not None and hash_ is not None:
-        with written():
-            path = participant.approve(who, hash_, roster_hash)
+        path = participant.approve(who, hash_, roster_hash)
         print(f"Approved by {who}: {path}. The node may start.")
         return
     if (hash_, who) != (None, None):
