@@ -8,26 +8,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from auditing import audit_one_round
-
 from mutants.installing import statistical
 from mutants.margins import FALSE_ALARM
 from mutants.stub import CLIP
-from zetadp.audit.detection import trials_for_curve
-from zetadp.audit.one_round import one_round_rates
+from zetadp.audit.detection import Trials, trials_for_curve
+from zetadp.audit.one_round import Audited, audit_one_round, one_round_rates
 from zetadp.privacy.kinds import NoisySum
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-POWER = 0.99
-
 
 def _audited(folder: Path, mu_of_fault: float, **how: Any) -> None:
     claim, faulty = {NoisySum(1.0, 1.0): 1}, one_round_rates(1.0, 1 / mu_of_fault)
-    trials = trials_for_curve(claim, faulty, false_alarm=FALSE_ALARM, power=POWER)
+    trials = trials_for_curve(claim, faulty, false_alarm=FALSE_ALARM)
     folder.mkdir(parents=True, exist_ok=True)
-    result = audit_one_round(folder, trials=trials, clip=CLIP, confidence=1 - FALSE_ALARM, **how)
+    result = audit_one_round(folder, Trials(trials, confidence=1 - FALSE_ALARM), Audited(clip=CLIP), **how)
     assert result.claimed == 1.0
     assert result.passed, f"{result.name}: claimed mu {result.claimed:.2f}, shown at least {result.measured:.2f}"
 

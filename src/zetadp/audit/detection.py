@@ -262,7 +262,7 @@ def _scaled(mechanisms: Exposure, factor: float) -> Exposure:
 ROUNDING = 1e-12
 """Error rates this close to a curve lie on it: no number of trials tells them apart."""
 POWER = 0.99
-"""Chance to refute a claim if the noise is too small by the square root of two."""
+"""Chance to refute a claim if the fault is the truth."""
 
 
 def trials_for_curve(
@@ -270,13 +270,12 @@ def trials_for_curve(
     faulty: tuple[float, float],
     *,
     false_alarm: float = FALSE_ALARM,
-    power: float = POWER,
 ) -> int:
     """Return the trials on each side with which an attack with ``faulty`` error rates refutes a trade-off curve.
 
     The claim is refuted if both Clopper-Pearson limits, each at half of ``false_alarm``, lie below the point of the
     curve that is as far to the right of the faulty rates as above them. Counts are whole numbers, so the power is not
-    monotone. From the returned number on, it is never below ``power`` by more than 1e-4.
+    monotone. From the returned number on, it is never below `POWER` by more than 1e-4.
 
     Parameters
     ----------
@@ -286,8 +285,6 @@ def trials_for_curve(
         The attack's error rates (alpha, beta) on the faulty mechanism.
     false_alarm
         Largest chance to refute a true claim.
-    power
-        Chance to refute it if the fault is the truth.
 
     Raises
     ------
@@ -298,7 +295,7 @@ def trials_for_curve(
     most = 64
     while True:
         trials = np.arange(8, most)
-        short = np.flatnonzero(_power(trials, claimed, faulty, false_alarm) < power - 1e-4)
+        short = np.flatnonzero(_power(trials, claimed, faulty, false_alarm) < POWER - 1e-4)
         # A number is the answer only if twice as many do not fall short either.
         last = int(trials[short[-1]]) if len(short) else int(trials[0]) - 1
         if last < most // 2:

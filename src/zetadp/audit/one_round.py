@@ -60,7 +60,7 @@ SIDE = 4
 """Side of the canary's images; the stub network has ``2 (SIDE**2 + 1)`` complex weights."""
 EXCESS = 100.0
 """The canary's gradient is longer than the clipping norm by this factor, so missing clipping is visible."""
-DIRECTIONS = ("general", "imaginary", "real")
+DIRECTIONS = ("general", "imaginary")
 VIEWS = ("projection", "nodes", "rounds")
 SIDE_BY_SIDE = 192
 """Nodes in one simulated round."""
@@ -152,12 +152,11 @@ class Stub:
         clip
             The clipping norm B, which the canary's gradient exceeds by `EXCESS`.
         direction
-            ``general``, ``imaginary`` or ``real``: the parts of the canary's gradient that are not zero.
+            ``general``, or ``imaginary`` for a gradient without real parts.
         """
         one_of(DIRECTIONS, direction=direction)
         parts = np.random.default_rng(0).standard_normal((2, SIDE, SIDE))
-        real, imaginary = (0.0 if direction == other else 1.0 for other in ("imaginary", "real"))
-        x = torch.from_numpy(real * parts[0] + 1j * imaginary * parts[1])
+        x = torch.from_numpy((0.0 if direction == "imaginary" else parts[0]) + 1j * parts[1])
         # The gradient's norm is that of x divided by the square root of two.
         x *= EXCESS * clip * 2**0.5 / float(torch.linalg.vector_norm(x))
         canary = torch.stack([x, -x]).to(torch.complex64)

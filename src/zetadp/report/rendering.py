@@ -29,9 +29,7 @@ _NUMBER = re.compile(r"[+-][0-9.]+(e[+-]?[0-9]+)?%?")
 _HTML = re.compile(r"<(?=[A-Za-z/!?])")
 
 
-def accuracy_sheet(
-    table: pd.DataFrame, notes: tuple[str, ...] = (), *, title: str | None = None, intervals: bool = True
-) -> Sheet:
+def accuracy_sheet(table: pd.DataFrame, notes: tuple[str, ...] = (), *, intervals: bool = True) -> Sheet:
     """Return `tables.table1` with networks and arms as rows and epsilons as columns.
 
     Parameters
@@ -40,14 +38,12 @@ def accuracy_sheet(
         Result of `tables.table1`.
     notes
         Sentences to print below, as `zetadp.report.notes.notes` returns them.
-    title
-        One line above the table; by default the metric's name.
     intervals
         Print its interval over patients under each mean. If images were classified together, also print the accuracy of
         each image by itself and that of volumes.
     """
     not_empty(table)
-    title = title or f"Test {metric_shown(table['metric'].iloc[0])} in %"
+    title = f"Test {metric_shown(table['metric'].iloc[0])} in %"
     epsilons = sorted(set(table["epsilon"]), key=epsilon_order)
     rows = []
     for (network, arm), group in table.groupby(["network", "arm"], sort=False):

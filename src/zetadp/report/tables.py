@@ -117,7 +117,7 @@ def histories(runs: pd.DataFrame) -> pd.DataFrame:
     return ordered(pd.concat(parts, ignore_index=True), "seed", "round")
 
 
-def table1(runs: pd.DataFrame, cohort_label: str, *, seed: int = 0) -> pd.DataFrame:
+def table1(runs: pd.DataFrame, cohort_label: str) -> pd.DataFrame:
     """Return the task's metric against epsilon, one row for each network, arm and epsilon.
 
     Parameters
@@ -126,8 +126,6 @@ def table1(runs: pd.DataFrame, cohort_label: str, *, seed: int = 0) -> pd.DataFr
         Result of `collect`.
     cohort_label
         Name of the cohort for readers. It contains the word "simulated" if the cohort is.
-    seed
-        Seed of the bootstrap.
 
     Returns
     -------
@@ -148,7 +146,7 @@ def table1(runs: pd.DataFrame, cohort_label: str, *, seed: int = 0) -> pd.DataFr
     rows = []
     for cell, group in _cells(runs):
         mean, std = _mean_std(group["value"])
-        low, high = _joint_interval(group, seed)
+        low, high = _joint_interval(group)
         rows.append(
             {
                 **dict(zip(CELL, cell, strict=True)),
@@ -315,7 +313,7 @@ def _mean_std(fractions: pd.Series) -> tuple[float, float]:
     return 100 * float(fractions.mean()), 100 * float(fractions.std(ddof=1))
 
 
-def _joint_interval(group: pd.DataFrame, seed: int) -> tuple[float, float]:
+def _joint_interval(group: pd.DataFrame) -> tuple[float, float]:
     """Return the interval of the seed-averaged metric, as a fraction, resampling patients jointly over seeds."""
     if group[REPLICATES].notna().all():
         tail = (1 - LEVEL) / 2
@@ -324,7 +322,7 @@ def _joint_interval(group: pd.DataFrame, seed: int) -> tuple[float, float]:
     patients = sorted(set().union(*group["per_patient"]))
     images = np.array([[n.get(patient, 0) for n in group["per_patient_images"]] for patient in patients], dtype=float)
     share = np.array([[a.get(patient, 0.0) for a in group["per_patient"]] for patient in patients], dtype=float)
-    return accuracy_interval(share * images, images, stream(seed, Purpose.BOOTSTRAP))
+    return accuracy_interval(share * images, images, stream(0, Purpose.BOOTSTRAP))
 
 
 def _common(group: pd.DataFrame, column: str) -> Any:  # noqa: ANN401  (text or number, as the statement has it)

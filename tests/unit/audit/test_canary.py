@@ -5,7 +5,7 @@ import pytest
 import torch
 from contributing import clipped_sums
 
-from zetadp.audit.one_round import CANARY, CLASSES, SILENT, Audited, Stub, patient_gradient, record_of
+from zetadp.audit.one_round import CANARY, CLASSES, SILENT, Audited, Stub
 from zetadp.core.records import items_of
 from zetadp.privacy.ledger import Ledger
 
@@ -21,7 +21,7 @@ def contributions(stub, clip: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("clip", [0.3, 1.0, 2.0])
-@pytest.mark.parametrize("direction", ["general", "imaginary", "real"])
+@pytest.mark.parametrize("direction", ["general", "imaginary"])
 def test_the_canary_reaches_the_clip_in_a_known_direction_and_the_others_are_zero(clip, direction):
     stub = Stub.of(clip=clip, direction=direction)
     found = contributions(stub, clip)
@@ -32,22 +32,14 @@ def test_the_canary_reaches_the_clip_in_a_known_direction_and_the_others_are_zer
 
 def test_directions_lie_where_they_should_in_the_complex_plane():
     parts = {}
-    for direction in ("general", "imaginary", "real"):
+    for direction in ("general", "imaginary"):
         complex_parts = Stub.of(clip=1.0, direction=direction).direction.reshape(-1, 2)
         parts[direction] = np.linalg.norm(complex_parts, axis=0)
     assert parts["imaginary"][0] == 0
-    assert parts["real"][1] == 0
     assert parts["general"].min() > 0.5
 
 
-def test_the_gradient_is_much_longer_than_the_clip_so_that_missing_clipping_shows():
-    stub = Stub.of(clip=2.0)
-    weights = stub.layout.flatten(dict(stub.model.named_parameters())).detach()
-    gradient = patient_gradient(stub.model, stub.layout, weights, *record_of(stub.records, CANARY))
-    assert np.linalg.norm(gradient) > 50 * 2.0
-
-
-@pytest.mark.parametrize("direction", ["general", "imaginary", "real"])
+@pytest.mark.parametrize("direction", ["general", "imaginary"])
 def test_at_saturated_weights_the_canary_contributes_nothing_and_afterwards_what_it_did(direction):
     stub = Stub.of(clip=1.0, direction=direction)
     with stub.saturated():

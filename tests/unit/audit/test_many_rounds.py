@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from auditing import audit_training
 
 import zetadp.core.training
-from zetadp.audit.detection import power_of, trials_for_curve
-from zetadp.audit.many_rounds import error_rates, evidence, threshold_of
+from zetadp.audit.detection import Trials, power_of, trials_for_curve
+from zetadp.audit.many_rounds import audit_training, error_rates, evidence, threshold_of
+from zetadp.audit.one_round import Audited
 from zetadp.base.randomness import Purpose, stream
 from zetadp.privacy import accounting
 from zetadp.privacy.calibration import noise_for_epsilon
@@ -21,7 +22,7 @@ from zetadp.privacy.mechanism import NodeMechanism
 PROBABILITY, ROUNDS = 0.9, 4
 SIGMA = noise_for_epsilon(8, 1e-3, PROBABILITY, ROUNDS)
 TRIALS = 400
-HOW = {"noise_multiplier": SIGMA, "probability": PROBABILITY, "rounds": ROUNDS}
+AUDITED = Audited(SIGMA, probability=PROBABILITY)
 
 
 def faulty(monkeypatch, noise) -> None:
@@ -71,7 +72,7 @@ def test_the_attack_can_refute_half_the_variance_of_large_plans(probability, sig
 
 
 def test_honest_training_passes_and_shows_most_of_what_the_ledger_claims(tmp_path):
-    result = audit_training(tmp_path, trials=TRIALS, clip=2.0, population=2, **HOW)
+    result = audit_training(tmp_path, Trials(TRIALS), replace(AUDITED, clip=2.0, population=2), rounds=ROUNDS)
     assert result.mechanisms == {NoisySum(PROBABILITY, SIGMA): ROUNDS}
     assert result.claimed == pytest.approx(accounting.epsilon(result.mechanisms, 1e-3))
     assert (result.errors.trials_in, result.errors.trials_out) == (TRIALS, TRIALS)
@@ -91,7 +92,7 @@ def test_the_attacker_ends_at_the_weights_of_the_trained_model(tmp_path, monkeyp
         return trained
 
     monkeypatch.setattr("zetadp.audit.many_rounds.train", watched)
-    audit_training(tmp_path, trials=2, clip=0.02, **HOW)
+    audit_training(tmp_path, Trials(2), replace(AUDITED, clip=0.02), rounds=ROUNDS)
     ((attacker, model),) = seen
     torch.testing.assert_close(attacker.server.weights.data, attacker.layout.flatten(dict(model.named_parameters())))
 
@@ -102,7 +103,7 @@ def test_half_the_variance_is_found(tmp_path, monkeypatch):
         return noise / math.sqrt(2)
 
     faulty(monkeypatch, half)
-    result = audit_training(tmp_path, trials=trials_for(PROBABILITY, SIGMA, ROUNDS), **HOW)
+    result = audit_training(tmp_path, Trials(trials_for(PROBABILITY, SIGMA, ROUNDS)), AUDITED, rounds=ROUNDS)
     assert not result.passed
 
 
@@ -119,11 +120,11 @@ def test_more_rounds_than_the_ledger_says_are_found(tmp_path, monkeypatch):
         return attempts
 
     monkeypatch.setattr("zetadp.audit.many_rounds.read_ledger", only_the_first)
-    result = audit_training(tmp_path, trials=TRIALS, **HOW)
+    result = audit_training(tmp_path, Trials(TRIALS), AUDITED, rounds=ROUNDS)
     assert result.claimed < 8 / 2
     assert not result.passed
 
 
 def test_a_canary_that_does_not_reach_the_clip_is_an_error_and_no_result(tmp_path):
     with pytest.raises(ValueError, match="reaches the clipping norm"):
-        audit_training(tmp_path, trials=2, clip=1e4, **HOW)
+        audit_training(tmp_path, Trials(2), replace(AUDITED, clip=1e4), rounds=ROUNDS)

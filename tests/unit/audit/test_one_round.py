@@ -7,10 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from auditing import audit_one_round
 
-from zetadp.audit.detection import trials_for_curve
-from zetadp.audit.one_round import one_round_rates
+from zetadp.audit.detection import Trials, trials_for_curve
+from zetadp.audit.one_round import Audited, audit_one_round, one_round_rates
 from zetadp.base.randomness import Purpose, stream
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
@@ -37,22 +36,22 @@ def drawn(mechanism, event, again, size, *, place=None, number=None) -> np.ndarr
 
 
 @pytest.mark.parametrize(
-    "how",
+    ("direction", "audited"),
     [
-        {"direction": "general"},
-        {"direction": "imaginary", "clip": 2.0},
-        {"population": 3, "clip": 2.0},
-        {"noise_multiplier": 0.5},
-        {"noise": "os"},
+        ("general", Audited()),
+        ("imaginary", Audited(clip=2.0)),
+        ("general", Audited(clip=2.0, population=3)),
+        ("general", Audited(0.5)),
+        ("general", Audited(noise="os")),
     ],
     ids=str,
 )
-def test_honest_code_passes_and_the_attack_sees_all_there_is_to_see(tmp_path, how):
-    result = audit_one_round(tmp_path, trials=TRIALS, **how)
-    assert result.claimed == 1 / how.get("noise_multiplier", 1.0)
+def test_honest_code_passes_and_the_attack_sees_all_there_is_to_see(tmp_path, direction, audited):
+    result = audit_one_round(tmp_path, Trials(TRIALS), audited, direction=direction)
+    assert result.claimed == 1 / audited.noise_multiplier
     assert result.passed
     # Standard errors of the estimate, at mu 1 and 2. Exact noise is another each time.
-    error, many = 0.06 if result.claimed == 1 else 0.07, 5 if "noise" in how else 4
+    error, many = 0.06 if result.claimed == 1 else 0.07, 5 if audited.noise == "os" else 4
     assert result.estimate == pytest.approx(result.claimed, abs=many * error)
     # The threshold is half way, in whatever units the messages come.
     assert result.errors.alpha.share == pytest.approx(result.errors.beta.share, abs=many * math.sqrt(0.5 / TRIALS))
@@ -60,7 +59,7 @@ def test_honest_code_passes_and_the_attack_sees_all_there_is_to_see(tmp_path, ho
 
 
 def test_honest_sampling_passes_and_is_judged_by_its_own_curve(tmp_path):
-    result = audit_one_round(tmp_path, trials=TRIALS, probability=0.5, population=2)
+    result = audit_one_round(tmp_path, Trials(TRIALS), Audited(probability=0.5, population=2))
     assert result.claimed == accounting.epsilon({NoisySum(0.5, 1.0): 1}, 1e-3)
     assert result.mechanisms == {NoisySum(0.5, 1.0): 1}
     assert 0.4 * result.claimed < result.measured < result.claimed
@@ -76,14 +75,14 @@ def test_honest_sampling_passes_and_is_judged_by_its_own_curve(tmp_path):
     ids=["nodes", "rounds"],
 )
 def test_differences_of_independent_noise_show_less_than_the_claim(tmp_path, how, mu):
-    result = audit_one_round(tmp_path, trials=TRIALS, **how)
+    result = audit_one_round(tmp_path, Trials(TRIALS), **how)
     assert result.passed
     assert result.estimate == pytest.approx(mu, abs=0.25)
 
 
 def test_noise_that_is_divided_twice_is_found_where_the_divisor_is_not_one(tmp_path, monkeypatch):
     faulty(monkeypatch, lambda mechanism, *rest: drawn(mechanism, *rest) / mechanism.event.expected)
-    assert not audit_one_round(tmp_path, trials=100, population=3).passed
+    assert not audit_one_round(tmp_path, Trials(100), Audited(population=3)).passed
 
 
 def test_a_gradient_that_is_not_clipped_is_found(tmp_path, monkeypatch):
@@ -94,18 +93,23 @@ def test_a_gradient_that_is_not_clipped_is_found(tmp_path, monkeypatch):
         return finite.float(), finite
 
     monkeypatch.setattr(zetadp.privacy.clipping, "clip_factors", all_as_they_are)
-    assert not audit_one_round(tmp_path, trials=100).passed
+    assert not audit_one_round(tmp_path, Trials(100)).passed
 
 
 def test_trials_with_and_without_the_canary_are_independent_and_repeatable(tmp_path):
     results = []
     for place, seed in enumerate((5, 5, 6)):
         (tmp_path / str(place)).mkdir()
-        results.append(audit_one_round(tmp_path / str(place), trials=200, seed=seed).errors)
+        results.append(audit_one_round(tmp_path / str(place), Trials(200, seed)).errors)
     assert results[0] == results[1] != results[2]
 
 
-@pytest.mark.parametrize("wrong", [{"view": "sideways"}, {"view": "nodes"}, {"noise": "pink"}], ids=str)
+@pytest.mark.parametrize("wrong", [{"view": "sideways"}, {"view": "nodes"}], ids=str)
 def test_what_cannot_be_audited_is_refused(tmp_path, wrong):
     with pytest.raises(ValueError, match="Expected"):
-        audit_one_round(tmp_path, trials=10, **wrong)
+        audit_one_round(tmp_path, Trials(10), **wrong)
+
+
+def test_noise_of_no_source_is_refused():
+    with pytest.raises(ValueError, match="Expected"):
+        Audited(noise="pink")
