@@ -271,8 +271,8 @@ def task_of(content: Mapping[str, Any]) -> Task:
     maker = _maker(name)
     try:
         return maker(**settings)
-    except TypeError as error:
-        raise UserError(f"The task {name} refuses its settings {settings}: {error}.") from error
+    except (TypeError, ValueError) as error:
+        raise UserError(f"The task {name} refuses its settings {settings}: {str(error).rstrip('.')}.") from error
 
 
 def settings_class(name: str) -> type | None:
