@@ -123,7 +123,7 @@ class Records:
             If their items have different shapes or types, or a patient is at two of them.
         """
         parts = [*hospitals.values()]
-        inputs = [part.inputs for part in parts]
+        inputs: list[Any] = [part.inputs for part in parts]
         kinds = {(tuple(each.shape[1:]), each.dtype) for each in inputs}
         if len(kinds) > 1:
             found = ", ".join(f"{shape} of {str(kind).removeprefix('torch.')}" for shape, kind in kinds)
@@ -139,10 +139,9 @@ class Records:
                     )
             whose |= dict.fromkeys(part.ids, name)
         whole = [each for each in inputs if isinstance(each, Tensor)]
-        sources: list[Any] = [each if isinstance(each, Tensor) else each.source for each in inputs]
         before = np.cumsum([0, *(part.units for part in parts)])
         return cls._of(
-            inputs=torch.cat(whole) if len(whole) == len(inputs) else LookedUp(torch.utils.data.ConcatDataset(sources)),
+            inputs=torch.cat(whole) if len(whole) == len(inputs) else LookedUp(torch.utils.data.ConcatDataset(inputs)),
             targets=torch.cat([part.targets for part in parts]),
             ids=tuple(whose),
             owner=np.concatenate([part.owner + first for part, first in zip(parts, before[:-1], strict=True)]),
@@ -254,6 +253,8 @@ class LookedUp:
     ----------
     source
         HDF5 dataset, map-style torch Dataset, or tensor.
+    places
+        For each item, its position in the source; None takes all.
     device
         Device on which items arrive.
 
@@ -263,33 +264,43 @@ class LookedUp:
         As of a tensor of all inputs.
     """
 
-    def __init__(self, source: Any, device: torch.device | str = "cpu") -> None:  # noqa: ANN401  (many kinds)
+    def __init__(
+        self,
+        source: Any,  # noqa: ANN401  (many kinds)
+        places: np.ndarray | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
         self.source, self.device = source, torch.device(device)
-        first = self._item(0)
-        self.dtype, self.shape = first.dtype, torch.Size((len(source), *first.shape))
+        self.places = np.arange(len(source)) if places is None else places
+        first = self._items([int(self.places[0])])
+        self.dtype, self.shape = first.dtype, torch.Size((len(self.places), *first.shape[1:]))
 
     def __len__(self) -> int:
-        return len(self.source)
+        return len(self.places)
 
-    def __getitem__(self, wanted: Tensor | np.ndarray) -> Tensor:
+    def __getitem__(self, wanted: Tensor | np.ndarray | int) -> Tensor:
         """Return the inputs at positions of any shape."""
         positions = np.asarray(wanted.cpu() if isinstance(wanted, Tensor) else wanted)
-        # In ascending order, in which files are read fastest, and each once.
-        unique, back = np.unique(positions, return_inverse=True)
-        found = torch.stack([self._item(int(place)) for place in unique]).to(self.device)
+        unique, back = np.unique(self.places[positions], return_inverse=True)
+        found = self._items(unique.tolist()).to(self.device)
         return found[torch.from_numpy(back.reshape(positions.shape)).to(self.device)]
 
     def part(self, positions: np.ndarray) -> Self:
         """Return some of the inputs."""
-        return type(self)(torch.utils.data.Subset(self.source, positions.tolist()))
+        return type(self)(self.source, self.places[positions])
 
     def to(self, device: torch.device) -> Self:
         """Return the same inputs, which arrive on another device."""
-        return type(self)(self.source, device)
+        return type(self)(self.source, self.places, device)
 
-    def _item(self, place: int) -> Tensor:
-        item = self.source[place]
-        return _usable(torch.as_tensor(item[0] if isinstance(item, tuple | list) else item))
+    def _items(self, places: list[int]) -> Tensor:
+        """Return the items at places of the source, each once and in ascending order."""
+        if hasattr(self.source, "chunks"):  # HDF5 reads many items at once, several times as fast
+            return _usable(torch.from_numpy(np.asarray(self.source[places])))
+        items = (self.source[place] for place in places)
+        return _usable(
+            torch.stack([torch.as_tensor(one[0] if isinstance(one, tuple | list) else one) for one in items])
+        )
 
 
 @contextmanager
