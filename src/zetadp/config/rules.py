@@ -178,7 +178,7 @@ def _task(task: TaskSection, slices: Slices) -> Iterator[str]:
         return
     try:
         task_of(task_content(task, slices))
-    except (UserError, ValueError) as error:
+    except UserError as error:
         yield f"task: {error}"
 
 
@@ -321,6 +321,6 @@ def _simulates(task: TaskSection, slices: Slices) -> bool:
     """Return whether the task can simulate patients (its attribute ``simulates``)."""
     if task.name == BRAIN:
         return True
-    with suppress(UserError, ValueError):
+    with suppress(UserError):
         return bool(getattr(task_of(task_content(task, slices)), "simulates", False))
     return True  # another rule reports what is wrong with the task

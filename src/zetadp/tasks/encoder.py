@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 progress = logging.getLogger(PROGRESS)
 
 NAMES = ("centre", "axes", "variances")
+HALVED = 3
+"""Number of convolutions after which sizes are halved, counted from the first."""
 NETWORK = "network."
 """Prefix of the network's tensors in an encoder's file."""
 WHITENING = 0.5
@@ -197,8 +199,6 @@ class PublicEncoder(nn.Module, ABC):
     widths: ClassVar[Sequence[int]]
     """Channels of each convolution."""
     kernel: ClassVar[int] = 3
-    pools: ClassVar[int] = 3
-    """Number of convolutions after which sizes are halved, counted from the first."""
     flat: ClassVar[int]
     """Number of values that the hidden layer takes: the size of what `pooled` returns."""
     hidden_units: ClassVar[int]
@@ -211,7 +211,7 @@ class PublicEncoder(nn.Module, ABC):
         layers: list[nn.Module] = []
         for number, (before, width) in enumerate(pairwise((self.channels, *self.widths))):
             layers += [convolution(before, width, self.kernel, padding=self.kernel // 2), nn.GroupNorm(4, width)]
-            layers += [nn.ReLU(), *([pool(2)] if number < self.pools else [])]
+            layers += [nn.ReLU(), *([pool(2)] if number < HALVED else [])]
         self.blocks = nn.Sequential(*layers)
         self.hidden = nn.Linear(self.flat, self.hidden_units)
         self.head = nn.Linear(self.hidden_units, self.outputs)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.base.validation import UserError
-from zetadp.tasks.reconstruction.settings import FAMILIES, PublicNetworkSettings
+from zetadp.tasks.reconstruction.settings import PublicNetworkSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +51,7 @@ class PublicNetworks:
             If there is no public network of this family and shape.
         """
         families = self.settings.families
-        own = self.settings.network(network.family if network.family in FAMILIES else FAMILIES[0])
+        own = self.settings.network(families[0])  # all families have one shape
         other = [name for name in SHAPE if getattr(network, name) != getattr(own, name)]
         if network.family not in families or other:
             differing = ", ".join(f"{name} {getattr(own, name)}" for name in other)
