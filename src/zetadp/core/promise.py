@@ -14,7 +14,7 @@ from zetadp.base.storage import write_json
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.privacy import accounting
-from zetadp.privacy.calibration import noise_for_nodes, noise_for_sum
+from zetadp.privacy.calibration import noise_for_epsilon, noise_for_sum
 from zetadp.privacy.exposure import in_sums
 from zetadp.privacy.threat import IF_HIDDEN
 
@@ -27,10 +27,11 @@ TOLERANCE = 1.0005
 def noise_of_plan(plan: Plan) -> float:
     """Return the noise multiplier of every node's own message at which a plan costs at most the epsilon in its name."""
     target = epsilon_value(plan.run.epsilon)
-    probabilities = [float(plan.probability(node.name)) for node in plan.nodes]
+    # A patient is on one node, so costs do not add up: the node that draws its patients most often decides.
+    probability = max(float(plan.probability(node.name)) for node in plan.nodes)
     if plan.sums is None:
-        return noise_for_nodes(target, plan.delta, probabilities, plan.tries * plan.open_rows)
-    return noise_for_sum(target, plan.delta, probabilities, plan.tries, plan.sums.shares(len(plan.nodes)))
+        return noise_for_epsilon(target, plan.delta, probability, plan.tries * plan.open_rows)
+    return noise_for_sum(target, plan.delta, probability, plan.tries, plan.sums.shares(len(plan.nodes)))
 
 
 def write_noise(*, noise: Path, plan: dict[str, Any]) -> None:

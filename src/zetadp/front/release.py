@@ -38,8 +38,8 @@ def release(
     """Release features of people as rows that mix several of them and have noise; anybody may train on the rows.
 
     If a release was interrupted, call this function again: it continues with the rows that were already drawn. A
-    finished release is not repeated, and the same people are released once, whatever the file is called, unless the
-    ledger permits more (``zetadp permit``).
+    finished release is not repeated unless its ledger permits it (``zetadp permit``). A file of another name is another
+    release of the same people, and counts beside the first; ``most_epsilon`` limits both together.
 
     Parameters
     ----------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 
 from scipy.optimize import brentq
@@ -68,29 +67,16 @@ def noise_for_epsilon(target: float, delta: float, sampling_probability: float, 
     return _noise(target, delta, sampling_probability, rounds)
 
 
-def noise_for_nodes(target: float, delta: float, sampling_probabilities: Sequence[float], rounds: int) -> float:
-    """Return the common noise multiplier at which the worst node costs at most `target`.
-
-    A patient is on one node, so the nodes' costs do not add up. Epsilon grows with the sampling probability, so the
-    node that draws its patients most often decides. The parameters are those of `noise_for_epsilon`.
-    """
-    if not sampling_probabilities:
-        raise ValueError("Expected at least one sampling probability, found none.")
-    return noise_for_epsilon(target, delta, max(sampling_probabilities), rounds)
-
-
-def noise_for_sum(
-    target: float, delta: float, sampling_probabilities: Sequence[float], releases: int, shares: int
-) -> float:
-    r"""Return the share of noise of every node at which masked sums cost the worst node at most `target`.
+def noise_for_sum(target: float, delta: float, sampling_probability: float, releases: int, shares: int) -> float:
+    r"""Return the share of noise of every node at which masked sums cost at most `target`.
 
     With :math:`\sigma` the noise that one node would need alone, each of ``shares`` nodes adds
     :math:`\sigma / \sqrt{shares}`. In a sum, everybody's contribution weighs the same.
 
     Parameters
     ----------
-    target, delta, sampling_probabilities
-        As in `noise_for_nodes`.
+    target, delta, sampling_probability
+        As in `noise_for_epsilon`.
     releases
         Declared number of sums: the rounds, and the spare tries.
     shares
@@ -102,15 +88,15 @@ def noise_for_sum(
 
     Examples
     --------
-    >>> noise_for_epsilon(8, 1e-3, 1, 20), noise_for_sum(8, 1e-3, [1.0] * 5, 20, shares=4)
+    >>> noise_for_epsilon(8, 1e-3, 1, 20), noise_for_sum(8, 1e-3, 1, 20, shares=4)
     (2.1467, 1.0734)
     """
-    alone = noise_for_nodes(target, delta, sampling_probabilities, releases)
+    alone = noise_for_epsilon(target, delta, sampling_probability, releases)
     if not alone:
         return 0.0
-    probability, share = max(sampling_probabilities), _rounded_up(alone / math.sqrt(shares))
+    share = _rounded_up(alone / math.sqrt(shares))
     # Compare the epsilon that will be stated, not the noise: the stated figure must not exceed the target.
-    while epsilon({MaskedSum(probability, share, shares): releases}, delta) > target:
+    while epsilon({MaskedSum(sampling_probability, share, shares): releases}, delta) > target:
         share = _next_up(share)
     return share
 

@@ -8,7 +8,7 @@ import pytest
 
 from zetadp.base.validation import UserError
 from zetadp.privacy import accounting
-from zetadp.privacy.calibration import noise_for_epsilon, noise_for_nodes, rounds_for
+from zetadp.privacy.calibration import noise_for_epsilon, rounds_for
 from zetadp.privacy.kinds import NoisySum
 
 P = 24 / 44
@@ -38,14 +38,6 @@ def test_a_target_out_of_range_is_refused_and_the_range_named(target):
         noise_for_epsilon(target, 1e-3, P, 917)
     with pytest.raises(UserError, match=r"between 0.001 and 1000"):
         rounds_for(target, 1e-3, P, 40.0)
-
-
-def test_the_node_that_draws_most_often_decides():
-    probabilities = [24 / 45, 24 / 44, 24 / 46]
-    common = noise_for_nodes(3, 1e-3, probabilities, 100)
-    costs = [accounting.epsilon({NoisySum(p, common): 100}, 1e-3) for p in probabilities]
-    assert max(costs) == costs[1] == pytest.approx(3, rel=1e-3)
-    assert max(costs) <= 3
 
 
 @pytest.mark.parametrize(

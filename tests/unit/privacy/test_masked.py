@@ -106,6 +106,13 @@ def test_the_worst_of_unequal_nodes_meets_the_target_in_all_tries():
     assert noise_of_plan(replace(PLAN, run=replace(PLAN.run, epsilon="inf"))) == 0.0
 
 
+def test_of_unequal_nodes_without_masks_the_one_that_draws_most_often_decides():
+    local = replace(PLAN, threat="local", sums=None)
+    costs = {node.name: promise_of(local.with_noise(noise_of_plan(local)), node.name).epsilon for node in local.nodes}
+    assert max(costs, key=lambda name: costs[name]) == "c"
+    assert 0.999 * TARGET < costs["c"] <= TARGET
+
+
 def test_every_ledger_composes_to_the_promise():
     plan = PLAN.with_noise(noise_of_plan(PLAN))
     header = {**plan.header(), "noise": "os"}
