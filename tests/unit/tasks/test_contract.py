@@ -293,6 +293,7 @@ def test_public_networks_follow_from_their_settings_and_survive_a_file(tmp_path)
         (WordEncoderSettings, {"sounds": 3}, "sounds"),
         (BeatEncoderSettings, {"components": 65}, "components"),
         (PublicNetworkSettings, {"families": ["vnet"]}, "families"),
+        (PublicNetworkSettings, {"families": []}, "the number of families"),
     ],
 )
 def test_settings_of_public_networks_are_checked_by_name(kind, wrong, said):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from zetadp.base.constraints import Count, OneOf, Positive, Seed, Within, check_fields
+from zetadp.base.constraints import Count, Filled, OneOf, Positive, Seed, Within, check_fields
 from zetadp.base.validation import in_range
 from zetadp.nn.settings import NetworkSettings
 
@@ -133,7 +133,7 @@ class PublicNetworkSettings:
         Settings of the public patients (`Examinations`).
     """
 
-    families: Sequence[Annotated[str, OneOf(FAMILIES)]] = ("unet",)
+    families: Annotated[Sequence[Annotated[str, OneOf(FAMILIES)]], Filled()] = ("unet",)
     widths: Sequence[int] = (8, 16, 32)
     convolutions: int = 1
     activation: str = "crelu"
