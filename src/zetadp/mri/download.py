@@ -170,7 +170,8 @@ def extract(archive: Path, folder: Path) -> None:
     try:
         with tarfile.open(archive, mode="r:") as tar:
             places = [(PurePosixPath(member.name), member) for member in tar]
-            places = [(path, member) for path, member in places if not path.name.startswith("._")]
+            # The folder in which the archive was packed, ".", is no top folder.
+            places = [(path, member) for path, member in places if path.parts and not path.name.startswith("._")]
             tops = sorted({path.parts[0] for path, _ in places})
             if len(tops) != 1 or any(len(path.parts) == 1 and not member.isdir() for path, member in places):
                 raise UserError(

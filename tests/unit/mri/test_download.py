@@ -159,8 +159,9 @@ def archive(path, *members) -> object:
 GOOD = ("Task/", "Task/dataset.json", "Task/imagesTr/", "Task/imagesTr/BRATS_001.nii.gz")
 
 
-def test_the_top_folder_becomes_the_folder(tmp_path):
-    path = archive(tmp_path / "task.tar", *GOOD, "._Task", "Task/imagesTr/._BRATS_001.nii.gz")
+@pytest.mark.parametrize("above", [(), ("./",)], ids=["packed by name", "packed as all that is here"])
+def test_the_top_folder_becomes_the_folder(tmp_path, above):
+    path = archive(tmp_path / "task.tar", *above, *GOOD, "._Task", "Task/imagesTr/._BRATS_001.nii.gz")
     extract(path, tmp_path / "data" / "Task01_BrainTumour")
     folder = tmp_path / "data" / "Task01_BrainTumour"
     files = {file.relative_to(folder).as_posix(): file.read_text() for file in folder.rglob("*") if file.is_file()}
@@ -222,7 +223,7 @@ def test_absent_truncated_and_alien_archives_leave_nothing(tmp_path):
 
 
 def test_an_archive_without_one_top_folder(tmp_path):
-    for members in ((*GOOD, "Other/a"), (*GOOD, "README"), ("dataset.json",)):
+    for members in ((*GOOD, "Other/a"), (*GOOD, "README"), ("dataset.json",), ("./",)):
         with pytest.raises(UserError, match="Expected one folder at the top"):
             extract(archive(tmp_path / "task.tar", *members), tmp_path / "task")
         assert only(tmp_path) == ["task.tar"]
