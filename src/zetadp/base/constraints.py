@@ -158,14 +158,13 @@ def _hints(kind: type) -> dict[str, Any]:
 
 def _rules(hint: Any, value: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401  (any type, any value)
     """Yield each rule of a type with the value that it is about, also those of a tuple's or list's entries."""
-    if value is None:
-        return
     if get_origin(hint) is Annotated:
         yield from ((rule, value) for rule in hint.__metadata__)
         hint = hint.__origin__
     inner = get_args(hint)
     if type(None) in inner:
-        yield from _rules(next(each for each in inner if each is not type(None)), value)
+        if value is not None:
+            yield from _rules(next(each for each in inner if each is not type(None)), value)
     elif inner and isinstance(value, tuple | list):
         for each in value:
             yield from _rules(inner[0], each)

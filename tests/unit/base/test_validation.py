@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from zetadp.base.constraints import Count, check_fields
 from zetadp.base.validation import (
     UserError,
     check_distinct,
@@ -55,6 +56,25 @@ def test_a_setting_of_a_task_that_cannot_be_is_one_message_with_its_section(sect
     with pytest.raises(UserError, match=rf"^task\.settings\.encoder: .*{fault}\.$"):
         settings_of(Encoder, section)
     assert settings_of(Encoder, {"words": 2}) == Encoder(2)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Settings, one of which may be left out."""
+
+    rounds: Count = 1
+    rows: Count | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+def test_a_setting_may_be_null_only_where_its_type_says_so():
+    assert Plan(rows=None).rows is None
+    with pytest.raises(ValueError, match="Expected rounds >= 1, found None"):
+        Plan(rounds=None)
+    with pytest.raises(ValueError, match="Expected rows >= 1, found 0"):
+        Plan(rows=0)
 
 
 FOREIGN = [
