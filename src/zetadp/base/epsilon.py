@@ -37,8 +37,14 @@ def epsilon_value(label: str | float) -> float:
 
 
 def epsilon_label(value: str | float) -> str:
-    """Return the one spelling of epsilon that tables use: ``"1"``, ``"0.5"``, ``"inf"``, ``"unclipped"``."""
-    return UNCLIPPED if value == UNCLIPPED else f"{epsilon_value(value):g}"
+    """Return the one spelling of epsilon that tables and names of folders use.
+
+    Examples
+    --------
+    >>> [epsilon_label(value) for value in ("1.0", 0.5, 1e6, "inf", "unclipped")]
+    ['1', '0.5', '1e06', 'inf', 'unclipped']
+    """
+    return UNCLIPPED if value == UNCLIPPED else f"{epsilon_value(value):g}".replace("+", "")
 
 
 def epsilon_order(label: str) -> tuple[float, bool]:

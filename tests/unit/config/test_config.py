@@ -385,14 +385,16 @@ def test_the_grid_holds_every_combination_once_in_a_fixed_order():
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(8, "8"), (8.0, "8"), ("8", "8"), (0.5, "0.5"), (".inf", None), ("inf", "inf"), (1e-3, "0.001")]
+    ("value", "text"),
+    [(8, "8"), (8.0, "8"), ("8", "8"), (0.5, "0.5"), (".inf", None), ("inf", "inf"), (1e-3, "0.001"), (1e6, "1e06")],
 )
 def test_an_epsilon_has_one_text(value, text):
     if text is None:
         with pytest.raises(UserError, match="above zero, inf or unclipped"):
             epsilon_label(value)
     else:
-        assert epsilon_label(value) == text
+        assert epsilon_label(value) == epsilon_label(text) == text
+        assert RunName("complex", "federated", text, 0).epsilon == text
 
 
 def test_numbers_that_the_command_line_leaves_as_text_are_numbers_and_stay_as_written():
