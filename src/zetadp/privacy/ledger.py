@@ -108,24 +108,27 @@ class Attempt:
     signature: Signature | None = None
 
     def __post_init__(self) -> None:
-        """Sort the events by round."""
-        self._of_round: defaultdict[int, list[Event]] = defaultdict(list)
+        """Count the events of each round."""
+        self._of_round: defaultdict[int, Counter[Event]] = defaultdict(Counter)
         for event in self.events:
-            self._of_round[event.round].append(event)
+            self._of_round[event.round][event] += 1
 
     def add(self, events: Sequence[Event]) -> None:
         """Add recorded releases."""
         for event in events:
             self.events.append(event)
-            self._of_round[event.round].append(event)
+            self._of_round[event.round][event] += 1
 
     def recorded(self, event: Event) -> int:
         """Return how often an event was recorded."""
-        return self._of_round[event.round].count(event)
+        return self._of_round[event.round][event]
 
     def times(self, round_number: int) -> int:
         """Return how often a round was recorded. If nodes differ, the largest number counts."""
-        return max(Counter(event.node for event in self._of_round[round_number]).values(), default=0)
+        of_nodes: Counter[str] = Counter()
+        for event, count in self._of_round[round_number].items():
+            of_nodes[event.node] += count
+        return max(of_nodes.values(), default=0)
 
     @property
     def unused(self) -> bool:
