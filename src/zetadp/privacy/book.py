@@ -233,13 +233,16 @@ def claim(folder: Path, table: Path) -> None:
 
 def _shared(other: Path, contents: Iterable[str]) -> int:
     """Return how many records another cohort shares."""
-    known = Register.read(other)
+    # The first line of every attempt names the register of that time, which had the records of the attempt. The
+    # register is read after the ledgers, because a run that begins meanwhile adds to it first.
+    heads = set()
     for path in ledger_files(other):
-        # The hashes of its records are older than any ledger, whose first line names the register of that time.
-        with named(path, "the first line"), path.open("rb") as file:
-            first = file.readline()
-            if first.endswith(b"\n") and json.loads(first)["entry"]["register"] not in known.heads:
-                raise LostError([f"{other / REGISTER} is missing, or has lost lines at its end"])
+        with named(path, "the first line of an attempt"), path.open("rb") as file:
+            begun = [line for line in file if b'"kind": "start"' in line and line.endswith(b"\n")]
+            heads |= {json.loads(line)["entry"]["register"] for line in begun}
+    known = Register.read(other)
+    if not heads <= known.heads:
+        raise LostError([f"{other / REGISTER} is missing, or has lost lines at its end"])
     if not known.records:
         return 0
     key = Secret.of(other)

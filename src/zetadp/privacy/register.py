@@ -139,7 +139,7 @@ class Register:
         Raises
         ------
         UserError
-            If the register was edited or cannot be read, or if its secret is missing.
+            If the register was edited, is of another version or cannot be read, or if its secret is missing.
         """
         path = folder / REGISTER
         try:
@@ -154,15 +154,19 @@ class Register:
                 content = {name: value for name, value in link.entry.items() if name != "tag"}
                 if link.entry.get("tag") != _tag(key, head, content):
                     raise BrokenChainError(number, "was not written with the secret of the folder")
-                found._take(content, number)
+                if not found._take(content):
+                    raise UserError(
+                        f"Expected a register of this version, found that line {number} of {path} is of a kind that it "
+                        "does not know. No total can be computed from it here: use the version of zetadp that wrote it."
+                    )
                 head = link.head
                 found.heads.add(head)
         except BrokenChainError as error:
             raise UserError(f"The register {path} was edited or damaged: {error}. Restore it from a backup.") from error
         return found
 
-    def _take(self, content: Mapping[str, Any], number: int) -> None:
-        """Add the content of a line."""
+    def _take(self, content: Mapping[str, Any]) -> bool:
+        """Add the content of a line; return whether it is of a kind that this version knows."""
         match dict(content):
             case {"ledger": str(ledger), "head": str(head)}:
                 self.last[ledger] = head
@@ -173,7 +177,8 @@ class Register:
             case {"people": list(tags), "ledger": str(ledger)}:
                 self.people.setdefault(ledger, set()).update(tags)
             case _:
-                raise BrokenChainError(number, "is of a kind that this version does not know")
+                return False
+        return True
 
 
 def head_beside(ledger: Path) -> str:

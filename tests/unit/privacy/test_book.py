@@ -33,7 +33,7 @@ from zetadp.privacy.chain import BrokenChainError
 from zetadp.privacy.exposure import total
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.register import Register
+from zetadp.privacy.register import Register, note
 from zetadp.privacy.statement import total_statement
 
 
@@ -224,6 +224,44 @@ def test_a_damaged_register_hides_no_shared_patients(tmp_path, capsys, damage):
     with pytest.raises(UserError, match="one"):
         claim(tmp_path / "ledgers/three", table)
     assert register.with_name("secret").exists() == (not damage.endswith("its secret"))  # another one knows nobody
+
+
+def test_an_old_copy_of_a_register_hides_no_shared_patients(tmp_path):
+    """Also where the ledger is older: a later attempt names the register that had the patients who came later."""
+    cohort = tmp_path / "ledgers/one"
+    claim(cohort, index(tmp_path / "first.csv", "x"))
+    record(cohort / "run.jsonl")
+    older = (cohort / "register").read_bytes()
+    both = index(tmp_path / "both.csv", "x", "y")
+    claim(cohort, both)
+    record(cohort / "run.jsonl")
+    (cohort / "register").write_bytes(older)
+    with pytest.raises(UserError, match="lost lines at its end"):
+        claim(tmp_path / "ledgers/two", index(tmp_path / "second.csv", "y"))
+
+
+def test_a_run_of_another_cohort_that_begins_meanwhile_is_no_loss(tmp_path, monkeypatch):
+    one, real, begun = tmp_path / "ledgers/one", Register.read, []
+    claim(one, index(tmp_path / "first.csv", "x"))
+
+    def read(folder: Path) -> Register:
+        found = real(folder)
+        if folder == one and not begun:
+            begun.append(True)
+            claim(one, index(tmp_path / "more.csv", "x", "y"))
+            record(one / "run.jsonl")
+        return found
+
+    monkeypatch.setattr(Register, "read", read)
+    claim(tmp_path / "ledgers/two", index(tmp_path / "second.csv", "x"))
+    assert begun
+    assert real(one).shares == {"two": 1}
+
+
+def test_a_register_of_another_version_is_not_called_damaged(tmp_path):
+    note(tmp_path, {"list": "records", "count": 1, "digest": "0" * 64})
+    with pytest.raises(UserError, match="version of zetadp that wrote it"):
+        Book.read(tmp_path)
 
 
 def test_a_ledger_without_a_list_of_people_may_be_about_everybody(tmp_path):
