@@ -141,7 +141,7 @@ class Records:
         whole = [each for each in inputs if isinstance(each, Tensor)]
         before = np.cumsum([0, *(part.units for part in parts)])
         return cls._of(
-            inputs=torch.cat(whole) if len(whole) == len(inputs) else LookedUp(torch.utils.data.ConcatDataset(inputs)),
+            inputs=torch.cat(whole) if len(whole) == len(inputs) else LookedUp(_Joined(inputs)),
             targets=torch.cat([part.targets for part in parts]),
             ids=tuple(whose),
             owner=np.concatenate([part.owner + first for part, first in zip(parts, before[:-1], strict=True)]),
@@ -252,7 +252,7 @@ class LookedUp:
     Parameters
     ----------
     source
-        HDF5 dataset, map-style torch Dataset, or tensor.
+        HDF5 dataset or map-style torch Dataset.
     places
         For each item, its position in the source; None takes all.
     device
@@ -278,7 +278,7 @@ class LookedUp:
     def __len__(self) -> int:
         return len(self.places)
 
-    def __getitem__(self, wanted: Tensor | np.ndarray | int) -> Tensor:
+    def __getitem__(self, wanted: Tensor | np.ndarray) -> Tensor:
         """Return the inputs at positions of any shape."""
         positions = np.asarray(wanted.cpu() if isinstance(wanted, Tensor) else wanted)
         unique, back = np.unique(self.places[positions], return_inverse=True)
@@ -295,12 +295,26 @@ class LookedUp:
 
     def _items(self, places: list[int]) -> Tensor:
         """Return the items at places of the source, each once and in ascending order."""
-        if hasattr(self.source, "chunks"):  # HDF5 reads many items at once, several times as fast
+        if isinstance(self.source, _Joined):
+            return self.source.items(places)
+        if not isinstance(self.source, torch.utils.data.Dataset):
+            # HDF5 reads many items at once, several times as fast.
             return _usable(torch.from_numpy(np.asarray(self.source[places])))
         items = (self.source[place] for place in places)
         return _usable(
             torch.stack([torch.as_tensor(one[0] if isinstance(one, tuple | list) else one) for one in items])
         )
+
+
+class _Joined(torch.utils.data.ConcatDataset[Any]):
+    """Inputs of several holders, one after the other, of which each holder's are looked up at once."""
+
+    def items(self, places: list[int]) -> Tensor:
+        """Return the items at places in ascending order."""
+        first = [0, *self.cumulative_sizes]
+        parts = np.split(np.asarray(places), np.searchsorted(places, first[1:-1]))
+        holders = zip(self.datasets, parts, first[:-1], strict=True)
+        return torch.cat([own[torch.from_numpy(part - before)] for own, part, before in holders if len(part)])
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from zetadp.base.validation import UserError
-from zetadp.front.records import Records, id_text
+from zetadp.front.records import LookedUp, Records, id_text
 
 ITEMS = torch.randn(6, 3, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
 LABELS = [0, 1, 0, 1, 0, 1]
@@ -27,6 +27,12 @@ class Pairs(torch.utils.data.Dataset):
         return ITEMS[place], LABELS[place]
 
 
+class Chunked(Pairs):
+    """A map-style dataset with an attribute that HDF5 datasets have too."""
+
+    chunks = 2
+
+
 def in_a_file(tmp_path):
     file = h5py.File(tmp_path / "items.h5", "w")
     return file.create_dataset("items", data=ITEMS.numpy(), chunks=(2, 3))
@@ -38,6 +44,7 @@ SOURCES = {
     "list of tensors": lambda _: (list(ITEMS), LABELS),
     "HDF5": lambda tmp_path: (in_a_file(tmp_path), LABELS),
     "Dataset": lambda _: (Pairs(), None),
+    "Dataset with chunks": lambda _: (Chunked(), None),
 }
 
 
@@ -49,6 +56,17 @@ def test_items_of_any_source_are_the_same_records(tmp_path, source):
     assert other.inputs[places].dtype == torch.complex64
     assert torch.equal(other.targets, plain.targets)
     assert other.digest == plain.digest
+
+
+def test_items_of_hospitals_are_looked_up_at_once(tmp_path, monkeypatch):
+    """One by one, those in files take ten times as long."""
+    each = {name: SOURCES[name](tmp_path) for name in ("tensor", "HDF5", "Dataset")}
+    parts = {name: Records(*given, patients=[f"{name} {one}" for one in IDS]) for name, given in each.items()}
+    joined, looked, real = Records.of_hospitals(parts), [], LookedUp._items
+    monkeypatch.setattr(LookedUp, "_items", lambda self, places: looked.append(places) or real(self, places))
+    places = torch.randperm(3 * len(ITEMS), generator=torch.Generator().manual_seed(0)).reshape(3, -1)
+    assert torch.equal(joined.inputs[places], ITEMS.repeat(3, *[1] * (ITEMS.ndim - 1))[places])
+    assert len(looked) == 3  # all, and those of each of the two holders that keep theirs elsewhere
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.int32, bool, np.complex128])
