@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 
 import psutil
@@ -45,6 +47,9 @@ def test_a_training_ends_as_its_server_does_and_with_a_node_that_ends(federation
     start(federation, "node-02", "exit 0")
     with pytest.raises(UserError, match="node-02 ended by itself"):
         federation.wait()
+    start(federation, "node-02", f"printf '{LINE.format('CRITICAL', 'it has other patients')}'; exit 1")
+    with pytest.raises(UserError, match=r"^node-02: it has other patients$"):
+        federation.wait()
 
 
 def test_processes_end_with_the_block_and_so_does_all_that_they_started(federation):
@@ -55,6 +60,30 @@ def test_processes_end_with_the_block_and_so_does_all_that_they_started(federati
     federation.stop("node", patience=0.1)
     assert not federation.runs("node")
     assert not psutil.wait_procs(both, timeout=20)[1]
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+sys.path[:0] = sys.argv[2:]
+from federation.sites import make_plan
+from zetadp.federation.flower.launcher import LocalFederation
+with LocalFederation(Path(sys.argv[1]), make_plan()) as running:
+    running._start("node", "time:sleep")
+    print(running._running["node"].pid, flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_process_whose_starter_is_killed_at_once_ends_too(tmp_path):
+    """Its Python is not yet up, so it has not asked for a signal."""
+    command = [sys.executable, "-c", KILLED, str(tmp_path), *sys.path]
+    left = int(subprocess.run(command, stdout=subprocess.PIPE, check=False).stdout)
+    end = time.monotonic() + 60
+    while (exists := psutil.pid_exists(left)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not exists
+    assert not (tmp_path / "logs/node.log").read_text()  # it ended before it ran anything
 
 
 def test_every_line_is_news_once_also_after_bytes_that_are_no_text(federation):

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
@@ -23,9 +22,6 @@ from zetadp.federation.flower.processes import (
     free_port,
 )
 from zetadp.federation.flower.settings import HospitalSettings
-
-if TYPE_CHECKING:
-    pass
 
 NAMES = ["node-01", "node-02"]
 

@@ -80,10 +80,14 @@ class LocalFederation:
 
     def __enter__(self) -> Self:
         check_flower()
+        # Nobody writes to it: a process that finds its other end closed was started by one that is gone.
+        self._life, self._own_end = os.pipe()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.stop(*self._running)
+        os.close(self._life)
+        os.close(self._own_end)
 
     def hospital(self, name: str, **more: Any) -> HospitalSettings:  # noqa: ANN401  (each setting has a type of its own)
         """Return the settings of a node."""
@@ -146,7 +150,7 @@ class LocalFederation:
         with log.open("ab") as output:
             self._running[name] = subprocess.Popen(  # noqa: S603  (this Python, and a module of this package)
                 [*self.command, program, json.dumps(arguments, default=str)],
-                stdin=subprocess.DEVNULL,
+                stdin=self._life,
                 stdout=output,
                 stderr=output,
                 env={**os.environ, **SILENT, **here, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
@@ -192,8 +196,9 @@ class LocalFederation:
 
     def _last_words(self, name: str) -> str:
         text = _decoded(self._logged(name, self._begun[name]))
-        found = LAST_WORDS.search(text)
-        return found[1].strip() if found else f"{name} ended by itself. The end of {self.log(name)}:\n{text[-2000:]}"
+        if found := LAST_WORDS.search(text):
+            return found[1].strip() if name == SERVER else f"{name}: {found[1].strip()}"
+        return f"{name} ended by itself. The end of {self.log(name)}:\n{text[-2000:]}"
 
 
 def _send(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

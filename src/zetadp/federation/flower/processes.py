@@ -10,6 +10,7 @@ import fcntl
 import importlib
 import json
 import logging
+import select
 import signal
 import socket
 import sys
@@ -124,9 +125,12 @@ def free_port() -> int:
 def main() -> None:
     """Run the function that the first argument names, as ``module:function``, with those that the second holds as JSON.
 
-    A user's mistake is the last line of the log, and gives exit code 1.
+    It ends with the process that started it, which holds the other end of its input. A user's mistake is the last line
+    of the log, and gives exit code 1.
     """
     die_with_parent()
+    if select.select([sys.stdin], [], [], 0)[0]:
+        sys.exit(1)  # the process that started this one ended before
     module, _, function = sys.argv[1].partition(":")
     program = getattr(importlib.import_module(module), function)
     logging.basicConfig(level=logging.INFO, format=FORM, stream=sys.stderr)
