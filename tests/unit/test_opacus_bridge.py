@@ -337,6 +337,21 @@ def test_a_patient_without_a_finite_gradient_contributes_zero():
 # Sampling
 
 
+class ManyAtOnce(TensorDataset):
+    """A dataset that gives many items at once, but not none."""
+
+    def __getitems__(self, places):
+        return list(zip(*(torch.stack([own[place] for place in places]) for own in self.tensors), strict=True))
+
+
+def test_nobody_may_be_drawn_of_a_dataset_that_gives_many_items_at_once():
+    x, y = samples(8)
+    _, _, loader = private(native(), ManyAtOnce(x, y), sampling_probability=0.15, rounds=60)
+    given = [own for own, _ in loader]
+    assert any(len(own) == 1 and not own.any() for own in given)
+    assert any(len(own) > 1 and own.any() for own in given)
+
+
 def test_a_sampling_probability_is_what_was_said():
     engine = PrivacyEngine()
     model = native(torch.complex64)

@@ -128,7 +128,7 @@ class PatientLoader(DataLoader[Any]):
         collate = default_collate if given is None else given.collate_fn
         stand_in = tree_map(lambda x: torch.zeros_like(x) if torch.is_tensor(x) else x, collate([dataset[0]]))
         super().__init__(
-            StackDataset(owners, dataset),  # type: ignore[arg-type]
+            _Owned(owners, dataset),  # type: ignore[arg-type]
             batch_sampler=PatientSampler(owners, sampling_probability, rounds, settings.get("generator")),
             collate_fn=_Collate(collate, stand_in),
             **settings,
@@ -139,6 +139,15 @@ class PatientLoader(DataLoader[Any]):
         for owners, batch in super().__iter__():
             self.current.owners, self.current.content = owners, batch
             yield batch
+
+
+class _Owned(StackDataset[Any]):
+    """A dataset whose items include their patient, so that worker processes keep the two together."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        # A dataset that gives many items at once was never asked for none, as it is where nobody is drawn.
+        found: list[Any] = super().__getitems__(indices) if indices else []
+        return found
 
 
 class _Collate:
