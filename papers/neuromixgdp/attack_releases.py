@@ -215,7 +215,7 @@ def _heads(x: torch.Tensor, labels: torch.Tensor, epsilon: float, confidence: fl
 def decoder() -> nn.Module:
     """Return a network that draws a digit from its features; it learns from simulated digits, which are public."""
     pixels, _ = simulated_digits(DIGITS, encoder().settings.seed, 10_000)
-    found = encoder().joined(pixels, encoder().settings.scattering, encoder().settings.learned)
+    found = encoder().joined(pixels)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = nn.Sequential(nn.Linear(found.shape[1], 400), nn.ReLU(), nn.Linear(400, 784), nn.Sigmoid())

@@ -156,7 +156,7 @@ def directions(kind: str) -> Tensor:
     if kind == "axes":  # they are principal axes already
         return torch.eye(encoder().settings.scattering)
     drawn, _ = simulated_digits(DIGITS, encoder().settings.seed, 10_000)
-    found = encoder().joined(drawn, encoder().settings.scattering, encoder().settings.learned)
+    found = encoder().joined(drawn)
     return torch.linalg.eigh((found - found.mean(dim=0)).T @ (found - found.mean(dim=0)))[1].flip(1).contiguous()
 
 

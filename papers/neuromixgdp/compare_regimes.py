@@ -140,8 +140,7 @@ def chosen_rate(people: int, holders: int) -> float:
 def public_digits() -> tuple[Tensor, Tensor]:
     """Return features and labels of simulated digits: as many as the largest number of people, and 2000 for testing."""
     drawn, labels = simulated_digits(PEOPLE[-1] + 2000, encoder().settings.seed, 10_001)
-    counts = encoder().settings
-    return encoder().joined(drawn, counts.scattering, counts.learned), labels
+    return encoder().joined(drawn), labels
 
 
 class Runs(KeptRuns):
