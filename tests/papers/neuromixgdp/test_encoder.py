@@ -16,6 +16,8 @@ COMPONENTS = 20 + 8
 def small(monkeypatch):
     """Put an encoder of few components that has learnt nothing, and few digits, in the place of the program's."""
     monkeypatch.setattr(DigitEncoder, "learn_simulated", lambda encoder, random: simulated_digits(70, 0)[0])
+    # Axes of thousands of scattering coefficients take long.
+    monkeypatch.setattr(DigitEncoder, "maps", lambda encoder: (encoder.hidden_layer,) * 2)
     made = DigitEncoder.fit(DigitEncoderSettings(scattering=20, learned=8))
     for program in (attack_releases, compare_mnist, compare_regimes):
         monkeypatch.setattr(program, "encoder", lambda: made)
