@@ -40,9 +40,10 @@ from zetadp.nn.mixture import RowExamples
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.threat import CENTRAL_HOLDER
 from zetadp.report.figurestyle import SMALL, figure_style, save_svg, set_title, wrapped
 from zetadp.report.provenance import origin
-from zetadp.rows.release import HOLDER, ReleaseSettings
+from zetadp.rows.release import ReleaseSettings
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def released(plan: Plan, x: torch.Tensor, labels: torch.Tensor) -> Released:
     parts = Assembly.of(plan, records)
     with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "ledger.jsonl") as ledger:
         ledger.start(parts.header())
-        mechanism = parts.mechanism(HOLDER, plan.entropy(), ledger)
+        mechanism = parts.mechanism(CENTRAL_HOLDER, plan.entropy(), ledger)
         node = Node(mechanism, np.arange(len(x))[:, None].tolist())
         messages, _ = do_round(replace(parts.phase, chunk=1 << 12), [node], records, Outbox(ledger), 0)
         draw = mechanism.draw(0)

@@ -369,8 +369,9 @@ def _maker(name: str) -> Callable[..., Task]:
     if name == "classification":
         return Classification
     if name.isidentifier() and find_spec(f"zetadp.tasks.{name}"):
-        maker: Callable[..., Task] = import_module(f"zetadp.tasks.{name}").task
-        return maker
+        maker: Callable[..., Task] | None = getattr(import_module(f"zetadp.tasks.{name}"), "task", None)
+        if maker is not None:  # a module that tasks share has none
+            return maker
     found = {point.name: point for point in entry_points(group=GROUP)}
     if name in found:
         installed: Callable[..., Task] = found[name].load()

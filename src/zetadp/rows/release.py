@@ -21,13 +21,12 @@ from zetadp.nn.settings import MIXED_ROWS, NetworkSettings
 from zetadp.privacy.budget import Cap, Permission
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import last_statement
+from zetadp.privacy.threat import CENTRAL_HOLDER
 from zetadp.rows.degree import best_degree, usual_rows
 from zetadp.rows.file import Release, write_release
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-HOLDER = "central"
 
 
 @dataclass(frozen=True)
@@ -95,10 +94,10 @@ class ReleaseSettings:
             1, images_per_patient=1, noise=noise, estimator=MIXED_ROWS, feature_norm=self.norm, mixing=mixing
         )
         plan = Plan(
-            RunName("release", HOLDER, f"{self.epsilon:g}", self.seed),
+            RunName("release", CENTRAL_HOLDER, f"{self.epsilon:g}", self.seed),
             NetworkSettings("head", "features"),
             training,
-            (NodeConstants(HOLDER, self.people, degree),),
+            (NodeConstants(CENTRAL_HOLDER, self.people, degree),),
             delta=self.delta,
             cohort=self.cohort,
             task={"name": "classification", "classes": self.classes},

@@ -216,6 +216,11 @@ def test_settings_that_cannot_be_are_refused_by_name(name):
         pipeline_task_of({"name": name.split()[0], **wrong})
 
 
+def test_a_module_that_tasks_share_is_no_task():
+    with pytest.raises(UserError, match="encoder"):
+        pipeline_task_of({"name": "encoder"})
+
+
 def test_hospitals_train_what_reads_the_folder_of_one_site(name):
     if CASES[name].sites:
         assert site_task_of({"name": name.split()[0]})
