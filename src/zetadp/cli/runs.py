@@ -230,6 +230,7 @@ def budget(
     from zetadp.core.plan import Plan
     from zetadp.privacy.book import Book
     from zetadp.privacy.exposure import declared_run, total
+    from zetadp.privacy.register import REGISTER
 
     if not folder.is_dir():
         raise UserError(
@@ -239,6 +240,8 @@ def budget(
     if account is None:
         raise UserError(f"Expected the ledgers of the run {folder}, found none. Name their folder.")
     made, wanted = Book.read(account).runs(), []
+    if not made and not (account / REGISTER).is_file():
+        raise UserError(f"Expected ledgers in {account}, found neither a ledger nor a register. Name their folder.")
     if plan is not None:
         planned = Plan.read(plan)
         header = planned.header()

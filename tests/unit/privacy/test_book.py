@@ -54,6 +54,12 @@ def folder(tmp_path):
     return tmp_path / "cohort"
 
 
+@pytest.mark.parametrize("other", ["nowhere", ""])
+def test_no_total_is_printed_for_a_folder_that_is_no_account(tmp_path, capsys, other):
+    with pytest.raises(UserError, match="Expected"):
+        spent(tmp_path / other, capsys)
+
+
 @pytest.mark.parametrize("lost", [["first-8"], ["second-8"], ["first-1", "second-8"]])
 def test_deleted_ledgers_are_missed_by_name(folder, lost):
     for name in lost:
