@@ -69,21 +69,20 @@ sys.path[:0] = sys.argv[2:]
 from federation.sites import make_plan
 from zetadp.federation.flower.launcher import LocalFederation
 with LocalFederation(Path(sys.argv[1]), make_plan()) as running:
-    running._start("node", "time:sleep")
+    running._start("node", "signal:pause")
     print(running._running["node"].pid, flush=True)
     os.kill(os.getpid(), 9)
 """
 
 
 def test_a_process_whose_starter_is_killed_at_once_ends_too(tmp_path):
-    """Its Python is not yet up, so it has not asked for a signal."""
+    """As a rule its Python is not yet up, so it has not asked for a signal."""
     command = [sys.executable, "-c", KILLED, str(tmp_path), *sys.path]
     left = int(subprocess.run(command, stdout=subprocess.PIPE, check=False).stdout)
     end = time.monotonic() + 60
     while (exists := psutil.pid_exists(left)) and time.monotonic() < end:
         time.sleep(0.05)
     assert not exists
-    assert not (tmp_path / "logs/node.log").read_text()  # it ended before it ran anything
 
 
 def test_every_line_is_news_once_also_after_bytes_that_are_no_text(federation):
