@@ -19,11 +19,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from dp_accounting import dp_event, rdp
-from dp_accounting.pld import privacy_loss_distribution
 
 from zetadp.base.epsilon import SMALLEST_DELTA
 from zetadp.base.validation import UserError, positive
@@ -31,6 +29,10 @@ from zetadp.base.workflow import only_errors
 from zetadp.privacy import gaussian
 from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import FEW_UNITS, Kind
+
+if TYPE_CHECKING:  # takes a second, and a training without a cap needs no accountant
+    from dp_accounting import dp_event
+    from dp_accounting.pld import privacy_loss_distribution
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +102,8 @@ def as_dp_event(exposure: Exposure) -> dp_event.DpEvent:
     >>> as_dp_event({NoisySum(1.0, 4.0): 2})
     SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=4.0), count=2)
     """
+    from dp_accounting import dp_event
+
     events = [dp_event.SelfComposedDpEvent(kind.dp_event(), count) for kind, count in ordered(exposure)]
     return events[0] if len(events) == 1 else dp_event.ComposedDpEvent(events)
 
@@ -257,6 +261,8 @@ def _epsilon(key: _Key, delta: float, tolerance: float) -> float:
 def _epsilon_rdp(key: _Key, delta: float) -> float:
     if not key or not _has_noise(key):
         return 0.0 if not key else math.inf
+    from dp_accounting import rdp
+
     accountant = rdp.RdpAccountant()
     # The accountant warns about each order whose series does not converge. Leaving out an order can only raise epsilon.
     with only_errors("absl"):
