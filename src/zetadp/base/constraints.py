@@ -111,8 +111,8 @@ class AsEpsilon:
     def check(self, name: str, value: Any) -> None:  # noqa: ANN401  (a user may give anything)
         """Raise ``ValueError`` unless the value is an epsilon."""
         try:
-            epsilon_label(value)
-        except (UserError, TypeError) as error:
+            self.label(value)
+        except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:  # noqa: ANN401  (pydantic's types)
