@@ -110,13 +110,15 @@ class Attempt:
     def __post_init__(self) -> None:
         """Count the events of each round."""
         self._of_round: defaultdict[int, Counter[Event]] = defaultdict(Counter)
-        for event in self.events:
-            self._of_round[event.round][event] += 1
+        self._count(self.events)
 
     def add(self, events: Sequence[Event]) -> None:
         """Add recorded releases."""
+        self.events += events
+        self._count(events)
+
+    def _count(self, events: Iterable[Event]) -> None:
         for event in events:
-            self.events.append(event)
             self._of_round[event.round][event] += 1
 
     def recorded(self, event: Event) -> int:
