@@ -174,7 +174,7 @@ def _scores(
     return attack.scores(rows.view(RELEASES, -1, rows.shape[1]))
 
 
-def _judged(what: str, name: str, errors: Any, claimed: dict, epsilon: float) -> dict[str, Any]:  # noqa: ANN401
+def _judged(what: str, name: str, errors: Any, claimed: dict, epsilon: float) -> dict[str, Any]:  # noqa: ANN401  (two classes)
     """Return a line of the table: the claim, what the errors prove, and what they suggest."""
     proved, seen = (
         epsilon_of_errors(claimed, DELTA, *pair) if claimed else math.nan

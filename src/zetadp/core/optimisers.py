@@ -165,6 +165,6 @@ def _plain(value: Any, key: str) -> Any:  # noqa: ANN401  (an option)
     raise UserError(f"optimiser: Expected a number for {key}, found {type(value).__name__}.")
 
 
-def _option(value: Any) -> Any:  # noqa: ANN401
+def _option(value: Any) -> Any:  # noqa: ANN401  (any value)
     """Return an option of a recipe as PyTorch takes it."""
     return tuple(value) if isinstance(value, list) else value

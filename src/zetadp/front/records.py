@@ -73,7 +73,7 @@ class Records:
     def __init__(
         self,
         items: Any,  # noqa: ANN401  (many kinds of arrays)
-        labels: Any = None,  # noqa: ANN401
+        labels: Any = None,  # noqa: ANN401  (a user may give anything)
         *,
         patients: Iterable[Hashable] | None = None,
     ) -> None:
@@ -107,7 +107,7 @@ class Records:
             self.digest = self._checked()
 
     @classmethod
-    def _of(cls, **attributes: Any) -> Self:  # noqa: ANN401
+    def _of(cls, **attributes: Any) -> Self:  # noqa: ANN401  (attributes of a class)
         """Return records that follow from others, which were checked."""
         made = object.__new__(cls)
         vars(made).update(attributes)
@@ -329,7 +329,7 @@ def _reading() -> Iterator[None]:
         ) from error
 
 
-def _source(items: Any) -> Tensor | LookedUp:  # noqa: ANN401
+def _source(items: Any) -> Tensor | LookedUp:  # noqa: ANN401  (a user may give anything)
     """Return items as a tensor, or as something that looks them up."""
     if isinstance(items, torch.utils.data.DataLoader):
         raise UserError(
@@ -343,20 +343,20 @@ def _source(items: Any) -> Tensor | LookedUp:  # noqa: ANN401
     return _usable(_tensor(items, "items"))
 
 
-def _labels_within(items: Any) -> list[Any]:  # noqa: ANN401
+def _labels_within(items: Any) -> list[Any]:  # noqa: ANN401  (a user may give anything)
     """Return the labels of a torch Dataset of (input, label)."""
     if not isinstance(items, torch.utils.data.Dataset) or not isinstance(items[0], tuple | list):
         raise UserError("labels: Expected labels, found none. Only a torch Dataset of (input, label) brings its own.")
     return [items[place][1] for place in range(len(items))]  # type: ignore[arg-type]
 
 
-def _labels(labels: Any) -> Tensor:  # noqa: ANN401
+def _labels(labels: Any) -> Tensor:  # noqa: ANN401  (a user may give anything)
     """Return labels as a tensor: whole numbers and booleans as int64, others as items are."""
     found = _tensor(labels, "labels")
     return _usable(found) if found.is_floating_point() or found.is_complex() else found.long()
 
 
-def _tensor(values: Any, name: str) -> Tensor:  # noqa: ANN401
+def _tensor(values: Any, name: str) -> Tensor:  # noqa: ANN401  (a user may give anything)
     """Return values as a tensor in memory."""
     try:
         if isinstance(values, Sequence) and values and isinstance(values[0], Tensor):

@@ -95,7 +95,7 @@ def _continue(url: str, partial: Path, timeout: float) -> None:
     start = _size(partial)
     request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})  # noqa: S310  (scheme checked)
     try:
-        response = urllib.request.urlopen(request, timeout=timeout)  # noqa: S310
+        response = urllib.request.urlopen(request, timeout=timeout)  # noqa: S310  (scheme checked)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:

@@ -267,12 +267,12 @@ class _Mish(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor | None, _: None) -> Tensor | None:  # noqa: ANN401
+    def backward(ctx: Any, gradient: Tensor | None, _: None) -> Tensor | None:  # noqa: ANN401  (PyTorch's)
         (slope,) = ctx.saved_tensors
         return None if gradient is None else gradient * slope
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int], x: Tensor) -> Any:  # noqa: ANN401
+    def vmap(info: Any, in_dims: tuple[int], x: Tensor) -> Any:  # noqa: ANN401  (PyTorch's)
         return split(_Mish.apply(merged(x, in_dims[0])), info.batch_size)  # type: ignore[no-untyped-call]
 
 
@@ -298,7 +298,7 @@ class _PooledMish(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor | None, _: None) -> Tensor | None:  # noqa: ANN401
+    def backward(ctx: Any, gradient: Tensor | None, _: None) -> Tensor | None:  # noqa: ANN401  (PyTorch's)
         (slope,) = ctx.saved_tensors
         if gradient is None:
             return None
@@ -306,7 +306,7 @@ class _PooledMish(torch.autograd.Function):
         return (_row_pairs(slope) * columns.unsqueeze(3)).view(slope.shape)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int], x: Tensor) -> Any:  # noqa: ANN401
+    def vmap(info: Any, in_dims: tuple[int], x: Tensor) -> Any:  # noqa: ANN401  (PyTorch's)
         return split(_PooledMish.apply(merged(x, in_dims[0])), info.batch_size)  # type: ignore[no-untyped-call]
 
 

@@ -56,7 +56,7 @@ class _UnitMap(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weights: Tensor, geometry: Geometry | None) -> Tensor:  # noqa: ANN401
+    def forward(ctx: Any, x: Tensor, weights: Tensor, geometry: Geometry | None) -> Tensor:  # noqa: ANN401  (PyTorch's context)
         weight = weights[0]
         block = block_weight(weight) if weight.is_complex() else weight
         ctx.save_for_backward(x, block)
@@ -67,7 +67,7 @@ class _UnitMap(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None]:  # noqa: ANN401
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None]:  # noqa: ANN401  (PyTorch's context)
         (x, block), geometry, wanted = ctx.saved_tensors, ctx.geometry, ctx.needs_input_grad[0]
         if geometry is None:
             of_weights = product_gradients(x, gradient, ctx.patients, is_complex=ctx.complex)

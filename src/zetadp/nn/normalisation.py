@@ -226,7 +226,7 @@ class _Whitened(torch.autograd.Function):
         return out.view(images, stacked, *sides), centred.view(images, stacked, *sides), moments, matrix
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:  # noqa: ANN401
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:  # noqa: ANN401  (PyTorch's)
         _, scale, shift, _, ctx.epsilon = inputs
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
@@ -234,7 +234,7 @@ class _Whitened(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401  (PyTorch's)
         if gradients[0] is None:
             return (None,) * 5
         scale, shift, *saved = ctx.saved_tensors
@@ -246,7 +246,7 @@ class _Whitened(torch.autograd.Function):
         return of_x, of_scale, of_shift, None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], x: Tensor, scale: Tensor, shift: Tensor, *rest: Any) -> Any:  # noqa: ANN401
+    def vmap(info: Any, in_dims: tuple[Any, ...], x: Tensor, scale: Tensor, shift: Tensor, *rest: Any) -> Any:  # noqa: ANN401  (PyTorch's)
         size = info.batch_size
         x = merged(x, in_dims[0], size)
         rows = [_rows(p, axis, size, len(x)) for p, axis in zip((scale, shift), in_dims[1:3], strict=True)]
@@ -302,11 +302,11 @@ class _WhitenedBackward(torch.autograd.Function):
         return of_x.view(gradient.shape), torch.stack((of_g, of_h), dim=2), sums.mT.contiguous()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:  # noqa: ANN401
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:  # noqa: ANN401  (PyTorch's)
         pass
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], gradient: Tensor, scale: Tensor, *saved: Any) -> Any:  # noqa: ANN401
+    def vmap(info: Any, in_dims: tuple[Any, ...], gradient: Tensor, scale: Tensor, *saved: Any) -> Any:  # noqa: ANN401  (PyTorch's)
         size = info.batch_size
         gradient = merged(gradient, in_dims[0], size)
         scale = _rows(scale, in_dims[1], size, len(gradient))

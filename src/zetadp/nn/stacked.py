@@ -65,7 +65,7 @@ def complex_too(forward: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tens
     """
 
     @wraps(forward)
-    def either(self: Any, x: Tensor) -> Tensor:  # noqa: ANN401
+    def either(self: Any, x: Tensor) -> Tensor:  # noqa: ANN401  (any layer)
         return unstack(self(stack(x))) if x.is_complex() else forward(self, x)
 
     return either

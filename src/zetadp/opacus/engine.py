@@ -153,7 +153,7 @@ class _Owned(StackDataset[Any]):
 class _Collate:
     """Collates samples and their owners; a class, not a closure, because worker processes pickle it."""
 
-    def __init__(self, collate: Callable[[list[Any]], Any], stand_in: Any) -> None:  # noqa: ANN401
+    def __init__(self, collate: Callable[[list[Any]], Any], stand_in: Any) -> None:  # noqa: ANN401  (a user's, or Opacus's)
         self.collate, self.stand_in = collate, stand_in
 
     def __call__(self, items: list[tuple[int, Any]]) -> tuple[Tensor, Any]:
@@ -274,7 +274,7 @@ class PrivacyEngine:
         target_delta: float,
         rounds: int,
         sampling_probability: float,
-        **settings: Any,  # noqa: ANN401
+        **settings: Any,  # noqa: ANN401  (a user's, or Opacus's)
     ) -> tuple[ComplexGradSampleModule, PatientOptimizer, PatientLoader]:
         """Return what `make_private` returns, with the least noise for which ``rounds`` rounds cost ``target_epsilon``.
 

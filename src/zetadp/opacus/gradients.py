@@ -67,7 +67,7 @@ class ComplexGradSampleModule(GradSampleModule):  # type: ignore[misc]
         }
         super().__init__(module, loss_reduction=loss_reduction)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (as the user's network has them)
         """Return the network's output."""
         trains = torch.is_grad_enabled() and any(layer.training for layer in self._module.modules())
         if self.check is not None and trains:
@@ -123,7 +123,7 @@ class _Unhooked(nn.Module):
         super().__init__()
         self.layer = layer
 
-    def forward(self, *inputs: Any) -> Any:  # noqa: ANN401
+    def forward(self, *inputs: Any) -> Any:  # noqa: ANN401  (as the user's network has them)
         return self.layer.forward(*inputs)
 
 
@@ -185,7 +185,7 @@ class FirstBatches:
         stored = {name: buffer.clone() for name, buffer in network.named_buffers()}
         wrapped = ComplexGradSampleModule(network, loss_reduction="sum")
 
-        def evaluated(batch: Sequence[Tensor]) -> Any:  # noqa: ANN401
+        def evaluated(batch: Sequence[Tensor]) -> Any:  # noqa: ANN401  (as the user's network has them)
             given = list(leaves)
             for place, tensor in zip(places, batch, strict=True):
                 given[place] = tensor
@@ -256,7 +256,7 @@ class FirstBatches:
             )
 
 
-def _loss(output: Any, samples: int) -> Tensor:  # noqa: ANN401
+def _loss(output: Any, samples: int) -> Tensor:  # noqa: ANN401  (as the user's network has them)
     """Return a sum over samples of a function of each sample's output that is not linear."""
     parts = []
     for leaf in tree_flatten(output)[0]:

@@ -239,7 +239,7 @@ class PublicEncoder(nn.Module, ABC):
         return found
 
     @classmethod
-    def fit(cls, settings: Any) -> Self:  # noqa: ANN401
+    def fit(cls, settings: Any) -> Self:  # noqa: ANN401  (each task has its own)
         """Train the network and find the principal axes, on simulated items alone."""
         random = stream(settings.seed, Purpose.WEIGHTS)
         with torch.random.fork_rng(devices=[]):

@@ -234,13 +234,13 @@ def check_connection(server: str, authority: Path) -> str:
         return str(error.strerror or error)
 
 
-def signature(content: Mapping[str, Any], key: Any) -> str:  # noqa: ANN401
+def signature(content: Mapping[str, Any], key: Any) -> str:  # noqa: ANN401  (cryptography's many kinds)
     """Return the signature of facts by a private key, in hexadecimal."""
     signed: bytes = key.sign(_signed(content), *_scheme(key))
     return signed.hex()
 
 
-def check_signature(content: Mapping[str, Any], key: Any) -> None:  # noqa: ANN401
+def check_signature(content: Mapping[str, Any], key: Any) -> None:  # noqa: ANN401  (cryptography's many kinds)
     """Check facts and their ``signature`` by a public key.
 
     Raises

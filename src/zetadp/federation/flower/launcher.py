@@ -93,7 +93,7 @@ class LocalFederation:
         """Return the settings of a node."""
         return HospitalSettings(name=name, plan=self.folder / "plan.json", roster=self.roster, **more)
 
-    def server(self, **more: Any) -> ServerSettings:  # noqa: ANN401
+    def server(self, **more: Any) -> ServerSettings:  # noqa: ANN401  (fields of the settings)
         """Return the settings of the server for one training."""
         keys = {name: self.credentials.node(name)[0] for name in self.names}
         return ServerSettings(plan=self.folder / "plan.json", keys=keys, roster=self.roster, **more)
