@@ -1,14 +1,13 @@
 """Call what rules run again, with recorded arguments: ``python -I calling.py SRC < CALLS.json``.
 
 It runs in an environment that has what the environment file lists and nothing else, so it imports only the standard
-library itself. One process calls all scripts of an environment, so that they import their packages once.
+library itself, and of this one the module that every script imports first. One process calls all scripts of an
+environment, so that they import their packages once.
 """
 
 import json
 import runpy
 import sys
-from importlib import import_module
-from operator import attrgetter
 from pathlib import Path
 
 
@@ -25,11 +24,12 @@ def restored(value):
 
 def call(script, arguments, made):
     """Call a script's ``main``, or a function MODULE:NAME, and check that it makes its files, deleted before."""
+    from zetadp.base.workflow import stage_named
+
     sys.stdout.write(f"Calling {script}\n")
     for path in made:
         Path(path).unlink(missing_ok=True)
-    module, _, function = script.partition(":")
-    main = attrgetter(function)(import_module(module)) if function else runpy.run_path(script)["main"]
+    main = stage_named(script) if ":" in script else runpy.run_path(script)["main"]
     main(**restored(arguments))
     absent = [path for path in made if not Path(path).exists()]
     assert not absent, f"{script} did not make {absent}"
