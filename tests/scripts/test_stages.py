@@ -7,12 +7,12 @@ import runpy
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import pytest
 from decathlon_builder import write_tiny_task
+from ledger_builder import index
 
 from zetadp.base.storage import Items, write_json
 from zetadp.base.tensors import save_tensors
@@ -30,9 +30,6 @@ from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.statement import account_run, plain_text
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -60,13 +57,6 @@ def statement(path: Path, *sources: str) -> dict:
     return account_run(path, path.with_suffix(".safetensors"), name="complex federated eps-8 seed-3")
 
 
-def write_index(folder: Path, contents: Sequence[str] = ()) -> Path:
-    """Write what the account reads of a cohort's index: the training records, by the hashes of their files."""
-    path = folder / "index.csv"
-    pd.DataFrame({"part": ["train"] * len(contents), "sha256": list(contents)}).to_csv(path, index=False)
-    return path
-
-
 def test_a_statement_does_not_hold_where_an_earlier_attempt_was_seeded(tmp_path):
     """What the seeded attempt released about the same patients is hidden by nothing."""
     said = statement(tmp_path / "run.jsonl", "seeded", "os")
@@ -85,7 +75,7 @@ def test_the_total_adds_node_by_node_only_where_nodes_hold_the_same_patients(tmp
             for number in range(5):
                 small = Event("node-01", number, 20, 10.0, 1.0, NoisySum(0.5, 2.0))
                 ledger.record([small, Event("node-02", number, 40, 10.0, 1.0, NoisySum(0.25, 2.0))])
-    paths = {"total": tmp_path / "total.json", "text": tmp_path / "total.txt", "table": write_index(tmp_path)}
+    paths = {"total": tmp_path / "total.json", "text": tmp_path / "total.txt", "table": index(tmp_path / "index.csv")}
     stage("account_total", ledgers=[], **paths, ledger_folder=str(tmp_path), others="")
     nodes = json.loads(paths["total"].read_text())["private_rows"]["nodes"]
     expected = accounting.epsilon_rdp({NoisySum(0.5, 2.0): 5, NoisySum(0.25, 2.0): 5}, 1e-3)
@@ -123,7 +113,7 @@ def test_simulated_volumes_that_another_experiment_has_overwritten_are_refused(t
             where = {"receipt": tmp_path / f"shard-0{number}.json", "folder": str(task)}
             write_shard(**where, shard=f"0{number}", shards=shards, settings=settings | {"seed": seed})
 
-    def index() -> None:
+    def indexed() -> None:
         receipts = [tmp_path / f"shard-0{number}.json" for number in range(4)]
         assemble(receipts=receipts, dataset=task / "dataset.json", settings=settings | {"seed": 1})
         declared = {"train_patients": 2, "test_patients": 2, "slices": 2, "patient_key": None}
@@ -131,15 +121,15 @@ def test_simulated_volumes_that_another_experiment_has_overwritten_are_refused(t
         stage("index_cohort", **files, **declared, threads=1)
 
     simulate(1, 4, 0, 1, 2, 3)
-    index()
+    indexed()
     simulate(2, 2, 0, 1)
     simulate(1, 4, 0, 1)  # these receipts are new, and Snakemake sees that they are another experiment's
     (tmp_path / "index.csv").unlink()
     with pytest.raises(UserError, match=r"found others in 2 shard.*Delete .*shard-02\.json .*shard-03\.json"):
-        index()
+        indexed()
     assert not (tmp_path / "index.csv").exists()
     simulate(1, 4, 2, 3)
-    index()
+    indexed()
 
 
 # Training and evaluation where no patient is watched
@@ -191,7 +181,7 @@ def test_no_time_tells_how_long_real_patients_were_trained_on(tmp_path, cohort):
         "train_model",
         **cohort,
         **files,
-        table=write_index(tmp_path, ["a", "b"]),
+        table=index(tmp_path / "index.csv", "a", "b"),
         noise=[tmp_path / "noise.json"],
         backbone=[],
         plan=plan_of(2, 1.0).to_json(),
