@@ -16,10 +16,10 @@ from mutants.margins import FALSE_ALARM, count_is_plausible
 from mutants.stub import CLIP, federation, random_records
 from zetadp.core.plan import RunName
 from zetadp.core.records import LabelledItems
-from zetadp.core.settings import DIRECTION, Performance, TrainingSettings
+from zetadp.core.settings import Performance, TrainingSettings
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.book import recorded_runs
-from zetadp.privacy.directions import cosine_law
+from zetadp.privacy.directions import Direction, cosine_law
 from zetadp.privacy.statement import run_statement
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def check_the_statement_of_directions_is_that_of_all_rounds(folder: Path) -> Non
     train_run(
         RunName("linear", "federated", "8", 3),
         NetworkSettings("linear"),
-        TrainingSettings(rounds=rounds, release=DIRECTION),
+        TrainingSettings(rounds=rounds, release=Direction.law),
         [plan],
         random_records(3, side=16),
         random_records(0, side=16),

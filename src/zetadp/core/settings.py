@@ -13,14 +13,12 @@ from typing import Annotated, Any
 from zetadp.base.constraints import Count, OneOf, Positive, Share, Within, check_fields
 from zetadp.base.validation import UserError, whole
 from zetadp.nn.settings import AT_ONCE, DESCENT, MIXED_ROWS
-from zetadp.privacy.directions import Direction
 from zetadp.privacy.events import KINDS
 from zetadp.privacy.kinds import NoisySum
 
 MOST_ROUNDS = 100_000
 """Most rounds of a run; accounting for more would take minutes, and no training needs them."""
 GAUSSIAN = NoisySum.law
-DIRECTION = Direction.law
 NO_EXACT_DIRECTION = (
     "no exact sampler of directions is known, and the last bits of a floating-point sample reveal who took part"
 )

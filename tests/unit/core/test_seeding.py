@@ -7,8 +7,9 @@ from dataclasses import fields, replace
 import pytest
 
 from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.settings import DIRECTION, MixingSettings, OptimiserSettings, TrainingSettings
+from zetadp.core.settings import MixingSettings, OptimiserSettings, TrainingSettings
 from zetadp.nn.settings import NetworkSettings
+from zetadp.privacy.directions import Direction
 from zetadp.privacy.threat import Sums
 
 PLAN = Plan(
@@ -44,7 +45,7 @@ OTHER = {
         {"feature_norm": 0.5},
         {"estimator": "mixed_rows", "mixing": MixingSettings(4)},
         {"estimator": "mixed_rows", "mixing": MixingSettings(8)},
-        {"release": DIRECTION},
+        {"release": Direction.law},
         *(
             {"optimiser": OptimiserSettings(**own)}
             for own in (

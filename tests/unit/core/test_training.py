@@ -20,10 +20,11 @@ from zetadp.core.checkpoint import Checkpoint, RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan
 from zetadp.core.records import LabelledItems
-from zetadp.core.settings import DIRECTION, OptimiserSettings, Performance, TrainingSettings
+from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import Trained, train
 from zetadp.nn.models import NetworkSettings, build, taper_factors
 from zetadp.privacy.budget import Permission
+from zetadp.privacy.directions import Direction
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.threat import Sums
 
@@ -390,7 +391,7 @@ def test_a_taper_follows_from_the_noise_of_the_mean_over_all_rounds():
         assert "taper" not in without.to_json()["network"]
 
 
-DIRECTED = replace(SETTINGS, release=DIRECTION)
+DIRECTED = replace(SETTINGS, release=Direction.law)
 
 
 @pytest.mark.parametrize(
