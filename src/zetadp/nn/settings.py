@@ -155,18 +155,18 @@ class NetworkSettings:
     @property
     def used(self) -> list[str]:
         """Names of the settings that a network of this family uses."""
+        hidden = ["hidden"] if self.head == "hidden" else []
+        of_blocks = ["widths", "convolutions", "groups", "head", "trained", *hidden]
+        of_unets = ["widths", "convolutions", "activation", "start", "trained"]
         further = {
             "head": ["components", "start", *(["taper"] if self.taper else [])],
-            "complex": ["widths", "convolutions", "groups", "head", "trained"],
-            "real": ["widths", "convolutions", "groups", "head", "trained"],
-            "unet": ["widths", "convolutions", "activation", "start", "trained"],
-            "real_unet": ["widths", "convolutions", "activation", "start", "trained"],
+            "complex": [*of_blocks, "activation", "transform", "start"],
+            "real": of_blocks,
+            "unet": of_unets,
+            "real_unet": of_unets,
             "dense": ["widths", *(["activation"] if self.domain in {"complex", "spectrum"} else [])],
         }
-        found = ["family", "domain", *further.get(self.family, [])]
-        if self.family in {"complex", "real"} and self.head == "hidden":
-            found.append("hidden")
-        return [*found, "activation", "transform", "start"] if self.family == "complex" else found
+        return ["family", "domain", *further.get(self.family, [])]
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as a JSON object, which identifies this network in ledgers and hashes.
