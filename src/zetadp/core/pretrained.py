@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.tensors import load_tensors, save_tensors, tensors_digest
+from zetadp.base.tensors import load_tensors, save_tensors, tensors_below, tensors_digest
 from zetadp.base.validation import UserError
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import Plan
@@ -157,8 +157,7 @@ def load_model(path: Path, device: torch.device | str = "cpu") -> FinishedModel:
         settings = NetworkSettings(**content["network"])
         task, inputs, backbone = pipeline_task_of(content["task"]), int(content["inputs"]), None
         if "public" in content:
-            public = {key.removeprefix(BACKBONE): value for key, value in tensors.items() if key.startswith(BACKBONE)}
-            backbone = from_tensors(public, content["public"], device)
+            backbone = from_tensors(tensors_below(tensors, BACKBONE), content["public"], device)
         network = build(settings, task.outputs, inputs, stream(0, Purpose.WEIGHTS)).to(device)
         others = (BACKBONE, RELEASED)
         network.load_state_dict({key: value for key, value in tensors.items() if not key.startswith(others)})

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.tensors import load_tensors, save_tensors
+from zetadp.base.tensors import load_tensors, save_tensors, tensors_below
 from zetadp.base.validation import UserError
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build, taper_factors
 from zetadp.nn.settings import SHIPPED
@@ -205,8 +205,7 @@ def from_tensors(tensors: Mapping[str, Tensor], content: Mapping[str, Any], devi
     network = build(settings, len(sequences), size, stream(0, Purpose.WEIGHTS)).to(device)
     if not isinstance(network, ConvolutionalClassifier):
         raise TypeError(f"expected a convolutional network, found family {settings.family}")
-    own = {name.removeprefix("network."): value for name, value in tensors.items() if name.startswith("network.")}
-    network.load_state_dict(own)
+    network.load_state_dict(tensors_below(tensors, "network."))
     network.eval().requires_grad_(requires_grad=False)
     counts = [int(name.split(".")[1]) for name in tensors if name.startswith("head.") and name.endswith(".weight")]
     return Backbone(

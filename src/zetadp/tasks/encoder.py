@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from zetadp.base.constraints import Count, Seed, check_fields
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.tensors import load_tensors, save_tensors
+from zetadp.base.tensors import load_tensors, save_tensors, tensors_below
 from zetadp.base.validation import UserError, settings_of
 from zetadp.base.workflow import PROGRESS
 
@@ -283,8 +283,7 @@ class PublicEncoder(nn.Module, ABC):
         tensors, content = load_tensors(path)
         try:
             encoder = cls(cls.settings_class(**content["encoder"]))
-            own = {name.removeprefix(NETWORK): value for name, value in tensors.items() if name.startswith(NETWORK)}
-            encoder.load_state_dict(own)
+            encoder.load_state_dict(tensors_below(tensors, NETWORK))
             encoder.eval().requires_grad_(requires_grad=False)
             encoder.parts = tuple(
                 Axes(extract, *(tensors[f"{number}.{name}"] for name in NAMES))

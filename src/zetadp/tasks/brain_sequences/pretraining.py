@@ -22,7 +22,7 @@ from torch.nn import functional
 from zetadp.base.device import to_device
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import Items
-from zetadp.base.tensors import load_tensors, save_tensors
+from zetadp.base.tensors import load_tensors, save_tensors, tensors_below
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import PROGRESS
 from zetadp.mri.decathlon import SEQUENCES
@@ -182,8 +182,7 @@ def _resume(path: Path, model: ConvolutionalClassifier, optimiser: torch.optim.O
     if content["digest"] != digest:
         logger.info("the checkpoint %s belongs to another run; starting from the first step", path)
         return 0
-    own = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
-    model.load_state_dict(own)
+    model.load_state_dict(tensors_below(tensors, "model."))
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         if name.startswith("optimiser."):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Self
 
-from zetadp.base.tensors import load_tensors, save_tensors
+from zetadp.base.tensors import load_tensors, save_tensors, tensors_below
 from zetadp.base.validation import UserError
 from zetadp.tasks.reconstruction.settings import PublicNetworkSettings
 
@@ -39,8 +39,7 @@ class PublicNetworks:
 
     def of(self, family: str) -> dict[str, Tensor]:
         """Return the weights of one network by the name of the parameter; none if there is no such network."""
-        own = f"{family}."
-        return {name.removeprefix(own): value for name, value in self.weights.items() if name.startswith(own)}
+        return tensors_below(self.weights, f"{family}.")
 
     def start(self, network: NetworkSettings) -> dict[str, Tensor]:
         """Return the public starting weights of a network.
