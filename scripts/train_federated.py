@@ -82,11 +82,11 @@ def main(
     )
     # The nodes' own ledgers must remain when results are deleted, like the cohort's ledgers.
     states = Path(ledger_file).resolve().with_suffix(".hospitals")
-    with federated as running:
+    with federated:
         for name in names:
             own = rows[(rows["role"] == "train") & (rows["node"] == name)]
             write_site_folder(work / "images" / name, dataset.parent, own, "train")
-            hospital = running.hospital(
+            hospital = federated.hospital(
                 name,
                 images=work / "images" / name,
                 state=states / name,
@@ -100,8 +100,8 @@ def main(
                 simulation=not real_patients,
             )
             # All patients are on this machine, and the person who starts the workflow is responsible for them.
-            running.start_node(hospital, "the workflow")
-        running.run(server)
+            federated.start_node(hospital, "the workflow")
+        federated.run(server)
     for name in names:
         for part in ("messages", "images"):
             shutil.rmtree(states / name / part, ignore_errors=True)
