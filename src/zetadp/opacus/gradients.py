@@ -222,10 +222,8 @@ class FirstBatches:
 
     def _follow(self) -> None:
         """Put the copy's layers into the modes of the network's; refuse a network that became another one."""
-        layers, trained = (
-            list(self.module.modules()),
-            zip(self.module.parameters(), self.copy.parameters(), strict=False),
-        )
+        layers = list(self.module.modules())
+        trained = zip(self.module.parameters(), self.copy.parameters(), strict=False)
         if layers != self.layers or any(now.requires_grad > before.requires_grad for now, before in trained):
             raise UserError(
                 "Expected the layers and trained parameters that make_private was given, found others. Change the "
