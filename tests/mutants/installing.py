@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce, wraps
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from mutants.margins import FALSE_ALARM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    import pytest
-
-    Body: TypeAlias = Callable[[Path], None]
-Make: TypeAlias = Callable[[Any], Any]
-Wrong: TypeAlias = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -29,16 +24,13 @@ class Check:
 
     Attributes
     ----------
-    name
-        Name of its function.
     run
         Takes an empty folder.
     false_alarm
         Probability to fail on correct code.
     """
 
-    name: str
-    run: Body
+    run: Callable[[Path], None]
     false_alarm: float
 
 
@@ -48,8 +40,6 @@ class Mutant:
 
     Attributes
     ----------
-    name
-        What is wrong.
     target
         The function replaced, as ``module:attribute`` or ``module:Class.attribute``.
     killer
@@ -58,44 +48,45 @@ class Mutant:
         Returns the wrong variant, given the shipped one.
     """
 
-    name: str
     target: str
     killer: str
-    make: Make
+    make: Callable[[Any], Any]
 
 
 CHECKS: dict[str, Check] = {}
+"""All checks by the names of their functions."""
 MUTANTS: dict[str, Mutant] = {}
+"""All mutants by what is wrong."""
 
 
-def statistical(body: Body) -> Body:
+def statistical(body):
     """Register a check that fails by chance, with probability at most `FALSE_ALARM`."""
-    CHECKS[body.__name__] = Check(body.__name__, body, FALSE_ALARM)
+    CHECKS[body.__name__] = Check(body, FALSE_ALARM)
     return body
 
 
-def certain(body: Body) -> Body:
+def certain(body):
     """Register a check that never fails on correct code."""
-    CHECKS[body.__name__] = Check(body.__name__, body, 0.0)
+    CHECKS[body.__name__] = Check(body, 0.0)
     return body
 
 
-def replacement(target: str, killer: Body) -> Callable[[Make], Make]:
+def replacement(target, killer):
     """Register what makes a wrong variant from a shipped function or class, and the check that kills it."""
 
-    def register(make: Make) -> Make:
-        MUTANTS[make.__name__] = Mutant(make.__name__, target, killer.__name__, make)
+    def register(make):
+        MUTANTS[make.__name__] = Mutant(target, killer.__name__, make)
         return make
 
     return register
 
 
-def mutant(target: str, killer: Body) -> Callable[[Wrong], Wrong]:
+def mutant(target, killer):
     """Register a wrong variant of a function, which takes the shipped one before its arguments, and what kills it."""
 
-    def register(wrong: Wrong) -> Wrong:
+    def register(wrong):
         @wraps(wrong)
-        def make(original: Any) -> Any:
+        def make(original):
             return lambda *arguments, **named: wrong(original, *arguments, **named)
 
         replacement(target, killer)(make)
@@ -104,8 +95,9 @@ def mutant(target: str, killer: Body) -> Callable[[Wrong], Wrong]:
     return register
 
 
-def install(mutation: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put a mutant where the shipped code looks its function up, for one test.
+@contextmanager
+def installed(mutation: Mutant) -> Iterator[None]:
+    """Put a mutant where the shipped code looks its function up, for the length of a block.
 
     A method has one such place, its class. A function of a module has one in every module that imported it by name,
     checks included. Where a target names a module that only imports the function, it is replaced in that module alone.
@@ -113,25 +105,14 @@ def install(mutation: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     module_name, _, path = mutation.target.partition(":")
     module = importlib.import_module(module_name)
     *owners, leaf = path.split(".")
-    if owners:
-        owner: Any = reduce(getattr, owners, module)
-        monkeypatch.setattr(owner, leaf, mutation.make(vars(owner)[leaf]))
-        return
-    original = getattr(module, leaf)
-    replacement = mutation.make(original)
-    if original.__module__ != module_name:
-        monkeypatch.setattr(module, leaf, replacement)
-        return
-    for name, importer in list(sys.modules.items()):
-        if name.split(".")[0] in ("zetadp", "mutants") and getattr(importer, leaf, None) is original:
-            monkeypatch.setattr(importer, leaf, replacement)
-
-
-@contextmanager
-def installed(mutation: Mutant) -> Iterator[None]:
-    """Install a mutant for the length of a block."""
-    import pytest
-
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        install(mutation, monkeypatch)
+    owner: Any = reduce(getattr, owners, module)
+    original = vars(owner)[leaf]
+    wrong = mutation.make(original)
+    importers = [owner]
+    if not owners and original.__module__ == module_name:
+        ours = [other for name, other in sys.modules.items() if name.split(".")[0] in ("zetadp", "mutants")]
+        importers = [other for other in ours if getattr(other, leaf, None) is original]
+    with pytest.MonkeyPatch.context() as patches:
+        for importer in importers:
+            patches.setattr(importer, leaf, wrong)
         yield

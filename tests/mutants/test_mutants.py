@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from mutants.installing import CHECKS, MUTANTS, installed
-from mutants.mutants_of_kernels import WEIGHTS
+from mutants.of_contributions import WEIGHTS
 from zetadp.nn import weight_gradients
 
 TABLES = Path(__file__).parents[2] / "docs/mutants"
-for file in sorted(Path(__file__).parent.glob("mutants_of_*.py")):
+for file in sorted(Path(__file__).parent.glob("of_*.py")):
     importlib.import_module(f"mutants.{file.stem}")  # registers mutants and their checks
 
 
@@ -60,4 +60,4 @@ def test_the_tables_list_exactly_the_checks_and_the_mutants() -> None:
     checks = [(name, alarm) for name, _, alarm in table("checks")]
     assert checks == sorted((name, f"{check.false_alarm:g}") for name, check in CHECKS.items())
     mutants = [(name, function, check) for name, _, function, check, _ in table("mutants")]
-    assert mutants == sorted((m.name, m.target.removeprefix("zetadp."), m.killer) for m in MUTANTS.values())
+    assert mutants == sorted((name, m.target.removeprefix("zetadp."), m.killer) for name, m in MUTANTS.items())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from training_builder import Held, plan_for
 
-from mutants.installing import certain, statistical
+from mutants.installing import certain, mutant, statistical
 from mutants.margins import FALSE_ALARM, count_is_plausible, variance_limits
 from mutants.stub import CLIP
 from zetadp.core.assembly import Assembly
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from zetadp.privacy.events import Event
+
 
 CLASSES, COMPONENTS, UNITS, EXPECTED = 3, 8, 12, 2.0
 ROWS = 1500
@@ -132,3 +133,40 @@ def check_rows_have_the_noise_that_is_stated(folder: Path) -> None:
     squares = standard.square().mean(dim=0)
     assert (low <= squares).all(), f"noise has {float(squares.min()):.3f} of the stated variance"
     assert (squares <= high).all(), f"noise has {float(squares.max()):.3f} of the stated variance"
+
+
+SUMS = "zetadp.core.round:_clipped_sums"
+
+
+@mutant("zetadp.privacy.mechanism:NodeMechanism.draw", check_rows_hold_units_as_often_as_stated)
+def open_rows_accounted_as_if_all_were(original, self, round_number, *, again=0):
+    full = original(self, round_number, again=again)
+    rate = self.event.expected / self.event.population
+    return replace(
+        full, event=replace(full.event, kind=replace(full.event.kind, sampling_probability=rate), count=self.rows)
+    )
+
+
+@mutant(SUMS, check_rows_hold_units_as_often_as_stated)
+def rows_open_to_every_class(original, phase, *more):
+    return original(replace(phase, schedule=None), *more)
+
+
+@mutant(SUMS, check_rows_hold_units_as_often_as_stated)
+def rows_divided_by_the_number_drawn(original, phase, nodes, data, draws):
+    found = original(phase, nodes, data, draws)
+    rows = found.sums.view(len(draws) * phase.rows, -1)
+    sizes = rows.new_tensor([[max(1, int((draw.rows == row).sum()))] for draw in draws for row in range(phase.rows)])
+    return replace(found, sums=(rows * draws[0].event.expected / sizes).view_as(found.sums))
+
+
+@mutant("zetadp.privacy.clipping:clip_factors", check_rows_move_by_the_clip_at_most)
+def half_of_a_spectrum_counted_and_all_released(original, gradients, bound):
+    whole = all(hasattr(g, "shape") for g in gradients)
+    half = [g[:, : g.shape[1] // 2] for g in gradients] if whole else gradients
+    return original(half, bound)
+
+
+@mutant("zetadp.privacy.seeded_noise:noisy_mean", check_rows_have_the_noise_that_is_stated)
+def half_the_variance_on_rows(original, clipped_sum, deviation, expected, generator):
+    return original(clipped_sum, deviation / 2**0.5, expected, generator)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +13,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy import stats
 from training_builder import Held, train_run
 
-from mutants.installing import certain, statistical
+from mutants.installing import certain, mutant, replacement, statistical
 from mutants.margins import FALSE_ALARM, count_is_plausible
 from mutants.stub import CLIP, federation, random_records
 from zetadp.core.plan import RunName
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from zetadp.privacy.events import Event
+
 
 PATIENTS = 4
 ROUNDS = 200
@@ -135,3 +138,58 @@ def check_the_statement_of_directions_is_that_of_all_rounds(folder: Path) -> Non
     )
     bound = float(one.self_compose(rounds).get_epsilon_for_delta(DELTA))
     assert 0.99 * bound <= stated["epsilon"] <= 1.001 * bound, f"{stated['epsilon']} is stated, of at most {bound}"
+
+
+DRAW = "zetadp.privacy.seeded_noise:draw_direction"
+CLIPPING = "zetadp.privacy.clipping:clip_factors"
+
+
+@mutant("zetadp.privacy.seeded_noise:_orthogonal", check_empty_rounds_send_directions_as_stated)
+def whole_complex_projection_taken_out(original, w, x):
+    turned = np.stack([-x[1::2], x[0::2]], axis=1).ravel()
+    return np.asarray(original(original(w, x), turned))
+
+
+@mutant(DRAW, check_empty_rounds_send_directions_as_stated)
+def sum_with_normal_noise_scaled_to_one(original, centre, concentration, draws):
+    noise = torch.from_numpy(draws.standard_normal(len(centre))).float()
+    largest = centre.norm().clamp_min(1e-12)
+    return torch.nn.functional.normalize(concentration * centre / largest + noise, dim=0)
+
+
+@mutant(DRAW, check_empty_rounds_send_directions_as_stated)
+def sum_of_zero_sent_as_it_is(original, centre, *more):
+    return torch.as_tensor(original(centre, *more)) if centre.any() else centre
+
+
+@mutant(CLIPPING, check_a_direction_is_that_of_the_clipped_sum)
+def direction_of_the_sum_before_clipping(original, gradients, bound):
+    return original(gradients, None)
+
+
+@mutant(CLIPPING, check_a_direction_is_that_of_the_clipped_sum)
+def direction_of_the_sum_of_directions(original, gradients, bound):
+    if bound is None:
+        return original(gradients, bound)
+    tiny = 1e-6
+    scale, finite = original(gradients, tiny)
+    return scale * (bound / tiny), finite
+
+
+@mutant("zetadp.privacy.exposure:declared", check_the_statement_of_directions_is_that_of_all_rounds)
+def directions_of_an_epoch_counted_as_one(original, history, declared_rounds):
+    found = original(history, declared_rounds)
+    return Counter({kind: math.ceil(kind.sampling_probability * count) for kind, count in found.items()})
+
+
+@replacement("zetadp.privacy.accounting:epsilon_pld", check_the_statement_of_directions_is_that_of_all_rounds)
+def centres_taken_to_be_at_right_angles(original):
+    def nearer(kind):
+        if not isinstance(kind, Direction):
+            return kind
+        return replace(kind, concentration=kind.concentration * math.sin(math.pi / 4))
+
+    def epsilon(mechanisms, *more):
+        return float(original({nearer(kind): count for kind, count in mechanisms.items()}, *more))
+
+    return epsilon

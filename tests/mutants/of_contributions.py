@@ -1,4 +1,7 @@
-"""What one patient adds to a message: its own clipped gradient, whoever else is drawn, and never more than the clip."""
+"""What one patient adds to a message: its own clipped gradient, whoever else is drawn, and never more than the clip.
+
+With wrong gradients, wrong clipping and wrong kernels, and patients that show in what others add.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,25 @@ from torch.func import functional_call
 from torch.nn import functional
 from training_builder import items_each
 
-from mutants.installing import certain
+from mutants.installing import certain, mutant, replacement
 from mutants.stub import CLASSES, CLIP, Chosen, Stub, federation, random_records
-from zetadp.core.records import LabelledItems
+from zetadp.core.records import LabelledItems, Node
 from zetadp.mri.kspace import whiten
 from zetadp.nn.models import NetworkSettings, build
+from zetadp.privacy import clipping
+from zetadp.privacy.clipping import ClippedSums
+from zetadp.privacy.contributions import Contribution, Contributors
 from zetadp.privacy.grid import Grid, to_grid
+from zetadp.privacy.mechanism import Draw
 from zetadp.tasks.brain_sequences.task import to_records
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from torch import Tensor
+
     from zetadp.base.tensors import Layout
+
 
 SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
 COMPLEX = NetworkSettings(widths=(24, 24), convolutions=1, hidden=40, groups=2)
@@ -242,3 +252,243 @@ def _whitened(values: np.ndarray) -> np.ndarray:
 def _standardised(values: np.ndarray) -> np.ndarray:
     found: np.ndarray = to_records(values.astype(np.float32), torch.device("cpu")).inputs.numpy()
     return found.reshape(len(values), -1)
+
+
+SUMS = "zetadp.privacy.clipping:clipped_sums"
+FACTORS = "zetadp.privacy.clipping:clip_factors"
+
+
+def _by_image(original: Any, divide: bool) -> Any:
+    """Return `clipped_sums` with every image treated as a patient."""
+
+    def clipped_sums(contribution: Contribution, drawn: Contributors, **more: Any) -> Any:
+        each = drawn.items.shape[1]
+        alone = replace(drawn, items=drawn.items.view(-1, 1), groups=drawn.groups.repeat_interleave(each))
+        found = original(contribution, alone, **more)
+        return ClippedSums(found.sums / each if divide else found.sums, found.not_finite)
+
+    return clipped_sums
+
+
+@replacement(SUMS, check_no_patient_adds_more_than_the_clip)
+def clipping_by_image_and_adding_up(original):
+    return _by_image(original, divide=False)
+
+
+@replacement(SUMS, check_a_contribution_is_the_slope_of_the_patients_loss)
+def clipping_by_image_and_averaging(original):
+    return _by_image(original, divide=True)
+
+
+@mutant(SUMS, check_no_patient_adds_more_than_the_clip)
+def clipping_by_layer_without_the_root(original, contribution, drawn, *, bound, **more):
+    if bound is None or more["grid"] is not None or not len(drawn.items):
+        return original(contribution, drawn, bound=bound, **more)
+    gradients = contribution.rows(drawn.inputs[drawn.items], drawn.targets[drawn.items], factors=False)
+    factors = [clipping.clip_factors([g], bound)[0] for g in gradients]
+    rows = torch.cat([f[:, None] * g.nan_to_num(0, 0, 0) for f, g in zip(factors, gradients, strict=True)], dim=1)
+    return ClippedSums(torch.zeros(drawn.count, rows.shape[1]).index_add_(0, drawn.groups, rows), 0)
+
+
+@mutant(SUMS, check_a_contribution_does_not_depend_on_others)
+def clipping_of_the_sum(original, *arguments, bound, **more):
+    if bound is None or more["grid"] is not None:
+        return original(*arguments, bound=bound, **more)
+    sums = original(*arguments, bound=None, **more).sums
+    return ClippedSums(sums * clipping.clip_factors([sums], bound)[0][:, None], 0)
+
+
+@mutant(SUMS, check_a_contribution_does_not_depend_on_others)
+def only_the_first_pass_is_summed(original, contribution, drawn, **more):
+    # A batch of fixed shape: who does not fit is left out.
+    return original(contribution, replace(drawn, items=drawn.items[:2], groups=drawn.groups[:2]), **more)
+
+
+@mutant(FACTORS, check_no_patient_adds_more_than_the_clip)
+def norm_of_the_real_part_only(original, gradients, bound):
+    return original([g[:, 0::2] for g in gradients], bound)
+
+
+@replacement(FACTORS, check_no_patient_adds_more_than_the_clip)
+def norm_from_squares_without_modulus(original):
+    def square_root(g):
+        # abs(sum of z^2), whose root takes the place of the norm.
+        if g.shape[1] % 2:
+            return g
+        z = torch.view_as_complex(g.reshape(len(g), -1, 2).double())
+        return z.square().sum(dim=1).abs().sqrt()[:, None]
+
+    return lambda gradients, bound: original([square_root(g) for g in gradients], bound)
+
+
+@mutant(FACTORS, check_no_patient_adds_more_than_the_clip)
+def norm_in_bfloat16(original, gradients, bound):
+    norms = torch.cat(gradients, dim=1).norm(dim=1, keepdim=True).bfloat16().float()
+    return original([norms], bound)
+
+
+@mutant(FACTORS, check_no_patient_adds_more_than_the_clip)
+def norm_of_the_longest_layer(original, gradients, bound):
+    return original([torch.stack([g.norm(dim=1) for g in gradients]).amax(dim=0)[:, None]], bound)
+
+
+@mutant(FACTORS, check_no_patient_adds_more_than_the_clip)
+def factor_rounded_to_nearest(original, gradients, bound):
+    found, finite = original(gradients, bound)
+    return (found.double() / clipping.ROUNDED_DOWN).clamp_max(1.0).float(), finite
+
+
+@mutant(FACTORS, check_a_patient_that_is_not_finite_adds_zero)
+def patient_that_is_not_finite_goes_through(original, gradients, bound):
+    found, finite = original(gradients, bound)
+    return torch.where(finite, found, 1.0), torch.ones_like(finite)
+
+
+@mutant(FACTORS, check_a_patient_that_is_not_finite_adds_zero)
+def patient_that_is_not_finite_breaks_the_round_off(original, gradients, bound):
+    found, finite = original(gradients, bound)
+    if not finite.all():
+        msg = "found gradients that are not finite"
+        raise FloatingPointError(msg)
+    return found, finite
+
+
+@mutant("zetadp.privacy.grid:norms_within", check_nothing_longer_than_the_clip_gets_onto_the_grid)
+def integer_norm_overflows(original, values, grid):
+    return (values * values).sum(dim=1) <= min(4**grid.bits, 2**63 - 1)
+
+
+@mutant("zetadp.privacy.factored:fold_gradient", check_a_contribution_is_the_slope_of_the_patients_loss)
+def gradient_without_conjugate(original, block):
+    # sum of g x in place of sum of g conj(x)
+    upper, lower = block.chunk(2, dim=1)
+    (w11, w12), (w21, w22) = upper.chunk(2, dim=2), lower.chunk(2, dim=2)
+    return torch.complex(w11 - w22, w21 + w12)
+
+
+@mutant("zetadp.core.records:choose_items", check_a_contribution_does_not_depend_on_others)
+def images_chosen_for_those_drawn_in_turn(original, node, draw, strata, count):
+    # The first drawn gets what the stream gives first, whoever it is.
+    in_turn = Draw(event=draw.event, members=np.arange(len(draw.members)))
+    drawn = Node(node.mechanism, [node.units[member] for member in draw.members])
+    return original(drawn, in_turn, strata, count) if len(draw.members) else original(node, draw, strata, count)
+
+
+@mutant("zetadp.nn.normalisation:ComplexGroupNorm.forward", check_a_contribution_does_not_depend_on_others)
+def normalisation_across_images(original, self, x):
+    # Batch normalisation: every image has the mean of all.
+    return original(self, x - x.mean(dim=0, keepdim=True))
+
+
+@mutant("zetadp.mri.kspace:whiten", check_preparation_keeps_patients_apart)
+def whitening_across_patients(original, values, epsilon=1e-05):
+    # One mean and one covariance for the stack, which is laid out as a single image.
+    return original(values.reshape(1, -1), epsilon).reshape(values.shape)
+
+
+@mutant("zetadp.tasks.brain_sequences.task:standardise", check_preparation_keeps_patients_apart)
+def standardising_across_patients(original, images):
+    return original(images.reshape(1, -1)).reshape(images.shape)
+
+
+@mutant("zetadp.core.records:choose_items", check_a_contribution_is_the_slope_of_the_patients_loss)
+def last_item_of_the_next_unit(original, node, draw, strata, count):
+    # Ends of units are taken for included: one off in the map from items to their owners.
+    found, weights = original(node, draw, strata, count)
+    found = found.copy()
+    found[:, -1] = (found[:, -1] + 1) % len(strata)
+    return found, weights
+
+
+@mutant("zetadp.core.records:choose_items", check_a_contribution_does_not_depend_on_others)
+def first_unit_drawn_takes_the_place_of_the_last(original, node, draw, strata, count):
+    # A row of a batch that is counted twice, in place of another.
+    found, weights = original(node, draw, strata, count)
+    found = found.copy()
+    found[-1:] = found[:1]
+    return found, weights
+
+
+WEIGHTS = "zetadp.nn.weight_gradients"
+THREE, BY_PATIENT, PRODUCT = (
+    f"{WEIGHTS}:{name}" for name in ("by_patient_in_three", "by_patient", "product_gradients")
+)
+
+
+@mutant("zetadp.privacy.factored:Factored.norms", check_no_patient_adds_more_than_the_clip)
+def norm_of_factors_without_cross_terms(original, self):
+    squares = self.left.double().square().sum(dim=2) * self.right.double().square().sum(dim=2)
+    return squares.sum(dim=1).sqrt()
+
+
+@mutant("zetadp.privacy.factored:Factored.add_to", check_a_contribution_is_the_slope_of_the_patients_loss)
+def factors_scaled_on_both_sides(original, self, total, factors):
+    return original(self, total, factors.square())
+
+
+@mutant("zetadp.privacy.factored:Factored.add_to", check_a_patient_that_is_not_finite_adds_zero)
+def factors_of_everybody_are_multiplied(original, self, total, factors):
+    # The original leaves out who has factor zero; here everybody has another.
+    some = type(self)(self.left * factors[:, None, None], self.right, self.is_complex)
+    original(some, total, torch.ones_like(factors))
+
+
+@mutant("zetadp.privacy.contributions:_of_product", check_a_contribution_is_the_slope_of_the_patients_loss)
+def factored_gradient_without_conjugate(original, *arguments):
+    def conjugate(factors):
+        real, imaginary = factors.right.chunk(2, dim=2)
+        return type(factors)(factors.left, torch.cat((real, -imaginary), dim=2), factors.is_complex)
+
+    found = original(*arguments)
+    return {name: conjugate(factors) if factors.is_complex else factors for name, factors in found.items()}
+
+
+@mutant(THREE, check_a_contribution_is_the_slope_of_the_patients_loss)
+def three_products_without_conjugate(original, x, gradient, patients, geometry):
+    real, imaginary = x.chunk(2, dim=1)
+    return original(torch.cat((real, -imaginary), dim=1), gradient, patients, geometry)
+
+
+@mutant(THREE, check_a_contribution_does_not_depend_on_others)
+def patients_of_a_call_share_a_gradient(original, x, gradient, patients, geometry):
+    found = original(x, gradient, patients, geometry)
+    for call in torch.split(found, torch.get_num_threads()):
+        call.copy_(call.mean(dim=0))
+    return found
+
+
+def _of_the_first_image(original: Any, *, complex_ones: bool) -> Any:
+    """Return a kernel that looks at one image of each patient where weights are complex, or where they are real."""
+
+    def kernel(x: Tensor, gradient: Tensor, patients: int, *geometry: Any, is_complex: bool) -> Any:
+        if is_complex == complex_ones:
+            images = len(x) // patients
+            x, gradient = x[::images], gradient[::images]
+        return original(x, gradient, patients, *geometry, is_complex=is_complex)
+
+    return kernel
+
+
+@replacement(BY_PATIENT, check_a_contribution_is_the_slope_of_the_patients_loss)
+def real_gradient_of_the_first_image(original):
+    return _of_the_first_image(original, complex_ones=False)
+
+
+@replacement(BY_PATIENT, check_a_contribution_is_the_slope_of_the_patients_loss)
+def complex_gradient_of_the_first_image(original):
+    return _of_the_first_image(original, complex_ones=True)
+
+
+@replacement(PRODUCT, check_a_contribution_is_the_slope_of_the_patients_loss)
+def real_product_of_the_first_image(original):
+    return _of_the_first_image(original, complex_ones=False)
+
+
+@replacement(PRODUCT, check_a_contribution_is_the_slope_of_the_patients_loss)
+def complex_product_of_the_first_image(original):
+    return _of_the_first_image(original, complex_ones=True)
+
+
+@mutant("zetadp.privacy.contributions:_mapped_gradients", check_a_contribution_is_the_slope_of_the_patients_loss)
+def mapped_gradients_of_images_added_up(original, of, images, labels, weights, *rest):
+    return original(of, images, labels, torch.ones(labels.shape) if weights is None else weights, *rest)

@@ -7,17 +7,21 @@ import math
 from dataclasses import replace
 from itertools import combinations
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
 
-from mutants.checks_of_noise import OVERWHELMING, independent
 from mutants.hospitals import SummingHospitals, releases_seen
-from mutants.installing import certain, statistical
+from mutants.installing import certain, mutant, replacement, statistical
 from mutants.margins import FALSE_ALARM, variance_limits
+from mutants.of_hospitals import HOSPITAL, ROUND, mutant_of_nodes
+from mutants.of_noise import OVERWHELMING, independent
 from mutants.stub import CLIP
+from zetadp.core.outbox import digest_of
+from zetadp.federation.flower.certificates import signature
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal, encode
+from zetadp.federation.masks import FreshValue, Masking, signed_content
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.masked import MaskedSum
 
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from zetadp.federation.flower.protocol import Request
-    from zetadp.federation.masks import FreshValue
+
 
 UNEQUAL = [[0], [1, 2], [3, 4, 5], [6], [7, 8]]
 """Five hospitals, of which one colludes and one may be missing."""
@@ -164,3 +168,139 @@ def check_nothing_unmasked_is_stored_or_noted(folder: Path) -> None:
     assert hashlib.sha256(clear).hexdigest().encode() not in content, "the hash of a message without masks is noted"
     assert isinstance(reply, Answer)
     assert set(read_ledger(own.participant.ledger)[-1].sent.values()) == {hashlib.sha256(reply.update).hexdigest()}
+
+
+MASKS = "zetadp.federation.masks"
+SHARES = "zetadp.privacy.threat:Sums.shares"
+TRANSCRIPT = f"{MASKS}:Try.transcript"
+
+
+@replacement(f"{MASKS}:Masking._add", check_a_masked_sum_has_the_noise_that_ledgers_state)
+def masks_are_added_by_both(original):
+    return staticmethod(lambda words, key, *, subtract: original.__func__(words, key, subtract=False))
+
+
+@mutant(f"{MASKS}:Masking.__call__", check_a_masked_sum_has_the_noise_that_ledgers_state)
+def sign_by_the_place_among_those_present(_, self, message):
+    masked = message.clone()
+    names, place = self.attempt.names, self.attempt.roster.plan.place
+    for name in names:
+        if name != self.name:
+            first = names.index(self.name) > place(name)
+            self._add(masked.numpy().reshape(-1).view("uint64"), self._stream_key(name), subtract=first)
+    return masked
+
+
+@mutant(f"{MASKS}:Masking._stream_key", check_a_masked_sum_has_the_noise_that_ledgers_state)
+def streams_named_from_each_side(original, self, other):
+    return hashlib.sha256(self.name.encode() + original(self, other)).digest()
+
+
+@mutant("zetadp.privacy.mechanism:NodeMechanism._privatised", check_a_masked_sum_has_the_noise_that_ledgers_state)
+def part_of_a_sum_divided_by_its_own_patients(original, self, event, clipped_sum, again):
+    return original(self, event, clipped_sum, again) // round(event.expected)
+
+
+@mutant(SHARES, check_a_masked_sum_has_the_noise_that_ledgers_state)
+def shares_of_all_nodes_are_relied_on(_, self, nodes):
+    return nodes
+
+
+@mutant(SHARES, check_a_masked_sum_has_the_noise_that_ledgers_state)
+def colluding_and_missing_counted_once(_, self, nodes):
+    return nodes - max(self.colluding, self.missing)
+
+
+@mutant_of_nodes(check_every_try_is_drawn_anew)
+def patients_drawn_once_for_all_tries(node):
+    honest = node.mechanism.draw
+    node.mechanism.draw = lambda number, again=0: honest(number)
+
+
+@mutant_of_nodes(check_every_try_is_drawn_anew)
+def noise_of_the_first_try_in_all(node):
+    honest = node.mechanism._privatised
+    node.mechanism._privatised = lambda event, clipped_sum, again: honest(event, clipped_sum, 0)
+
+
+@replacement(f"{HOSPITAL}:Ledger", check_every_try_stands_in_the_ledger)
+def only_the_first_try_of_a_round_is_recorded(original):
+    class Once(original):
+        def record(self, events):
+            super().record([event for event in events if not super(Once, self).holds(event)])
+
+        def holds(self, event, times=1):
+            return super().holds(event)
+
+    return Once
+
+
+@mutant(f"{HOSPITAL}:Hospital._masking", check_every_try_stands_in_the_ledger)
+def tries_without_end(_, self, ledger, attempt, own, weights):
+    return Masking(attempt, self.settings.name, self.agreement, own, weights)
+
+
+def _told(attempt: Any, **changes: Any) -> SimpleNamespace:
+    """Return a try as its transcript sees it, with something else in its place."""
+    names = ("roster", "training", "round", "number", "values")
+    return SimpleNamespace(**{**{name: getattr(attempt, name) for name in names}, **changes})
+
+
+@mutant(TRANSCRIPT, check_no_masks_are_used_twice)
+def transcript_without_the_training(original, self, weights):
+    return original(_told(self, training=""), weights)
+
+
+@mutant(TRANSCRIPT, check_no_masks_are_used_twice)
+def transcript_without_the_try(original, self, weights):
+    return original(_told(self, number=0), weights)
+
+
+@mutant(TRANSCRIPT, check_no_masks_are_used_twice)
+def transcript_without_fresh_values(original, self, weights):
+    return original(_told(self, values=[replace(value, value="") for value in self.values]), weights)
+
+
+@mutant(TRANSCRIPT, check_no_masks_are_used_twice)
+def transcript_without_the_weights(original, self, weights):
+    return original(self, "")
+
+
+@mutant(f"{MASKS}:fresh_value", check_no_masks_are_used_twice)
+def fresh_values_that_follow_from_the_try(_, roster, name, key, *place):
+    value = hashlib.sha256(f"{name} {place}".encode()).hexdigest()
+    return FreshValue(name, value, signature(signed_content(roster, name, value, *place), key))
+
+
+@mutant(f"{HOSPITAL}:Hospital.exchange", check_a_fresh_value_serves_one_computation)
+def fresh_value_kept_until_the_answer(original, self, request, compute):
+    held = self._held
+    reply = original(self, request, compute)
+    self._held = self._held or held
+    return reply
+
+
+@replacement(f"{MASKS}:Roster.least", check_a_hospital_takes_part_in_no_unsafe_try)
+def fewest_members_left_to_the_server(_):
+    return property(lambda self: 2)
+
+
+@mutant(f"{MASKS}:check_value", check_a_hospital_takes_part_in_no_unsafe_try)
+def fresh_values_are_taken_unsigned(_, roster, value, training, number, attempt):
+    return None
+
+
+@mutant(ROUND, check_nothing_unmasked_is_stored_or_noted)
+def masks_are_added_when_all_is_stored(original, *arguments):
+    *rest, mask = arguments
+    messages, bad = original(*rest, lambda message: message)
+    return mask(messages), bad
+
+
+@mutant(ROUND, check_nothing_unmasked_is_stored_or_noted)
+def clear_message_is_hashed(original, contribution, nodes, records, outbox, number, mask):
+    def noting(message):
+        outbox.ledger.note_sent(number, outbox.ledger.releases(number) - 1, digest_of(message))
+        return mask(message)
+
+    return original(contribution, nodes, records, outbox, number, noting)

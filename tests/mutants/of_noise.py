@@ -1,26 +1,40 @@
-"""What noise must be: as large as the ledger says, in every part, in every round, and never the same twice."""
+"""What noise must be: as large as the ledger says, in every part, in every round, and never the same twice.
+
+With noise that is too small, in the wrong place, used twice, or divided by what is private.
+"""
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from scipy import stats
 from training_builder import Held, train_run
 
-from mutants.installing import certain, statistical
+from mutants.installing import certain, mutant, statistical
 from mutants.margins import FALSE_ALARM, correlation_limit, count_is_plausible, variance_limits
-from mutants.stub import Messages, federation, random_records
+from mutants.stub import CLIP, Messages, federation, random_records
+from zetadp.audit.detection import Trials, trials_for_curve
+from zetadp.audit.one_round import Audited, audit_one_round, one_round_rates
 from zetadp.core.plan import RunName
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.nn.models import NetworkSettings
+from zetadp.privacy.kinds import NoisySum
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from torch import Tensor
+
+    from zetadp.privacy.events import Event
+    from zetadp.privacy.mechanism import NodeMechanism
+
 
 OVERWHELMING = 300.0
 """Beside noise of this multiple of the clip, four clipped gradients add less than 1e-6 to a variance or a cosine."""
@@ -184,3 +198,144 @@ def check_exact_messages_are_kept_before_they_are_sent(folder: Path) -> None:
         paid = len(fed.attempt().releases())
     assert not torch.equal(sent, anew)
     assert paid == 2, f"two releases, {paid} paid for"
+
+
+def _audited(folder: Path, mu_of_fault: float, **how: Any) -> None:
+    claim, faulty = {NoisySum(1.0, 1.0): 1}, one_round_rates(1.0, 1 / mu_of_fault)
+    trials = trials_for_curve(claim, faulty, false_alarm=FALSE_ALARM)
+    folder.mkdir(parents=True, exist_ok=True)
+    result = audit_one_round(folder, Trials(trials, confidence=1 - FALSE_ALARM), Audited(clip=CLIP), **how)
+    assert result.claimed == 1.0
+    assert result.passed, f"{result.name}: claimed mu {result.claimed:.2f}, shown at least {result.measured:.2f}"
+
+
+@statistical
+def check_audit_of_an_imaginary_canary(folder: Path) -> None:
+    """A patient whose gradient is imaginary in all parameters; bare imaginary parts show it without error."""
+    _audited(folder, 2**0.5, direction="imaginary")
+
+
+@statistical
+def check_audit_of_nodes(folder: Path) -> None:
+    """The difference of two nodes, which cancels what their noises share: mu is 0.71 if they share nothing."""
+    _audited(folder, 4.0, view="nodes", nodes=2)
+
+
+@statistical
+def check_audit_of_rounds(folder: Path) -> None:
+    """The difference to a round in which the patient's gradient is zero: mu is 0.71 if rounds share no noise."""
+    _audited(folder, 4.0, view="rounds")
+
+
+SEEDED = "zetadp.privacy.mechanism:NodeMechanism._privatised"
+RELEASE = "zetadp.privacy.mechanism:NodeMechanism.release"
+EXACT = "zetadp.privacy.mechanism:rounded_normal"
+
+
+def mutant_of_noise(killer: Callable[[Path], None]) -> Any:
+    """Register what alters the shipped noise, as it stands after the division by R, and the check that kills it."""
+
+    def register(alter: Callable[[NodeMechanism, Tensor], Tensor]) -> None:
+        @wraps(alter)
+        def privatised(original: Any, self: NodeMechanism, event: Event, clipped_sum: Tensor, again: int) -> Tensor:
+            if self.event.noise_multiplier == 0 or self.seed is None:
+                return torch.as_tensor(original(self, event, clipped_sum, again))
+            noise = original(self, event, torch.zeros_like(clipped_sum), again)
+            return clipped_sum / self.event.expected + alter(self, noise)
+
+        mutant(SEEDED, killer)(privatised)
+
+    return register
+
+
+@mutant_of_noise(check_audit_of_an_imaginary_canary)
+def noise_in_the_real_part_only(mechanism, noise):
+    noise[1::2] = 0  # the stubs' complex parameters come first, and their imaginary parts have odd places
+    return noise
+
+
+@mutant_of_noise(check_noise_is_as_stated)
+def complex_normal_of_half_variance(mechanism, noise):
+    # PyTorch's complex normal of unit variance, at a place of the stream that only this draw has.
+    generator = torch.Generator().manual_seed(int(noise.abs().sum().view(torch.int32)))
+    pairs = torch.randn(len(noise) // 2 + 1, dtype=torch.complex64, generator=generator)
+    scale = mechanism.event.noise_multiplier * mechanism.event.clip / mechanism.event.expected
+    return scale * torch.view_as_real(pairs).flatten()[: len(noise)]
+
+
+@mutant_of_noise(check_noise_is_as_stated)
+def noise_not_scaled_by_the_clip(mechanism, noise):
+    return noise / mechanism.event.clip
+
+
+@mutant_of_noise(check_noise_is_as_stated)
+def noise_divided_twice(mechanism, noise):
+    return noise / mechanism.event.expected
+
+
+@mutant_of_noise(check_noise_is_as_stated)
+def sigma_taken_for_the_variance(mechanism, noise):
+    return noise / mechanism.event.noise_multiplier**0.5
+
+
+@mutant_of_noise(check_noise_is_as_stated)
+def noise_cut_off_at_three_deviations(mechanism, noise):
+    limit = 3 * mechanism.event.noise_multiplier * mechanism.event.clip / mechanism.event.expected
+    return noise.clamp(-limit, limit)
+
+
+@mutant_of_noise(check_noise_hides_the_low_bits)
+def noise_in_half_precision(mechanism, noise):
+    scale = mechanism.event.noise_multiplier * mechanism.event.clip / mechanism.event.expected
+    return (noise / scale).half().float() * scale
+
+
+@mutant(SEEDED, check_audit_of_rounds)
+def noise_reused_between_rounds(original, self, event, clipped_sum, again):
+    return original(self, replace(event, round=0), clipped_sum, again)
+
+
+@mutant(SEEDED, check_audit_of_nodes)
+def noise_seeded_alike_on_all_nodes(original, self, event, clipped_sum, again):
+    first = copy.copy(self)
+    first.place = 0
+    return original(first, event, clipped_sum, again)
+
+
+@mutant("zetadp.core.assembly:Assembly.mechanism", check_trainings_share_no_noise)
+def nodes_built_with_one_stream(original, self, name, entropy, ledger):
+    made = original(self, name, entropy, ledger)
+    made.place = 0
+    return made
+
+
+@mutant("zetadp.core.plan:Plan.entropy", check_trainings_share_no_noise)
+def trainings_seeded_by_their_seed_alone(original, self, repeat=0):
+    return self.run.seed
+
+
+@mutant("zetadp.core.training:_repeat", check_trainings_share_no_noise)
+def other_data_of_a_training_forgotten(original, plan, ledger, keyed):
+    return 0
+
+
+@mutant(SEEDED, check_a_repeated_round_shows_nothing_bare)
+def replay_with_a_fresh_gradient_under_the_same_noise(original, self, event, clipped_sum, again):
+    return original(self, event, clipped_sum, 0)
+
+
+@mutant(RELEASE, check_noise_is_as_stated)
+def divisor_is_the_realised_batch(original, self, draw, clipped_sum, *, again=0):
+    return original(self, draw, clipped_sum, again=again) * self.event.expected / max(1, len(draw.members))
+
+
+@mutant(EXACT, check_exact_noise_is_never_the_same)
+def exact_noise_from_a_fixed_seed(original, count, scale, *more, **named):
+    return np.rint(float(scale) * np.random.default_rng(0).standard_normal(count)).astype(np.int64)
+
+
+@mutant("zetadp.core.outbox:Outbox.keep", check_exact_messages_are_kept_before_they_are_sent)
+def message_sent_before_it_is_kept(original, self, number, weights, messages):
+    folder, self.folder = self.folder, None
+    original(self, number, weights, messages)
+    self.folder = folder

@@ -6,12 +6,16 @@ message in them are ones and zeros. Exact mechanisms need some noise, too little
 
 from __future__ import annotations
 
+import copy
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from scipy import stats
 
-from mutants.installing import statistical
+from mutants.installing import mutant, statistical
 from mutants.margins import FALSE_ALARM, count_is_plausible
 from mutants.stub import federation, random_records
 
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
+
 
 PATIENTS, EXPECTED = 4, 2.0
 NODES, ROUNDS = 4, 100
@@ -129,3 +134,63 @@ def check_a_repeated_round_is_drawn_anew(folder: Path) -> None:
         masks.append(_members(contributions, message[:, None]))
     assert paid == 2, f"two releases of one round, {paid} paid for"
     assert not torch.equal(masks[0], masks[1]), "a round released twice had one draw"
+
+
+DRAWN = "zetadp.privacy.mechanism:NodeMechanism._drawn"
+DRAW = "zetadp.privacy.mechanism:NodeMechanism.draw"
+
+
+def _batch(order: np.ndarray, start: int, size: int) -> np.ndarray:
+    return np.sort(order[start : start + size])
+
+
+@mutant(DRAWN, check_patients_are_drawn_by_independent_coins)
+def batches_of_fixed_size(original, self, event, again):
+    order = np.random.default_rng((self.seed, self.place, event.round, again)).permutation(event.population)
+    return _batch(order, 0, round(event.expected))
+
+
+@mutant(DRAWN, check_patients_are_drawn_by_independent_coins)
+def shuffled_batches(original, self, event, again):
+    size = max(1, round(event.expected))
+    epoch, batch = divmod(event.round, math.ceil(event.population / size))
+    order = np.random.default_rng((self.seed, self.place, epoch)).permutation(event.population)
+    return _batch(order, batch * size, size)
+
+
+@mutant(DRAW, check_patients_are_drawn_by_independent_coins)
+def draw_cut_to_a_pad(original, self, round_number, *, again=0):
+    full = original(self, round_number, again=again)
+    return replace(full, members=full.members[: math.ceil(1.5 * self.event.expected)])
+
+
+@mutant(DRAWN, check_patients_are_drawn_by_independent_coins)
+def empty_draw_drawn_anew(original, self, event, again):
+    members = original(self, event, again)
+    further = 1000
+    while not len(members):
+        members = original(self, event, further)
+        further += 1
+    return members
+
+
+@mutant(DRAWN, check_patients_are_drawn_by_independent_coins)
+def mask_reused_in_every_round(original, self, event, again):
+    return original(self, replace(event, round=0), again)
+
+
+@mutant(DRAWN, check_patients_are_drawn_by_independent_coins)
+def mask_shared_by_all_nodes(original, self, event, again):
+    first = copy.copy(self)
+    first.place = 0
+    return original(first, event, again)
+
+
+@mutant(DRAWN, check_a_repeated_round_is_drawn_anew)
+def repeated_round_keeps_its_draw(original, self, event, again):
+    return original(self, event, 0)
+
+
+@mutant("zetadp.privacy.mechanism:bernoulli_mask", check_exact_sampling_is_by_independent_coins)
+def exact_batches_of_fixed_size(original, probability, count, *more):
+    return np.isin(np.arange(count), _batch(np.random.default_rng().permutation(count), 0, round(probability * count)))

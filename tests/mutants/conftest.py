@@ -1,8 +1,0 @@
-from __future__ import annotations
-
-from pathlib import Path
-
-import pytest
-
-# Checks are helpers, not test modules; this makes their assertions say what was found.
-pytest.register_assert_rewrite(*(f"mutants.{path.stem}" for path in Path(__file__).parent.glob("[!_]*.py")))
