@@ -97,14 +97,14 @@ class Consortium(LocalFederation):
     def out(self) -> Path:
         return self.folder / f"out-{self.runs_begun}"
 
-    def account(self) -> Attempt:
-        """Return the server's account of the last training."""
+    def attempt(self) -> Attempt:
+        """Return the server's attempt of the last training."""
         return read_ledger(self.out / "live.jsonl")[-1]
 
-    def own_account(self, name: str) -> Attempt:
-        """Return a node's own account of the last training; an empty one where it took no part."""
+    def own_attempt(self, name: str) -> Attempt:
+        """Return a node's own attempt of the last training; an empty one where it took no part."""
         path = self.state(name) / "ledgers" / f"{self.plan.label}.jsonl"
         if not path.exists():  # it was stopped before its first release
             return Attempt(header={})
         last = read_ledger(path)[-1]
-        return last if last.header["federation"] == self.account().identity else Attempt(header={})
+        return last if last.header["federation"] == self.attempt().identity else Attempt(header={})

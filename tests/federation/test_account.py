@@ -61,7 +61,7 @@ class Storm:
         step, keep = Server.step, Outbox.keep
 
         def counted(server, messages, number, missing):
-            (*_, identity) = self.accounts()
+            (*_, identity) = self.attempts()
             self.averaged[identity, number] = len(messages)
             step(server, messages, number, missing)
 
@@ -79,7 +79,7 @@ class Storm:
                 return False
         return True
 
-    def accounts(self):
+    def attempts(self):
         return {attempt.identity: attempt for attempt in read_ledger(self.folder / "server/ledger.jsonl")}
 
 
@@ -94,19 +94,19 @@ def test_what_left_a_node_is_counted(seed, noise, policy, tmp_path, monkeypatch)
         if ended or number == 3:  # begin anew: what was released until then stays released
             checkpoint.unlink(missing_ok=True)
     assert ended
-    accounts = storm.accounts()
-    assert len(accounts) > 1
+    attempts = storm.attempts()
+    assert len(attempts) > 1
     own = {
         (name, attempt.header["federation"]): attempt
         for name in ("node-01", "node-02", "node-03")
         for attempt in read_ledger(tmp_path / name / "ledgers" / f"{storm.plan.label}.jsonl")
     }
     for identity, left in storm.left.items():
-        entries = accounts[identity].releases()
+        entries = attempts[identity].releases()
         counted = histories(entries)
         for name in {name for name, _ in left}:
             gone = sum(len(updates) for (who, _), updates in left.items() if who == name)
-            # Neither the node's own ledger nor what is stated from the server's account is less.
+            # Neither the node's own ledger nor what is stated from the server's attempt is less.
             assert len(own[name, identity].releases()) >= gone
             assert sum(declared(counted[name], rounds).values()) >= gone
         for number in range(rounds):
@@ -122,8 +122,8 @@ def test_a_node_stands_in_the_account_before_it_is_first_asked(tmp_path):
     line = DirectLine(hospitals(plan, tmp_path))
 
     def asked(request, reply):
-        (account,) = read_ledger(tmp_path / "server/ledger.jsonl")
-        assert plan.event(reply.name, 0) in account.releases()
+        (attempt,) = read_ledger(tmp_path / "server/ledger.jsonl")
+        assert plan.event(reply.name, 0) in attempt.releases()
         raise KilledError
 
     line.tamper = asked
@@ -142,10 +142,10 @@ def test_a_node_that_released_last_and_was_never_heard_again_is_counted_in_full(
             run.run()
     else:
         run.run()
-    (account,) = read_ledger(tmp_path / "server/ledger.jsonl")
+    (attempt,) = read_ledger(tmp_path / "server/ledger.jsonl")
     (own,) = read_ledger(tmp_path / "node-02/ledgers" / f"{plan.label}.jsonl")
     assert len(own.releases()) == plan.training.rounds
-    assert sum(declared(histories(account.releases())["node-02"], plan.training.rounds).values()) >= len(own.releases())
+    assert sum(declared(histories(attempt.releases())["node-02"], plan.training.rounds).values()) >= len(own.releases())
 
 
 def test_a_release_that_the_server_learns_of_after_its_round_credits_nobody_with_its_noise(tmp_path):
@@ -153,11 +153,11 @@ def test_a_release_that_the_server_learns_of_after_its_round_credits_nobody_with
     line = DirectLine(hospitals(plan, tmp_path))
     line.tamper = lambda request, reply: None if (reply.name, request.round) == ("node-02", 1) else reply
     coordinator(plan, line, tmp_path, POLICIES["continue"]).run()
-    (account,) = read_ledger(tmp_path / "server/ledger.jsonl")
-    releases = [(event.node, event.round) for event in account.releases()]
+    (attempt,) = read_ledger(tmp_path / "server/ledger.jsonl")
+    releases = [(event.node, event.round) for event in attempt.releases()]
     assert [releases.count(("node-02", number)) for number in range(3)] == [1, 2, 1]
     for node in ("node-01", "node-03"):  # the average of that round lacked one node's noise
-        assert sum(histories(account.releases())[node].unshielded.values()) == 1
+        assert sum(histories(attempt.releases())[node].unshielded.values()) == 1
 
 
 def test_a_training_given_up_while_the_first_answers_were_lost_is_counted(tmp_path):

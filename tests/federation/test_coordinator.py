@@ -50,7 +50,7 @@ def test_a_coordinator_takes_no_plan_with_too_little_noise_for_its_name(tmp_path
     assert not (tmp_path / "server").exists()
 
 
-def account(folder):
+def last_attempt(folder):
     return read_ledger(folder / "server/ledger.jsonl")[-1]
 
 
@@ -159,7 +159,7 @@ def test_a_server_that_stops_goes_on_with_the_messages_that_the_nodes_kept(noise
         coordinator(plan, DirectLine(hospitals(plan, tmp_path), stop_after(1)), tmp_path, how=how).run()
     coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path, how=how).run()
     rounds = plan.training.rounds
-    assert len(account(tmp_path).releases()) == 3 * rounds
+    assert len(last_attempt(tmp_path).releases()) == 3 * rounds
     for hospital in hospitals(plan, tmp_path):
         (attempt,) = read_ledger(hospital.participant.ledger)
         assert len(attempt.releases()) == rounds
@@ -189,7 +189,7 @@ def test_waiting_a_wrong_answer_ends_the_run_and_a_right_one_resumes_it(wrong, t
     with pytest.raises(UserError, match=r"Round 2 .* ended the run: .*node-02"):
         coordinator(plan, DirectLine(hospitals(plan, tmp_path), spoil("node-02", {1}, wrong)), tmp_path).run()
     coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path).run()
-    assert len(account(tmp_path).releases()) == 3 * plan.training.rounds
+    assert len(last_attempt(tmp_path).releases()) == 3 * plan.training.rounds
 
 
 GO_ON = replace(QUICK, missing="continue", least_nodes=2)
@@ -200,7 +200,7 @@ def test_continuing_a_wrong_answer_is_left_out_and_accounted(wrong, tmp_path):
     plan = make_plan()
     line = DirectLine(hospitals(plan, tmp_path), spoil("node-02", {1}, wrong))
     coordinator(plan, line, tmp_path, GO_ON).run()
-    found = histories(account(tmp_path).releases())
+    found = histories(last_attempt(tmp_path).releases())
     # Every node is seen to have released in every round; the round that one was left out of shields nobody.
     for name, history in found.items():
         assert history.rounds == plan.training.rounds
@@ -254,7 +254,7 @@ def test_a_node_that_is_away_for_long_is_not_waited_for_again_and_may_come_back(
     asked = {request.round for name, request in line.requests if name == "node-03"}
     assert asked >= {5}
     assert not asked & {0, 1, 2}
-    found = histories(account(tmp_path).releases())
+    found = histories(last_attempt(tmp_path).releases())
     assert found["node-01"].rounds == 6
     assert sum(found["node-01"].unshielded.values()) == 6 - found["node-03"].rounds
 
@@ -274,7 +274,7 @@ def test_nobody_is_asked_for_the_first_round_before_everybody_is_there(policy, t
     monkeypatch.setattr("zetadp.federation.flower.coordinator.time.sleep", sleep)
     coordinator(plan, line, tmp_path, replace(policy, give_up_seconds=60, round_seconds=60)).run()
     assert waited[:5] == [[]] * 5
-    assert not any(history.unshielded for history in histories(account(tmp_path).releases()).values())
+    assert not any(history.unshielded for history in histories(last_attempt(tmp_path).releases()).values())
 
 
 def test_a_node_that_never_came_is_counted_as_if_it_had(tmp_path):
@@ -282,7 +282,7 @@ def test_a_node_that_never_came_is_counted_as_if_it_had(tmp_path):
     line = DirectLine(hospitals(plan, tmp_path))
     line.away = {"node-03"}
     coordinator(plan, line, tmp_path, GO_ON).run()
-    found = histories(account(tmp_path).releases())
+    found = histories(last_attempt(tmp_path).releases())
     assert found.keys() == {"node-01", "node-02", "node-03"}
     assert sum(found["node-01"].unshielded.values()) == plan.training.rounds
     statement = run_statement(Run("run", found, plan.training.rounds), target_epsilon=8)
@@ -339,7 +339,7 @@ def test_a_ledger_that_lost_lines_is_refused(tmp_path):
         coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path).run()
 
 
-def test_the_servers_own_account_may_not_lose_lines(tmp_path):
+def test_the_servers_own_ledger_may_not_lose_lines(tmp_path):
     plan = make_plan()
     with pytest.raises(UserError, match="ended the run"):
         coordinator(plan, DirectLine(hospitals(plan, tmp_path), stop_after(1)), tmp_path).run()
@@ -361,7 +361,7 @@ def test_late_and_doubled_answers_change_nothing(tmp_path):
 
     line.tamper = repeat
     assert torch.equal(flat(coordinator(plan, line, tmp_path / "b").run()), flat(straight))
-    assert len(account(tmp_path / "b").releases()) == 3 * plan.training.rounds
+    assert len(last_attempt(tmp_path / "b").releases()) == 3 * plan.training.rounds
 
 
 def test_after_a_node_crashed_within_a_round_both_its_releases_count(tmp_path, monkeypatch):
@@ -381,7 +381,7 @@ def test_after_a_node_crashed_within_a_round_both_its_releases_count(tmp_path, m
     three[1].reply = reply
     # Exact noise takes time, and a busy machine more: the round must be asked for again, not given up.
     coordinator(plan, DirectLine(three), tmp_path, replace(QUICK, give_up_seconds=10)).run()
-    found = histories(account(tmp_path).releases())
+    found = histories(last_attempt(tmp_path).releases())
     assert found["node-02"].releases == plan.training.rounds + 1
     assert found["node-01"].releases == plan.training.rounds
     assert sum(found["node-01"].unshielded.values()) == 1

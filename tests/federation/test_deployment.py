@@ -90,13 +90,13 @@ def test_the_federation_trains_to_the_model_of_the_simulation(nodes, rounds, net
     for name, value in expected.items():
         assert torch.equal(weights[name], value.detach()), name
 
-    account = read_ledger(server.ledger)[-1]
-    assert content["ledger_head"] in account.heads
-    assert len(account.releases()) == nodes * rounds
+    attempt = read_ledger(server.ledger)[-1]
+    assert content["ledger_head"] in attempt.heads
+    assert len(attempt.releases()) == nodes * rounds
     assert pd.read_csv(server.history)["round"].iloc[-1] == rounds
     assert not server.checkpoint.exists()
     for name in consortium.names:
-        assert len(consortium.own_account(name).releases()) == rounds
+        assert len(consortium.own_attempt(name).releases()) == rounds
 
 
 @pytest.mark.slow

@@ -34,9 +34,9 @@ def wait_until(condition, seconds: float = 60.0) -> None:
 
 def assert_every_release_is_accounted(three: Consortium) -> None:
     """What the server counts is never less than what a node's own ledger holds."""
-    counted = histories(three.account().releases())
+    counted = histories(three.attempt().releases())
     for name in three.names:
-        assert counted[name].releases >= len(three.own_account(name).releases())
+        assert counted[name].releases >= len(three.own_attempt(name).releases())
 
 
 def weights(settings) -> torch.Tensor:
@@ -64,8 +64,8 @@ def test_a_node_killed_between_release_and_answer_sends_the_same_bytes_when_it_i
     three.start_nodes("node-02")
     three.wait()
     # One release a round: the message that was kept was sent, and nothing drawn anew.
-    assert len(three.own_account("node-02").releases()) == three.plan.training.rounds
-    assert len(three.account().releases()) == 3 * three.plan.training.rounds
+    assert len(three.own_attempt("node-02").releases()) == three.plan.training.rounds
+    assert len(three.attempt().releases()) == 3 * three.plan.training.rounds
 
 
 def test_a_server_that_is_killed_goes_on_from_its_checkpoint(three):
@@ -79,6 +79,6 @@ def test_a_server_that_is_killed_goes_on_from_its_checkpoint(three):
     three.kill("server")
     three.run(three.training_again())
     assert torch.equal(weights(settings), weights(straight))
-    assert len(three.account().releases()) == 3 * three.plan.training.rounds
+    assert len(three.attempt().releases()) == 3 * three.plan.training.rounds
     for name in three.names:
-        assert len(three.own_account(name).releases()) == three.plan.training.rounds
+        assert len(three.own_attempt(name).releases()) == three.plan.training.rounds

@@ -121,8 +121,8 @@ def test_sites_that_follow_the_recipe_train_a_model_and_stop_cleanly(tmp_path):
 
         tensors, content = load_tensors(tmp_path / "out/model.safetensors")
         assert all(value.isfinite().all() for value in tensors.values())
-        (account,) = read_ledger(tmp_path / "state/ledger.jsonl")
-        assert content["ledger_head"] in account.heads
+        (attempt,) = read_ledger(tmp_path / "state/ledger.jsonl")
+        assert content["ledger_head"] in attempt.heads
         for name in names:
             (own,) = read_ledger(tmp_path / name / "state/ledgers" / f"{plan.label}.jsonl")
             assert own.releases() == [plan.event(name, number) for number in range(2)]

@@ -21,15 +21,15 @@ def test_a_federation_takes_the_place_of_the_simulation(federated, network):
     assert 0 < statement["epsilon"] <= 8
     assert statement["rounds"]["happened"] == 4
     assert (run / "metrics.json").stat().st_size > 0
-    # The account is that of the nodes' own ledgers, which outlive the results; their patients' images do not.
+    # The totals are over the nodes' own ledgers, which outlive the results; their patients' images do not.
     ledgers = federated.root / "ledgers/phantom-smoke"
     (hospitals,) = ledgers.glob(f"*-{network}-*.hospitals")
-    (account,) = ledgers.glob(f"federated-{network}-*.jsonl")
+    (server,) = ledgers.glob(f"federated-{network}-*.jsonl")
     for name in ("node-01", "node-02", "node-03"):
         (own,) = (hospitals / name / "ledgers").glob("*.jsonl")
         events = read_ledger(own)[-1].releases()
         assert len(events) == 4
-        assert set(events) <= set(read_ledger(account)[-1].releases())
+        assert set(events) <= set(read_ledger(server)[-1].releases())
         assert not list(hospitals.rglob("*.h5"))
     (work,) = (results / "federation").glob(f"{network}-*")
     plan = Plan.read(work / "plan.json")

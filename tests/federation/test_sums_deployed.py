@@ -86,7 +86,7 @@ def test_real_patients_pay_what_was_promised_through_the_death_of_a_node_and_of_
         three.kill("server")
         three.mend()
         three.run(three.training_again())
-        found = {name: three.own_account(name).releases() for name in three.names}
+        found = {name: three.own_attempt(name).releases() for name in three.names}
     assert [len(own) for own in found.values()] == [4, 5, 5]
     write_receipts(settings, three.credentials)
     for name, own in found.items():

@@ -79,8 +79,8 @@ def release(
         cohort=features.stem,
         cap=cap,
     )
-    account = ledger or features.parent / "ledgers" / f"{features.stem}.jsonl"
-    print(plain_text(release_features(values, labels, settings, ledger=account, file=file)), end="")
+    recorded = ledger or features.parent / "ledgers" / f"{features.stem}.jsonl"
+    print(plain_text(release_features(values, labels, settings, ledger=recorded, file=file)), end="")
 
 
 def statement(file: Annotated[Path, "HDF5 file of released rows (.h5)"]) -> None:

@@ -29,7 +29,7 @@ ARGUMENTS = {
     "images_per_patient": "items_per_patient",
     "learning_rate": "optimiser",
     "recipe": "optimiser",
-    "ledger": "register",
+    "ledger": "account",
     "nodes": "population, per_round or epsilon",
 }
 """Arguments of `private` whose values a run's file has under other names."""
@@ -51,16 +51,16 @@ class RunFolder:
     account: Path
 
     @classmethod
-    def of(cls, path: object, register: object) -> RunFolder:
-        """Return the folder that the arguments ``folder`` and ``register`` of `private` name."""
-        for name, place in (("folder", path), ("register", "ledgers" if register is None else register)):
+    def of(cls, path: object, account: object) -> RunFolder:
+        """Return the folder that the arguments ``folder`` and ``account`` of `private` name."""
+        for name, place in (("folder", path), ("account", "ledgers" if account is None else account)):
             if not (isinstance(place, str | os.PathLike) and str(place).strip()):
                 raise UserError(f"{name}: Expected the path of a folder, such as 'runs/mine', found {place!r}.")
             if Path(str(place)).is_file():
                 raise UserError(f"{name}: Expected a folder, found the file {place}. Choose another name.")
         own = Path(str(path))
         checked_name(own.resolve().name, "folder")
-        return cls(own, own.resolve().parent / "ledgers" if register is None else Path(str(register)))
+        return cls(own, own.resolve().parent / "ledgers" if account is None else Path(str(account)))
 
     @property
     def name(self) -> str:

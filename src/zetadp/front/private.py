@@ -66,7 +66,7 @@ def private(
     task: Task | None = None,
     hospitals: Mapping[str, Records] | None = None,
     seed: int | None = None,
-    register: Path | str | None = None,
+    account: Path | str | None = None,
     most_epsilon: float | None = None,
     stop: Callable[[pd.DataFrame], bool] | None = None,
     without_noise: str = "",
@@ -117,7 +117,7 @@ def private(
     seed
         Asks for a simulation, which can be repeated and protects nobody. Without it, noise comes from the operating
         system.
-    register
+    account
         Folder of the patients' account: the ledgers of all runs on them. By default ``ledgers`` next to ``folder``, so
         that all runs under one folder count together. For real patients keep one, and back it up.
     most_epsilon
@@ -154,7 +154,7 @@ def private(
         raise UserError(f"stop: Expected a function of the history, found {type(stop).__name__}.")
     if optimiser is None and scheduler is not None:
         raise UserError("scheduler: Expected the optimiser that it was made for, found none. Give optimiser= too.")
-    place, where = RunFolder.of(folder, register), pick_device(device)
+    place, where = RunFolder.of(folder, account), pick_device(device)
     own = copy.deepcopy(model).to(where)
     first = records.inputs[torch.arange(min(2, len(records)))].to(where)
     chosen = task_for(own, loss, task, first, records.targets)

@@ -32,7 +32,7 @@ def release(
     active: float = 1.0,
     norm: float = 1.0,
     seed: int | None = None,
-    register: Path | str | None = None,
+    account: Path | str | None = None,
     most_epsilon: float | None = None,
 ) -> Statement:
     """Release features of people as rows that mix several of them and have noise; anybody may train on the rows.
@@ -57,7 +57,7 @@ def release(
     rows, degree, active, norm
         Number of rows, expected number of people in a row, share of rows that are open to each class, and norm to which
         features are clipped (`zetadp.rows.release.ReleaseSettings`).
-    seed, register, most_epsilon
+    seed, account, most_epsilon
         As in `zetadp.private`. By default the account is ``ledgers`` next to ``file``.
 
     Returns
@@ -84,7 +84,7 @@ def release(
             f"records: Expected one item of shape (component,) for each of {people} patients, found {len(features)} "
             f"items of shape {tuple(features.shape[1:])}. Take the mean of a patient's features."
         )
-    place = RunFolder.of(Path(file).with_suffix(""), register)
+    place = RunFolder.of(Path(file).with_suffix(""), account)
     settings = ReleaseSettings(
         float(epsilon),
         float(delta),

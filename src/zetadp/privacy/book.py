@@ -145,12 +145,12 @@ def ledger_files(folder: Path) -> list[Path]:
 
 
 def read_ledgers(files: Iterable[Path]) -> dict[Path, Sequence[Attempt]]:
-    """Read ledger files. Where an account lies beside them, their whole folder must be as its register says.
+    """Read ledger files. Where a register lies beside them, their whole folder must be as it says.
 
     Raises
     ------
     UserError
-        As `Book.read`. Copies of ledgers, with nothing of an account beside them, are read as they are.
+        As `Book.read`. Copies of ledgers, with neither a register nor a secret beside them, are read as they are.
     """
     found: dict[Path, Sequence[Attempt]] = {}
     known: dict[Path, Mapping[Path, Sequence[Attempt]]] = {}

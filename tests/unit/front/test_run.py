@@ -157,7 +157,7 @@ def test_a_finished_run_is_replayed_and_releases_nothing_more(tmp_path, capsys):
 def test_an_interrupted_run_continues_and_counts_every_round_once(tmp_path, monkeypatch, capsys, seed):
     torch.manual_seed(1)
     model = Network()
-    whole = run(tmp_path, "whole", model=model, seed=seed, register=tmp_path / "another").train()
+    whole = run(tmp_path, "whole", model=model, seed=seed, account=tmp_path / "another").train()
     stopped = run(tmp_path, model=model, seed=seed)
 
     def stop(_, done, __):
@@ -204,7 +204,7 @@ def test_a_rule_on_releases_ends_training_early_and_saves_no_epsilon(tmp_path, c
         seen.append(history.columns.tolist())
         return len(history) == 4
 
-    whole = run(tmp_path, "whole", register=tmp_path / "another").train()
+    whole = run(tmp_path, "whole", account=tmp_path / "another").train()
     stopped = run(tmp_path, stop=stop).train()
     assert "all 6 declared rounds" in capsys.readouterr().err
     assert set(map(tuple, seen)) == {("round", "length")}
@@ -222,14 +222,14 @@ CHANGES = {
     "items": ({"items_per_patient": 2}, "items_per_patient"),
     "seed": ({"seed": 0}, "seed"),
     "records": ({"data": records(items=ITEMS + 1)}, "records"),
-    "register": ({"register": "elsewhere"}, "register"),
+    "account": ({"account": "elsewhere"}, "account"),
     "network": ({"model": torch.nn.Sequential(Network())}, "optimiser|model"),
 }
 
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_another_run_in_the_same_folder_is_refused_by_its_key(tmp_path, what, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # the other register is a folder beside the run, not in the repository
+    monkeypatch.chdir(tmp_path)  # the other account is a folder beside the run, not in the repository
     run(tmp_path)
     changed, key = CHANGES[what]
     with pytest.raises(UserError, match=rf"(folder: .*with .*({key}))|model: "):
@@ -643,7 +643,7 @@ WRONG = {
     "a loss's class": ({"loss": torch.nn.MSELoss}, "loss"),
     "a loss of nothing": ({"loss": lambda outputs, targets: None}, "loss"),
     "a loss of NaN": ({"loss": lambda outputs, targets: outputs[:, 0] * math.nan}, "loss"),
-    "a register that is none": ({"register": 3}, "register"),
+    "an account that is none": ({"account": 3}, "account"),
     "weights of NaN": ({"model": spoiled()}, "model"),
     "no records": ({"data": 3}, "records"),
     "lone scheduler": ({"scheduler": object()}, "scheduler"),

@@ -58,7 +58,7 @@ class Coordinator:
     watched
         Images of patients that the server holds, evaluated during training; may be empty.
     files
-        The account of the federation's releases, in the form of a simulation's ledger, which outlives failed runs; the
+        The server's ledger of the federation's releases, in the form of a simulation's, which outlives failed runs; the
         copies of the nodes' own ledgers lie in a folder beside it. Where an interrupted training goes on from. Whether
         the training may be begun from its first round again; None leaves that to the nodes.
     start
@@ -71,7 +71,7 @@ class Coordinator:
     history
         As `zetadp.core.training.Trained.history`; seconds are not kept.
     ledger_head
-        Head of the account at the end.
+        Head of the server's ledger at the end.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Coordinator:
         Raises
         ------
         UserError
-            If a node answers what it must not, if nodes stay away for too long, if the account has lost lines, or if
+            If a node answers what it must not, if nodes stay away for too long, if its ledger has lost lines, or if
             the disk is full. The checkpoint is kept, and another run goes on from it.
         """
         training, how = self.plan.training, self.performance
@@ -189,7 +189,7 @@ class Coordinator:
         return accounting.epsilon(accounting.compose(self.mirrors[name].releases), self.plan.delta)
 
     def _round(self, ledger: Ledger, number: int) -> tuple[Tensor, list[str]]:
-        """Return the updates of a round in the order of the plan, all of them in the account, and who is missing.
+        """Return the updates of a round in the order of the plan, all of them in the ledger, and who is missing.
 
         Raises
         ------
@@ -229,7 +229,7 @@ class Coordinator:
         Parameters
         ----------
         ledger
-            The server's account.
+            The server's ledger.
         asked
             What all are asked for. What is seen of each node's ledger is added.
         done
@@ -398,7 +398,7 @@ class Coordinator:
             ledger.record(new)
 
     def _count_the_silent(self, ledger: Ledger) -> None:
-        """Count nodes that were never there: the account must show that no average had their noise in it."""
+        """Count nodes that were never there: the ledger must show that no average had their noise in it."""
         for name in self.names:
             if name not in self._counted:
                 logger.warning("%s was never there; it is counted as if it had been", name)

@@ -102,7 +102,7 @@ class Mirror:
 
 
 def copies_of(ledger: Path) -> Path:
-    """Return the folder of the copies of nodes' ledgers, beside the account of a training."""
+    """Return the folder of the copies of nodes' ledgers, next to the server's ledger of a training."""
     return ledger.with_name(f"{ledger.stem}.nodes")
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def serve(settings: Path | str, credentials: Path | str, host: str, port: int) -> None:
-    """Train with the nodes that connect, then write the model, its history and a sealed copy of the account.
+    """Train with the nodes that connect, then write the model, its history and a sealed copy of its ledger.
 
     Parameters
     ----------

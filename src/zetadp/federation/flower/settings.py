@@ -117,9 +117,9 @@ class ServerSettings:
     roster
         The server's copy of the roster, where the plan has masked sums; null otherwise.
     model, history, ledger
-        Where the finished model, the training history and a sealed copy of the account go.
+        Where the finished model, the training history and a sealed copy of the ledger go.
     ledger_file
-        The live account. It outlives failed runs and must never be deleted.
+        The live ledger. It outlives failed runs and must never be deleted.
     checkpoint
         Checkpoint of an interrupted run; removed at the end.
     watched
