@@ -67,7 +67,7 @@ def as_added(claim: PrintedClaim) -> float:
 
 
 def riess_row(epsilon: float) -> tuple[float, float, float]:
-    """Return three figures for a printed target epsilon.
+    """Return three epsilons for a printed target epsilon.
 
     The first is the noise multiplier that the target needs, by the privacy-loss distribution. The second is the true
     epsilon with noise from the central-limit formula, which the paper cites and which is not a bound. The third is the

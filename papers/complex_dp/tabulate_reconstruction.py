@@ -270,7 +270,7 @@ def sheet(found: pd.DataFrame, patients: int, made: tuple[str, ...]) -> Sheet:
 def of_the_paper() -> pd.DataFrame:
     """Return the true epsilons of the paper's run, for one slice and for a patient with `SLICES` slices.
 
-    A patient with several volumes has more. All figures hold for Poisson sampling, which the paper did not use.
+    A patient with several volumes has more. All epsilons hold for Poisson sampling, which the paper did not use.
     """
     (claim,) = (each for each in ZILLER if "fastMRI" in each.experiment)
     rows = []

@@ -1,7 +1,7 @@
 r"""The privacy cost of a sequence of von Mises-Fisher releases, and the concentration for a target epsilon.
 
 A release is a `zetadp.privacy.directions.Direction`, one of the kinds that `zetadp.privacy.accounting` composes.
-Figures are upper bounds; they are exact apart from rounding up (`zetadp.privacy.directions`).
+The values are upper bounds; they are exact apart from rounding up (`zetadp.privacy.directions`).
 """
 
 from __future__ import annotations

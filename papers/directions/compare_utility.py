@@ -251,8 +251,8 @@ def true_epsilon(mechanism: str, pair: int, batch: int = BATCH) -> float:
     """Return epsilon of one image for all steps of a mechanism."""
     if not pair:
         return math.inf
-    figure = gaussian_epsilon if mechanism == "gaussian" else direction_epsilon
-    return figure(level(mechanism, pair), steps_of(batch), batch / RECORDS)
+    cost = gaussian_epsilon if mechanism == "gaussian" else direction_epsilon
+    return cost(level(mechanism, pair), steps_of(batch), batch / RECORDS)
 
 
 def table(runs: pd.DataFrame) -> pd.DataFrame:

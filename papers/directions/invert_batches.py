@@ -286,7 +286,7 @@ def judged(found: pd.DataFrame) -> pd.DataFrame:
     """Say what orders the errors at an equal network and batch.
 
     ``epsilon`` and ``capacity`` are rank correlations with the error over all noisy settings. ``pairs`` counts a
-    Gaussian beside a direction whose errors differ by `APART`, and how many of them each figure orders; ``alike``
+    Gaussian beside a direction whose errors differ by `APART`, and how many of them each measure orders; ``alike``
     counts those of equal true epsilon, which epsilon cannot order.
     """
     rows = []
@@ -304,7 +304,7 @@ def judged(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def ordered(pairs: list[tuple[Any, Any]], name: str) -> int:
-    """Return in how many pairs the setting with more of a figure has the smaller error."""
+    """Return in how many pairs the setting with more of a measure has the smaller error."""
     return sum((getattr(a, name) > getattr(b, name)) == (a.mse < b.mse) for a, b in pairs)
 
 

@@ -2,13 +2,13 @@ r"""Privacy formulas of the paper behind the feature release. Nothing in this mo
 
 Li, Cao and Yao, *NeuroMixGDP: A Neural Collapse-Inspired Random Mixup for Private Data Release* (arXiv:2202.06467v2),
 release `rounds` rows. Each row is the sum of about `mixed` of `records` records, divided by `mixed`, plus Gaussian
-noise on the features (multiplier :math:`\sigma_x`) and on the label (:math:`\sigma_y`). The paper's privacy figures
+noise on the features (multiplier :math:`\sigma_x`) and on the label (:math:`\sigma_y`). The paper's epsilons
 have two faults. First, the noise is calibrated with the central limit of many rounds, which understates epsilon at
 small delta. Second, Proposition E.3 on Hierarchical Sampling assumes that a record is drawn independently of the other
 records of its class, which is false.
 
-The functions here repeat the paper's formulas, so that tables can compare printed figures with true ones. For true
-figures use `zetadp.privacy.accounting` with `PrintedRelease.mechanisms`.
+The functions here repeat the paper's formulas, so that tables can compare printed epsilons with true ones. For true
+ones use `zetadp.privacy.accounting` with `PrintedRelease.mechanisms`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compare the privacy figures of the paper behind the feature release with the true figures.
+"""Compare the epsilons of the paper behind the feature release with the true ones.
 
 Li, Cao and Yao (NeuroMixGDP, arXiv:2202.06467v2) calibrate their noise with a central limit. They account for
 Hierarchical Sampling as if a record were drawn independently of its class. The tables compare both with the accountant
@@ -59,7 +59,7 @@ CLASS_SIZE = 500
 RATIOS = (0.2, 0.5, 0.7, 0.85, 1.0, 1.2, 2.0, 3.0, 5.0)
 MUS = (1 / 3, 1.0, 3.0)
 CLOSE, ROUGH = 2e-3, 2e-2
-"""Tolerances of the accountant: for figures in the tables, and for the search of noise multipliers."""
+"""Tolerances of the accountant: for values in the tables, and for the search of noise multipliers."""
 
 
 def declared() -> tuple[str, str]:
@@ -81,9 +81,9 @@ def noise_needed(release: PrintedRelease, epsilon: float, delta: float) -> float
     return math.exp(newton(excess, guess, x1=guess + 0.02, tol=2e-4))
 
 
-def noise_reaching(figure: Callable[[float], float], target: float) -> float:
-    """Return the noise multiplier at which a figure that falls with the noise reaches the target."""
-    return float(brentq(lambda noise: figure(noise) - target, 0.05, 1000, xtol=1e-6))
+def noise_reaching(value: Callable[[float], float], target: float) -> float:
+    """Return the noise multiplier at which a value that falls with the noise reaches the target."""
+    return float(brentq(lambda noise: value(noise) - target, 0.05, 1000, xtol=1e-6))
 
 
 def poisson() -> pd.DataFrame:

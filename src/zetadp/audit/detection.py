@@ -54,7 +54,7 @@ class Trials:
     delta
         The delta of epsilon.
     confidence
-        Probability with which the measured figure is a lower bound.
+        Probability with which the measured value is a lower bound.
     """
 
     count: int
@@ -138,16 +138,16 @@ class AuditResult:
     claimed
         The claim: mu, or epsilon if there is a `delta`.
     measured
-        Lower confidence bound on the same figure of the mechanism that ran.
+        Lower confidence bound on the same value of the mechanism that ran.
     estimate, highest
-        The figure without a confidence margin, and the upper end of the confidence interval for *this attack*. A better
+        The value without a confidence margin, and the upper end of the confidence interval for *this attack*. A better
         attack could find more than either.
     errors
         The errors at the threshold. Their confidence is the probability with which `measured` is a lower bound.
     mechanisms
         The mechanisms that were claimed, whose trade-off curve the errors are compared with.
     delta
-        The delta of epsilon; None if the figures are mu.
+        The delta of epsilon; None if the values are mu.
     finds, power
         The fault that the attack looks for, and the chance to find it; None if the fault leaves no noise.
     """
@@ -176,10 +176,10 @@ class AuditResult:
         if claimed is None:
             raise ValueError("Expected mechanisms in which every unit takes part, or a delta, found neither.")
 
-        def figure(alpha: float, misses: float) -> float:
+        def value(alpha: float, misses: float) -> float:
             return mu_of_errors(alpha, misses) if delta is None else epsilon_of_errors(mechanisms, delta, alpha, misses)
 
-        measured, estimate, highest = map(figure, errors.alpha, errors.beta)
+        measured, estimate, highest = map(value, errors.alpha, errors.beta)
         return cls(name, claimed, measured, estimate, highest, errors, mechanisms, delta)
 
     @property
@@ -248,7 +248,7 @@ def _noise_factor(mechanisms: Exposure, alpha: float, misses: float) -> float:
         if high > math.log(_WIDEST):
             return math.inf
         high += step
-    # Below the range of factors there is almost no noise, and the exact figure does not matter.
+    # Below the range of factors there is almost no noise, and the exact value does not matter.
     return math.exp(low) if gap(low) > 0 else math.exp(brentq(gap, low, high, xtol=1e-4))
 
 

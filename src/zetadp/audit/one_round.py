@@ -237,7 +237,7 @@ def audit_one_round(
     """Audit the code of one round.
 
     The claim follows from the ledger. If everybody is drawn, it is ``mu = 1 / sigma``. Otherwise it is the accountant's
-    trade-off curve, and the figures are epsilons.
+    trade-off curve, and the values are epsilons.
 
     Parameters
     ----------

@@ -58,7 +58,7 @@ def epsilon_shown(label: str) -> str:
 
 
 def rounded_up(value: float | str, digits: int = 4) -> str:
-    """Return epsilon, or mu, of a guarantee as text, rounded up: a figure below the true one would claim too much.
+    """Return epsilon, or mu, of a guarantee as text, rounded up: a value below the true one would claim too much.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def rounded_up(value: float | str, digits: int = 4) -> str:
     """
     number = float(value)
     if not number >= 0:
-        raise ValueError(f"Expected the figure of a guarantee, zero or more, found {value!r}.")
+        raise ValueError(f"Expected an epsilon or mu, zero or more, found {value!r}.")
     if number in (0, math.inf):
         return f"{number:g}"
     # The shortest decimal that stands for the number: the binary fraction behind 1.1 is a little above 1.1.

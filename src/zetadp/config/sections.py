@@ -206,7 +206,7 @@ Attributes
 optimiser
     The server's, nadam or sgd (plain steps, whose length does not adapt to the noise).
 unit
-    Who is drawn, clipped and hidden, each by itself. patient, or image, for comparison with figures that hold per
+    Who is drawn, clipped and hidden, each by itself. patient, or image, for comparison with epsilons that hold per
     image, on simulated cohorts only; as many images are drawn as of patients, statements are labelled per image, and
     print the much larger epsilon of a patient beside it.
 """,

@@ -21,7 +21,7 @@ from zetadp.privacy.threat import IF_HIDDEN
 OWN_DELTA = 1e-3
 """The largest delta at which a hospital judges a plan, unless the hospital itself writes another."""
 TOLERANCE = 1.0005
-"""A figure may exceed the plan's label by this factor, because accountants differ by about as much."""
+"""A value may exceed the plan's label by this factor, because accountants differ by about as much."""
 
 
 def noise_of_plan(plan: Plan) -> float:
@@ -72,7 +72,7 @@ class Promise:
         Unit of the guarantee: ``patient`` or ``image``.
     epsilon
         Epsilon for one unit, of one run to its declared end. It is infinite without noise, and where a single round
-        costs more than any guarantee of use: the exact figure could take minutes.
+        costs more than any guarantee of use: the exact value could take minutes.
     delta
         The delta at which it holds.
     images

@@ -18,7 +18,7 @@ from zetadp.base.tensors import load_tensors, save_tensors, tensors_digest
 from zetadp.base.validation import UserError, checked_name
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import Plan
-from zetadp.front.figures import Statement
+from zetadp.front.promises import Statement
 from zetadp.privacy.book import note_people, read_ledgers
 from zetadp.privacy.budget import Cap, Permission
 from zetadp.privacy.register import Secret

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from zetadp.base.validation import UserError
-from zetadp.front.figures import Statement, shown, spent_with, with_earlier
 from zetadp.front.folder import RunFolder
 from zetadp.front.private import check_constants, check_numbers, check_population, records_of
+from zetadp.front.promises import Statement, shown, spent_with, with_earlier
 from zetadp.front.records import Records, id_text
 from zetadp.privacy.book import note_people
 from zetadp.privacy.register import Secret

@@ -23,8 +23,8 @@ from zetadp.core.plan import Plan
 from zetadp.core.settings import Performance
 from zetadp.core.task import Classification, Task
 from zetadp.core.training import train
-from zetadp.front.figures import RunPromise, Statement
 from zetadp.front.folder import RunFolder, weights_of
+from zetadp.front.promises import RunPromise, Statement
 from zetadp.front.records import HERE, Records
 
 

@@ -40,7 +40,7 @@ Exposure: TypeAlias = Mapping[Kind, int]
 """Number of releases of each kind, for one unit of a person or for several."""
 
 TOLERANCE = 5e-4
-"""A figure is final once halving the grid moves it by less than this fraction."""
+"""A value is final once halving the grid moves it by less than this fraction."""
 
 MOST_RELEASES = 10**12
 """Largest number of releases of one kind."""
@@ -56,7 +56,7 @@ _MOST_POINTS = 1 << 26
 _SPREAD = 24.0
 """Standard deviations of the privacy loss that a grid covers."""
 _ROUGH = 0.02
-"""Tolerance for many units. Their figures are large; a finer grid takes minutes and lowers them by a few per cent."""
+"""Tolerance for many units. Their values are large; a finer grid takes minutes and lowers them by a few per cent."""
 
 
 def compose(*parts: Iterable[Event] | Exposure) -> Counter[Kind]:
@@ -82,7 +82,7 @@ def compose(*parts: Iterable[Event] | Exposure) -> Counter[Kind]:
 def ordered(exposure: Exposure) -> _Key:
     """Return the releases as a hashable value in a fixed order, checked. Kinds that were never released are left out.
 
-    Equal exposures have equal values. Sums of floating-point numbers depend on their order, so figures need one.
+    Equal exposures have equal values. Sums of floating-point numbers depend on their order, so epsilons need one.
     """
     for kind, count in exposure.items():
         if not 0 <= count <= MOST_RELEASES:
@@ -131,8 +131,8 @@ def epsilon_pld(exposure: Exposure, delta: float, tolerance: float = TOLERANCE) 
     delta
         At least `SMALLEST_DELTA`.
     tolerance
-        Refinement of the grid ends when one halving of the grid changes the figure by less than this fraction. With a
-        large value the figure is computed quickly and is still an upper bound.
+        Refinement of the grid ends when one halving of the grid changes the value by less than this fraction. With a
+        large fraction the value is computed quickly and is still an upper bound.
     """
     return _epsilon(ordered(exposure), _checked(delta), tolerance)
 
@@ -178,7 +178,7 @@ def central_limit_mu(sampling_probability: float, noise_multiplier: float, round
     that uses it, and as a first guess.
     """
     positive(noise_multiplier=noise_multiplier)
-    # Beyond the largest exponent of a double there is no privacy, whatever the exact figure.
+    # Beyond the largest exponent of a double there is no privacy, whatever the exact value.
     return sampling_probability * math.sqrt(rounds * math.expm1(min(noise_multiplier**-2, 700.0)))
 
 
@@ -273,36 +273,36 @@ def _epsilon_rdp(key: _Key, delta: float) -> float:
 
 def _refined(
     key: _Key,
-    figure: Callable[[privacy_loss_distribution.PrivacyLossDistribution], float | np.ndarray],
+    value: Callable[[privacy_loss_distribution.PrivacyLossDistribution], float | np.ndarray],
     tolerance: tuple[float, float],
 ) -> float | np.ndarray:
-    """Return a figure of the composed distribution, on a grid that is halved until the figure converges.
+    """Return a value of the composed distribution, on a grid that is halved until the value converges.
 
-    A smaller figure must be tighter. Every grid then gives a valid figure, and the smallest is returned. The error of
+    A smaller value must be tighter. Every grid then gives a valid value, and the smallest is returned. The error of
     "connect the dots" falls with the square of the interval, so after a change by x an error of about x / 3 remains. On
-    very fine grids (a million rounds) rounding errors, which only add probability, make the figure rise again.
+    very fine grids (a million rounds) rounding errors, which only add probability, make the value rise again.
     Refinement ends there as well, and where a finer grid would need too much memory.
 
     Parameters
     ----------
     key
         The releases.
-    figure
-        Computes the figure of a distribution.
+    value
+        Computes the value of a distribution.
     tolerance
-        Relative and absolute change. Refinement ends when one halving changes the figure by less.
+        Relative and absolute change. Refinement ends when one halving changes the value by less.
     """
     relative, absolute = tolerance
     interval = _first_interval(key)
     # With almost no noise, quotients of probabilities overflow to infinity, which compares correctly. The difference of
     # two infinities is nan, which compares as "not converged".
     with np.errstate(over="ignore", invalid="ignore"), said_if_slow("the privacy loss of releases"):
-        best = figure(_composed(key, interval))
+        best = value(_composed(key, interval))
         for _ in range(_MOST_HALVINGS):
             interval /= 2
             if _points(key, interval) > _MOST_POINTS:
                 break
-            current = figure(_composed(key, interval))
+            current = value(_composed(key, interval))
             gain = np.subtract(best, current)
             best = np.minimum(best, current)
             if np.all(gain <= relative * np.abs(best) + absolute):

@@ -23,7 +23,7 @@ _DIGITS = 5
 def noise_for_epsilon(target: float, delta: float, sampling_probability: float, rounds: int) -> float:
     """Return the smallest noise multiplier at which `rounds` rounds cost at most `target` at `delta`.
 
-    The target applies to the figure that is quoted later, `accounting.epsilon`. The noise multiplier is rounded up to
+    The target applies to the value that is quoted later, `accounting.epsilon`. The noise multiplier is rounded up to
     five significant digits.
 
     Parameters
@@ -95,7 +95,7 @@ def noise_for_sum(target: float, delta: float, sampling_probability: float, rele
     if not alone:
         return 0.0
     share = _rounded_up(alone / math.sqrt(shares))
-    # Compare the epsilon that will be stated, not the noise: the stated figure must not exceed the target.
+    # Compare the epsilon that will be stated, not the noise: the stated value must not exceed the target.
     while epsilon({MaskedSum(sampling_probability, share, shares): releases}, delta) > target:
         share = _next_up(share)
     return share

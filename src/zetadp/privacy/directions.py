@@ -10,7 +10,7 @@ For a centre x and its opposite, the privacy loss of an output y is :math:`2 \ka
 :math:`\propto e^{-\kappa t} (1-t^2)^{(p-3)/2}` under -x. The distribution of the loss is rounded up to a grid
 ("connect the dots", Doroshenko et al. 2022, arXiv:2207.04380).
 
-Each person is drawn independently. All figures are for the ideal mechanism: a sampler that uses floating-point numbers
+Each person is drawn independently. All values are for the ideal mechanism: a sampler that uses floating-point numbers
 does not attain them.
 """
 
@@ -75,7 +75,7 @@ class Direction(Kind):
     dimension: int
 
     def __post_init__(self) -> None:
-        """Refuse values for which no figure can be computed."""
+        """Refuse values from which no epsilon can be computed."""
         check_probability(self.sampling_probability)
         check_law(self.concentration, self.dimension)
 

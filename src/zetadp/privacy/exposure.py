@@ -329,7 +329,7 @@ def cost(exposure: Exposure, delta: float, *, beforehand: bool) -> float:
     """Return epsilon of releases: by a filter unless all of them were declared beforehand.
 
     The filter adds up Renyi divergences. Where every unit takes part in every round, it adds up squares of mu (Smith
-    and Thakurta 2022, arXiv:2210.17520), which gives the same figure as the composition of declared releases.
+    and Thakurta 2022, arXiv:2210.17520), which gives the same value as the composition of declared releases.
     """
     if beforehand or accounting.exact_mu(exposure) is not None:
         return accounting.epsilon(exposure, delta)

@@ -40,7 +40,7 @@ _LARGEST_EXPONENT = 700.0
 class Kind(ABC):
     """A law of noise with the numbers on which its privacy depends.
 
-    Subclasses are frozen dataclasses, and their constructors refuse values for which no figure can be computed.
+    Subclasses are frozen dataclasses, and their constructors refuse values from which no epsilon can be computed.
 
     Attributes
     ----------
@@ -274,7 +274,7 @@ class NoisySum(GaussianSum):
     units: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse values for which no figure can be computed."""
+        """Refuse values from which no epsilon can be computed."""
         check_probability(self.sampling_probability)
         check_noise(self.noise_multiplier)
         if not 1 <= self.units <= MOST_UNITS:

@@ -26,7 +26,7 @@ not all factors have one j. For :math:`|t| \le \pi` the largest is :math:`h \, |
 :math:`h \exp(-2 \pi^2 s^2 (h - 1) / h)`, and h is at least 2.
 
 Shares below `LEAST_STEPS` steps are refused. Above, the difference, tails included, is under :math:`2^{-1000}`. It
-enters delta times the number of coordinates, the number of releases and :math:`1 + e^\epsilon`, which no figure shows.
+enters delta times the number of coordinates, the number of releases and :math:`1 + e^\epsilon`, which is not shown.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class MaskedSum(GaussianSum):
     units: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse values for which no figure can be computed."""
+        """Refuse values from which no epsilon can be computed."""
         whole(LEAST_SHARES, 10**6, shares=self.shares)
         if not self.share > 0:
             raise UserError(f"Expected noise in a masked sum, found a share of {self.share}.")

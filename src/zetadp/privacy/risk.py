@@ -1,4 +1,4 @@
-r"""Bounds on what the releases of a run reveal about one person, in figures that a hospital can weigh.
+r"""Bounds on what the releases of a run reveal about one person, in numbers that a hospital can weigh.
 
 All bounds follow from the ledger alone. They hold against every attack, with any other knowledge. The bound on
 membership is the trade-off curve. A bound on reconstruction follows from it. An attacker knows that a person's data are
@@ -45,7 +45,7 @@ class Risk:
     runs
         The attempts that the ledger records.
     exposures
-        Exposures of people at different nodes, if every message is visible. Each figure is for the worst of them.
+        Exposures of people at different nodes, if every message is visible. Each value is for the worst of them.
     guarantee
         ``holds``; ``simulated`` if the noise came from a seed, which protects no one; ``none`` without noise.
     """

@@ -54,7 +54,7 @@ def run_statement(
     Parameters
     ----------
     run
-        The releases, and what the ledger declares: delta, unit, source of the noise, number of rounds. The figures are
+        The releases, and what the ledger declares: delta, unit, source of the noise, number of rounds. The epsilons are
         for the larger number of rounds.
     target_epsilon
         Target epsilon of the calibration.
@@ -75,7 +75,7 @@ def run_statement(
     # In a sum, contributions of one person at two nodes are under the same noise, so their costs do not compose. The
     # costs of single messages compose and are an upper bound.
     open_totals = (seen_by(run, "messages") or {}) if summed else totals
-    figures = _figures(totals, delta, beforehand=True, at=lambda small: _worst(kinds, small))
+    epsilons = _epsilons(totals, delta, beforehand=True, at=lambda small: _worst(kinds, small))
     found = {
         "kind": "run",
         "name": run.name,
@@ -93,7 +93,7 @@ def run_statement(
         },
         "delta": delta,
         "target_epsilon": _number(target_epsilon),
-        **figures,
+        **epsilons,
         "epsilon_rdp": _number(max(accounting.epsilon_rdp(total, delta) for total in kinds)),
         "rounds": {
             "declared": run.declared_rounds,
@@ -335,10 +335,10 @@ def _audience(run: Run, audience: Audience) -> dict[str, Any] | None:
     }
 
 
-def _figures(
+def _epsilons(
     totals: Mapping[str, Exposure], delta: float, *, beforehand: bool, at: Callable[[float], float]
 ) -> dict[str, Any]:
-    """Return the figures of the node whose patients are most exposed, and epsilon at smaller deltas.
+    """Return the epsilons of the node whose patients are most exposed, and epsilon at smaller deltas.
 
     Parameters
     ----------
@@ -363,13 +363,13 @@ def _figures(
 
 
 def _private_rows(private: Sequence[Run], delta: float, unit: Unit) -> dict[str, Any]:
-    """Return the figures of all runs with noise together, against the server."""
+    """Return the epsilons of all runs with noise together, against the server."""
     rows: dict[str, Any] = {"runs": len(private), "records_of_one_person": None, "trade_off": None}
     if not private:
         nothing = dict.fromkeys(("accountant", "mu", "worst_node"))
         return {**rows, **nothing, "epsilon": 0.0, "nodes": {}, "smaller_deltas": []}
     totals, beforehand = over_runs(private, delta), declared_together(private)
-    rows |= _figures(totals, delta, beforehand=beforehand, at=lambda small: total(private, small))
+    rows |= _epsilons(totals, delta, beforehand=beforehand, at=lambda small: total(private, small))
     if unit == "record":
         rows["records_of_one_person"] = _records_of_one_person(totals, delta, beforehand=beforehand)
     # No curve is computed for many images together, whose epsilon is too large for a useful curve, nor for a filter.

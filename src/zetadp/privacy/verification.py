@@ -36,7 +36,7 @@ SEALED = frozenset(("model.safetensors", "ledger.jsonl", "plan.json", "privacy.j
 AGREE = 0.01
 """Two accountants may differ by this share, because each rounds up."""
 _ROUNDING = 1e-6
-"""Figures computed on different processors differ by less than this."""
+"""Values computed on different processors differ by less than this."""
 _LARGEST_EXPONENT = 700.0
 _OF_PLAN = ("run", "nodes", "delta", "cohort", "task", "partition", "unit")
 """Keys with equal values in the plan and in the ledger's header."""
@@ -197,7 +197,7 @@ def _as_computed_again(folder: Path, attempts: Sequence[Attempt]) -> None:
     stated = read_json(folder / "privacy.json")
     happened = runs_of(folder, attempts)[-1]
     if happened.images:
-        return  # the figure of the statement is per image; `_as_stated` computes it again
+        return  # the epsilon of the statement is per image; `_as_stated` computes it again
     single = (stated.get("threat") or {}).get("epsilon_single_messages")
     most = epsilon_value(str(single if single is not None else stated["epsilon"]))
     for exposure in {accounting.ordered(node.mechanisms) for node in happened.nodes.values()}:
@@ -213,7 +213,7 @@ def recomputed_epsilon(releases: Sequence[tuple[float, float, int]], delta: floa
     The loss of one release is :math:`\log(1 - q + q e^{(2 x - 1) / 2 \sigma^2})`, where x is normal around 0, or around
     1 if the unit was drawn. Its distribution is put on a grid. That of all losses together is the product of the
     discrete Fourier transforms, each to the power of its number of releases (Koskela et al. 2020, arXiv:1906.03049).
-    The larger figure of a unit added and a unit removed counts. The code uses nothing but NumPy and SciPy.
+    The larger value of a unit added and a unit removed counts. The code uses nothing but NumPy and SciPy.
 
     Parameters
     ----------

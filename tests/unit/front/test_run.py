@@ -24,8 +24,8 @@ from zetadp.core.plan import Plan
 from zetadp.core.round import Phase
 from zetadp.front import folder
 from zetadp.front import run as door
-from zetadp.front.figures import ledger
 from zetadp.front.private import private
+from zetadp.front.promises import ledger
 from zetadp.front.records import Records
 from zetadp.front.run import load
 from zetadp.nn import Linear, ModReLU

@@ -1,6 +1,6 @@
 """PhaseMNIST: classify the digit in a complex image whose parts are two images of MNIST (Ziller et al., section 5.1).
 
-MNIST does not identify the writers of its digits, so the unit of the guarantee is one example, and no figure is stated
+MNIST does not identify the writers of its digits, so the unit of the guarantee is one example, and no epsilon is stated
 for a writer. If imaginary parts are drawn with replacement, an image can be in several examples.
 """
 

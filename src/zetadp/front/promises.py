@@ -1,4 +1,4 @@
-"""What a run will cost each patient, figures of accounting without a run, and what may be said of a ledger."""
+"""What a run will cost each patient, epsilon and noise without a run, and what may be said of a ledger."""
 
 from __future__ import annotations
 
