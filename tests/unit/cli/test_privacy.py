@@ -115,7 +115,7 @@ OWN = {
 """What a program of one's own declares."""
 
 
-@pytest.mark.parametrize(("changes", "rounds"), [({}, 7), ({"study": "knees", "training": {"rounds": 20}}, 20)])
+@pytest.mark.parametrize(("changes", "rounds"), [({}, 7), ({"of": "knees", "training": {"rounds": 20}}, 20)])
 def test_a_ledger_of_the_librarys_user_is_accounted(changes, rounds, tmp_path, capsys):
     path = write_own_ledger(tmp_path / "own.jsonl", OWN | changes)
     found = json.loads(said(f"ledger --json {path}", capsys))
