@@ -360,17 +360,15 @@ class Plan:
         """Hash of a fixed list of values, version `SEEDING`, that distinguishes seeded runs.
 
         Settings that plans gained later join the list only where they are used, so that runs of an older version keep
-        their draws. The list holds nothing that is computed from data, such as weights or features, because its last
-        bits would differ between processors.
+        their draws. A setting that networks or optimisers gain is therefore left out of `_values` and added at the end.
+        The list holds nothing that is computed from data, such as weights or features, because its last bits would
+        differ between processors.
         """
         net, own, optimiser = self.network, self.training, self.training.optimiser
-        run = [self.run.network, self.run.arm, self.run.epsilon, self.run.seed, self.cohort]
-        network = [net.family, net.domain, list(net.widths), net.convolutions, net.head, net.hidden, net.groups]
-        network += [net.activation, net.transform, net.components, net.start, net.trained]
-        network += [4]  # once the rank of updates, a setting that is gone
+        run = [*_values(self.run), self.cohort]
+        network = [*_values(net, "taper"), 4]  # 4 was once the rank of updates, a setting that is gone
         training = [own.rounds, own.images_per_patient, float(own.clip), own.estimator, float(own.feature_norm)]
-        training += [optimiser.name, *map(float, (optimiser.learning_rate, optimiser.drop_after))]
-        training += map(float, (optimiser.drop_factor, optimiser.momentum, optimiser.averaged))
+        training += [optimiser.name, *map(float, _values(optimiser, "name", "recipe"))]
         nodes = [[n.name, n.population, float(n.expected), float(n.noise_multiplier)] for n in self.nodes]
         sums = None if self.sums is None else asdict(self.sums)
         rest = [self.unit, self.units_of_a_person, self.threat, sums]
@@ -466,3 +464,8 @@ class Plan:
     def read(cls, path: Path) -> Self:
         """Read a plan's file; raise `UserError` as `from_json` does."""
         return cls.from_json(read_json(path))
+
+
+def _values(settings: Any, *left_out: str) -> list[Any]:  # noqa: ANN401  (any frozen dataclass)
+    """Return the values of settings in the order of their declaration, without some."""
+    return [value for name, value in asdict(settings).items() if name not in left_out]
