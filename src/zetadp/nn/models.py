@@ -19,7 +19,7 @@ from zetadp.base.validation import UserError
 from zetadp.nn.activations import ConjMish, Mish, activation
 from zetadp.nn.layers import Conv2d, Linear
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm, centre, transform, whitening
-from zetadp.nn.settings import OWN, ROWS
+from zetadp.nn.settings import ONE_DIMENSION, OWN
 from zetadp.nn.settings import NetworkSettings as NetworkSettings
 from zetadp.nn.spectral import SpectrogramClassifier
 from zetadp.nn.stacked import block_weight, blocks, modulus, ordinary, stack, unstack
@@ -137,7 +137,7 @@ class DenseClassifier(nn.Module):
     def __init__(self, settings: NetworkSettings, classes: int, size: int) -> None:
         super().__init__()
         self.complex = settings.domain in {"complex", "spectrum"}
-        values = size if settings.domain in ROWS else size * size
+        values = size if settings.domain in ONE_DIMENSION else size * size
         dtype = torch.complex64 if self.complex else torch.float32
         layers: list[nn.Module] = []
         for before, width in pairwise((values, *settings.widths)):
@@ -216,7 +216,7 @@ def build(settings: NetworkSettings, classes: int, size: int, generator: np.rand
     classes
         Number of classes; a U-Net ignores it.
     size
-        Side of the square images in pixels; for a head the number of features, for a row its length.
+        Side of the square images in pixels; for a head the number of features, in one dimension the length.
     generator
         Source of the starting weights.
 

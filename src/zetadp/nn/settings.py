@@ -36,10 +36,10 @@ TOGETHER = {
     VOLUME: "The volumes of a patient are classified together, one of each sequence",
 }
 """What cards and notes say of a decision on several images, without the full stop."""
-ROWS = ("signal", "spectrum")
-"""Domains of one dimension: the input of a network is a row of values, not a square image."""
+ONE_DIMENSION = ("signal", "spectrum")
+"""Domains in which the input of a network is a sequence of values, not a square image."""
 OF_FAMILY = {
-    "dense": ("complex", "image", *ROWS),
+    "dense": ("complex", "image", *ONE_DIMENSION),
     "spectrogram": ("complex", "image"),
     "unet": ("kspace",),
     "real_unet": ("kspace",),

@@ -132,8 +132,8 @@ class Run:
         return min((kind.shares for kind in kinds if isinstance(kind, MaskedSum)), default=0)
 
     @property
-    def rows(self) -> bool:
-        """Whether nodes released rows, each of which is visible."""
+    def mixed_rows(self) -> bool:
+        """Whether nodes released mixed rows, each of which is visible."""
         return any(history.count > 1 for history in self.nodes.values())
 
     @property

@@ -107,7 +107,7 @@ def run_statement(
         "covers": _list("covers", unit),
         "does_not_cover": does_not_cover(unit, summed=summed),
     }
-    return {"statement": _words("run_claim", found, run.rows), **found}
+    return {"statement": _words("run_claim", found, run.mixed_rows), **found}
 
 
 def _of_all_images(run: Run, kinds: Iterable[Exposure]) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def total_statement(runs: Sequence[Run], *, shared: Mapping[str, int] | None = N
     delta = min(run.delta for run in runs)
     private = [run for run in runs if run.private]
     broken = [run.name for run in runs if not run.private]
-    rows = _private_rows(private, delta, unit)
+    together = _private_runs(private, delta, unit)
     summed = [run.name for run in private if run.sums]
     unmasked = {"runs": summed, "epsilon": _number(total(private, delta, unmasked=True))} if summed else None
     by_image = [run.name for run in private if run.images]
@@ -236,12 +236,12 @@ def total_statement(runs: Sequence[Run], *, shared: Mapping[str, int] | None = N
         "guarantee": stated,
         **_setting(unit, runs),
         "delta": delta,
-        "private_rows": rows,
+        "private_rows": together,
         "single_messages": unmasked,
         "of_all_images": {"runs": by_image, "counted": f"all images of a {unit} together"} if by_image else None,
         "all_rows": {
             "runs": len(runs),
-            "epsilon": "inf" if broken else rows["epsilon"],
+            "epsilon": "inf" if broken else together["epsilon"],
             "guarantee": stated,
             "without_noise": broken,
         },
@@ -362,21 +362,24 @@ def _epsilons(
     }
 
 
-def _private_rows(private: Sequence[Run], delta: float, unit: Unit) -> dict[str, Any]:
-    """Return the epsilons of all runs with noise together, against the server."""
-    rows: dict[str, Any] = {"runs": len(private), "records_of_one_person": None, "trade_off": None}
+def _private_runs(private: Sequence[Run], delta: float, unit: Unit) -> dict[str, Any]:
+    """Return the epsilons of all runs with noise together, against the server.
+
+    Statements call these runs ``private_rows``, after the rows of a table of results, and all runs ``all_rows``.
+    """
+    found: dict[str, Any] = {"runs": len(private), "records_of_one_person": None, "trade_off": None}
     if not private:
         nothing = dict.fromkeys(("accountant", "mu", "worst_node"))
-        return {**rows, **nothing, "epsilon": 0.0, "nodes": {}, "smaller_deltas": []}
+        return {**found, **nothing, "epsilon": 0.0, "nodes": {}, "smaller_deltas": []}
     totals, beforehand = over_runs(private, delta), declared_together(private)
-    rows |= _epsilons(totals, delta, beforehand=beforehand, at=lambda small: total(private, small))
+    found |= _epsilons(totals, delta, beforehand=beforehand, at=lambda small: total(private, small))
     if unit == "record":
-        rows["records_of_one_person"] = _records_of_one_person(totals, delta, beforehand=beforehand)
+        found["records_of_one_person"] = _records_of_one_person(totals, delta, beforehand=beforehand)
     # No curve is computed for many images together, whose epsilon is too large for a useful curve, nor for a filter.
     exact = all(accounting.exact_mu(each) is not None for each in totals.values())
     if (beforehand or exact) and _follows_from_node(private) and not any(run.images for run in private):
-        rows["trade_off"] = _trade_off(distinct(totals.values()), unit)
-    return rows
+        found["trade_off"] = _trade_off(distinct(totals.values()), unit)
+    return found
 
 
 def _trade_off(kinds: Iterable[Exposure], unit: Unit) -> dict[str, Any]:
