@@ -184,7 +184,7 @@ def ledger(
     found = list({path.resolve(): path for path in map(ledger_of, files)}.values())
     runs = recorded_runs(*found)
     if not runs:
-        raise UserError(f"Expected records of training rounds in {', '.join(map(str, found))}, found none.")
+        raise UserError(f"Expected releases in {', '.join(map(str, found))}, found none.")
     statement = total_statement(runs)
     if json_:
         print(json.dumps(statement, indent=2))

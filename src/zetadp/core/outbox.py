@@ -94,7 +94,7 @@ class Outbox:
         Raises
         ------
         UserError
-            If the round was answered for other weights, if the ledger has lost the record of a stored message, or if a
+            If the round was answered for other weights, if the ledger has lost the line of a stored message, or if a
             stored message cannot be read or is not the one that was sent.
         SupersededError
             If the message was sent, and the round was released again since.
@@ -106,7 +106,7 @@ class Outbox:
         messages, head = stored
         if not self.ledger.knows(head):
             raise UserError(
-                f"The ledger {self.ledger.path} has lost lines: it has no record of a stored message of round "
+                f"The ledger {self.ledger.path} has lost lines: it has no line for a stored message of round "
                 f"{number}, which may have been sent. Restore the ledger: without it no true epsilon can be stated. To "
                 "start over, delete the checkpoint."
             )

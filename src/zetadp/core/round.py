@@ -166,7 +166,7 @@ def do_round(
     ValueError
         If noise can be neither stored nor drawn again, or a node's part of a masked sum would leave without masks.
     UserError
-        If the round was answered already for other weights, if the ledger has lost the record of a stored message, or
+        If the round was answered already for other weights, if the ledger has lost the line of a stored message, or
         if a stored message is not the one that was sent.
     """
     repeatable = _repeatable(nodes)

@@ -137,15 +137,15 @@ def epsilon_pld(exposure: Exposure, delta: float, tolerance: float = TOLERANCE) 
     return _epsilon(ordered(exposure), _checked(delta), tolerance)
 
 
-def epsilon_group(exposure: Exposure, delta: float, records: int, tolerance: float = TOLERANCE) -> float:
-    """Return an upper bound on epsilon for a person with several records on one node.
+def epsilon_group(exposure: Exposure, delta: float, units: int, tolerance: float = TOLERANCE) -> float:
+    """Return an upper bound on epsilon for a person with several units on one node.
 
-    The records are drawn independently, so a round adds a Binomial number of clipped contributions. The result is a
+    The units are drawn independently, so a round adds a Binomial number of clipped contributions. The result is a
     mixture of Gaussians. In the worst case all contributions have the same direction (Choquette-Choo et al. 2024,
-    arXiv:2310.15526, Corollary 4.7). For records on several nodes, `compose` the nodes' mechanisms instead. With many
-    records, rounds that draw unusually many of them (probability 1e-15) are left out and charged, so the bound holds.
+    arXiv:2310.15526, Corollary 4.7). For units on several nodes, `compose` the nodes' mechanisms instead. With many
+    units, rounds that draw unusually many of them (probability 1e-15) are left out and charged, so the bound holds.
     """
-    return epsilon(grouped(exposure, records), delta, tolerance)
+    return epsilon(grouped(exposure, units), delta, tolerance)
 
 
 def grouped(exposure: Exposure, units: int) -> Counter[Kind]:

@@ -73,7 +73,7 @@ class Book:
         heads = {head for attempts in own.ledgers.values() for attempt in attempts for head in attempt.heads}
         lost = [path for path in sealed if not {attempt.last for attempt in read_ledger(path)} <= heads]
         if lost:
-            raise LostError(f"{folder} lacks records of {path}" for path in lost)
+            raise LostError(f"{folder} lacks lines of {path}" for path in lost)
         return replace(own, others=[cls._alone(folder.parent / name, wanted=True) for name in sorted(own.shared)])
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The append-only record of every release, written and synced before the release that it describes.
+"""The append-only list of every release, written and synced before the release that it describes.
 
 Each run has one file, with one JSON object per line. A hash chains each line to the one before, so edits show. After a
 crash, the ledger can contain a round that was never released, which over-counts. It can never lack a round that was
@@ -159,7 +159,7 @@ class Ledger:
     attempts
         Attempts begun so far, with everything that they recorded.
     before_record
-        Called with releases before they are recorded. An exception prevents the record.
+        Called with releases before they are recorded. An exception prevents it.
 
     Raises
     ------

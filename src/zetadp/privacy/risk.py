@@ -74,7 +74,7 @@ class Risk:
         """
         runs = recorded_runs(ledger)
         if not runs:
-            raise UserError(f"Expected records of released rounds in {ledger}, found none.")
+            raise UserError(f"Expected releases in {ledger}, found none.")
         if not all(run.private for run in runs):
             return cls(name or runs[-1].name, tuple(runs), (), "none")
         exposures = _weakest(over_runs(runs, min(run.delta for run in runs)).values())

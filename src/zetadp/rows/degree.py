@@ -21,7 +21,7 @@ WITHOUT_NOISE = 10.0
 """Largest epsilon that sets the degree. Rows without noise use the degree of this epsilon."""
 
 
-def best_mixed(mu: float, records: int, rounds: int, class_rate: float = 1.0) -> float:
+def best_mixed(mu: float, units: int, rounds: int, class_rate: float = 1.0) -> float:
     r"""Return the degree of mixing that minimises the bound of Theorem 3.2, :math:`0.505 \mu n / \sqrt{T}`.
 
     The paper has two misprints in this formula: "argmin" for argmax, and :math:`n \sqrt{T}` for :math:`n / \sqrt{T}`.
@@ -30,7 +30,7 @@ def best_mixed(mu: float, records: int, rounds: int, class_rate: float = 1.0) ->
     ----------
     mu
         The guarantee in terms of Gaussian differential privacy.
-    records
+    units
         Number of units n.
     rounds
         Number of released rows T.
@@ -42,8 +42,8 @@ def best_mixed(mu: float, records: int, rounds: int, class_rate: float = 1.0) ->
     -------
     Expected number of units in a row. It may be below one.
     """
-    positive(mu=mu, records=records, rounds=rounds)
-    return BEST_RATIO * mu * math.sqrt(class_rate / rounds) * records
+    positive(mu=mu, units=units, rounds=rounds)
+    return BEST_RATIO * mu * math.sqrt(class_rate / rounds) * units
 
 
 def usual_rows(population: int, active: float) -> int:

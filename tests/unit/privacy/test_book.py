@@ -111,7 +111,7 @@ def test_what_a_sealed_copy_holds_must_be_there(folder, tmp_path):
     for path in folder.iterdir():
         path.unlink()
     record(folder / "first-1.jsonl")
-    with pytest.raises(UserError, match=r"lacks records of .*sealed\.jsonl"):
+    with pytest.raises(UserError, match=r"lacks lines of .*sealed\.jsonl"):
         Book.read(folder, [sealed]).runs()
 
 

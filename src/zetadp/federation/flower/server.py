@@ -77,7 +77,7 @@ def serve(settings: Path | str, credentials: Path | str, host: str, port: int) -
         shutil.copyfile(own.ledger_file, temporary)
     own.checkpoint.unlink(missing_ok=True)
     if isinstance(coordinator, SummingCoordinator):
-        coordinator.record.unlink(missing_ok=True)
+        coordinator.note.unlink(missing_ok=True)
 
 
 def _watched(settings: ServerSettings, plan: Plan, backbone: Backbone | None) -> LabelledItems:

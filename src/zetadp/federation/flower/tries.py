@@ -42,7 +42,7 @@ class SummingCoordinator(Coordinator):
     def __init__(self, *arguments: Any, roster: Roster, **more: Any) -> None:  # noqa: ANN401  (as for Coordinator)
         super().__init__(*arguments, **more)
         self.roster = roster
-        self.record = self.files.checkpoint.with_name(f"{self.files.checkpoint.stem}.try.json")
+        self.note = self.files.checkpoint.with_name(f"{self.files.checkpoint.stem}.try.json")
         self._values: dict[str, tuple[Place, str, FreshValue]] = {}
         self._sessions: dict[str, str] = {}
         self.least = max(self.patience.least_nodes, roster.least)
@@ -68,7 +68,7 @@ class SummingCoordinator(Coordinator):
 
     def _unfinished(self, training: str, number: int) -> tuple[Try | None, int]:
         """Return the try of a round that was written down before a restart, if any, and the number of the next one."""
-        content = read_json(self.record) if self.record.exists() else {}
+        content = read_json(self.note) if self.note.exists() else {}
         if (content.get("training"), content.get("round")) != (training, number):
             return None, 0
         values = tuple(FreshValue(**value) for value in content["values"])
@@ -131,9 +131,7 @@ class SummingCoordinator(Coordinator):
         """
         number, patience = attempt.round, self.patience
         values = [asdict(value) for value in attempt.values]
-        write_json(
-            self.record, {"training": attempt.training, "round": number, "try": attempt.number, "values": values}
-        )
+        write_json(self.note, {"training": attempt.training, "round": number, "try": attempt.number, "values": values})
         asked = replace(self._request(ledger, number, weights), number=attempt.number, values=attempt.values)
         total, void = torch.zeros(1, self.phase.message, dtype=torch.int64), False
         done = set(self.names) - set(attempt.names)
