@@ -124,7 +124,8 @@ class Plan:
     partition
         Settings that determined which patient is at which node. Needed to add up several runs on the same patients.
     unit
-        The unit that is drawn, clipped and protected: ``patient``, or each ``image`` by itself.
+        The unit that is drawn, clipped and protected: ``patient``, the cohort's whole unit whatever it is, or each
+        ``image`` by itself. The key ``unit`` of a ledger is another: the `cohort_unit`.
     units_of_a_person
         Images of one patient if images are the unit, else one.
     threat, sums

@@ -64,8 +64,8 @@ class NetworkSettings:
         ``complex``; ``real`` (its twin: real weights, and widths times the square root of two, so that it has about as
         many real numbers); ``dense`` (fully connected layers) and ``spectrogram`` (`zetadp.nn.spectral`), which are
         complex if their domain is; ``unet`` and its twin ``real_unet`` (`zetadp.nn.unet`), whose outputs are images;
-        ``linear`` (softmax regression on log magnitude); ``head`` (a complex affine map of features); or ``own``, the
-        user's PyTorch module, for which the other settings have no effect.
+        ``linear`` (softmax regression on log magnitude); ``head`` (the last layer alone: a complex affine map
+        of features); or ``own``, the user's PyTorch module, for which the other settings have no effect.
     domain
         Inputs: whitened ``kspace``; the real ``image``; an image that is itself ``complex``; a real ``signal`` of one
         dimension, or its complex ``spectrum``; public ``features``; features of all ``layers`` of the public backbone;
@@ -76,8 +76,8 @@ class NetworkSettings:
     convolutions
         Number of 3x3 convolutions in a block, each followed by normalisation and activation.
     head
-        ``hidden``: flatten, affine to ``hidden`` units, activation, affine to the classes.
-        ``pooled``: global average, affine to the classes.
+        The last layers of the other families. ``hidden``: flatten, affine to ``hidden`` units, activation, affine to
+        the classes. ``pooled``: global average, affine to the classes.
     hidden
         Units of the hidden layer.
     groups
