@@ -36,6 +36,7 @@ from zetadp.core.assembly import Assembly
 from zetadp.core.outbox import Outbox
 from zetadp.core.records import LabelledItems, Node
 from zetadp.core.round import do_round
+from zetadp.front.release import ReleaseSettings
 from zetadp.nn.mixture import RowExamples
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
@@ -43,7 +44,6 @@ from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.threat import CENTRAL_HOLDER
 from zetadp.report.figurestyle import SMALL, figure_style, save_svg, set_title, wrapped
 from zetadp.report.provenance import origin
-from zetadp.rows.release import ReleaseSettings
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def planned(settings: ReleaseSettings, rows: int, name: str, *, bare: bool = Fal
 
     Its run is named inf, because no epsilon is promised for all these rows together.
     """
-    calibrated = settings.plan(real=True, noise="seeded")
+    calibrated = replace(settings, seed=0).plan(real=True)
     mixing = replace(calibrated.training.mixing, rows=rows)
     run = replace(calibrated.run, epsilon="inf")
     plan = replace(calibrated, run=run, training=replace(calibrated.training, mixing=mixing), cohort=name)

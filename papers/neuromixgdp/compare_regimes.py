@@ -31,6 +31,7 @@ from papers.neuromixgdp.moments import ClassMoments, nearest_mean
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.validation import UserError
+from zetadp.front.release import ReleaseSettings
 from zetadp.nn.heads import learnt_head
 from zetadp.nn.mixture import RowExamples
 from zetadp.privacy import gaussian
@@ -47,7 +48,6 @@ from zetadp.report.figurestyle import (
     wrapped,
 )
 from zetadp.report.provenance import origin, seeds_shown
-from zetadp.rows.release import ReleaseSettings
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
 
 if TYPE_CHECKING:

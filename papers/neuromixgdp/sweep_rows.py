@@ -23,9 +23,9 @@ from papers.experiments import ended, laid_out, write_table
 from papers.keptruns import KeptRuns, places
 from papers.neuromixgdp.compare_mnist import CLASSES, DELTA, accuracy, examples, real_parts, released_rows
 from zetadp.base.randomness import Purpose, stream
+from zetadp.front.release import ReleaseSettings
 from zetadp.nn.heads import learnt_head
 from zetadp.report.provenance import origin, seeds_shown
-from zetadp.rows.release import ReleaseSettings
 
 PEOPLE, EPSILON, SEEDS, MIXED = 6000, 4.0, (0, 1, 2), 64
 SWEPT = {

@@ -59,8 +59,8 @@ def release(
 
     import numpy as np
 
-    from zetadp.privacy.statement import plain_text
-    from zetadp.rows.release import ReleaseSettings, release_features
+    from zetadp.front.records import Records
+    from zetadp.front.release import ReleaseSettings, release_records
 
     try:
         with features.open("rb") as opened, np.load(opened) as content:
@@ -77,10 +77,10 @@ def release(
         active=active,
         norm=norm,
         cohort=features.stem,
-        cap=cap,
     )
     recorded = ledger or features.parent / "ledgers" / f"{features.stem}.jsonl"
-    print(plain_text(release_features(values, labels, settings, ledger=recorded, file=file)), end="")
+    records = Records(values, labels, patients=range(len(values)))
+    print(release_records(records, settings, ledger=recorded, file=file, cap=cap).text, end="")
 
 
 def statement(file: Annotated[Path, "HDF5 file of released rows (.h5)"]) -> None:

@@ -1,22 +1,120 @@
-"""One call that releases features of people as noisy rows, on which anybody may train."""
+"""Release features of people as noisy rows, on which anybody may train: plan, noise, ledger, statement and file."""
 
 from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from zetadp.base.validation import UserError
+from zetadp.core.checkpoint import RunFiles
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.promise import noise_of_plan
+from zetadp.core.records import LabelledItems
+from zetadp.core.settings import MixingSettings, TrainingSettings
+from zetadp.core.training import train
 from zetadp.front.folder import RunFolder
 from zetadp.front.private import check_constants, check_numbers, check_population, records_of
 from zetadp.front.promises import Statement, shown, spent_with, with_earlier
 from zetadp.front.records import Records, id_text
+from zetadp.nn.settings import MIXED_ROWS, NetworkSettings
 from zetadp.privacy.book import note_people
+from zetadp.privacy.budget import Cap, Permission
+from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.register import Secret
-from zetadp.rows.release import ReleaseSettings, release_features
+from zetadp.privacy.statement import last_statement
+from zetadp.privacy.threat import CENTRAL_HOLDER
+from zetadp.rows.degree import best_degree, usual_rows
+from zetadp.rows.file import write_release
+
+
+@dataclass(frozen=True)
+class ReleaseSettings:
+    """Settings of a release. All are public constants: choose them without looking at the data.
+
+    `UserError` names a setting that is not allowed.
+
+    Attributes
+    ----------
+    epsilon, delta
+        The guarantee for each person.
+    people
+        Declared number of people. Each has one row of features.
+    classes
+        Number of classes.
+    rows
+        Number of rows to release. None releases as many rows as there are people.
+    degree
+        Expected number of people in a row. None chooses it by a theorem (`zetadp.rows.degree`).
+    active
+        Share of the rows that are open to each class (`zetadp.core.settings.MixingSettings`).
+    norm
+        Norm to which features are clipped.
+    cohort
+        Name of this group of people in ledgers.
+    seed
+        Seed of a simulation, which protects nobody. None takes exact noise from the operating system's generator.
+    """
+
+    epsilon: float
+    delta: float
+    people: int
+    classes: int
+    rows: int | None = None
+    degree: float | None = None
+    active: float = 1.0
+    norm: float = 1.0
+    cohort: str = ""
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        check_constants(self.epsilon, self.delta, self.people, self.people, self.seed, "")
+        if self.epsilon == math.inf:
+            raise UserError(
+                "epsilon: Expected a finite number, found inf: rows without noise are the people's features."
+            )
+        check_numbers(classes=self.classes, rows=self.rows, degree=self.degree, norm=self.norm, seed=self.seed)
+
+    def plan(self, *, real: bool) -> Plan:
+        """Return the plan of the release, with the noise that the guarantee needs.
+
+        Parameters
+        ----------
+        real
+            Whether features are real.
+
+        Raises
+        ------
+        UserError
+            If the settings contradict each other or the guarantee cannot be met.
+        """
+        delta, rows = float(self.delta), int(self.rows or usual_rows(self.people, self.active))
+        degree = self.degree or best_degree(self.epsilon, delta, population=self.people, rows=rows, share=self.active)
+        training = TrainingSettings(
+            1,
+            images_per_patient=1,
+            noise="os" if self.seed is None else "seeded",
+            estimator=MIXED_ROWS,
+            feature_norm=float(self.norm),
+            mixing=MixingSettings(rows, active=self.active, real=real, learn=False),
+        )
+        plan = Plan(
+            RunName("release", CENTRAL_HOLDER, f"{self.epsilon:g}", int(self.seed or 0)),
+            NetworkSettings("head", "features"),
+            training,
+            (NodeConstants(CENTRAL_HOLDER, self.people, float(degree)),),
+            delta=delta,
+            cohort=self.cohort,
+            task={"name": "classification", "classes": int(self.classes)},
+            threat="central",
+        )
+        return plan.with_noise(noise_of_plan(plan))
 
 
 def release(
@@ -56,7 +154,7 @@ def release(
         Number of classes; a public constant.
     rows, degree, active, norm
         Number of rows, expected number of people in a row, share of rows that are open to each class, and norm to which
-        features are clipped (`zetadp.rows.release.ReleaseSettings`).
+        features are clipped (`ReleaseSettings`).
     seed, account, most_epsilon
         As in `zetadp.private`. By default the account is ``ledgers`` next to ``file``.
 
@@ -71,41 +169,90 @@ def release(
     """
     records = records_of(records, None)
     check_population(records, population)
-    people = records.units
-    check_constants(epsilon, delta, people, people, seed, "")
-    if epsilon == math.inf:
-        raise UserError("epsilon: Expected a finite number, found inf: rows without noise are the people's features.")
-    check_numbers(classes=classes, rows=rows, degree=degree, norm=norm, seed=seed, most_epsilon=most_epsilon)
-    features = records.inputs
-    if not isinstance(features, Tensor):
-        features = features[torch.arange(len(features))]
-    if features.ndim != 2 or len(features) != people:
-        raise UserError(
-            f"records: Expected one item of shape (component,) for each of {people} patients, found {len(features)} "
-            f"items of shape {tuple(features.shape[1:])}. Take the mean of a patient's features."
-        )
+    check_numbers(most_epsilon=most_epsilon)
+    settings = ReleaseSettings(epsilon, delta, records.units, classes, rows, degree, active, norm, seed=seed)
     place = RunFolder.of(Path(file).with_suffix(""), account)
-    settings = ReleaseSettings(
-        float(epsilon),
-        float(delta),
-        people,
-        int(classes),
-        None if rows is None else int(rows),
-        None if degree is None else float(degree),
-        active,
-        float(norm),
-        cap=most_epsilon,
-        seed=int(seed or 0),
+    return release_records(
+        records, settings, ledger=place.ledger, file=Path(file), cap=most_epsilon, ids=map(id_text, records.ids)
     )
-    noise = "os" if seed is None else "seeded"
-    if not place.ledger.exists():
-        note_people(place.ledger, map(Secret.of(place.account).tag, map(id_text, records.ids)))
-    plan = settings.plan(real=not features.is_complex(), noise=noise)
-    together, before = spent_with(plan, place.ledger)
+
+
+def release_records(
+    records: Records,
+    settings: ReleaseSettings,
+    *,
+    ledger: Path,
+    file: Path,
+    cap: float | None,
+    ids: Iterable[str] = (),
+) -> Statement:
+    """Release the features in records under a ledger, after the cost of everything together is on the screen.
+
+    Parameters
+    ----------
+    records
+        As in `release`.
+    settings
+        Settings of the release.
+    ledger
+        File that records the release before it is made.
+    file
+        The HDF5 file to write (`zetadp.rows.file`).
+    cap
+        Largest epsilon that everything recorded in the ledger's folder may cost a person together. None sets no limit.
+    ids
+        Texts of the people's ids. Without them, whatever the ledger's folder records counts as spent by these people.
+
+    Returns
+    -------
+    What may be said of the release, which the file contains too.
+
+    Raises
+    ------
+    UserError
+        If the records do not match the settings, the guarantee cannot be met, or the release would exceed the cap.
+        Nothing is released then.
+    """
+    data = _examples(records, settings)
+    plan = settings.plan(real=not records.inputs.dtype.is_complex)
+    if not ledger.exists() and (known := [*ids]):
+        note_people(ledger, map(Secret.of(ledger.parent).tag, known))
+    together, before = spent_with(plan, ledger)
     earlier = "" if together is None else with_earlier(together, before)
-    sys.stderr.write(f"{place.name}: releases at epsilon {shown(epsilon)}, delta {delta:g}{earlier}.\n")
-    return Statement(
-        release_features(
-            features.numpy(), records.targets.numpy(), settings, ledger=place.ledger, file=Path(file), noise=noise
-        )
+    sys.stderr.write(f"{ledger.stem}: releases at epsilon {shown(settings.epsilon)}, delta {plan.delta:g}{earlier}.\n")
+    files = RunFiles(
+        ledger,
+        ledger.with_suffix(".checkpoint.safetensors"),
+        Permission(plan.delta) if settings.seed is None else None,
+        None if cap is None else Cap(cap, plan.delta),
     )
+    trained = train(plan, data, [records.places], files)
+    if trained.released is None:
+        raise RuntimeError("Expected rows of a plan that releases them, found none.")
+    statement = last_statement(read_ledger(ledger), plan.label)
+    write_release(file, trained.released, plan, data.inputs.shape[-1], statement)
+    files.finish()
+    return Statement(statement)
+
+
+def _examples(records: Records, settings: ReleaseSettings) -> LabelledItems:
+    """Return records as the examples of a release; refuse those that do not match its settings."""
+    features, labels = records.inputs, records.targets
+    shape, people = tuple(features.shape[1:]), settings.people
+    if len(shape) != 1 or not shape[0] or not len(features) == records.units == people or labels.ndim != 1:
+        raise UserError(
+            f"records: Expected one item of shape (component,) and one label for each of {people} people, as declared, "
+            f"found {len(features)} items of shape {shape} of {records.units} people. Take the mean of a person's "
+            "features."
+        )
+    whole = labels.long()
+    if (labels != whole).any():
+        raise UserError(
+            f"labels: Expected whole numbers from 0, found {labels[labels != whole][0].item()}. Number the classes."
+        )
+    if whole.min() < 0 or whole.max() >= settings.classes:
+        raise UserError(
+            f"labels: Expected labels from 0 to {settings.classes - 1}, found {whole.min()} to {whole.max()}."
+        )
+    values = features if isinstance(features, Tensor) else features[torch.arange(people)]
+    return LabelledItems(values.to(torch.complex64)[:, None, None], whole)

@@ -6,7 +6,6 @@ The format is HDF5, so that nobody needs this library to open the file.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -16,10 +15,12 @@ from zetadp.base.storage import hdf5_written_whole
 from zetadp.base.validation import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from zetadp.nn.mixture import RowExamples
+    from torch import Tensor
+
+    from zetadp.core.plan import Plan
 
 FORMAT = "zetadp-release-1"
 README = (
@@ -29,27 +30,8 @@ README = (
 )
 
 
-@dataclass(frozen=True)
-class Release:
-    """The contents of the file besides the examples.
-
-    Attributes
-    ----------
-    statement
-        The privacy statement of the run.
-    plan
-        The plan as JSON. Its public constants include the hash of the network that made the features.
-    classes
-        Names of the classes, in the order of the columns of the labels.
-    """
-
-    statement: Mapping[str, Any]
-    plan: Mapping[str, Any]
-    classes: Sequence[str]
-
-
-def write_release(path: Path, examples: RowExamples, release: Release) -> None:
-    """Write released examples to a file, completely or not at all.
+def write_release(path: Path, rows: Tensor, plan: Plan, inputs: int, statement: Mapping[str, Any]) -> None:
+    """Write released rows to a file as examples, completely or not at all.
 
     The file has three arrays: ``features`` of shape (row, component), complex64; ``labels`` of shape (row, class),
     float32; and ``classes``, the names of the classes. Noise can make labels negative.
@@ -58,16 +40,26 @@ def write_release(path: Path, examples: RowExamples, release: Release) -> None:
     ----------
     path
         The HDF5 file to write.
-    examples
-        Examples of the released rows.
-    release
-        The statement and the other contents of the file.
+    rows
+        The rows that the plan's run released (`zetadp.core.training.Trained`).
+    plan
+        The plan. Its public constants include the hash of the network that made the features.
+    inputs
+        Number of complex components of the features.
+    statement
+        The privacy statement of the run.
     """
+    from zetadp.core.assembly import mixture_of  # takes seconds to import, and reading a statement does not need it
+    from zetadp.core.task import task_of
+
+    task = task_of(plan.task)
+    examples = mixture_of(plan, task, inputs).examples(rows)
+    classes = np.array(getattr(task, "names", ()), dtype=h5py.string_dtype())  # a task without classes was refused
     with hdf5_written_whole(path) as file:
         file.attrs.update(format=FORMAT, readme=README)
-        file.attrs["statement"] = json.dumps(release.statement, indent=1)
-        file.attrs["plan"] = json.dumps(release.plan, indent=1)
-        file.attrs["extractor"] = json.dumps(dict(release.plan.get("public", {})))
+        file.attrs["statement"] = json.dumps(statement, indent=1)
+        file.attrs["plan"] = json.dumps(plan.to_json(), indent=1)
+        file.attrs["extractor"] = json.dumps(dict(plan.public))
         for name, values, axes in (
             ("features", examples.features, ("row", "component")),
             ("labels", examples.labels.float(), ("row", "class")),
@@ -75,7 +67,7 @@ def write_release(path: Path, examples: RowExamples, release: Release) -> None:
             stored = file.create_dataset(name, data=values.cpu().numpy(), track_times=False)  # noise does not compress
             for place, axis in enumerate(axes):
                 stored.dims[place].label = axis
-        file.create_dataset("classes", data=np.array(release.classes, dtype=h5py.string_dtype()), track_times=False)
+        file.create_dataset("classes", data=classes, track_times=False)
 
 
 def read_statement(path: Path) -> dict[str, Any]:

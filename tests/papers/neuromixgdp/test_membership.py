@@ -16,9 +16,9 @@ from zetadp.core.checkpoint import RunFiles
 from zetadp.core.records import LabelledItems
 from zetadp.core.task import Classification
 from zetadp.core.training import train
+from zetadp.front.release import ReleaseSettings
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
-from zetadp.rows.release import ReleaseSettings
 
 PEOPLE, ROWS, TRIALS, COMPONENTS, CLASSES, DELTA = 40, 40, 400, 6, 4, 1e-3
 
@@ -33,7 +33,7 @@ def plan_of(active: float, degree: float, sigma: float, name: str):
     settings = ReleaseSettings(
         1, DELTA, people=PEOPLE, classes=CLASSES, rows=ROWS * TRIALS, degree=degree, active=active, cohort=name
     )
-    plan = settings.plan(real=True, noise="seeded").with_noise(sigma)
+    plan = replace(settings, seed=0).plan(real=True).with_noise(sigma)
     return replace(plan, run=replace(plan.run, epsilon="inf"))  # a plan with an epsilon has the noise for it
 
 
@@ -46,7 +46,7 @@ def released(plan, x: torch.Tensor, labels: torch.Tensor, folder) -> torch.Tenso
 
 def attacked(active: float, sigma: float, alone: bool, folder, monkeypatch) -> tuple[np.ndarray, np.ndarray, dict]:
     """Return scores of releases without and with person 0, and what was claimed of each."""
-    monkeypatch.setattr("zetadp.rows.release.noise_of_plan", lambda plan: 1.0)
+    monkeypatch.setattr("zetadp.front.release.noise_of_plan", lambda plan: 1.0)
     degree = 4.0
     x, labels = people()
     found = []
@@ -98,7 +98,7 @@ def test_other_people_hide_somebody_in_part(tmp_path, monkeypatch):
 
 
 def test_without_noise_a_row_of_one_is_the_person(tmp_path, monkeypatch):
-    monkeypatch.setattr("zetadp.rows.release.noise_of_plan", lambda plan: 1.0)
+    monkeypatch.setattr("zetadp.front.release.noise_of_plan", lambda plan: 1.0)
     x, labels = people()
     plan = plan_of(1.0, 1.0, 0.0, "bare")
     found = mixture_of(plan, Classification(CLASSES), COMPONENTS).examples(released(plan, x, labels, tmp_path))

@@ -1,67 +1,221 @@
-"""A release by the front door: its account is that of trainings, and each mistake is named."""
+"""Releases of features, as those who release and those who train on the rows see them."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import h5py
+import numpy as np
 import pytest
 import torch
 
 import zetadp
 from zetadp.base.validation import UserError
+from zetadp.cli.commands import main
+from zetadp.privacy import accounting
+from zetadp.privacy.ledger import read_ledger
+from zetadp.rows.file import read_statement
 
-PEOPLE = 300
-GENERATOR = torch.Generator().manual_seed(0)
-LABELS = torch.randint(2, (PEOPLE,), generator=GENERATOR)
-FEATURES = torch.eye(4)[LABELS] + 0.1 * torch.randn(PEOPLE, 4, generator=GENERATOR)
-PUBLIC = {"epsilon": 2, "delta": 1e-4, "population": PEOPLE}
+PEOPLE, CLASSES, COMPONENTS = 2000, 4, 6
+PUBLIC = {"epsilon": 8, "delta": 1e-5, "population": PEOPLE, "classes": CLASSES, "active": 0.5}
+OPTIONS = ["--people", PEOPLE, "--classes", CLASSES, "--epsilon", 1, "--delta", 1e-5]
+
+CLASSIFIER = """
+import sys, importlib.util
+sys.modules["zetadp"] = None  # whatever imports it fails
+import h5py, numpy as np
+with h5py.File(sys.argv[1]) as file:
+    x, y, classes = file["features"][:], file["labels"][:], file["classes"][:]
+x = np.hstack([x.real, x.imag, np.ones((len(x), 1))])
+weights = np.linalg.lstsq(x, y, rcond=None)[0]
+test = np.load(sys.argv[2])
+z = np.hstack([test["features"].real, test["features"].imag, np.ones((len(test["labels"]), 1))])
+print((np.argmax(z @ weights, axis=1) == test["labels"]).mean(), len(classes))
+"""
 
 
-def people(features=FEATURES, labels=LABELS, ids=range(PEOPLE)) -> zetadp.Records:
+def people(seed: int = 0, *, real: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, CLASSES, PEOPLE)
+    features = np.eye(COMPONENTS)[labels] + 0.2 * random.standard_normal((PEOPLE, COMPONENTS))
+    return features if real else features * np.exp(1j * np.pi / 3), labels
+
+
+FEATURES, LABELS = people()
+
+
+def records(features=FEATURES, labels=LABELS, ids=range(PEOPLE)) -> zetadp.Records:
     return zetadp.Records(features, labels, patients=ids)
 
 
-def released(tmp_path, data=None, name="rows", **changed):
-    data = people() if data is None else data
-    return zetadp.release(data, file=tmp_path / f"{name}.h5", **PUBLIC | {"classes": 2} | changed)
+def released(folder, data=None, name="rows", **changed):
+    return zetadp.release(records() if data is None else data, file=folder / f"{name}.h5", **PUBLIC | changed)
+
+
+def command(*words: object) -> int:
+    return main([str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("release")
+    assert released(place).guarantee == "holds"
+    return place
+
+
+def test_others_open_the_file_and_train_on_it_without_this_library(folder):
+    features, labels = people(1)
+    np.savez(folder / "test.npz", features=features, labels=labels)
+    words = [sys.executable, "-c", CLASSIFIER, str(folder / "rows.h5"), str(folder / "test.npz")]
+    accuracy, classes = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    assert float(accuracy) > 0.9
+    assert int(classes) == CLASSES
+
+
+def test_the_file_says_what_it_is_and_what_it_costs(folder):
+    with h5py.File(folder / "rows.h5") as file:
+        features, labels = file["features"], file["labels"]
+        assert features.shape == (PEOPLE, COMPONENTS)
+        assert features.dtype == np.complex64
+        assert [axis.label for axis in features.dims] == ["row", "component"]
+        assert [axis.label for axis in labels.dims] == ["row", "class"]
+        plan = json.loads(file.attrs["plan"])
+        # Each class is open in half of the rows, as published.
+        assert ((labels[:] > 0).sum(axis=0) == PEOPLE / 2).all()
+    statement = read_statement(folder / "rows.h5")
+    (attempt,) = read_ledger(folder / "ledgers/rows.jsonl")
+    (event,) = attempt.events
+    assert event.count == PEOPLE / 2
+    assert plan["nodes"][0]["noise_multiplier"] == event.noise_multiplier
+    assert statement["statement"].startswith(
+        "The release was (8, 1e-05)-differentially private for each training patient"
+    )
+    assert "against anyone who has the rows" in statement["statement"]
+    assert statement["epsilon"] == accounting.epsilon({event.kind: event.count}, 1e-5)
+    assert statement["epsilon"] <= 8
 
 
 def test_a_release_is_in_the_account_of_its_people_and_made_once(tmp_path, capsys):
-    statement = released(tmp_path)
-    assert statement.guarantee == "holds"
-    assert statement.content["epsilon"] <= 2
-    with h5py.File(tmp_path / "rows.h5") as file:
-        assert file["features"].shape == (PEOPLE, 4)
+    released(tmp_path, epsilon=2)
+    before = (tmp_path / "rows.h5").read_bytes()
     with pytest.raises(UserError, match="permit"):
-        released(tmp_path)
-    model = torch.nn.Linear(4, 2)
-    run = zetadp.private(model, people(), folder=tmp_path / "run", **PUBLIC, per_round=30, rounds=2)
+        released(tmp_path, epsilon=2)
+    assert (tmp_path / "rows.h5").read_bytes() == before
+    model = torch.nn.Linear(COMPONENTS, CLASSES, dtype=torch.complex64)
+    constants = {"epsilon": 2, "delta": 1e-4, "population": PEOPLE, "per_round": 30, "rounds": 2}
+    run = zetadp.private(model, records(), folder=tmp_path / "run", **constants, loss=loss)
     assert run.promise.runs_before == 1
     assert run.promise.together > run.promise.epsilon
     run.train()
     with pytest.raises(UserError, match="cap is 3"):
-        released(tmp_path, name="again", most_epsilon=3)
-    released(tmp_path, name="again", seed=1)
-    assert "again: releases at epsilon 2, delta 0.0001; with 2 earlier run" in capsys.readouterr().err
+        released(tmp_path, name="again", epsilon=2, most_epsilon=3)
+    assert released(tmp_path, name="again", epsilon=2, seed=1).guarantee == "simulated"
+    assert "again: releases at epsilon 2, delta 1e-05; with 2 earlier run" in capsys.readouterr().err
+
+
+def loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(scores.real, labels, reduction="none")
+
+
+def test_a_release_that_was_interrupted_sends_what_it_had_drawn(tmp_path, monkeypatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("zetadp.core.server.HeadReceiver.step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            released(tmp_path)
+    (kept,) = (tmp_path / "ledgers/rows.checkpoint.messages").glob("*")
+    rows = kept.read_bytes()
+    released(tmp_path)
+    (attempt,) = read_ledger(tmp_path / "ledgers/rows.jsonl")
+    assert len(attempt.events) == 1
+    with h5py.File(tmp_path / "rows.h5") as file:
+        scaled = file["features"][:]
+    numbers = np.frombuffer(rows[-8 * scaled.size :], dtype=np.complex64).reshape(scaled.shape)
+    np.testing.assert_allclose(scaled, numbers, rtol=1e-6)  # clip and norm are one: nothing is scaled
 
 
 WRONG = {
-    "several items": ({"data": people(ids=[place // 2 for place in range(PEOPLE)]), "population": 150}, "records"),
-    "shape": ({"data": people(FEATURES[:, None])}, "records"),
-    "no records": ({"data": FEATURES}, "records"),
-    "population": ({"population": 299}, "population"),
-    "epsilon": ({"epsilon": float("inf")}, "epsilon"),
-    "simulated without noise": ({"epsilon": float("inf"), "seed": 1}, "epsilon"),
-    "delta": ({"delta": 0.1}, "delta"),
-    "no classes": ({"classes": "two"}, "classes"),
-    "too few classes": ({"classes": 1}, "classes"),
-    "rows": ({"rows": 1.5}, "rows"),
-    "file": ({"name": ""}, "file|folder"),
+    "several items": ({"ids": [place // 2 for place in range(PEOPLE)]}, {"population": PEOPLE // 2}, "records"),
+    "shape": ({"features": FEATURES[:, None]}, {}, "records"),
+    "no component": ({"features": FEATURES[:, :0]}, {}, "records"),
+    "no numbers": ({"features": FEATURES.astype(str)}, {}, "items"),
+    "too large": ({"features": np.where(np.arange(PEOPLE)[:, None] == 3, 1e300, FEATURES)}, {}, "items"),
+    "no whole labels": ({"labels": LABELS + 0.5}, {}, "labels"),
+    "words": ({"labels": LABELS.astype(str)}, {}, "labels"),
+    "unknown labels": ({"labels": np.where(LABELS, LABELS, np.nan)}, {}, "labels"),
+    "other classes": ({}, {"classes": 3}, "labels"),
+    "population": ({}, {"population": 1999}, "population"),
+    "epsilon": ({}, {"epsilon": float("inf")}, "epsilon"),
+    "simulated without noise": ({}, {"epsilon": float("inf"), "seed": 1}, "epsilon"),
+    "delta": ({}, {"delta": 0.1}, "delta"),
+    "no classes": ({}, {"classes": "two"}, "classes"),
+    "too few classes": ({}, {"classes": 1}, "classes"),
+    "rows": ({}, {"rows": 1.5}, "rows"),
+    "file": ({}, {"name": ""}, "file|folder"),
 }
 
 
 @pytest.mark.parametrize("what", WRONG)
 def test_what_does_not_fit_a_release_is_refused_by_name_and_nothing_is_recorded(tmp_path, what):
-    changed, name = WRONG[what]
+    data, changed, name = WRONG[what]
     with pytest.raises(UserError, match=rf"^({name}): "):
-        released(tmp_path, **changed)
+        released(tmp_path, records(**data), **changed)
     assert not list(tmp_path.glob("ledgers/*.jsonl"))
+
+
+def test_no_records_and_rows_that_mix_nobody_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"^records: "):
+        released(tmp_path, FEATURES)
+    with pytest.raises(UserError, match="for example 2000"):
+        released(tmp_path, rows=10**9)
+    assert not list(tmp_path.glob("ledgers/*.jsonl"))
+
+
+def test_the_command_releases_real_features_and_prints_the_statement(tmp_path, capsys):
+    features, labels = people(real=True)
+    np.savez(tmp_path / "f.npz", features=features, labels=labels)
+    assert command("release", tmp_path / "f.npz", tmp_path / "rows.h5", *OPTIONS) == 0
+    printed = capsys.readouterr().out
+    assert "epsilon" in printed
+    assert command("statement", tmp_path / "rows.h5") == 0
+    assert capsys.readouterr().out == printed
+    with h5py.File(tmp_path / "rows.h5") as file:
+        assert not file["features"][:].imag.any()
+        assert (file["labels"][:] < 0).any()  # labels under noise
+    assert command("statement", tmp_path / "f.npz") == 1
+    (tmp_path / "empty.npz").write_bytes(b"")
+    (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 and no archive")
+    for name in ("rows.h5", "empty.npz", "broken.npz"):
+        assert command("release", tmp_path / name, tmp_path / "x.h5", *OPTIONS) == 1
+        assert "Expected" in capsys.readouterr().err
+    np.savez(tmp_path / "odd.npz", features=np.where(np.arange(PEOPLE)[:, None] == 3, np.nan, features), labels=labels)
+    assert command("release", tmp_path / "odd.npz", tmp_path / "x.h5", *OPTIONS) == 1
+    assert "item 3" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.glob("ledgers/*.jsonl")] == ["f.jsonl"]
+
+
+def test_a_release_that_would_cross_the_cap_records_and_writes_nothing(tmp_path, capsys):
+    """What earlier releases cost the same people counts, by the ledgers and the register in the folder."""
+    np.savez(tmp_path / "features.npz", features=FEATURES[:100], labels=LABELS[:100])
+    given = ["--people", 100, "--rows", 50, "--classes", CLASSES, "--epsilon", 2, "--delta", 1e-5, "--cap", 2.5]
+
+    def release(name: str) -> int:
+        ledger = tmp_path / "ledgers" / f"{name}.jsonl"
+        return command("release", tmp_path / "features.npz", tmp_path / f"{name}.h5", "--ledger", ledger, *given)
+
+    assert release("first") == 0
+    capsys.readouterr()
+    assert release("second") == 1
+    said = capsys.readouterr().err
+    assert "from epsilon 2" in said
+    assert said.endswith("The cap is 2.5. Nothing was released.\n")
+    assert not (tmp_path / "second.h5").exists()
+    assert not any(attempt.events for attempt in read_ledger(tmp_path / "ledgers/second.jsonl"))
+    # An end that is gone, or a whole ledger, is no room to release into.
+    (tmp_path / "ledgers/first.jsonl").unlink()
+    assert release("third") == 1
+    assert "first.jsonl is missing" in capsys.readouterr().err
