@@ -16,7 +16,7 @@ from typing import Annotated
 
 from zetadp.base.constraints import Share
 from zetadp.base.validation import UserError
-from zetadp.cli import federation, hospital, privacy, runs
+from zetadp.cli import federation, privacy, runs
 from zetadp.cli.arguments import ONE_EACH_TIME, add_command
 
 
@@ -275,9 +275,9 @@ OF_FEDERATIONS: tuple[Callable[..., None], ...] = (
     federation.kit,
     federation.roster,
     federation.serve,
-    hospital.show,
-    hospital.key,
-    hospital.member,
-    hospital.approve,
-    hospital.node,
+    federation.show,
+    federation.key,
+    federation.member,
+    federation.approve,
+    federation.node,
 )
