@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated
 
 from zetadp.base.constraints import Share
+from zetadp.base.storage import write_text
 from zetadp.base.validation import UserError
 from zetadp.cli import federation, privacy, runs
 from zetadp.cli.arguments import ONE_EACH_TIME, add_command
@@ -213,12 +214,12 @@ def report(
     *,
     configfile: Annotated[Path | None, "scenario (.yaml) of the experiment"] = None,
     headline: Annotated[bool, "print the table of the first runs, unless all runs are finished"] = False,
-    html: Annotated[Path | None, "write the result as one page to this file (.html)"] = None,
+    html: Annotated[Path | None, "copy the page with the result to this file (.html)"] = None,
 ) -> None:
     """Print the table of an experiment, and the paths of its files.
 
     The table is that of accuracy against epsilon. The workflow also writes report.html, one page with the result, the
-    figures and the cost in privacy. It needs no network and can be printed. --html writes this page to another file.
+    figures and the cost in privacy. It needs no network and can be printed. --html copies this page to another file.
 
     Examples
     --------
@@ -243,14 +244,13 @@ def report(
         for path in sorted((folder / kind).glob("*")):  # an interrupted workflow may have left no figures
             print(f"  {path}")
     print(f"privacy of all runs on the cohort:\n  {folder / 'privacy_total.txt'}")
-    page = html or folder / "report.html"
+    page = folder / "report.html"
     if html:
-        from zetadp.report.resultpage import Results, write_results
-
-        name = folder.resolve().parent.name if headline else folder.resolve().name
-        write_results(Results.of(folder), name, page)
+        if not page.is_file():
+            raise UserError(f"Expected a finished experiment in {folder}, found no {page.name}. Run snakemake first.")
+        write_text(html, page.read_text(encoding="utf-8"))
     if page.is_file():
-        print(f"all on one page, for a browser or a printer:\n  {page}")
+        print(f"all on one page, for a browser or a printer:\n  {html or page}")
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (

@@ -13,7 +13,6 @@ import pandas as pd
 from zetadp.base.epsilon import epsilon_shown, epsilon_value, rounded_up
 from zetadp.base.storage import read_json, write_text
 from zetadp.base.tables import Sheet
-from zetadp.base.validation import UserError
 from zetadp.privacy.threat import arm_shown
 from zetadp.report.provenance import KEYS
 from zetadp.report.rendering import Section, accuracy_sheet, page_html
@@ -66,34 +65,13 @@ class Results:
         named = {path.name: path for path in pictures}
         return cls(frame, notes, read_json(total), text.read_text(encoding="utf-8"), named)
 
-    @classmethod
-    def of(cls, folder: Path) -> Results:
-        """Read the folder of an experiment.
 
-        Raises
-        ------
-        UserError
-            If the table or one of the two files on the total is missing.
-        """
-        table, total, text = (
-            folder / name for name in ("tables/table1.csv", "privacy_total.json", "privacy_total.txt")
-        )
-        for file in (table, total, text):
-            if not file.is_file():
-                raise UserError(f"Expected a finished experiment in {folder}, found no {file}. Run snakemake first.")
-        return cls.read(table, total, text, sorted([*folder.glob("*.svg"), *(folder / "figures").glob("*.svg")]))
-
-
-def write_results(found: Results, name: str, page: Path) -> None:
-    """Write the page of the experiment ``name``. It needs no other file and no network, and can be printed."""
+def write_report(*, table: Path, total: Path, text: Path, pictures: list[Path], page: Path, name: str) -> None:
+    """Write the page of an experiment from the files that other stages made. It needs no other file, and no network."""
+    found = Results.read(table, total, text, pictures)
     result, details = list(_result(found)), list(_details(found))
     title = f"Results of the experiment {name}"
     write_text(page, page_html(title, [*result, *details], repeated=len(result), whole=True))
-
-
-def write_report(*, table: Path, total: Path, text: Path, pictures: list[Path], page: Path, name: str) -> None:
-    """Write the page of an experiment from the files that other stages made."""
-    write_results(Results.read(table, total, text, pictures), name, page)
 
 
 def reached(table: pd.DataFrame) -> str:
@@ -154,7 +132,7 @@ def _stated(table: pd.DataFrame) -> Sheet:
         (
             str(row["network"]),
             _arm(row),
-            "unclipped" if row["epsilon"] == "unclipped" else epsilon_shown(row["epsilon"]),
+            epsilon_shown(row["epsilon"]),
             rounded_up(float(row["epsilon_stated"])) if math.isfinite(row["epsilon_stated"]) else "none",
             f"{row['unit']}, δ = {row['delta']:g}",
             str(row["noise"]),

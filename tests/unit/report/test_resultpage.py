@@ -8,11 +8,10 @@ import pytest
 from run_builder import write_run
 
 from zetadp.base.storage import write_json
-from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.report import rendering, tables
 from zetadp.report.notes import notes
-from zetadp.report.resultpage import Results, reached, spent, write_results
+from zetadp.report.resultpage import Results, reached, spent, write_report
 
 LABEL = "simulated cohort phantom, 3 + 2 patients"
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="400" height="90"><rect width="400" height="90" fill="{}"/></svg>'
@@ -48,10 +47,16 @@ def write_experiment(root, label=LABEL, spent_in_total=None):
     return root
 
 
+def files_of(folder):
+    """Return the files that the page of an experiment is made from."""
+    files = {"table": folder / "tables/table1.csv", "total": folder / "privacy_total.json"}
+    return {**files, "text": folder / "privacy_total.txt", "pictures": sorted((folder / "figures").glob("*.svg"))}
+
+
 @pytest.fixture
 def page(tmp_path):
     folder = write_experiment(tmp_path / "mine")
-    write_results(Results.of(folder), "mine", folder / "report.html")
+    write_report(**files_of(folder), page=folder / "report.html", name="mine")
     return folder / "report.html"
 
 
@@ -60,7 +65,7 @@ def text_of(page) -> str:
 
 
 def test_the_first_sentences_are_the_figures_of_the_table_and_of_the_total(page):
-    table = Results.of(page.parent).table
+    table = Results.read(**files_of(page.parent)).table
     assert reached(table) == (
         "At ε = 1 per patient, the test accuracy on simulated data is: head (federated) 92.5 %, scratch (federated) "
         "47.5 %."
@@ -73,7 +78,7 @@ def test_the_first_sentences_are_the_figures_of_the_table_and_of_the_total(page)
 
 def test_real_patients_are_not_called_simulated_nor_the_other_way_round(tmp_path):
     folder = write_experiment(tmp_path / "mine", "cohort clinic, 3 + 2 patients", total(noise="os"))
-    found = Results.of(folder)
+    found = Results.read(**files_of(folder))
     assert "simulated" not in reached(found.table)
     assert "simulation" not in spent(found.total)
 
@@ -91,17 +96,18 @@ def test_the_sentence_on_privacy_counts_runs_with_and_without_noise(given, words
 
 
 def test_without_private_runs_the_page_says_so(page):
-    table = Results.of(page.parent).table
+    table = Results.read(**files_of(page.parent)).table
     assert reached(table[table["epsilon"] == "inf"]).startswith("Without noise, and so without a guarantee, the test")
 
 
-def test_the_command_writes_the_page_and_names_what_is_missing(tmp_path, capsys):
-    folder = write_experiment(tmp_path / "mine")
+def test_the_command_copies_the_page_and_says_where_there_is_none(tmp_path, capsys):
+    folder, copy = write_experiment(tmp_path / "mine"), tmp_path / "out.html"
     assert main(["report", str(folder)]) == 0
     assert "one page" not in capsys.readouterr().out
-    assert main(["report", str(folder), "--html", str(tmp_path / "out.html")]) == 0
-    assert str(tmp_path / "out.html") in capsys.readouterr().out
-    assert "Results of the experiment mine" in text_of(tmp_path / "out.html")
-    (folder / "privacy_total.json").unlink()
-    with pytest.raises(UserError, match=r"privacy_total\.json"):
-        Results.of(folder)
+    assert main(["report", str(folder), "--html", str(copy)]) == 1
+    assert "found no report.html" in capsys.readouterr().err
+    write_report(**files_of(folder), page=folder / "report.html", name="mine")
+    assert main(["report", str(folder), "--html", str(copy)]) == 0
+    assert str(copy) in capsys.readouterr().out
+    assert copy.read_bytes() == (folder / "report.html").read_bytes()
+    assert "Results of the experiment mine" in text_of(copy)
