@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from zetadp.base.storage import read_json, write_text
@@ -215,14 +214,6 @@ def laid_out(title: str, found: pd.DataFrame, notes: tuple[str, ...] = ()) -> Sh
 
     cells = tuple(tuple(map(shown, row)) for row in found.itertuples(index=False))
     return Sheet(title, tuple(column.replace("_", " ") for column in found.columns), cells, notes)
-
-
-def blank(height: float, pad: float = 0.08) -> Figure:
-    """Return an empty figure of the pages' width, with room between its panels."""
-    figure = Figure(figsize=(WIDTH, height))
-    FigureCanvasAgg(figure)
-    figure.set_layout_engine("constrained", h_pad=pad, w_pad=pad)
-    return figure
 
 
 def explained(figure: Figure, text: str) -> None:

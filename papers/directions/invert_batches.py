@@ -48,7 +48,7 @@ from papers.directions.compare_utility import (
     true_epsilon,
 )
 from papers.directions.tabulate_capacity import DIMENSION
-from papers.experiments import blank, laid_out, write_table
+from papers.experiments import laid_out, write_table
 from papers.keptruns import KeptRuns, places
 from zetadp.audit.inversion import invert
 from zetadp.base.randomness import Purpose, stream
@@ -56,7 +56,7 @@ from zetadp.base.storage import write_text
 from zetadp.privacy.directions import capacity as direction_capacity
 from zetadp.privacy.gaussian import capacity as gaussian_capacity
 from zetadp.privacy.seeded_noise import draw_direction, noisy_mean
-from zetadp.report.figurestyle import SMALL, figure_style, line_look, save_svg, set_title
+from zetadp.report.figurestyle import SMALL, blank, figure_style, line_look, save_svg, set_title
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
 from zetadp.tasks.reconstruction.volumes import ssim
@@ -311,7 +311,7 @@ def ordered(pairs: list[tuple[Any, Any]], name: str) -> int:
 def figure(found: pd.DataFrame, folder: Path) -> Figure:
     """Draw the first images of a large batch as each message shows them, and errors against epsilon and capacity."""
     with figure_style():
-        drawn = blank(8.2, pad=0.06)
+        drawn = blank(8.2, h_pad=0.06, w_pad=0.06)
         parts = drawn.subfigures(2, 1, height_ratios=(1.2, 1))
         for part, data in zip(parts[0].subfigures(1, 2), NAMES, strict=True):
             pictures(part, data, np.load(folder / f"{data}.npy"))

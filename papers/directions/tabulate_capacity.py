@@ -28,14 +28,14 @@ from scipy.stats import spearmanr
 
 from papers.directions import renyi
 from papers.directions.accounting import concentration_for_epsilon, epsilon, noise_multiplier
-from papers.experiments import blank, explained, write_parts
+from papers.experiments import explained, write_parts
 from zetadp.base.workflow import only_errors
 from zetadp.privacy import accounting
 from zetadp.privacy.bessel import mean_cosine, order_of
 from zetadp.privacy.directions import capacity as direction_capacity
 from zetadp.privacy.gaussian import capacity as gaussian_capacity
 from zetadp.privacy.kinds import NoisySum
-from zetadp.report.figurestyle import SMALL, figure_style, line_look, save_svg, set_title
+from zetadp.report.figurestyle import SMALL, blank, figure_style, line_look, save_svg, set_title
 from zetadp.report.provenance import origin
 
 RESULTS = Path("results/papers/directions")
@@ -268,7 +268,7 @@ def figure() -> Figure:
     """Draw the printed errors against the true epsilon and against the capacity for the batch's mean."""
     found = points()
     with figure_style():
-        drawn = blank(4.6)
+        drawn = blank(4.6, h_pad=0.08, w_pad=0.08)
         left, right = drawn.subplots(1, 2, sharey=True)
         panels = (
             (left, "true_epsilon", "true ε of the run"),

@@ -28,7 +28,7 @@ from torch import nn
 from torch.nn import functional
 
 from papers.digits import encoder, features, images
-from papers.experiments import blank, ended, explained, laid_out, write_table
+from papers.experiments import ended, explained, laid_out, write_table
 from papers.neuromixgdp.membership import RowAttack
 from zetadp.audit.detection import FALSE_ALARM, count_errors, epsilon_of_errors
 from zetadp.base.randomness import Purpose, stream
@@ -42,7 +42,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.threat import CENTRAL_HOLDER
-from zetadp.report.figurestyle import SMALL, figure_style, save_svg, set_title, wrapped
+from zetadp.report.figurestyle import SMALL, blank, figure_style, save_svg, set_title, wrapped
 from zetadp.report.provenance import origin
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
 
@@ -270,7 +270,7 @@ def _pictures(shown: dict[tuple, np.ndarray]) -> Figure:
     columns = [("pixels", "member"), *product(("pixels", "encoder"), (math.inf, *EPSILONS))]
     names = {"member": "one of the images", math.inf: "no noise", **{e: f"ε = {e:g}" for e in EPSILONS}}
     with figure_style():
-        figure = blank(6.4, pad=0.04)
+        figure = blank(6.4, h_pad=0.04, w_pad=0.04)
         for line, degree in zip(figure.subplots(len(DEGREES), len(columns)), DEGREES, strict=True):
             for panel, (kind, what) in zip(line, columns, strict=True):
                 panel.imshow(shown[kind, degree, what], cmap="gray_r")
@@ -293,7 +293,7 @@ def curves(drawn: list[dict[str, Any]]) -> Figure:
     """Draw the errors of membership attacks beside the region that is claimed."""
     alphas = np.linspace(0, 1, 101)
     with figure_style():
-        figure = blank(5.6)
+        figure = blank(5.6, h_pad=0.08, w_pad=0.08)
         for panel, epsilon in zip(figure.subplots(1, len(EPSILONS)), EPSILONS, strict=True):
             own = [case for case in drawn if case["epsilon"] == epsilon]
             for case, style, colour, marker in zip(

@@ -24,7 +24,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy.optimize import brentq, newton
 
-from papers.experiments import blank, explained, write_parts
+from papers.experiments import explained, write_parts
 from papers.neuromixgdp.attack import THRESHOLD, HierarchicalAttack
 from papers.neuromixgdp.printed import (
     PrintedRelease,
@@ -36,7 +36,7 @@ from zetadp.audit.detection import FALSE_ALARM, count_errors
 from zetadp.base.randomness import Purpose, stream
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.kinds import NoisySum
-from zetadp.report.figurestyle import SMALL, figure_style, save_svg, set_title
+from zetadp.report.figurestyle import SMALL, blank, figure_style, save_svg, set_title
 from zetadp.report.provenance import origin
 from zetadp.rows.degree import BEST_RATIO, best_mixed
 
@@ -219,7 +219,7 @@ def attacked(releases: int) -> tuple[pd.DataFrame, Figure]:
     """Attack Hierarchical Sampling at a nominal epsilon of 1, and draw its errors against both claims."""
     mu, rows, alphas = gaussian.mu(1, DELTA), [], np.linspace(0, 1, 201)
     with figure_style():
-        figure = blank(5.6)
+        figure = blank(5.6, h_pad=0.08, w_pad=0.08)
         for panel, class_rate in zip(figure.subplots(1, len(ATTACKED)), ATTACKED, strict=True):
             release = PrintedRelease(RECORDS, MIXED, RECORDS, class_rate)
             noise = release.nominal_noise(mu)

@@ -16,12 +16,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from papers.experiments import blank, write_table
+from papers.experiments import write_table
 from papers.neuromixgdp.printed import PrintedRelease
 from papers.neuromixgdp.tabulate_accounting import CLOSE, DELTA, EPSILONS, MIXED, RECORDS
 from zetadp.base.tables import Sheet
 from zetadp.privacy import accounting, gaussian
-from zetadp.report.figurestyle import SMALL, figure_style, line_look, save_svg, set_title
+from zetadp.report.figurestyle import SMALL, blank, figure_style, line_look, save_svg, set_title
 from zetadp.report.provenance import origin
 
 ACCURACIES = {
@@ -73,7 +73,7 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
 def figure(found: pd.DataFrame) -> Figure:
     """Draw accuracies against the printed and against the true epsilon."""
     with figure_style():
-        drawn = blank(3.8)
+        drawn = blank(3.8, h_pad=0.08, w_pad=0.08)
         panels = drawn.subplots(1, 2, sharey=True)
         for panel, column in zip(panels, ("printed", "true"), strict=True):
             for number, method in enumerate(ACCURACIES):

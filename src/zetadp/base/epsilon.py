@@ -57,6 +57,11 @@ def epsilon_shown(label: str) -> str:
     return "∞" if label == "inf" else label
 
 
+def epsilon_named(label: str) -> str:
+    """Return the name of an epsilon in tables, cards and figures: ``"ε = 3"``, ``"ε = ∞"`` or ``"unclipped"``."""
+    return label if label == UNCLIPPED else f"ε = {epsilon_shown(label)}"
+
+
 def rounded_up(value: float | str, digits: int = 4) -> str:
     """Return epsilon, or mu, of a guarantee as text, rounded up: a value below the true one would claim too much.
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from zetadp.audit.candidates import TRIALS
@@ -17,9 +16,9 @@ from zetadp.audit.membership import Attack, Claim
 from zetadp.base.epsilon import rounded_up
 from zetadp.report.figurestyle import (
     GREY,
-    MAX_HEIGHT,
     SMALL,
     WIDTH,
+    blank,
     figure_style,
     label_outer,
     line_look,
@@ -182,9 +181,7 @@ def rebuilt_figure(kinds: Sequence[tuple[str, Sequence[Rebuilt]]], title: str) -
         Title of the figure.
     """
     with figure_style():
-        figure = Figure(figsize=(WIDTH, min(MAX_HEIGHT, ROW * len(kinds) + 0.8)))
-        FigureCanvasAgg(figure)
-        figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02)
+        figure = blank(ROW * len(kinds) + 0.8, w_pad=0.02, h_pad=0.02)
         panels = figure.subplots(len(kinds), 2 * len(RANKS), squeeze=False)
         for panel in panels.ravel():
             panel.set_xticks([])

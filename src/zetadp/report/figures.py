@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from zetadp.base.epsilon import epsilon_order, epsilon_value
+from zetadp.base.epsilon import epsilon_named, epsilon_order, epsilon_value
 from zetadp.core.metrics import LEVEL
 from zetadp.report.figurestyle import (
     LOOKS,
@@ -29,7 +29,6 @@ from zetadp.report.figurestyle import (
     arms_shown,
     columns_for,
     epsilon_axis,
-    epsilon_name,
     figure_style,
     guarantee_shown,
     label_outer,
@@ -222,7 +221,7 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
             for index, epsilon in enumerate(epsilons):
                 run = cell[cell["epsilon"] == epsilon].dropna(subset=["value"])
                 if not run.empty:
-                    _draw_curve(panel, run, epsilon_name(epsilon), index, shades[index])
+                    _draw_curve(panel, run, epsilon_named(epsilon), index, shades[index])
             draw_chance(panel, chance)
             percent_axis(panel)
             panel.set_xlim(left=0)
@@ -234,7 +233,7 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
         if not watched.empty:
             seeds = watched.groupby(["network", "arm", "epsilon"])["seed"].nunique()
             meaning = f"Held-out validation {holders(histories)}; {spread_shown(seeds, 'bands')}"
-        order = [epsilon_name(epsilon) for epsilon in epsilons]
+        order = [epsilon_named(epsilon) for epsilon in epsilons]
         set_legend(figure, panels, meaning, guarantee_shown(histories), without_noise_shown(epsilons), order=order)
     return figure
 
@@ -330,7 +329,7 @@ def confusion_matrices(runs: pd.DataFrame, cohort_label: str) -> Figure:
             image = _draw_matrix(panel, group)
             seeds = f"{len(group)} seeds" if len(group) > 1 else "one seed"
             # A label that does not fit next to the colour bar would cover it.
-            name_panel(panel, f"{called[network]}, {shown[arm]}\n{epsilon_name(epsilon)}, {seeds}", 3, 0.58)
+            name_panel(panel, f"{called[network]}, {shown[arm]}\n{epsilon_named(epsilon)}, {seeds}", 3, 0.58)
         label_outer(panels, columns, f"predicted {word}", f"true {word}")
         figure.colorbar(image, ax=panels, label=f"share of the true {word} in %", shrink=0.6, aspect=30, pad=0.02)
         set_title(figure, f"Confusion on held-out test {holders(runs)}, {cohort_label}")
@@ -374,5 +373,5 @@ def _named(cells: Sequence[Cell], called: dict[str, str], shown: dict[str, str])
     """Name cells in words, those of one network and arm together."""
     found: dict[str, list[str]] = {}
     for network, arm, epsilon in sorted(cells, key=_place):
-        found.setdefault(f"{called[network]}, {shown[arm]}", []).append(epsilon_name(epsilon))
+        found.setdefault(f"{called[network]}, {shown[arm]}", []).append(epsilon_named(epsilon))
     return "; ".join(f"{who}: {', '.join(epsilons)}" for who, epsilons in found.items())

@@ -90,13 +90,19 @@ def line_look(index: int) -> dict[str, Any]:
     }
 
 
+def blank(height: float, width: float = WIDTH, **room: float) -> Figure:
+    """Return an empty figure, no taller than a page. ``room`` has the distances of matplotlib's constrained layout."""
+    figure = Figure(figsize=(width, min(MAX_HEIGHT, height)))
+    FigureCanvasAgg(figure)
+    figure.set_layout_engine("constrained", **room)
+    return figure
+
+
 def panel_grid(count: int, columns: int, height: float, width: float = WIDTH) -> tuple[Figure, list[Axes]]:
     """Return a figure of ``count`` panels in rows of ``columns``, no taller than a page."""
     columns = min(columns, count)
     rows = math.ceil(count / columns)
-    figure = Figure(figsize=(width, min(MAX_HEIGHT, rows * height + 1.2)))
-    FigureCanvasAgg(figure)
-    figure.set_layout_engine("constrained", h_pad=0.08, hspace=0.04)
+    figure = blank(rows * height + 1.2, width, h_pad=0.08, hspace=0.04)
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for unused in grid[count:]:
         unused.set_visible(False)
@@ -224,11 +230,6 @@ def networks_shown(runs: pd.DataFrame) -> dict[str, str]:
     """Return the name of each network in figures, which says if its epsilon is per image."""
     by_image = set(runs["network"][runs["unit"] == "image"]) if "unit" in runs else set()
     return {str(name): f"{name} (ε per image)" if name in by_image else str(name) for name in runs["network"].unique()}
-
-
-def epsilon_name(epsilon: str) -> str:
-    """Return the name of one epsilon in figures."""
-    return epsilon if epsilon == UNCLIPPED else f"ε = {epsilon_shown(epsilon)}"
 
 
 def guarantee_shown(runs: pd.DataFrame) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from zetadp.base.epsilon import UNCLIPPED, epsilon_label, epsilon_shown, epsilon_value, judged, rounded_up
+from zetadp.base.epsilon import epsilon_label, epsilon_named, epsilon_value, judged, rounded_up
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.core.task import Words
 from zetadp.nn.settings import NetworkSettings
@@ -65,7 +65,7 @@ def model_card(
         simulated=is_simulated(cohort_label),
         arm=arm_shown(run["arm"], threat),
         epsilon=epsilon,
-        chosen=epsilon if epsilon == UNCLIPPED else f"ε = {epsilon_shown(epsilon)}",
+        chosen=epsilon_named(epsilon),
         items=metrics.get("items_called", "images"),
         person=privacy["unit"] if privacy["unit"] in PERSONS else PERSONS[0],
         private=math.isfinite(epsilon_value(epsilon)),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from zetadp.base.epsilon import UNCLIPPED, epsilon_order, epsilon_shown, epsilon_value, judged, rounded_up
+from zetadp.base.epsilon import UNCLIPPED, epsilon_named, epsilon_order, epsilon_value, judged, rounded_up
 from zetadp.nn.settings import SLICE, TOGETHER, VOLUME
 from zetadp.privacy.threat import MASKED_SUMS
 from zetadp.report.tables import EPSILON_TOLERANCE, holders, is_simulated, metric_shown
@@ -91,14 +91,10 @@ def worse_than_start(runs: pd.DataFrame) -> list[str]:
         start, reached = (100 * float(group[column].mean()) for column in ("public_start", "value"))
         if reached < start:
             found.append(
-                f"{network}, {arm}, {_target(str(epsilon))}: training made it worse, {reached:.1f} % after "
+                f"{network}, {arm}, {epsilon_named(str(epsilon))}: training made it worse, {reached:.1f} % after "
                 f"{start:.1f} % of the public weights that it started from. Use these instead: they cost no privacy."
             )
     return found
-
-
-def _target(epsilon: str) -> str:
-    return epsilon if epsilon == UNCLIPPED else f"ε = {epsilon_shown(epsilon)}"
 
 
 def _sums(private: pd.DataFrame) -> list[str]:

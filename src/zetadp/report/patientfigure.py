@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import Normalize, SymLogNorm
 from matplotlib.figure import Figure
 
-from zetadp.report.figurestyle import MAX_HEIGHT, WIDTH, figure_style, set_title
+from zetadp.report.figurestyle import blank, figure_style, set_title
 
 FLOOR_DECIBEL = -80.0
 
@@ -57,8 +56,7 @@ def patient_figure(
     )
     with figure_style():
         count = len(sequences)
-        figure = Figure(figsize=(WIDTH, min(MAX_HEIGHT, 1.85 * count + 1.6)), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = blank(1.85 * count + 1.6)
         grid = figure.subplots(count, len(kinds), squeeze=False)
         rows, columns = images.shape[1:]
         for column, (kind, values, colours, norm, unit) in enumerate(kinds):

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from zetadp.base.epsilon import UNCLIPPED, epsilon_order, epsilon_shown
+from zetadp.base.epsilon import epsilon_named, epsilon_order
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.templates import template
 from zetadp.base.validation import shown
@@ -54,7 +54,7 @@ def accuracy_sheet(table: pd.DataFrame, notes: tuple[str, ...] = (), *, interval
         if intervals:
             rows.append(("", f"{LEVEL:.0%} interval", *(interval_cell(cells.get(e)) for e in epsilons)))
             rows += [("", shown, *figures) for shown, figures in _beside(cells, epsilons)]
-    heading = ("network", "arm", *(e if e == UNCLIPPED else f"ε = {epsilon_shown(e)}" for e in epsilons))
+    heading = ("network", "arm", *map(epsilon_named, epsilons))
     return Sheet(title, heading, tuple(rows), (_spread_note(table, intervals=intervals), *notes), names=2)
 
 
