@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from contributing import contributors
-from torch.nn import functional
 from training_builder import NETWORKS, TINY, Held, items_each, network, patients, plan_for, records
 
 from zetadp.core.checkpoint import RunFiles
@@ -17,7 +16,6 @@ from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.core.training import train
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.clipping import clipped_sums
-from zetadp.privacy.contributions import Gradient
 from zetadp.privacy.grid import Grid
 
 WITHOUT_NOISE = RunName("complex", "federated", "inf", 3)
@@ -101,18 +99,3 @@ def test_a_head_on_turned_features_learns_the_turned_head(tmp_path):
     torch.testing.assert_close(turned["affine.weight"], plain["affine.weight"] @ turn.mH, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(turned["affine.bias"], plain["affine.bias"], rtol=1e-4, atol=1e-5)
     assert (plain["affine.weight"] - weight).abs().max() > 0.05
-
-
-@pytest.mark.parametrize("name", ["complex pooled", "complex hidden", "dense complex"])
-def test_the_norm_of_a_contribution_is_that_of_all_real_components(name):
-    """Of the plain gradient, computed apart, so that no part is seen twice or not at all."""
-    settings = NETWORKS[name]
-    model = network(settings)
-    images, labels = patients(3, 2, domain=settings.domain)
-    found = torch.cat(Gradient(model, Phase.of(model, 2).layout).rows(images, labels, factors=False), dim=1)
-    for own, inputs, targets in zip(found, images, labels, strict=True):
-        loss = functional.cross_entropy(model(inputs), targets)
-        gradients = torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad])
-        squares = sum(float(g.real.square().sum()) for g in gradients)
-        squares += sum(float(g.imag.square().sum()) for g in gradients if g.is_complex())
-        assert float(own.square().sum()) == pytest.approx(squares, rel=1e-4)

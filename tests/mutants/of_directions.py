@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from zetadp.privacy.events import Event
 
 
-PATIENTS = 4
 ROUNDS = 200
 AVERAGED = 300
 """Directions whose mean is one degree from the centre, give or take a twentieth of a degree."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import runpy
 import subprocess
 import tomllib
 from pathlib import Path
@@ -18,8 +17,6 @@ LOCK = dict(
     for line in (ROOT / "requirements.lock").read_text().splitlines()
     if line and not line.startswith("#")
 )
-
-keys = runpy.run_path(str(ROOT / "docs/conf.py"))["keys"]
 
 
 def pypi_name(name: str) -> str:

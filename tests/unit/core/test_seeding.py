@@ -83,7 +83,7 @@ def changed(part: str, values: dict[str, object]) -> Plan:
 
 def test_plans_that_differ_in_any_declared_value_share_no_draw():
     plans = [PLAN, *(changed(part, values) for part, several in OTHER.items() for values in several)]
-    assert len({plan.entropy() for plan in plans}) == len(plans)
+    assert len({plan.entropy() for plan in plans}) == len({plan.digest for plan in plans}) == len(plans)
     assert len({PLAN.entropy(repeat) for repeat in range(3)}) == 3
 
 
@@ -107,3 +107,4 @@ def test_values_that_say_nothing_of_a_release_change_no_draw(part):
         "cohort_unit": "record",
     }
     assert replace(PLAN, **{part: other[part]}).entropy() == PLAN.entropy()
+    assert replace(PLAN, **{part: other[part]}).digest != PLAN.digest

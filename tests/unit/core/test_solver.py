@@ -19,7 +19,6 @@ from zetadp.core.training import Trained
 from zetadp.nn.closed_form import ClassMeans
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.settings import CLASS_MEANS
-from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.threat import Sums
 
 COMPONENTS, PATIENTS = 3, 5
@@ -30,10 +29,6 @@ PLANS = [
     Held("node-01", [[0], [1]], 2, expected=2, noise_multiplier=0.8),
     Held("node-02", [[2], [3], [4]], 3, expected=3, noise_multiplier=0.8),
 ]
-
-
-class KilledError(Exception):
-    """Stands for a job that is killed."""
 
 
 def settings(**more) -> TrainingSettings:
@@ -116,29 +111,6 @@ def test_where_a_node_is_missing_the_server_knows_the_noise_of_the_others(monkey
         assert seen.pop() == pytest.approx(0.5 * wanted)
 
 
-@pytest.mark.parametrize("noise", ["seeded", "os"])
-def test_what_was_sent_is_sent_again_and_counted_once(tmp_path, noise):
-    sent = []
-
-    def killed(_: int, messages: torch.Tensor) -> None:
-        sent.append(messages.clone())
-        raise KilledError
-
-    with pytest.raises(KilledError):
-        trained(tmp_path, noise=noise, start=public(), after_round=killed)
-    result = trained(tmp_path, noise=noise, start=public(), after_round=lambda _, messages: sent.append(messages))
-    assert torch.equal(*sent)
-    (attempt,) = read_ledger(tmp_path / "ledger.jsonl")
-    assert len(attempt.releases()) == len(PLANS)
-    if noise == "seeded":
-        straight = trained(tmp_path / "straight", start=public())
-        assert all(torch.equal(one, other) for one, other in zip(head(result), head(straight), strict=True))
-
-
-def test_several_rounds_and_other_networks_are_refused(tmp_path):
+def test_a_head_in_closed_form_has_one_round():
     with pytest.raises(UserError, match="Expected one round"):
         settings(rounds=2)
-    with pytest.raises(UserError, match="not of family head"):
-        trained(tmp_path, network=NetworkSettings("linear"))
-    with pytest.raises(UserError, match="Expected taper 0"):
-        trained(tmp_path, network=NetworkSettings("head", "features", components=2, taper=1.0))

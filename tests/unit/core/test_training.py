@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
-from training_builder import CLASSES, SIZE, TINY, Held, by_record, of_record, plan_for, records, train_run
+from training_builder import CLASSES, SIZE, TINY, Held, by_record, of_record, records, train_run
 
 import zetadp.core.progress
 import zetadp.core.training
@@ -24,7 +24,6 @@ from zetadp.core.settings import OptimiserSettings, Performance, TrainingSetting
 from zetadp.core.training import Trained, train
 from zetadp.nn.models import NetworkSettings, build, taper_factors
 from zetadp.privacy.budget import Permission
-from zetadp.privacy.directions import Direction
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.threat import Sums
 
@@ -389,22 +388,6 @@ def test_a_taper_follows_from_the_noise_of_the_mean_over_all_rounds():
         without = replace(declared, run=replace(RUN, epsilon=epsilon))
         assert without.network.taper == 0
         assert "taper" not in without.to_json()["network"]
-
-
-DIRECTED = replace(SETTINGS, release=Direction.law)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "of_plan", "message"),
-    [
-        ({"noise": "os"}, {}, "no exact sampler"),
-        ({"estimator": "class_means", "rounds": 1}, {}, "estimator class_means"),
-        ({}, {"threat": "masked_sums", "sums": Sums(0)}, "cost of a sum"),
-    ],
-)
-def test_directions_are_refused_where_they_cannot_be(wrong, of_plan, message):
-    with pytest.raises(UserError, match=message):
-        plan_for(RUN, TINY, replace(DIRECTED, **wrong), PLANS, **of_plan)
 
 
 @pytest.mark.parametrize("share", [0, 0.98])

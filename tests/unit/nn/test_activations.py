@@ -28,11 +28,6 @@ def apply(module: torch.nn.Module, z: complex, bias: float | None = None) -> com
     return complex(unstack(module(stack(torch.tensor([[z]], dtype=torch.complex128)))).detach()[0, 0])
 
 
-def mish(x: float) -> float:
-    value = torch.tensor(x, dtype=torch.float64)
-    return float(value * torch.tanh(torch.log1p(value.exp())))
-
-
 @pytest.mark.parametrize(
     ("module", "bias", "z", "printed", "digits"),
     [

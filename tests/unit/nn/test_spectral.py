@@ -13,7 +13,6 @@ from zetadp.nn.spectral import MagnitudeMaxPool2d
 from zetadp.nn.stacked import stack, unstack
 
 PAPER = {"widths": (8, 16, 32, 64), "hidden": 64, "activation": "igaussian"}
-SMALL = {"widths": (2, 3, 3, 4), "hidden": 5, "activation": "igaussian"}
 
 
 def complex_images(*shape: int, seed: int = 0) -> torch.Tensor:
