@@ -1,14 +1,19 @@
-"""The private step on a GPU against the one on the processor. None of these has been run yet: there was no GPU."""
+"""The private step on a GPU against the one on the processor, and a user's training on a GPU."""
 
 from __future__ import annotations
+
+import copy
+import warnings
 
 import pytest
 import torch
 from contributing import clipped_sums
 from training_builder import NETWORKS, network, patients
 
+import zetadp
 from zetadp.base.device import pick_device, to_device
 from zetadp.base.tensors import Layout
+from zetadp.core.round import PASS_BYTES, PASS_BYTES_ELSEWHERE, Phase, items_in_a_pass
 from zetadp.privacy.grid import Grid
 
 pytestmark = pytest.mark.cuda
@@ -22,6 +27,9 @@ COUNT = 4
 def _settings():
     """Begin in float32, as training does, and leave no setting behind."""
     pick_device("cuda")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the mode that refuses to wait is a prototype
+        torch.cuda.set_sync_debug_mode("default")
     yield
     torch.cuda.set_sync_debug_mode("default")
 
@@ -63,3 +71,54 @@ def test_copies_arrive_and_nobody_waits_for_them():
     found = to_device(values, torch.device("cuda"))
     torch.cuda.set_sync_debug_mode("default")
     assert torch.equal(found.cpu(), values)
+
+
+def test_a_pass_of_a_gpu_is_larger():
+    settings = NETWORKS["complex hidden"]
+    images, _ = patients(1, 1, domain=settings.domain)
+    found = {
+        device: items_in_a_pass(Phase.of(network(settings).to(device), 4), images[0].to(device))
+        for device in ("cpu", "cuda")
+    }
+    assert found["cuda"] == pytest.approx(PASS_BYTES_ELSEWHERE / PASS_BYTES * found["cpu"], rel=0.1)
+
+
+class Network(torch.nn.Module):
+    """A user's network: complex scores of three classes, as moduli."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(6, 3, dtype=torch.complex64)
+
+    def forward(self, items: torch.Tensor) -> torch.Tensor:
+        return self.layer(items).abs()
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+def test_a_users_training_takes_place_on_the_gpu_and_continues_there(tmp_path, seed):
+    random = torch.Generator().manual_seed(0)
+    labels = torch.randint(3, (150,), generator=random)
+    items = torch.randn(3, 6, dtype=torch.complex64, generator=random)[labels]
+    records = zetadp.Records(items, labels, patients=torch.arange(150) // 3)
+    train, test = records.split(test=10)
+    model = Network()
+    given = {"epsilon": 8, "delta": 1e-3, "population": 40, "per_round": 20, "rounds": 30, "items_per_patient": 3}
+    given |= {"folder": tmp_path / "run", "seed": seed, "device": "cuda"}
+    run = zetadp.private(copy.deepcopy(model), train, **given)
+    run.train()
+    assert {weight.device.type for weight in run.model.parameters()} == {"cuda"}
+    reached = run.evaluate(test).value
+    assert reached > 0.5
+    again = zetadp.private(model, train, **given)
+    assert again.state == "finished"
+    assert again.evaluate(test).value == reached
+
+
+def test_the_weights_of_a_simulation_are_those_of_the_processor(tmp_path):
+    records = zetadp.Records(torch.randn(60, 6, dtype=torch.complex64), torch.arange(60) % 3, patients=range(60))
+    given = {"epsilon": 8, "delta": 1e-3, "population": 60, "per_round": 20, "rounds": 5, "items_per_patient": 1}
+    model, weights = Network(), {}
+    for device in ("cpu", "cuda"):
+        run = zetadp.private(model, records, folder=tmp_path / device, seed=0, device=device, **given)
+        weights[device] = torch.view_as_real(run.train().model.layer.weight)
+    assert_near(weights["cuda"], weights["cpu"])

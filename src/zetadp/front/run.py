@@ -132,7 +132,7 @@ class PrivateRun:
         with between_rounds() as self._asked:
             result = train(
                 self.plan,
-                self._records.items,
+                self._records.items.to(self._device),
                 self._records.nodes,
                 self._place.files(self.plan, self._most),
                 model=copy.deepcopy(self.model),

@@ -190,6 +190,19 @@ def test_a_simulation_is_never_compiled_so_that_it_repeats_its_bits(tmp_path, mo
         run(tmp_path, seed=seed).train()
 
 
+def test_training_gets_its_records_on_the_chosen_device(tmp_path, monkeypatch):
+    made = run(tmp_path)
+    made._device = torch.device("meta")  # as a GPU would be where there is one
+
+    def train(plan, given, *arguments, **options):
+        assert given.inputs.device == given.targets.device == made._device
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(door, "train", train)
+    with pytest.raises(KeyboardInterrupt):
+        made.train()
+
+
 def test_a_history_has_the_released_length_of_every_round_and_nothing_else(tmp_path):
     trained = run(tmp_path, clip=0.5).train()
     assert trained.history.columns.tolist() == ["round", "length"]
