@@ -48,6 +48,7 @@ def test_a_mutant_of_a_shipped_function_is_killed_by_the_check_named_for_it(name
 
 def test_every_kernel_of_a_convolution_has_a_mutant() -> None:
     kernels = {f"{WEIGHTS}:{name}" for name in vars(weight_gradients) if name.startswith("by_")}
+    kernels.remove(f"{WEIGHTS}:by_unfolding")  # on GPUs alone: test_weight_gradients compares it with the others
     assert kernels <= {mutation.target for mutation in MUTANTS.values()}
 
 

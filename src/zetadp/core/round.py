@@ -305,15 +305,16 @@ def side_by_side(function: Callable[..., Result], *sequences: Iterable[object]) 
 
 CHEAP = 1 << 14
 """If a pass holds at least this many items, to compute all units is cheaper than one pass for each drawn unit."""
-PASS_BYTES = 1 << 29
-"""Bytes that a pass may hold between forward and backward, including the units' gradients."""
+PASS_BYTES, PASS_BYTES_ELSEWHERE = 1 << 29, 1 << 32
+"""Bytes that a pass may hold between forward and backward, including the units' gradients: on a CPU, and on a GPU."""
 
 
 def items_in_a_pass(phase: Phase, items: Tensor) -> int:
     """Return how many items a pass may have so that it takes about `PASS_BYTES` at most; at least one.
 
     The bytes of an item are measured by evaluating the network on zeros. They depend only on the network and the size
-    of items, so every machine finds the same number.
+    of items, so all CPUs find the same number, and all GPUs another, which is larger: a GPU would be idle most of the
+    time in passes that fit into a CPU's cache.
 
     Parameters
     ----------
@@ -326,7 +327,8 @@ def items_in_a_pass(phase: Phase, items: Tensor) -> int:
     # The first item is counted together with the weights; every further one adds as much as the second.
     of_an_item = _saved_bytes(phase, two) - _saved_bytes(phase, one)
     of_a_gradient = phase.layout.dimension * torch.float32.itemsize
-    return max(1, PASS_BYTES // (of_an_item + math.ceil(of_a_gradient / phase.items)))
+    most = PASS_BYTES if items.device.type == "cpu" else PASS_BYTES_ELSEWHERE
+    return max(1, most // (of_an_item + math.ceil(of_a_gradient / phase.items)))
 
 
 def _saved_bytes(phase: Phase, items: Tensor) -> int:

@@ -2,12 +2,14 @@ r"""Gradients of shared weights, one for each patient, by the kernel that suits 
 
 All kernels give the same numbers up to rounding. The rules:
 
-- A convolution takes one call of the backend for each patient, which replaces autograd's call for all patients and has
-  the same arithmetic. On a CPU, a complex convolution takes three real convolutions of half the channels instead of
-  four, where ``kernel**2 * in * out / (in + out)`` of stacked channels is more than 300, or more than 200 if a call
+- On a CPU, a convolution takes one call of the backend for each patient, which replaces autograd's call for all
+  patients and has the same arithmetic. A complex convolution takes three real convolutions of half the channels instead
+  of four, where ``kernel**2 * in * out / (in + out)`` of stacked channels is more than 300, or more than 200 if a call
   reads at most 8 MiB. The saved arithmetic then outweighs the cost of copying the factors into place (measured for 4
   and 20 images a patient, 1 and 2 threads). One call then serves as many patients as there are threads; with one
   patient a call, threads would wait for each other.
+- On a GPU, a convolution takes one batched matrix product for many patients, of the unfolded input. Small calls, one
+  for each patient, would leave the GPU idle.
 - A matrix product takes one batched matrix product on every device. `zetadp.privacy.factored` avoids it where possible.
 
 Rules (`unit_rule`) give the gradients of PyTorch's own layers from the layer's input and its output's gradient. The
@@ -34,6 +36,8 @@ CACHED_BYTES = 1 << 23
 """Bytes that a call may read and still stay in cache."""
 FOLDED_BYTES = 1 << 20
 """Bytes that are folded at once; small gradients of several patients are folded together."""
+UNFOLDED_BYTES = 1 << 30
+"""Bytes of input that are unfolded at once."""
 
 
 class Geometry(NamedTuple):
@@ -67,9 +71,27 @@ def convolution_gradients(
     -------
     Tensor of shape (patient, out, in, kernel, kernel), complex with half as many channels where the weight is.
     """
-    if is_complex and x.device.type == "cpu" and _three_pay(x, gradient, patients, geometry.kernel):
+    if x.device.type != "cpu":
+        return by_unfolding(x, gradient, patients, geometry, is_complex=is_complex)
+    if is_complex and _three_pay(x, gradient, patients, geometry.kernel):
         return by_patient_in_three(x, gradient, patients, geometry)
     return by_patient(x, gradient, patients, geometry, is_complex=is_complex)
+
+
+def by_unfolding(x: Tensor, gradient: Tensor, patients: int, geometry: Geometry, *, is_complex: bool) -> Tensor:
+    """Return the gradients of `convolution_gradients` by batched matrix products of the unfolded input."""
+    images, kernel = len(x) // patients, geometry.kernel
+    arriving = gradient.flatten(2)  # (image, out, position)
+    of_an_image = kernel**2 * x.shape[1] * (arriving.shape[2] + arriving.shape[1]) * x.element_size()
+    together = images * max(1, UNFOLDED_BYTES // (images * of_an_image))
+    found = []
+    for own, g in zip(torch.split(x, together), torch.split(arriving, together), strict=True):
+        patches = functional.unfold(own, kernel, padding=geometry.padding, stride=geometry.stride)
+        of_images = g @ patches.mT  # (image, out, in * kernel * kernel)
+        of_patients = of_images.view(-1, images, *of_images.shape[1:]).sum(dim=1)
+        found.append(of_patients.view(-1, arriving.shape[1], x.shape[1], kernel, kernel))
+    written_out = torch.cat(found)
+    return fold_gradient(written_out) if is_complex else written_out
 
 
 def _three_pay(x: Tensor, gradient: Tensor, patients: int, kernel: int) -> bool:

@@ -11,6 +11,7 @@ from zetadp.nn.weight_gradients import (
     Geometry,
     by_patient,
     by_patient_in_three,
+    by_unfolding,
     convolution_gradients,
 )
 
@@ -18,6 +19,7 @@ DTYPES = {torch.complex128: 1e-10, torch.float64: 1e-10, torch.complex64: 2e-5, 
 KERNELS = {
     "rule": convolution_gradients,
     "by patient": by_patient,
+    "by unfolding": by_unfolding,
     "by patient, in three": lambda *x, is_complex, **more: (
         by_patient_in_three(*x, **more) if is_complex else by_patient(*x, is_complex=False, **more)
     ),
