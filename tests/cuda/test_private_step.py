@@ -119,6 +119,6 @@ def test_the_weights_of_a_simulation_are_those_of_the_processor(tmp_path):
     given = {"epsilon": 8, "delta": 1e-3, "population": 60, "per_round": 20, "rounds": 5, "items_per_patient": 1}
     model, weights = Network(), {}
     for device in ("cpu", "cuda"):
-        run = zetadp.private(model, records, folder=tmp_path / device, seed=0, device=device, **given)
+        run = zetadp.private(model, records, folder=tmp_path / device / "run", seed=0, device=device, **given)
         weights[device] = torch.view_as_real(run.train().model.layer.weight)
     assert_near(weights["cuda"], weights["cpu"])

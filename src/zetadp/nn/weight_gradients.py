@@ -80,16 +80,18 @@ def convolution_gradients(
 
 def by_unfolding(x: Tensor, gradient: Tensor, patients: int, geometry: Geometry, *, is_complex: bool) -> Tensor:
     """Return the gradients of `convolution_gradients` by batched matrix products of the unfolded input."""
-    images, kernel = len(x) // patients, geometry.kernel
-    arriving = gradient.flatten(2)  # (image, out, position)
-    of_an_image = kernel**2 * x.shape[1] * (arriving.shape[2] + arriving.shape[1]) * x.element_size()
-    together = images * max(1, UNFOLDED_BYTES // (images * of_an_image))
+    inputs, outputs, (kernel, stride, padding) = x.shape[1], gradient.shape[1], geometry
+    images = len(x) // patients
+    of_a_patient = images * kernel**2 * inputs * gradient[0, 0].numel() * x.element_size()
+    together = images * max(1, UNFOLDED_BYTES // max(1, of_a_patient))
     found = []
-    for own, g in zip(torch.split(x, together), torch.split(arriving, together), strict=True):
-        patches = functional.unfold(own, kernel, padding=geometry.padding, stride=geometry.stride)
-        of_images = g @ patches.mT  # (image, out, in * kernel * kernel)
-        of_patients = of_images.view(-1, images, *of_images.shape[1:]).sum(dim=1)
-        found.append(of_patients.view(-1, arriving.shape[1], x.shape[1], kernel, kernel))
+    for own, g in zip(torch.split(x, together), torch.split(gradient, together), strict=True):
+        patches = functional.pad(own, (padding,) * 4).unfold(2, kernel, stride).unfold(3, kernel, stride)
+        # (patient, image, in, row, column, kernel, kernel): a view, which one copy brings into the order of the product
+        patches = patches.view(-1, images, *patches.shape[1:])
+        right = patches.permute(0, 1, 3, 4, 2, 5, 6).reshape(len(patches), -1, inputs * kernel**2)
+        left = g.view(len(patches), images, outputs, -1).transpose(1, 2).reshape(len(patches), outputs, -1)
+        found.append((left @ right).view(-1, outputs, inputs, kernel, kernel))
     written_out = torch.cat(found)
     return fold_gradient(written_out) if is_complex else written_out
 
