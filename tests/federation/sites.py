@@ -78,18 +78,26 @@ def random_records(count: int, seed: int = 0, sides: tuple[int, int] = (SIZE, SI
 
 
 def make_hospital(
-    plan: Plan, place: int, folder: Path, sides: tuple[int, int] = (SIZE, SIZE), start=None, key=None, **changes: object
+    plan: Plan,
+    place: int,
+    folder: Path,
+    sides: tuple[int, int] = (SIZE, SIZE),
+    start=None,
+    key=None,
+    records: LabelledItems | None = None,
+    **changes: object,
 ) -> Hospital:
-    """Return a hospital whose patients are random numbers, different at each place."""
+    """Return a hospital whose patients are random numbers, different at each place, unless it is given others."""
     node = plan.nodes[place]
     settings = {"plan": Path("unused"), "images": Path("unused"), "state": folder / node.name}
     settings |= {"simulation": True, "chunk": 4}
     own = HospitalSettings(name=node.name, **{**settings, **changes})
     patients = node.population // plan.units_of_a_person
-    units = items_of([(i,) for i in range(patients)], len(SEQUENCES) * SLICES)
+    records = random_records(patients, place, sides) if records is None else records
+    units = items_of([(i,) for i in range(patients)], len(records.inputs) // patients)
     keys = MemberKeys.of(plan)[place] if plan.masked else None
     known = (key,) if keys is None else (keys.signing, keys.roster, keys.agreement)
-    return Hospital(Participant(own, plan, *known), random_records(patients, place, sides), units, start)
+    return Hospital(Participant(own, plan, *known), records, units, start)
 
 
 @dataclass(frozen=True)

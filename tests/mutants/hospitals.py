@@ -9,21 +9,16 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
-from federation.sites import MemberKeys
+from federation.sites import make_hospital, make_plan
 
 from mutants.stub import CLASSES, CLIP, Messages, random_records
 from zetadp.core.assembly import Assembly
-from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.records import LabelledItems, items_of
-from zetadp.core.settings import TrainingSettings
-from zetadp.federation.flower.hospital import Hospital
-from zetadp.federation.flower.participant import Participant
+from zetadp.core.plan import NodeConstants, RunName
+from zetadp.core.records import LabelledItems
 from zetadp.federation.flower.protocol import Answer, Refusal, Request, decode, encode
-from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.federation.masks import FreshValue, from_bytes
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.events import Event
-from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.mechanism import Draw, NodeMechanism
 from zetadp.privacy.threat import MASKED_SUMS, Sums
@@ -50,8 +45,8 @@ class Hospitals(Messages):
         Records of each.
     expected
         Expected patients in a round, the same at every hospital; None draws everybody.
-    sigma, clip
-        Noise multiplier and clipping norm; without noise, messages are the bare contributions.
+    sigma
+        Noise multiplier; without noise, messages are the bare contributions.
     exact
         Noise and sampling from the operating system on an integer grid.
     records
@@ -67,51 +62,35 @@ class Hospitals(Messages):
         *,
         expected: float | None = None,
         sigma: float = 0.0,
-        clip: float = CLIP,
         exact: bool = False,
         records: LabelledItems | None = None,
         sums: Sums | None = None,
         rounds: int = MOST_ROUNDS,
     ) -> None:
+        self.names = [f"node-{place}" for place in range(len(held))]
         sizes = [(len(own), len(own) if expected is None else expected) for own in held]
-        self.declared = [
-            Event(f"node-{place}", 0, count, mean, clip, NoisySum(mean / count, sigma))
-            for place, (count, mean) in enumerate(sizes)
-        ]
-        self.names = [event.node for event in self.declared]
         data = random_records(1 + max(max(own) for own in held), side=SIDE) if records is None else records
         # A head takes features: images of one row.
         data = replace(data, inputs=data.inputs.flatten(1)[:, None, None])
-        self.plan = Plan(
+        plan = make_plan(
+            len(held),
+            rounds,
+            noise="os" if exact else "seeded",
+            sigma=sigma,
             # The name promises next to nothing: checks look at any noise.
             run=RunName("head", "federated", "1000" if sigma else "inf", 0),
-            cohort="made-by-a-check",
             network=NetworkSettings("head", "features"),
-            training=TrainingSettings(
-                rounds=rounds, images_per_patient=CLASSES, clip=clip, noise="os" if exact else "seeded"
-            ),
             task={"name": "classification", "classes": CLASSES},
-            nodes=tuple(NodeConstants(e.node, e.population, e.expected, sigma) for e in self.declared),
             threat="local" if sums is None else MASKED_SUMS,
             sums=sums,
         )
-        keys: list[dict[str, Any]] = [{} for _ in held]
-        if sums is not None:
-            members = MemberKeys.of(self.plan)
-            keys = [{"key": own.signing, "agreement": own.agreement, "roster": own.roster} for own in members]
-        self.hospitals = [
-            Hospital(
-                Participant(
-                    HospitalSettings(name, folder, folder, folder / name, device="cpu", simulation=True),
-                    self.plan,
-                    **own_keys,
-                ),
-                LabelledItems.joined(*(data.part(slice(CLASSES * r, CLASSES * (r + 1))) for r in own)),
-                items_of([(patient,) for patient in range(len(own))], CLASSES),
-            )
-            for name, own, own_keys in zip(self.names, held, keys, strict=True)
-        ]
-        self.assembled = Assembly.of(self.plan, self.hospitals[0].records)
+        nodes = [NodeConstants(name, *size, sigma) for name, size in zip(self.names, sizes, strict=True)]
+        plan = replace(plan, nodes=tuple(nodes))
+        assert plan.clip == CLIP
+        self.plan, self.declared = plan, [plan.event(name, 0) for name in self.names]
+        parts = [LabelledItems.joined(*(data.part(slice(CLASSES * r, CLASSES * (r + 1))) for r in own)) for own in held]
+        self.hospitals = [make_hospital(plan, place, folder, records=own) for place, own in enumerate(parts)]
+        self.assembled = Assembly.of(plan, self.hospitals[0].records)
         self.layout, self.weights = self.assembled.phase.layout, self.assembled.phase.weights()
 
     def reply(

@@ -58,6 +58,8 @@ def test_made_again_from_the_same_runs_a_joined_table_is_the_kept_one(paper, tab
     both = made.set_index(names)[columns[len(names) :]]
     expected = kept.set_index(names)[columns[len(names) :]].reindex(both.index)
     pd.testing.assert_frame_equal(both, expected, check_dtype=False)
+    # Beside them stand what the paper prints, without seeds, and what public data alone reach.
+    assert len(kept[kept["seeds"].notna() & (kept["epsilon"] != "0")]) == len(made)
     printed = made["printed"].dropna() if "printed" in made else []
     assert len(printed) == len(join.get("printed", []))
 

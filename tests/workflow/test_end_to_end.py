@@ -117,10 +117,6 @@ def test_every_job_logged_and_ran_the_library_of_its_checkout(finished):
         assert f"with the library in {finished.root}/src/zetadp\n" in log.read_text(), log
 
 
-def test_a_second_run_and_a_run_elsewhere_have_nothing_to_do(copy):
-    assert "Nothing to be done" in copy.snakemake()
-
-
 def test_the_landing_page_of_the_report_shows_the_result(copy, tmp_path):
     """Its text, table and figure are those of the page that the workflow writes."""
     copy.snakemake("--report", "report.zip")

@@ -110,7 +110,7 @@ def test_the_stored_tables_have_the_declared_seeds_and_the_page_says_what_they_s
 def test_a_patient_of_the_paper_has_a_multiple_of_a_slices_epsilon(monkeypatch):
     # Fewer rounds and slices: for those of the paper even the coarse grid takes a minute.
     claim = next(each for each in reconstruction.ZILLER if "fastMRI" in each.experiment)
-    few = replace(claim, rounds=500, sampling_probability=5e-3)
+    few = replace(claim, rounds=100, sampling_probability=2e-2)
     monkeypatch.setattr(reconstruction, "ZILLER", (few,))
     monkeypatch.setattr(reconstruction, "SLICES", 4)
     found = reconstruction.of_the_paper().set_index("noise")

@@ -75,25 +75,6 @@ def trained(folder: Path, of: Plan, watched: LabelledItems | None = None, model:
     return train(of, own, [own.units()], files, validation=watched, model=model or Affine())
 
 
-def test_its_loss_is_what_is_differentiated_unit_by_unit(tmp_path):
-    """Against the formula: the slope of |w x - y|^2 is 2 (w x - y) conj(x), the mean over a unit's items is clipped."""
-    own, sent = held(0), []
-    # Of the three items that make a contribution, a unit of one item gives this one three times.
-    units = [unit for unit in own.units() if len(unit) in (1, 3)]
-    settings = replace(plan().training, rounds=1)
-    here = NodeConstants("here", len(units), len(units))
-    short = Plan(plan().run, plan().network, settings, (here,), task=TASK, cohort="toy")
-    files = RunFiles(tmp_path / "ledger.jsonl", tmp_path / "checkpoint")
-    train(short, own, [units], files, model=Affine(), after_round=lambda _, messages: sent.append(messages[0]))
-    x, y = own.inputs, own.targets
-    expected = torch.zeros(FEATURES, dtype=torch.complex64)
-    for unit in units:
-        gradient = (-2 * y[unit, None] * x[unit].conj()).mean(dim=0)
-        expected += gradient * min(1.0, 5.0 / float(gradient.abs().square().sum().sqrt()))
-    assert {len(unit) for unit in units} == {1, 3}
-    torch.testing.assert_close(torch.view_as_complex(sent[0].view(FEATURES, 2)), expected / len(units))
-
-
 def test_it_accounts_evaluates_and_tabulates(tmp_path):
     private = replace(plan(delta=1e-3), run=replace(plan().run, epsilon="8"))
     private = private.with_noise(noise_of_plan(private))

@@ -75,25 +75,18 @@ def stop_after(*rounds: int):
     return after_round
 
 
-def plain_loop(data: LabelledItems, settings: TrainingSettings, clip: float | None) -> torch.nn.Module:
-    """Train on everybody without zetadp's gradients, clipping, sums, flat vector, noise or server."""
-    model = build(TINY, CLASSES, SIZE, stream(RUN.seed, Purpose.WEIGHTS))
-    parameters = list(model.parameters())
-    optimiser = torch.optim.NAdam(parameters, lr=settings.optimiser.learning_rate)
-    for number in range(settings.rounds):
-        if number >= settings.optimiser.drop_after * settings.rounds:
-            optimiser.param_groups[0]["lr"] = settings.optimiser.learning_rate / settings.optimiser.drop_factor
-        total = [torch.zeros_like(p) for p in parameters]
-        for images in by_record(data):
-            loss = functional.cross_entropy(model(images), of_record(data, 0)[1])
-            gradients = torch.autograd.grad(loss, parameters)
-            norm = sum(float(g.abs().square().sum()) for g in gradients) ** 0.5
-            factor = 1.0 if clip is None else min(1.0, clip / norm)
-            total = [t + factor * g for t, g in zip(total, gradients, strict=True)]
-        for parameter, summed in zip(parameters, total, strict=True):
-            parameter.grad = summed / len(by_record(data))
-        optimiser.step()
-    return model
+def plain_step(parameters, scores, optimiser, data: LabelledItems, clip: float | None) -> None:
+    """Take a step on everybody without zetadp's gradients, clipping, sums, flat vector, noise or server."""
+    total = [torch.zeros_like(p) for p in parameters]
+    for images in by_record(data):
+        loss = functional.cross_entropy(scores(images), of_record(data, 0)[1])
+        gradients = torch.autograd.grad(loss, parameters)
+        norm = sum(float(g.abs().square().sum()) for g in gradients) ** 0.5
+        factor = 1.0 if clip is None else min(1.0, clip / norm)
+        total = [t + factor * g for t, g in zip(total, gradients, strict=True)]
+    for parameter, summed in zip(parameters, total, strict=True):
+        parameter.grad = summed / len(by_record(data))
+    optimiser.step()
 
 
 @pytest.mark.parametrize(("epsilon", "clip"), [("inf", 0.3), ("unclipped", None)])
@@ -101,9 +94,14 @@ def test_without_noise_one_node_of_all_patients_is_clipped_gradient_descent(path
     data = records(6)
     settings = replace(SETTINGS, clip=0.3)
     found = trained(paths, replace(RUN, epsilon=epsilon), settings=settings, plans=EVERYBODY, data=data)
-    expected = plain_loop(data, settings, clip)
-    start = build(TINY, CLASSES, SIZE, stream(RUN.seed, Purpose.WEIGHTS))
-    for mine, other, before in zip(found.model.parameters(), expected.parameters(), start.parameters(), strict=True):
+    start, model = (build(TINY, CLASSES, SIZE, stream(RUN.seed, Purpose.WEIGHTS)) for _ in range(2))
+    own = settings.optimiser
+    optimiser = torch.optim.NAdam(model.parameters(), lr=own.learning_rate)
+    for number in range(settings.rounds):
+        if number >= own.drop_after * settings.rounds:
+            optimiser.param_groups[0]["lr"] = own.learning_rate / own.drop_factor
+        plain_step(list(model.parameters()), model, optimiser, data, clip)
+    for mine, other, before in zip(found.model.parameters(), model.parameters(), start.parameters(), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4)
         assert (other - before).abs().max() > 0.02
     (attempt,) = read_ledger(paths["ledger_path"])
@@ -326,45 +324,27 @@ PLAIN = OptimiserSettings(0.5, drop_after=1, name="sgd", averaged=0.6)
 
 @pytest.mark.parametrize("taper", [0.0, 1.5])
 def test_a_head_at_full_participation_is_clipped_descent_from_the_public_weights(paths, taper):
-    """Against a loop over patients that knows neither heads, nodes nor flat vectors."""
+    """And its weights are averaged over the last three rounds."""
     factors = (1 + taper**2 * (1 + torch.arange(3) / 4) ** 3) ** -0.5
     data = records(6, images_per_class=2)
     data = replace(data, inputs=data.inputs[:, :, :1].clone())  # images of one row, as features are
     random = torch.Generator().manual_seed(5)
-    start = {
-        "affine.weight": torch.randn(4, 3, dtype=torch.complex64, generator=random),
-        "affine.bias": torch.randn(4, dtype=torch.complex64, generator=random),
-    }
+    weight, bias = (torch.randn(shape, dtype=torch.complex64, generator=random) for shape in ((4, 3), (4,)))
+    start = {"affine.weight": weight.clone(), "affine.bias": bias.clone()}
     settings = TrainingSettings(rounds=5, images_per_patient=8, optimiser=PLAIN, clip=0.4)
-    run = replace(RUN, epsilon="inf")
-    result = train_run(
-        run,
-        replace(HEAD, taper=taper),
-        settings,
-        EVERYBODY,
-        data,
-        None,
-        **paths,
-        start=start,
-        performance=Performance(chunk=20),
-    )
-    weight, bias = start["affine.weight"].clone(), start["affine.bias"].clone()
-    passed = []
+    run, network = replace(RUN, epsilon="inf"), replace(HEAD, taper=taper)
+    result = trained(paths, run, network, settings, EVERYBODY, data, None, Performance(chunk=20), start=start)
+    parameters, passed = [weight.requires_grad_(), bias.requires_grad_()], []
+    optimiser = torch.optim.SGD(parameters, lr=0.5)
+
+    def scores(images: torch.Tensor) -> torch.Tensor:
+        return (images[:, 0, 0, :3] * factors @ weight.T + factors[0] * bias).real
+
     for _ in range(5):
-        total = [torch.zeros_like(weight), torch.zeros_like(bias)]
-        for images in by_record(data):
-            parameters = [weight.clone().requires_grad_(), bias.clone().requires_grad_()]
-            scores = (images[:, 0, 0, :3] * factors @ parameters[0].T + factors[0] * parameters[1]).real
-            gradients = torch.autograd.grad(functional.cross_entropy(scores, of_record(data, 0)[1]), parameters)
-            norm = torch.sqrt(sum(g.abs().square().sum() for g in gradients))
-            for place, gradient in enumerate(gradients):
-                total[place] += gradient * min(1.0, 0.4 / float(norm))
-        weight, bias = weight - 0.5 * total[0] / 6, bias - 0.5 * total[1] / 6
-        passed.append((weight, bias))
-    found = dict(result.model.named_parameters())
-    for name, place in (("affine.weight", 0), ("affine.bias", 1)):
-        expected = torch.stack([step[place] for step in passed[-3:]]).mean(dim=0)
-        torch.testing.assert_close(found[name].detach(), expected, rtol=1e-4, atol=1e-5)
+        plain_step(parameters, scores, optimiser, data, 0.4)
+        passed.append([each.detach().clone() for each in parameters])
+    for found, *last in zip(result.model.parameters(), *passed[-3:], strict=True):
+        torch.testing.assert_close(found.detach(), torch.stack(last).mean(dim=0), rtol=1e-4, atol=1e-5)
 
 
 def test_a_taper_follows_from_the_noise_of_the_mean_over_all_rounds():
