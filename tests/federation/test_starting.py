@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from commanded import mistake
 from federation.sites import make_plan
 
 from zetadp.base.validation import UserError
@@ -77,7 +78,7 @@ def test_a_server_that_is_interrupted_says_so_and_a_second_one_is_refused(site, 
     assert first.stdout.readline().startswith("Serving at port")
     assert "not connected: node-01, node-02" in first.stdout.readline()
     monkeypatch.chdir(site)
-    assert f"port {serve[-1]} of 0.0.0.0" in mistake(capsys, *serve)
+    assert f"port {serve[-1]} of 0.0.0.0" in mistake(capsys, "federation", *serve)
     first.send_signal(signal.SIGINT)
     said, _ = first.communicate(timeout=60)
     assert first.returncode == 1
@@ -100,14 +101,6 @@ def test_a_folder_in_use_is_free_when_its_process_ends_however_that_happens(tmp_
 
 
 # Commands with a mistake in them: each ends in one message, which names the file or key, before a process is started.
-
-
-def mistake(capsys, *arguments: object) -> str:
-    assert main(["federation", *map(str, arguments)]) == 1
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("zetadp: ")
-    return err
 
 
 def swap(site: Path, source: str, target: str) -> None:
@@ -139,7 +132,9 @@ FAULTS_OF_SERVERS = {
 def test_what_a_server_lacks_is_one_message_before_it_starts(named, site, capsys):
     FAULTS_OF_SERVERS[named](site)
     serve = ["serve", site / "server.yaml", "--credentials", site / "keys"]
-    assert named.strip().removeprefix("key ") in mistake(capsys, *serve, "--host", "127.0.0.1", "--port", free_port())
+    assert named.strip().removeprefix("key ") in mistake(
+        capsys, "federation", *serve, "--host", "127.0.0.1", "--port", free_port()
+    )
     assert not (site / "out").exists()
 
 
@@ -168,20 +163,22 @@ def test_what_a_node_lacks_is_one_message_before_it_starts(named, changes, site,
     put_node(site, **{key: value for key, value in changes.items() if key[0] != "-"})
     given = {"--server": "server.example:9443", "--authority": "keys/authority.pem", "--key": "keys/node-01.key"}
     given |= {key: value for key, value in changes.items() if key[0] == "-"}
-    assert named in mistake(capsys, "node", "node.yaml", *(word for option in given.items() for word in option))
+    assert named in mistake(
+        capsys, "federation", "node", "node.yaml", *(word for option in given.items() for word in option)
+    )
     assert not (site / "state").exists()
 
 
 def test_what_cannot_be_written_or_read_is_one_message(tmp_path, capsys):
     (tmp_path / "file").touch()
-    assert "file" in mistake(capsys, "certificates", tmp_path / "file/keys", "--nodes", "a")
-    assert "no/a.pem" in mistake(capsys, "key", tmp_path / "no/a.pem", tmp_path / "a.key")
-    assert "no/a.key" in mistake(capsys, "key", tmp_path / "a.pem", tmp_path / "no/a.key")
+    assert "file" in mistake(capsys, "federation", "certificates", tmp_path / "file/keys", "--nodes", "a")
+    assert "no/a.pem" in mistake(capsys, "federation", "key", tmp_path / "no/a.pem", tmp_path / "a.key")
+    assert "no/a.key" in mistake(capsys, "federation", "key", tmp_path / "a.pem", tmp_path / "no/a.key")
     assert not [*tmp_path.glob("a.*")], "half a pair"
     assert main(["federation", "key", str(tmp_path / "a.pem"), str(tmp_path / "a.key")]) == 0
     capsys.readouterr()
-    assert "a.pem" in mistake(capsys, "key", tmp_path / "a.pem", tmp_path / "b.key")
+    assert "a.pem" in mistake(capsys, "federation", "key", tmp_path / "a.pem", tmp_path / "b.key")
     (tmp_path / "list.yaml").write_text("[1, 2]")
     for name, found in (("file", "NoneType"), ("list.yaml", "list")):
-        message = mistake(capsys, "plan", tmp_path / name, "--network", "complex", "--epsilon", "8")
+        message = mistake(capsys, "federation", "plan", tmp_path / name, "--network", "complex", "--epsilon", "8")
         assert f"Expected sections in the configuration {tmp_path / name}, found {found}" in message

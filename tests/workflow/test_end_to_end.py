@@ -135,12 +135,6 @@ def test_the_landing_page_of_the_report_shows_the_result(copy, tmp_path):
     assert shown.count("<table") == 1
 
 
-def test_the_page_with_the_result_is_that_of_the_finished_files(finished, tmp_path):
-    page = results(finished) / "report.html"
-    assert main(["report", str(results(finished)), "--html", str(tmp_path / "again.html")]) == 0
-    assert (tmp_path / "again.html").read_text() == page.read_text()
-
-
 def test_the_headline_is_of_the_first_runs_and_says_that_others_follow(copy):
     """Its total is that of what was recorded when it was made."""
     # As after the first block of runs: ledgers of the others, and what names them, are not there yet.

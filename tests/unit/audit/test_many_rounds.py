@@ -13,25 +13,14 @@ import zetadp.core.training
 from zetadp.audit.detection import Trials, power_of, trials_for_curve
 from zetadp.audit.many_rounds import audit_training, error_rates, evidence, threshold_of
 from zetadp.audit.one_round import Audited
-from zetadp.base.randomness import Purpose, stream
 from zetadp.privacy import accounting
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.mechanism import NodeMechanism
 
 PROBABILITY, ROUNDS = 0.9, 4
 SIGMA = noise_for_epsilon(8, 1e-3, PROBABILITY, ROUNDS)
 TRIALS = 400
 AUDITED = Audited(SIGMA, probability=PROBABILITY)
-
-
-def faulty(monkeypatch, noise) -> None:
-    def privatised(self, event, clipped_sum, again):
-        deviation = np.float32(event.noise_multiplier * event.clip)
-        drawn = noise(self, event, len(clipped_sum)).astype(np.float32) * deviation
-        return (clipped_sum + torch.from_numpy(drawn)) / event.expected
-
-    monkeypatch.setattr(NodeMechanism, "_privatised", privatised)
 
 
 def trials_for(probability: float, sigma: float, rounds: int) -> int:
@@ -97,12 +86,8 @@ def test_the_attacker_ends_at_the_weights_of_the_trained_model(tmp_path, monkeyp
     torch.testing.assert_close(attacker.server.weights.data, attacker.layout.flatten(dict(model.named_parameters())))
 
 
-def test_half_the_variance_is_found(tmp_path, monkeypatch):
-    def half(mechanism, event, size):
-        noise = stream(mechanism.seed, Purpose.NOISE, mechanism.place, event.round, 0).standard_normal(size)
-        return noise / math.sqrt(2)
-
-    faulty(monkeypatch, half)
+def test_half_the_variance_is_found(tmp_path, faulty):
+    faulty(lambda right, event: right / math.sqrt(2))
     result = audit_training(tmp_path, Trials(trials_for(PROBABILITY, SIGMA, ROUNDS)), AUDITED, rounds=ROUNDS)
     assert not result.passed
 

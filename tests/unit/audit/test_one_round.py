@@ -7,32 +7,56 @@ import math
 import numpy as np
 import pytest
 import torch
+from contributing import clipped_sums
 
 from zetadp.audit.detection import Trials, trials_for_curve
-from zetadp.audit.one_round import Audited, audit_one_round, one_round_rates
-from zetadp.base.randomness import Purpose, stream
+from zetadp.audit.one_round import CANARY, CLASSES, SILENT, Audited, Stub, audit_one_round, one_round_rates
+from zetadp.core.records import items_of
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.mechanism import NodeMechanism
+from zetadp.privacy.ledger import Ledger
 
 TRIALS = trials_for_curve({NoisySum(1.0, 1.0): 1}, one_round_rates(1.0, math.sqrt(0.5)))
 
 
-def faulty(monkeypatch, noise) -> None:
-    """Replace the noise of the shipped mechanism: ``noise(mechanism, event, again, size)``, in units of the clip."""
+def contributions(stub, clip: float) -> np.ndarray:
+    """Return what the code for patients makes of each record, shape (record, dimension)."""
+    images = stub.records.inputs.unflatten(0, (-1, CLASSES))
+    labels = stub.records.targets.view(-1, CLASSES)
+    result = clipped_sums(
+        stub.model, stub.layout, images, labels, torch.arange(len(images)), count=len(images), bound=clip, chunk=8
+    )
+    return result.sums.double().numpy()
 
-    def privatised(self, event, clipped_sum, again):
-        drawn = np.array(noise(self, event, again, len(clipped_sum)), dtype=np.float32)
-        drawn *= np.float32(event.noise_multiplier * event.clip)
-        return (clipped_sum + torch.from_numpy(drawn)) / event.expected
 
-    monkeypatch.setattr(NodeMechanism, "_privatised", privatised)
+@pytest.mark.parametrize("clip", [0.3, 1.0, 2.0])
+@pytest.mark.parametrize("direction", ["general", "imaginary"])
+def test_the_canary_reaches_the_clip_in_its_direction_but_at_saturated_weights_and_others_are_zero(clip, direction):
+    stub = Stub.of(clip=clip, direction=direction)
+    with stub.saturated():
+        np.testing.assert_array_equal(contributions(stub, clip)[CANARY], 0)
+    found = contributions(stub, clip)
+    np.testing.assert_allclose(found[CANARY], clip * stub.direction, atol=1e-5 * clip)
+    np.testing.assert_array_equal(found[SILENT], 0)
+    assert np.linalg.norm(stub.direction) == pytest.approx(1)
+    real, imaginary = np.linalg.norm(stub.direction.reshape(-1, 2), axis=0)
+    assert imaginary > 0.5
+    assert real > 0.5 if direction == "general" else real == 0
 
 
-def drawn(mechanism, event, again, size, *, place=None, number=None) -> np.ndarray:
-    place = mechanism.place if place is None else place
-    number = event.round if number is None else number
-    return stream(mechanism.seed, Purpose.NOISE, place, number, again).standard_normal(size)
+@pytest.mark.parametrize("noise", ["seeded", "os"])
+def test_nodes_with_and_without_the_canary_differ_in_one_record_alone(tmp_path, noise):
+    stub = Stub.of(clip=2.0)
+    audited = Audited(noise_multiplier=1.5, clip=2.0, probability=0.5, population=4, noise=noise)
+    with Ledger(tmp_path / "ledger.jsonl") as ledger:
+        there, away = (stub.node(ledger, 3, audited, present=present, seed=0) for present in (True, False))
+    assert there.units == items_of([[CANARY], [SILENT], [SILENT], [SILENT]], CLASSES)
+    assert away.units == items_of([[SILENT], [SILENT], [SILENT], [SILENT]], CLASSES)
+    for node in (there, away):
+        assert node.mechanism.repeatable == (noise == "seeded")
+        assert node.mechanism.draw(0).event.sampling_probability == 0.5
+        assert (node.mechanism.event.population, node.mechanism.event.expected) == (4, 2)
+        assert (node.mechanism.event.noise_multiplier, node.mechanism.event.clip) == (1.5, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -80,8 +104,8 @@ def test_differences_of_independent_noise_show_less_than_the_claim(tmp_path, how
     assert result.estimate == pytest.approx(mu, abs=0.25)
 
 
-def test_noise_that_is_divided_twice_is_found_where_the_divisor_is_not_one(tmp_path, monkeypatch):
-    faulty(monkeypatch, lambda mechanism, *rest: drawn(mechanism, *rest) / mechanism.event.expected)
+def test_noise_that_is_divided_twice_is_found_where_the_divisor_is_not_one(tmp_path, faulty):
+    faulty(lambda right, event: right / event.expected)
     assert not audit_one_round(tmp_path, Trials(100), Audited(population=3)).passed
 
 
@@ -104,12 +128,7 @@ def test_trials_with_and_without_the_canary_are_independent_and_repeatable(tmp_p
     assert results[0] == results[1] != results[2]
 
 
-@pytest.mark.parametrize("wrong", [{"view": "sideways"}, {"view": "nodes"}], ids=str)
+@pytest.mark.parametrize("wrong", [{"view": "sideways"}, {"view": "nodes"}, {"noise": "pink"}], ids=str)
 def test_what_cannot_be_audited_is_refused(tmp_path, wrong):
     with pytest.raises(ValueError, match="Expected"):
-        audit_one_round(tmp_path, Trials(10), **wrong)
-
-
-def test_noise_of_no_source_is_refused():
-    with pytest.raises(ValueError, match="Expected"):
-        Audited(noise="pink")
+        audit_one_round(tmp_path, Trials(10), Audited(noise=wrong.pop("noise", "seeded")), **wrong)

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from scipy.stats import beta, norm
 
-from zetadp.audit.membership import RATES, Claim, against, roc_band
+from zetadp.audit.membership import RATES, Attack, Claim, against, roc_band
+from zetadp.audit.membership_models import AttackedRuns
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.kinds import NoisySum
+from zetadp.report.attackfigure import LEAST_RATE, membership_roc
 
 FULL = {NoisySum(1.0, 2.0): 4}  # mu = 1
 
@@ -99,3 +101,23 @@ def test_the_best_attack_leaves_the_region_exactly_where_the_claim_is_too_small(
     assert band["leaves_reader"].any() == leaves
     expected = 1 - np.array(accounting.trade_off(FULL, band["fpr_upper"].tolist()))
     assert band["allowed_reader"].to_numpy() == pytest.approx(expected)
+
+
+CLAIMS = {"reader": Claim({NoisySum(1.0, 2.0): 1}, 1e-3), "server": Claim({NoisySum(1.0, 1.0): 1}, 1e-3)}
+
+
+def test_the_figure_draws_the_band_and_what_each_claim_allows_and_prints_no_epsilon_below_it():
+    scores = normals(300, 0.3, 0)
+    band = roc_band(*scores, arms=1)
+    for audience, claim in CLAIMS.items():
+        band = against(band, audience, claim)
+    attack = Attack(AttackedRuns("private", "8", 1), 0, *scores, 0.5, 0.5, band)
+    (panel,) = membership_roc([attack], CLAIMS, "8 simulated patients").axes
+    lines = {line.get_label(): (np.array(line.get_xdata()), np.array(line.get_ydata())) for line in panel.get_lines()}
+    x, y = lines["lower confidence band"]
+    assert x == pytest.approx(band["fpr_upper"].to_numpy())
+    assert y == pytest.approx(np.maximum(band["lower"], LEAST_RATE / 10))
+    for who, claim in (("a reader", CLAIMS["reader"]), ("the server", CLAIMS["server"])):
+        ((label, (x, y)),) = [each for each in lines.items() if each[0].startswith(f"allowed to {who}")]
+        assert y == pytest.approx(claim.power(x))
+        assert claim.epsilon <= float(label.split("ε = ")[1].split()[0]) < 1.01 * claim.epsilon

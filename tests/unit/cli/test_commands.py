@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from commanded import ended, mistake
 from decathlon_builder import volume, write_volume
 from training_builder import TINY, network
 
@@ -35,23 +36,6 @@ def model(tmp_path):
 @pytest.fixture
 def brain(tmp_path):
     return write_volume(tmp_path / "brain.nii.gz", volume((12, 14, 9), 4, np.random.default_rng(0)), "LPS")
-
-
-def ended(arguments, capsys) -> tuple[int, str, str]:
-    """Run a command; return its exit code and what it printed."""
-    code = main([str(argument) for argument in arguments])
-    said = capsys.readouterr()
-    return code, said.out, said.err
-
-
-def mistake(arguments, capsys) -> str:
-    """Run a command that must end in one message; return it."""
-    code, out, err = ended(arguments, capsys)
-    assert code == 1
-    assert out == ""
-    assert err.startswith("zetadp: ")
-    assert "Traceback" not in err
-    return err
 
 
 def commands(parser=None):
@@ -139,7 +123,7 @@ def test_predict_says_what_the_model_was_trained_on(changed, said, warned, model
         about["simulated"] = True
         content["trained_on"] = about | changed
     save_tensors(model, weights, content)
-    _, out, err = ended(["predict", model, brain], capsys)
+    _, out, err = ended(capsys, "predict", model, brain)
     assert "Trained" not in out
     assert said in err
     assert ("Warning: this training was a simulation" in err) == bool(warned)
@@ -148,16 +132,16 @@ def test_predict_says_what_the_model_was_trained_on(changed, said, warned, model
 
 
 def test_predict_names_what_it_cannot_read(model, brain, tmp_path, capsys):
-    assert "absent.safetensors" in mistake(["predict", tmp_path / "absent.safetensors", brain], capsys)
-    assert "brain.nii.gz" in mistake(["predict", brain, brain], capsys)
-    assert "absent.nii.gz" in mistake(["predict", model, tmp_path / "absent.nii.gz"], capsys)
+    assert "absent.safetensors" in mistake(capsys, "predict", tmp_path / "absent.safetensors", brain)
+    assert "brain.nii.gz" in mistake(capsys, "predict", brain, brain)
+    assert "absent.nii.gz" in mistake(capsys, "predict", model, tmp_path / "absent.nii.gz")
     brain.write_bytes(brain.read_bytes()[:-500])
-    assert "brain.nii.gz" in mistake(["predict", model, brain], capsys)
+    assert "brain.nii.gz" in mistake(capsys, "predict", model, brain)
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path, capsys):
     absent = tmp_path / "absent" / "node-01.pub.pem"
-    assert f"Cannot use {absent}: No such file" in mistake(["federation", "key", absent, tmp_path / "a.key"], capsys)
+    assert f"Cannot use {absent}: No such file" in mistake(capsys, "federation", "key", absent, tmp_path / "a.key")
 
 
 def write_scans(root, *names):
@@ -177,7 +161,7 @@ def test_convert_says_what_to_declare_in_patients(tmp_path, capsys):
     rows = ["patient\tpart", "BraTS-GLI-00001\ttrain", "BraTS-GLI-00002\ttrain", "BraTS-GLI-00003\ttest"]
     parts.write_text("\n".join(rows))
     target, rule = tmp_path / "task", r"(BraTS-GLI-\d+)-\d+"
-    code, out, _ = ended(["convert", source, target, "--patients", parts, "--patient-pattern", rule], capsys)
+    code, out, _ = ended(capsys, "convert", source, target, "--patients", parts, "--patient-pattern", rule)
     assert code == 0
     assert "2 training and 1 test patients, with 3 and 2 scans" in out
     said = yaml.safe_load(out[out.index("name: ") :])
@@ -204,7 +188,7 @@ def write_results(root):
 
 def test_report_prints_the_table_and_where_everything_is(tmp_path, monkeypatch, capsys):
     paths = write_results(tmp_path / "results" / "mine")
-    code, out, _ = ended(["report", tmp_path / "results" / "mine"], capsys)
+    code, out, _ = ended(capsys, "report", tmp_path / "results" / "mine")
     assert code == 0
     assert out.startswith("content of tables/table1.txt")
     for path in paths:
@@ -212,11 +196,11 @@ def test_report_prints_the_table_and_where_everything_is(tmp_path, monkeypatch, 
     # A workflow that was interrupted before its figures has a table to show.
     paths = write_results(tmp_path / "results" / "broken")
     shutil.rmtree(tmp_path / "results" / "broken" / "figures")
-    assert [path in ended(["report", tmp_path / "results" / "broken"], capsys)[1] for path in paths] == [1, 1, 0, 1]
+    assert [path in ended(capsys, "report", tmp_path / "results" / "broken")[1] for path in paths] == [1, 1, 0, 1]
     # Without a folder it is the experiment of config.yaml, or of the scenario laid over it.
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.yaml").write_text("name: other\n")
     (tmp_path / "scenario.yaml").write_text("name: mine\n")
-    assert "results/other" in mistake(["report"], capsys)
-    assert ended(["report", "--configfile", "scenario.yaml"], capsys)[1].startswith("content of tables/table1.txt")
-    assert "gone.yaml" in mistake(["report", "--configfile", "gone.yaml"], capsys)
+    assert "results/other" in mistake(capsys, "report")
+    assert ended(capsys, "report", "--configfile", "scenario.yaml")[1].startswith("content of tables/table1.txt")
+    assert "gone.yaml" in mistake(capsys, "report", "--configfile", "gone.yaml")

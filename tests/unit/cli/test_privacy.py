@@ -9,6 +9,7 @@ import shlex
 
 import pytest
 import torch
+from commanded import mistake, said
 
 from zetadp.cli import main
 from zetadp.privacy import accounting, gaussian
@@ -24,14 +25,6 @@ NOISE = "noise --epsilon 1 --sampling-probability 24/44 --rounds 917 --delta 1e-
 ROUNDS = "rounds --epsilon 1 --sampling-probability 24/44 --noise-multiplier 42.57 --delta 1e-3"
 
 
-def said(command: str, capsys) -> str:
-    """Run a command that succeeds; return what it printed."""
-    assert main(shlex.split(command)) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    return out
-
-
 def refused(command: str, capsys) -> str:
     with pytest.raises(SystemExit) as end:
         main(shlex.split(command))
@@ -39,35 +32,26 @@ def refused(command: str, capsys) -> str:
     return capsys.readouterr().err
 
 
-def mistake(command: str, capsys) -> str:
-    """Run a command that must end in one message; return it."""
-    assert main(shlex.split(command)) == 1
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("zetadp: ")
-    return err
-
-
 def test_epsilon_names_its_accountant_and_the_two_others(capsys):
-    quoted, renyi, limit = said(EPSILON, capsys).splitlines()
+    quoted, renyi, limit = said(capsys, EPSILON).splitlines()
     assert quoted == "epsilon 0.9995 at delta 0.001 (privacy-loss distribution, an upper bound)"
     assert float(renyi.split()[0]) == pytest.approx(1.15, abs=0.005)
     assert "looser upper bound" in renyi
     assert "not a bound" in limit
-    full = said("epsilon --noise-multiplier 80 --sampling-probability 1 --rounds 900 --delta 1e-3", capsys)
+    full = said(capsys, "epsilon --noise-multiplier 80 --sampling-probability 1 --rounds 900 --delta 1e-3")
     figure, rest = full.splitlines()[0].removeprefix("epsilon ").split(" at ")
     assert float(figure) == pytest.approx(gaussian.epsilon(1e-3, 30 / 80), rel=1e-3)
     assert rest == "delta 0.001 (exact composition of Gaussians)"
 
 
 def test_json_has_all_digits_and_says_what_was_asked(capsys):
-    found = json.loads(said(f"{EPSILON} --json", capsys))
+    found = json.loads(said(capsys, f"{EPSILON} --json"))
     assert found["epsilon"] == accounting.epsilon({NoisySum(P, 42.57): 917}, 1e-3)
     assert found["epsilon_rdp"] == accounting.epsilon_rdp({NoisySum(P, 42.57): 917}, 1e-3)
     assert found["epsilon"] > found["epsilon_central_limit_not_a_bound"]
     assert (found["sampling_probability"], found["noise_multiplier"], found["rounds"]) == (P, 42.57, 917)
-    assert json.loads(said(f"{NOISE} --json", capsys))["noise_multiplier"] == pytest.approx(42.551)
-    assert json.loads(said(f"{ROUNDS} --json", capsys))["rounds"] == 917
+    assert json.loads(said(capsys, f"{NOISE} --json"))["noise_multiplier"] == pytest.approx(42.551)
+    assert json.loads(said(capsys, f"{ROUNDS} --json"))["rounds"] == 917
 
 
 @pytest.mark.parametrize(
@@ -118,7 +102,7 @@ OWN = {
 @pytest.mark.parametrize(("changes", "rounds"), [({}, 7), ({"of": "knees", "training": {"rounds": 20}}, 20)])
 def test_a_ledger_of_the_librarys_user_is_accounted(changes, rounds, tmp_path, capsys):
     path = write_own_ledger(tmp_path / "own.jsonl", OWN | changes)
-    found = json.loads(said(f"ledger --json {path}", capsys))
+    found = json.loads(said(capsys, f"ledger --json {path}"))
     assert found["private_rows"]["epsilon"] == accounting.epsilon({NoisySum(P, 8.0): rounds}, 1e-3)
     assert found["guarantee"] == "holds"
 
@@ -139,7 +123,7 @@ def test_a_header_that_contradicts_itself_is_one_message_with_the_file_and_what_
     header, words, tmp_path, capsys
 ):
     path = write_own_ledger(tmp_path / "own.jsonl", OWN | header)
-    message = mistake(f"ledger {path}", capsys)
+    message = mistake(capsys, f"ledger {path}")
     assert str(path) in message
     assert words in message
 
@@ -159,7 +143,7 @@ def test_a_line_of_another_program_that_says_too_little_is_named(entry, words, t
     chain = hashlib.sha256((head + text).encode()).hexdigest()
     with path.open("a") as file:
         file.write(f'{{"chain":"{chain}","entry":{text}}}\n')
-    message = mistake(f"ledger {path}", capsys)
+    message = mistake(capsys, f"ledger {path}")
     assert str(path) in message
     assert words in message
 
@@ -168,9 +152,9 @@ def test_ledgers_that_say_nothing_are_named(tmp_path, capsys):
     absent, empty, damaged = (tmp_path / f"{name}.jsonl" for name in ("absent", "empty", "damaged"))
     empty.touch()
     damaged.write_text("{}\n")
-    assert str(absent) in mistake(f"ledger {absent}", capsys)
-    assert str(empty) in mistake(f"ledger {empty}", capsys)
-    assert "edited or damaged" in mistake(f"ledger {damaged}", capsys)
+    assert str(absent) in mistake(capsys, f"ledger {absent}")
+    assert str(empty) in mistake(capsys, f"ledger {empty}")
+    assert "edited or damaged" in mistake(capsys, f"ledger {damaged}")
 
 
 @pytest.mark.parametrize(("answer", "given"), [("yes", 1), ("", 0), ("no", 0)])

@@ -13,12 +13,12 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from commanded import ended, said
 
 import zetadp
 from zetadp.base.epsilon import CONSENT, rounded_up
 from zetadp.base.tensors import load_tensors
 from zetadp.base.validation import UserError
-from zetadp.cli import main
 from zetadp.core.outbox import Outbox
 from zetadp.core.plan import Plan
 from zetadp.core.round import Phase
@@ -679,13 +679,6 @@ def test_a_notebook_shows_a_small_table(tmp_path):
         assert len(shown.splitlines()) < 40
 
 
-def said(capsys, *command: object) -> str:
-    """Run a command that succeeds; return what it printed."""
-    capsys.readouterr()
-    assert main([str(part) for part in command]) == 0
-    return capsys.readouterr().out
-
-
 def test_commands_take_the_folder_of_a_run_and_read_delta_and_unit_from_it(tmp_path, capsys):
     run(tmp_path, "first", epsilon=2, delta=1e-4).train()
     second = run(tmp_path, epsilon=2, delta=1e-4).train()
@@ -704,11 +697,10 @@ def test_commands_take_the_folder_of_a_run_and_read_delta_and_unit_from_it(tmp_p
 def test_verification_finds_what_was_changed_in_a_run_or_is_missing_in_its_account(tmp_path, capsys):
     first, second = (run(tmp_path, name).train() for name in ("first", "second"))
     (first.folder / "privacy.txt").write_text("epsilon 0")
-    assert main(["verify", str(first.folder)]) == 1
+    assert ended(capsys, "verify", first.folder)[0] == 1
     first.ledger.unlink()
-    capsys.readouterr()
-    assert main(["verify", str(second.folder)]) == 1
-    assert "first.jsonl" in capsys.readouterr().out
+    code, out, _ = ended(capsys, "verify", second.folder)
+    assert (code, "first.jsonl" in out) == (1, True)
 
 
 def test_a_run_that_ended_between_model_and_seal_is_sealed_by_the_next_call(tmp_path, capsys, monkeypatch):

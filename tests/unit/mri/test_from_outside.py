@@ -12,6 +12,7 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 import pytest
+from commanded import mistake
 from decathlon_builder import volume, write_tiny_task, write_volume
 from public_head import write_public_head
 
@@ -59,14 +60,6 @@ def converted(capsys, *arguments) -> str:
     return said
 
 
-def refused(capsys, *arguments) -> str:
-    """Run a command that must end in one message; return the message."""
-    code = main([*map(str, arguments)])
-    said = capsys.readouterr()
-    assert (code, said.out) == (1, "")
-    return said.err
-
-
 def patients(task) -> dict[str, str]:
     train, test = (len(json.loads((task / "dataset.json").read_text())[part]) for part in ("training", "test"))
     key = task / "patient_key.tsv"
@@ -111,13 +104,13 @@ def test_persons_that_the_user_tells_stay_whole(how, tmp_path, capsys):
 @pytest.mark.parametrize("pattern", [r"(UPENN-GBM-00001)_\d+", r"UPENN-GBM-\d+_\d+", "("])
 def test_a_rule_that_does_not_tell_every_person_is_refused(pattern, tmp_path, capsys):
     source = scans(tmp_path / "in", *FOLLOW_UPS)
-    assert "--patient-pattern" in refused(capsys, "convert", source, tmp_path / "out", "--patient-pattern", pattern)
+    assert "--patient-pattern" in mistake(capsys, "convert", source, tmp_path / "out", "--patient-pattern", pattern)
 
 
 def test_a_table_of_records_names_every_folder_once_and_no_other(tmp_path, capsys):
     source, table = scans(tmp_path / "in", "a", "b", "c"), tmp_path / "patients.tsv"
     table.write_text("record\tpatient\na\tann\na\tann\nb\tbob\nz\tzoe\n")
-    said = refused(capsys, "convert", source, tmp_path / "out", "--patients", table)
+    said = mistake(capsys, "convert", source, tmp_path / "out", "--patients", table)
     assert all(fault in said for fault in ("1 missing (c)", "1 unknown (z)", "1 given twice (a)", str(table)))
 
 
@@ -129,12 +122,12 @@ ALIKE = [("A", "A "), ("pat-a", "PAT-A"), ("M\u00fcller", "Mu\u0308ller"), ("A\u
 def test_names_that_differ_only_in_writing_are_refused(pair, where, tmp_path, capsys):
     names = (*pair, "C")
     if where == "folders":
-        message = refused(capsys, "convert", scans(tmp_path / "in", *names), tmp_path / "out")
+        message = mistake(capsys, "convert", scans(tmp_path / "in", *names), tmp_path / "out")
     elif where == "patients.tsv":
         rows = "".join(f"s{number}\t{name}\n" for number, name in enumerate(names))
         (tmp_path / where).write_text(f"record\tpatient\n{rows}")
         source = scans(tmp_path / "in", "s0", "s1", "s2")
-        message = refused(capsys, "convert", source, tmp_path / "out", "--patients", tmp_path / where)
+        message = mistake(capsys, "convert", source, tmp_path / "out", "--patients", tmp_path / where)
     else:
         task = write_tiny_task(tmp_path / "task", 3, 0)
         rows = "".join(f"imagesTr/BRATS_{number:03d}.nii.gz\t{name}\n" for number, name in enumerate(names, start=1))
@@ -183,10 +176,10 @@ def test_a_damaged_header_is_one_message_that_names_the_file(kind, tmp_path, cap
     member, file = task / "imagesTr/BRATS_001.nii.gz", source / "P1/scan_t1.nii.gz"
     for path in (member, file):
         patched(path, *HEADERS[kind])
-    assert str(file) in refused(capsys, "convert", source, tmp_path / "out")
+    assert str(file) in mistake(capsys, "convert", source, tmp_path / "out")
     with pytest.raises(UserError, match=member.name):
         read_cohort(task, member)
-    assert member.name in refused(capsys, "predict", model, member)
+    assert member.name in mistake(capsys, "predict", model, member)
 
 
 # Intensities
@@ -286,4 +279,4 @@ def test_a_model_with_one_flipped_bit_predicts_nothing(share, tmp_path, capsys):
     model = write_public_head(tmp_path / "model.safetensors")
     load_tensors(model)
     flipped(model, int(share * model.stat().st_size))
-    assert "model.safetensors" in refused(capsys, "predict", model, path)
+    assert "model.safetensors" in mistake(capsys, "predict", model, path)

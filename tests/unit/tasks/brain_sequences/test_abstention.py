@@ -10,9 +10,9 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
+from commanded import ended
 from public_head import write_public_head
 
-from zetadp.cli import main
 from zetadp.core.pretrained import load_model
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.heads import head_scores
@@ -167,25 +167,19 @@ def test_of_another_backbone_or_a_trained_network_nothing_is_known(model):
     assert abstention_for(replace(model, settings=NetworkSettings("linear"))) is None
 
 
-def ended(capsys, *arguments):
-    assert main([str(argument) for argument in arguments]) == 0
-    said = capsys.readouterr()
-    return said.out, said.err
-
-
 def test_predict_says_what_is_doubtful_and_shows_it_anyway_when_asked(path, brain, noise, capsys):
-    out, err = ended(capsys, "predict", path, brain)
+    _, out, err = ended(capsys, "predict", path, brain)
     assert [line.split()[1] for line in out.splitlines()[1:]] == [SEQUENCES[0], "-", "-", SEQUENCES[3]]
     assert "unsure: channel 1 may be T1" in err
     assert "unlike" not in err
     assert "simulation" not in err
-    out, err = ended(capsys, "predict", path, noise)
+    _, out, err = ended(capsys, "predict", path, noise)
     assert out.splitlines()[1].split()[1] == "-"
     assert "unlike: channel 0 looks like no image that the model knows." in err
-    out, err = ended(capsys, "predict", path, noise, "--anyway")
+    _, out, err = ended(capsys, "predict", path, noise, "--anyway")
     assert out.splitlines()[1].split()[1] in SEQUENCES
     assert "unlike: channel 0" in err
-    out, _ = ended(capsys, "predict", path, noise, "--json")
+    _, out, _ = ended(capsys, "predict", path, noise, "--json")
     (row,) = json.loads(out)
     assert row["sequence"] is None
     assert row["doubt"] == UNLIKE
