@@ -28,7 +28,7 @@ from scipy.special import ndtr
 from torch import Tensor
 
 from zetadp.audit.detection import AuditResult, Trials, count_errors
-from zetadp.audit.one_round import CANARY, CLASSES, SILENT, Audited, patient_gradient
+from zetadp.audit.one_round import CLASSES, Audited, patient_gradient
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import positive
@@ -36,7 +36,7 @@ from zetadp.base.workflow import PROGRESS, only_errors
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.progress import OF_TRAINING
-from zetadp.core.records import LabelledItems, copies, items_of
+from zetadp.core.records import LabelledItems, items_of
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import train
@@ -112,15 +112,18 @@ def audit_training(
             delta=trials.delta,
             task={"name": "classification", "classes": CLASSES},
         )
-        # Trials alternate: with the canary, without it.
-        others = [[SILENT]] * (population - 1)
-        holdings = [items_of([[SILENT if place % 2 else CANARY], *others], CLASSES) for place in range(together)]
         attacker = _Attacker(plan, audited)
+        # Trials alternate: with the canary, without it. The other patients contribute zero.
+        images = torch.full((together, population, *attacker.canary.shape), torch.nan, dtype=attacker.canary.dtype)
+        images[::2, 0] = attacker.canary
+        records = LabelledItems.stacked(images.flatten(0, 1), torch.arange(CLASSES))
+        units = items_of([[patient] for patient in range(together * population)], CLASSES)
         place = folder / f"training-{number:05d}"
         with only_errors("zetadp.core", OF_TRAINING):
             train(
                 plan,
-                *copies(attacker.records, holdings),
+                records,
+                [units[population * node : population * (node + 1)] for node in range(together)],
                 RunFiles(place / "ledger.jsonl", place / "checkpoint.safetensors"),
                 performance=Performance(evaluate_every=rounds, checkpoint_seconds=1e9, chunk=512),
                 after_round=attacker.see,
@@ -220,12 +223,6 @@ class _Attacker:
 
     def _gradient(self, weights: Tensor, images: Tensor) -> np.ndarray:
         return patient_gradient(self.model, self.layout, weights, images, torch.arange(CLASSES))
-
-    @property
-    def records(self) -> LabelledItems:
-        """The canary, and a record that contributes zero."""
-        both = torch.stack([self.canary, torch.full_like(self.canary, torch.nan)])
-        return LabelledItems.stacked(both, torch.arange(CLASSES))
 
     def see(self, done: int, messages: Tensor) -> None:
         """Add the evidence of a round's messages, and compute the next weights."""

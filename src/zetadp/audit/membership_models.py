@@ -22,7 +22,7 @@ from zetadp.core.checkpoint import RunFiles
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.progress import OF_TRAINING
-from zetadp.core.records import LabelledItems, copies, items_of
+from zetadp.core.records import LabelledItems, items_of
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import train
 from zetadp.federation.partition import node_name
@@ -113,10 +113,9 @@ def train_models(
     if members.shape[1] != settings.patients or not alike:
         found = f"{len(records.inputs)} items and memberships of {members.shape[1]}"
         raise ValueError(f"Expected records and memberships of {settings.patients} patients, found {found}.")
-    # This record replaces a patient that does not take part: its gradient is not finite, so it contributes zero.
-    one = records.part(slice(each))
-    with_nobody = LabelledItems.joined(records, replace(one, inputs=torch.full_like(one.inputs, math.nan)))
-    nobody, size = settings.patients, settings.population
+    size = settings.population
+    units = items_of([[patient] for patient in range(settings.patients)], each)
+    nodes = [units[size * node : size * (node + 1)] for node in range(settings.nodes)]
     expected = settings.sampling_probability * size
     plan = Plan(
         run=RunName(network.family, "federated", arm.epsilon, settings.seed),
@@ -138,8 +137,9 @@ def train_models(
     exposures: list[Run] = []
     reported = time.monotonic()
     for number, row in enumerate(members):
-        patients = [[patient if present else nobody] for patient, present in enumerate(row)]
-        holdings = [items_of(patients[node * size : (node + 1) * size], each) for node in range(settings.nodes)]
+        # The gradient of a patient that does not take part is not finite, so the patient contributes zero.
+        inputs = records.inputs.clone()
+        inputs[torch.from_numpy(np.repeat(~row, each)).to(inputs.device)] = math.nan
         # Runs with different numbers draw independently. The seed is equal, so that the starting weights are.
         numbered = replace(plan, cohort=f"attacked-{number}")
         with (
@@ -147,7 +147,7 @@ def train_models(
             TemporaryDirectory(prefix="zetadp-membership-", dir=_scratch()) as folder,
         ):
             files = RunFiles(Path(folder) / "ledger.jsonl", Path(folder) / "checkpoint.safetensors")
-            model = train(numbered, *copies(with_nobody, holdings), files, performance=performance).model
+            model = train(numbered, replace(records, inputs=inputs), nodes, files, performance=performance).model
             exposures += recorded_runs(files.ledger)
         shown.append(_shown(model, records, each))
         if time.monotonic() - reported > 10:

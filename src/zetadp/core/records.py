@@ -187,28 +187,6 @@ def items_of(units: Iterable[Sequence[int]], each: int) -> list[list[int]]:
     return [[each * record + place for record in own for place in range(each)] for own in units]
 
 
-def copies(
-    records: LabelledItems, nodes: Sequence[Sequence[Sequence[int]]]
-) -> tuple[LabelledItems, list[list[list[int]]]]:
-    """Return records in which each unit has its own copies of its items, for simulations with several equal units.
-
-    Parameters
-    ----------
-    records
-        The items to copy.
-    nodes
-        For each node and each of its units, the positions of the unit's items; units may have the same ones.
-
-    Returns
-    -------
-    The copies, and the positions of each unit's items in them.
-    """
-    items = torch.tensor([item for units in nodes for own in units for item in own], dtype=torch.long)
-    places = iter(range(len(items)))
-    copied = LabelledItems(records.inputs[items], records.targets[items], records.strata[items.numpy()])
-    return copied, [[[next(places) for _ in own] for own in units] for units in nodes]
-
-
 def single_items(units: Sequence[Sequence[int]], declared: int) -> list[list[int]]:
     """Return every item of some units as a unit of its own.
 
