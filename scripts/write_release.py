@@ -7,7 +7,7 @@ from zetadp.base.tensors import load_tensors
 from zetadp.base.workflow import run
 from zetadp.core.plan import Plan
 from zetadp.core.pretrained import RELEASED
-from zetadp.rows.file import write_release
+from zetadp.front.rows import write_release
 
 
 def main(*, model: Path, agreed: Path, privacy: Path, release: Path) -> None:

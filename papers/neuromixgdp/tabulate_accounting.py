@@ -34,11 +34,11 @@ from papers.neuromixgdp.printed import (
 )
 from zetadp.audit.detection import FALSE_ALARM, count_errors
 from zetadp.base.randomness import Purpose, stream
+from zetadp.front.rows import BEST_RATIO, best_mixed
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.kinds import NoisySum
 from zetadp.report.figurestyle import SMALL, blank, figure_style, save_svg, set_title
 from zetadp.report.provenance import origin
-from zetadp.rows.degree import BEST_RATIO, best_mixed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

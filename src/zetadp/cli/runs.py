@@ -91,8 +91,8 @@ def statement(file: Annotated[Path, "HDF5 file of released rows (.h5)"]) -> None
     zetadp statement rows.h5
     zetadp statement results/release/runs/rows/federated/eps-8/seed-0/release.h5
     """
+    from zetadp.front.rows import read_statement
     from zetadp.privacy.statement import plain_text
-    from zetadp.rows.file import read_statement
 
     print(plain_text(read_statement(file)), end="")
 

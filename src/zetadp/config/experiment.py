@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -177,7 +177,18 @@ class Config:
             rounds = max(1, round(float(arm.epochs) * median(sizes) / median(expected)))
         section = self.training_of(run.network)
         if network.estimator == MIXED_ROWS:
-            section["mixing"], expected = _mixed(own.get("mixing", {}), sizes, run.epsilon, self.privacy.delta)
+            from zetadp.front.rows import mixed_as  # takes long to import
+
+            mixing = dict(own.get("mixing", {}))
+            rows, expected = mixed_as(
+                epsilon_value(run.epsilon),
+                self.privacy.delta,
+                sizes,
+                rows=mixing.get("rows"),
+                degree=mixing.pop("degree", None),
+                active=mixing.get("active", 1),
+            )
+            section["mixing"] = {**mixing, "rows": rows}
         training = TrainingSettings.from_section(section, rounds=int(rounds), noise=self.privacy.noise)
         unit, images = section["unit"], 1
         if unit == IMAGE:
@@ -237,18 +248,3 @@ def task_content(task: TaskSection, slices: Slices) -> dict[str, Any]:
         return {"name": task.name, **task.settings}
     decided = {"decision": slices.decision} if slices.decision != IMAGE else {}
     return {"name": BRAIN, "slices": slices.count, "size": slices.size, **decided}
-
-
-def _mixed(
-    own: Mapping[str, Any], sizes: Sequence[int], epsilon: str, delta: float
-) -> tuple[dict[str, Any], list[float]]:
-    """Return the settings of mixing, and the degree for each node: as given, or the best one."""
-    from zetadp.rows.degree import best_degree, usual_rows
-
-    active = own.get("active", 1)
-    rows = own.get("rows") or usual_rows(math.ceil(median(sizes)), active)
-    settings = {**{key: value for key, value in own.items() if key != "degree"}, "rows": rows}
-    if (degree := own.get("degree")) is not None:
-        return settings, [float(degree)] * len(sizes)
-    target = epsilon_value(epsilon)
-    return settings, [best_degree(target, delta, population=size, rows=rows, share=active) for size in sizes]

@@ -63,7 +63,7 @@ class OptimiserSettings:
 
 @dataclass(frozen=True)
 class MixingSettings:
-    """How a node mixes the rows that it releases (`zetadp.rows`).
+    """How a node mixes the rows that it releases (`zetadp.front.rows`).
 
     Attributes
     ----------

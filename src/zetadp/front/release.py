@@ -22,6 +22,7 @@ from zetadp.front.folder import RunFolder
 from zetadp.front.private import check_constants, check_numbers, check_population, records_of
 from zetadp.front.promises import Statement, shown, spent_with, with_earlier
 from zetadp.front.records import Records, id_text
+from zetadp.front.rows import mixed_as, write_release
 from zetadp.nn.settings import MIXED_ROWS, NetworkSettings
 from zetadp.privacy.book import note_people
 from zetadp.privacy.budget import Cap, Permission
@@ -29,8 +30,6 @@ from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.register import Secret
 from zetadp.privacy.statement import last_statement
 from zetadp.privacy.threat import CENTRAL_HOLDER
-from zetadp.rows.degree import best_degree, usual_rows
-from zetadp.rows.file import write_release
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class ReleaseSettings:
     rows
         Number of rows to release. None releases as many rows as there are people.
     degree
-        Expected number of people in a row. None chooses it by a theorem (`zetadp.rows.degree`).
+        Expected number of people in a row. None chooses it by a theorem (`zetadp.front.rows`).
     active
         Share of the rows that are open to each class (`zetadp.core.settings.MixingSettings`).
     norm
@@ -94,21 +93,23 @@ class ReleaseSettings:
         UserError
             If the settings contradict each other or the guarantee cannot be met.
         """
-        delta, rows = float(self.delta), int(self.rows or usual_rows(self.people, self.active))
-        degree = self.degree or best_degree(self.epsilon, delta, population=self.people, rows=rows, share=self.active)
+        delta, active = float(self.delta), self.active
+        rows, (degree,) = mixed_as(
+            self.epsilon, delta, [self.people], rows=self.rows, degree=self.degree, active=active
+        )
         training = TrainingSettings(
             1,
             images_per_patient=1,
             noise="os" if self.seed is None else "seeded",
             estimator=MIXED_ROWS,
             feature_norm=float(self.norm),
-            mixing=MixingSettings(rows, active=self.active, real=real, learn=False),
+            mixing=MixingSettings(int(rows), active=active, real=real, learn=False),
         )
         plan = Plan(
             RunName("release", CENTRAL_HOLDER, f"{self.epsilon:g}", int(self.seed or 0)),
             NetworkSettings("head", "features"),
             training,
-            (NodeConstants(CENTRAL_HOLDER, self.people, float(degree)),),
+            (NodeConstants(CENTRAL_HOLDER, self.people, degree),),
             delta=delta,
             cohort=self.cohort,
             task={"name": "classification", "classes": int(self.classes)},
@@ -197,7 +198,7 @@ def release_records(
     ledger
         File that records the release before it is made.
     file
-        The HDF5 file to write (`zetadp.rows.file`).
+        The HDF5 file to write (`zetadp.front.rows`).
     cap
         Largest epsilon that everything recorded in the ledger's folder may cost a person together. None sets no limit.
     ids

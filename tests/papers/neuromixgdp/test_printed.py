@@ -13,9 +13,9 @@ from papers.neuromixgdp.printed import (
     split_noise,
     uniform_mu,
 )
+from zetadp.front.rows import BEST_RATIO, best_mixed
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.kinds import NoisySum
-from zetadp.rows.degree import BEST_RATIO, best_mixed
 
 N, DELTA = 50_000, 1e-5
 

@@ -14,9 +14,9 @@ import torch
 import zetadp
 from zetadp.base.validation import UserError
 from zetadp.cli.commands import main
+from zetadp.front.rows import read_statement
 from zetadp.privacy import accounting
 from zetadp.privacy.ledger import read_ledger
-from zetadp.rows.file import read_statement
 
 PEOPLE, CLASSES, COMPONENTS = 2000, 4, 6
 PUBLIC = {"epsilon": 8, "delta": 1e-5, "population": PEOPLE, "classes": CLASSES, "active": 0.5}

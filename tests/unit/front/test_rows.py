@@ -17,6 +17,7 @@ from zetadp.core.promise import noise_of_plan
 from zetadp.core.records import LabelledItems, Node
 from zetadp.core.round import do_round
 from zetadp.core.settings import MixingSettings, TrainingSettings
+from zetadp.front.rows import mixed_as
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting
 from zetadp.privacy.exposure import declared_run, run_of
@@ -180,3 +181,15 @@ def test_more_patients_than_a_row_is_open_to_are_refused():
     with pytest.raises(UserError, match="multiple of 4"):
         MixingSettings(5, active=0.25)
     assert MixingSettings(10, active=0.3).share == Fraction(3, 10)
+
+
+def test_rows_that_are_open_to_some_classes_mix_fewer():
+    sizes, rows = [50_000], 50_000
+    _, (whole,) = mixed_as(1, 1e-5, sizes, rows=rows)
+    assert mixed_as(1, 1e-5, sizes, rows=rows, active=0.03)[1] == [pytest.approx(whole * 0.03**0.5)]
+
+
+def test_a_degree_below_one_is_refused_and_fewer_rows_proposed():
+    with pytest.raises(UserError, match=r"50000 rows of 484 patients.*for example 484"):
+        mixed_as(1, 1e-5, [484], rows=50_000)
+    assert mixed_as(1, 1e-5, [484])[1][0] > 1

@@ -1,1 +1,0 @@
-"""Private release of features: rows that mix records, with noise."""
