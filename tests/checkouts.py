@@ -10,16 +10,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
+import pytest
 import warm
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import pytest
 
 ROOT = Path(__file__).parents[1]
 TRACKED = ("Snakefile", "config.yaml", "envs", "papers", "profiles", "scripts", "src", "workflow")

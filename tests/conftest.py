@@ -2,18 +2,11 @@ from __future__ import annotations
 
 import signal
 from functools import partial
-from typing import TYPE_CHECKING
 
 import checkouts
 import pytest
 import torch
 from hypothesis import settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from checkouts import Checkout
 
 # Time says nothing about correctness on a machine that does other work too.
 settings.register_profile("zetadp", deadline=None)
@@ -32,37 +25,37 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def seed() -> None:
+def seed():
     """Start every test with the same state of torch's own generator, whichever tests ran before in its process."""
     torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+def finished(tmp_path_factory):
     """Return a checkout in which the smoke scenario has run; one for all test processes, so it is never changed."""
     return checkouts.made_once(tmp_path_factory, "finished", checkouts.finished)
 
 
 @pytest.fixture(scope="session")
-def federated(finished: Checkout, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+def federated(finished, tmp_path_factory):
     """Return a copy of it in which one run was also trained by a real federation; never changed either."""
     return checkouts.made_once(tmp_path_factory, "federated", partial(checkouts.federated, simulated=finished))
 
 
 @pytest.fixture
-def copies(finished: Checkout, tmp_path: Path) -> Callable[[str], Checkout]:
+def copies(finished, tmp_path):
     """Return what makes a copy of the finished experiment, code and all, at another place."""
     return lambda name: finished.copied_to(tmp_path / name)
 
 
 @pytest.fixture
-def copy(copies: Callable[[str], Checkout]) -> Checkout:
+def copy(copies):
     """Return one copy of the finished experiment."""
     return copies("copy")
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     """Make a cache that workflows of a test share where they are called with ``--cache``."""
     monkeypatch.setenv("SNAKEMAKE_OUTPUT_CACHE", str(tmp_path / "cache"))
     (tmp_path / "cache").mkdir()
@@ -70,6 +63,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def fresh(tmp_path: Path) -> Checkout:
+def fresh(tmp_path):
     """Return a copy of the repository in which nothing has run."""
     return checkouts.copy_of_repository(tmp_path / "fresh")

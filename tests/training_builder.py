@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 from torch.nn import functional
 
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
 from zetadp.core.checkpoint import RunFiles
-from zetadp.core.plan import NodeConstants, Plan
+from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import check_noise
 from zetadp.core.records import LabelledItems, items_of, single_items
-from zetadp.core.training import train
+from zetadp.core.settings import TrainingSettings
+from zetadp.core.training import Trained, train
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.backbone import Backbone
 from zetadp.nn.models import NetworkSettings, build
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from torch import Tensor, nn
-
-    from zetadp.core.plan import RunName
-    from zetadp.core.settings import TrainingSettings
-    from zetadp.core.training import Trained
-    from zetadp.privacy.budget import Cap, Permission
+from zetadp.privacy.budget import Cap, Permission
 
 CLASSES, SIZE = 4, 8
 CLASSIFICATION = {"name": "classification", "classes": CLASSES, "balanced": True}

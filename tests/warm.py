@@ -27,13 +27,11 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 LOADED = (
     *("dp_accounting", "h5py", "nibabel", "pandas", "safetensors.torch", "scipy.optimize", "scipy.stats", "yaml"),

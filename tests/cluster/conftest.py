@@ -5,18 +5,13 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pytest
-from checkouts import copy_of_repository
+from checkouts import Checkout, copy_of_repository
 from cluster import slurm
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from checkouts import Checkout
 
 
 @dataclass(frozen=True)
@@ -74,7 +69,7 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[slurm.Slurm]:
+def cluster():
     absent = slurm.missing()
     if absent:
         pytest.skip(f"not on this machine: {', '.join(absent)} (Debian: apt-get install slurm-wlm munge)")
@@ -96,7 +91,7 @@ class ThroughSlurm:
 
 
 @pytest.fixture(scope="session")
-def through_slurm(cluster: slurm.Slurm, tmp_path_factory: pytest.TempPathFactory) -> ThroughSlurm:
+def through_slurm(cluster, tmp_path_factory):
     """Run the smoke scenario through Slurm, each training on the GPU that the node claims to have."""
     there = copy_of_repository(tmp_path_factory.mktemp("slurm") / "checkout")
     said = run(there, *SLURM, "--set-resources", "train_model:gpu=1", environment=cluster.environment)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
-from checkouts import ROOT, Checkout
+from checkouts import ROOT
 from cluster.conftest import run
-from cluster.slurm import Slurm
 
 STATUS = ROOT / "profiles/generic/status"
 
 
-def test_jobs_and_groups_go_through_qsub(cluster: Slurm, copy: Checkout, tmp_path: Path) -> None:
+def test_jobs_and_groups_go_through_qsub(cluster, copy, tmp_path):
     if shutil.which("qsub", path=cluster.environment["PATH"]) is None:
         pytest.skip("not on this machine: qsub (Debian: apt-get install slurm-wlm-torque)")
     for stage in ("kspace", "whitened"):
@@ -52,7 +50,7 @@ def test_jobs_and_groups_go_through_qsub(cluster: Slurm, copy: Checkout, tmp_pat
         ("", "running"),
     ],
 )
-def test_the_status_command_reads_what_qstat_prints(tmp_path: Path, told: str, expected: str) -> None:
+def test_the_status_command_reads_what_qstat_prints(tmp_path, told, expected):
     """Written after the manuals of both; no PBS was there to ask."""
     (tmp_path / "told").write_text(told)
     qstat = tmp_path / "qstat"

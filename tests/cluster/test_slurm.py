@@ -6,19 +6,14 @@ import re
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import pytest
 import torch
-from cluster.conftest import SLURM, ThroughSlurm, run, said_by, started
+from cluster.conftest import SLURM, run, said_by, started
 from safetensors.torch import load_file
 
 from zetadp.core.checkpoint import Checkpoint
-
-if TYPE_CHECKING:
-    from checkouts import Checkout
-    from cluster.slurm import Slurm
 
 RUN = "results/smoke/runs/complex/central/eps-8/seed-0"
 CHECKPOINT = "results/smoke/checkpoints/complex-central-eps-8-seed-0.safetensors"
@@ -26,7 +21,7 @@ CHECKPOINT = "results/smoke/checkpoints/complex-central-eps-8-seed-0.safetensors
 LONG = ("--config", "arms={central: {rounds: 200}}", "training={checkpoint_seconds: 0.5}")
 
 
-def test_the_smoke_scenario_ends_with_its_results(through_slurm: ThroughSlurm) -> None:
+def test_the_smoke_scenario_ends_with_its_results(through_slurm):
     assert through_slurm.said.code == 0, through_slurm.said.text[-6000:]
     results = through_slurm.checkout.root / "results/smoke"
     table = pd.read_csv(results / "tables/table1.csv", comment="#")
@@ -36,7 +31,7 @@ def test_the_smoke_scenario_ends_with_its_results(through_slurm: ThroughSlurm) -
     assert not list((results / "checkpoints").glob("*"))
 
 
-def test_slurm_ran_every_stage_that_is_not_local(through_slurm: ThroughSlurm) -> None:
+def test_slurm_ran_every_stage_that_is_not_local(through_slurm):
     assert {job["JobState"] for job in through_slurm.jobs.values()} == {"COMPLETED"}
     logs = through_slurm.checkout.root / "logs"
     logged = {path.relative_to(logs).parts[0].removesuffix(".log") for path in logs.rglob("*.log")}
@@ -46,14 +41,14 @@ def test_slurm_ran_every_stage_that_is_not_local(through_slurm: ThroughSlurm) ->
     assert rules == logged - local
 
 
-def test_the_models_are_those_of_a_run_on_one_machine(through_slurm: ThroughSlurm, finished: Checkout) -> None:
+def test_the_models_are_those_of_a_run_on_one_machine(through_slurm, finished):
     models = sorted(path.relative_to(finished.root) for path in finished.root.rglob("model.safetensors"))
     assert len(models) == 7
     for model in models:
         same_tensors(finished.root / model, through_slurm.checkout.root / model)
 
 
-def test_small_jobs_are_packed_and_ask_for_what_running_in_turn_needs(through_slurm: ThroughSlurm) -> None:
+def test_small_jobs_are_packed_and_ask_for_what_running_in_turn_needs(through_slurm):
     kinds = through_slurm.said.submitted()
     counted = Counter(kinds.values())
     # Two shards by two stages; seven trainings in packs of four; seven jobs that evaluate, in packs of ten.
@@ -68,7 +63,7 @@ def test_small_jobs_are_packed_and_ask_for_what_running_in_turn_needs(through_sl
         assert (job["NumCPUs"], job["MinMemoryNode"], job["TresPerJob"]) == ("1", "8000M", "gres:gpu:1")
 
 
-def test_a_failing_job_is_reported_with_its_log(cluster: Slurm, copy: Checkout) -> None:
+def test_a_failing_job_is_reported_with_its_log(cluster, copy):
     volume = sorted((copy.root / "resources/phantom-smoke/Task01_BrainTumour/imagesTs").glob("*.nii.gz"))[-1]
     volume.write_bytes(volume.read_bytes()[:-200])
     target = "resources/phantom-smoke/slices/shard-01.h5"
@@ -91,7 +86,7 @@ def test_a_failing_job_is_reported_with_its_log(cluster: Slurm, copy: Checkout) 
     assert other.read_bytes() == kept
 
 
-def test_a_killed_training_goes_on_to_the_same_model(cluster: Slurm, copy: Checkout, uninterrupted: Checkout) -> None:
+def test_a_killed_training_goes_on_to_the_same_model(cluster, copy, uninterrupted):
     """A lost node is Slurm's own: it starts the job again, which then does what it does here."""
     with started(copy, f"{RUN}/model.safetensors", *SLURM, *LONG, environment=cluster.environment) as process:
         while not rounds_kept(copy.root / CHECKPOINT):
@@ -127,7 +122,7 @@ def same_tensors(one: Path, other: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(finished: Checkout, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+def uninterrupted(finished, tmp_path_factory):
     """Return a copy in which the same long training ran on this machine, undisturbed."""
     there = finished.copied_to(tmp_path_factory.mktemp("long") / "copy")
     there.snakemake(f"{RUN}/model.safetensors", *LONG)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from checkouts import RECORDER, Checkout, copy_of_repository, made_once
@@ -10,9 +10,6 @@ from checkouts import RECORDER, Checkout, copy_of_repository, made_once
 pytest.register_assert_rewrite("crash.reference")
 
 from crash.reference import Reference  # noqa: E402
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # The smallest size that does all that the workflow does: 5 + 4 patients, one run of six rounds.
 TINY = """

@@ -30,12 +30,10 @@ import resource
 import signal
 import sys
 from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from unittest import mock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 def kill_this_process() -> None:

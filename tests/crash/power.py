@@ -9,11 +9,9 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import Self
 from unittest import mock
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class ForgetfulDisk:

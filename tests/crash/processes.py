@@ -20,11 +20,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 TESTS = Path(__file__).parents[1]
 if __name__ == "__main__":
@@ -32,9 +33,6 @@ if __name__ == "__main__":
 
 from crash.points import CrashPoints, fill_the_disk, kill_this_process  # noqa: E402
 from crash.stages import SCRIPTS  # noqa: E402
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 LIMIT = 600.0
 """Seconds after which a process is taken to hang."""

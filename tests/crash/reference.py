@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
+from checkouts import Checkout
 from crash.processes import run
 from crash.stages import Stage, call
 from environments.declared import OF_OTHER_TASKS, RULES
@@ -18,11 +19,6 @@ from recorder.sitecustomize import PLACE
 from zetadp.base.tensors import load_tensors
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.register import Register
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from checkouts import Checkout
 
 ELSEWHERE = {"audit", "audit_membership", "fetch_cohort", "train_federated", *OF_OTHER_TASKS}
 """Rules not run here: minutes of attacks that keep nothing, with outputs written at the end as tables and figures

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import runpy
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from environments.calling import restored
 from environments.declared import RULES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 NO_LOG = "/dev/null"

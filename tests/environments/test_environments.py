@@ -6,36 +6,30 @@ import hashlib
 import http.server
 import io
 import json
+import subprocess
 import tarfile
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from decathlon_builder import write_tiny_task
 from environments.declared import ENVIRONMENTS, OF_OTHER_TASKS, ROOT, RULES, imported, listed
 from recorder.sitecustomize import PLACE
 
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Iterator
-
-    from checkouts import Checkout
-    from environments.conftest import Clean
-
 CALLING = Path(__file__).with_name("calling.py")
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
-def test_an_environment_lists_what_its_scripts_import_and_no_more(environment: str) -> None:
+def test_an_environment_lists_what_its_scripts_import_and_no_more(environment):
     needed = set().union(*(imported(rule) for rule in RULES.values() if rule.environment == environment))
     unused, missing = set(listed(environment)) - needed, needed - set(listed(environment))
     assert not unused, f"envs/{environment}.yaml lists what none of its scripts imports: {sorted(unused)}"
     assert not missing, f"envs/{environment}.yaml lacks what its scripts import: {sorted(missing)}"
 
 
-def test_every_stage_runs_in_its_environment_alone(clean: Clean, recorded: Checkout, tmp_path: Path) -> None:
+def test_every_stage_runs_in_its_environment_alone(clean, recorded, tmp_path):
     """One job of each script, with the inputs that the smoke scenario gave it; outputs are deleted before."""
     check_that_it_holds_nothing_of_this_one(clean)
     there = recorded.copied_to(tmp_path / "copy")
@@ -61,7 +55,7 @@ def test_every_stage_runs_in_its_environment_alone(clean: Clean, recorded: Check
     assert done.stdout.count("Calling ") == len(calls)
 
 
-def check_that_it_holds_nothing_of_this_one(clean: Clean) -> None:
+def check_that_it_holds_nothing_of_this_one(clean) -> None:
     """What no file lists and no listed package requires cannot be imported: else a missing entry would go unseen."""
     for module in ("zetadp", "snakemake", "jsonschema", "pytest"):
         done = clean.python("-c", f"import {module}")
@@ -71,7 +65,7 @@ def check_that_it_holds_nothing_of_this_one(clean: Clean) -> None:
         assert "No module named 'torch'" in call(clean, [evaluate], ROOT).stderr
 
 
-def call(clean: Clean, calls: list[dict], at: Path) -> subprocess.CompletedProcess[str]:
+def call(clean, calls: list[dict], at: Path) -> subprocess.CompletedProcess[str]:
     """Call scripts of a checkout in the environment."""
     return clean.python(str(CALLING), str(at / "src"), at=at, given=json.dumps(calls))
 

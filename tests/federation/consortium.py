@@ -5,17 +5,15 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from federation.sites import write_hospital_folder
 
+from zetadp.core.plan import Plan
 from zetadp.federation.flower.launcher import LocalFederation
+from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 from zetadp.federation.settings import Patience
 from zetadp.privacy.ledger import Attempt, read_ledger
-
-if TYPE_CHECKING:
-    from zetadp.core.plan import Plan
-    from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
 
 
 class Consortium(LocalFederation):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -29,9 +29,6 @@ from zetadp.federation.settings import Patience
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.threat import MASKED_SUMS, Sums
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 SLICES, SIZE, SEED = 2, 8, 20260
 OFTEN = Performance(evaluate_every=2, checkpoint_seconds=0.0, chunk=4)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
 from federation.sites import make_hospital, make_plan
+from torch import Tensor
 
 from mutants.stub import CLASSES, CLIP, Messages, random_records
 from zetadp.core.assembly import Assembly
@@ -22,12 +25,6 @@ from zetadp.privacy.events import Event
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.mechanism import Draw, NodeMechanism
 from zetadp.privacy.threat import MASKED_SUMS, Sums
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from torch import Tensor
 
 SIDE = 8
 """With images of 64 pixels the head has 4 x 65 complex parameters, as many as the stub has."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from training_builder import items_each
 
 from mutants.installing import certain, mutant, replacement
 from mutants.stub import CLASSES, CLIP, Chosen, Stub, federation, random_records
+from zetadp.base.tensors import Layout
 from zetadp.core.records import LabelledItems, Node
 from zetadp.mri.kspace import whiten
 from zetadp.nn.models import NetworkSettings, build
@@ -29,14 +31,6 @@ from zetadp.privacy.contributions import Contribution, Contributors
 from zetadp.privacy.grid import Grid, to_grid
 from zetadp.privacy.mechanism import Draw
 from zetadp.tasks.brain_sequences.task import to_records
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from torch import Tensor
-
-    from zetadp.base.tensors import Layout
-
 
 SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
 COMPLEX = NetworkSettings(widths=(24, 24), convolutions=1, hidden=40, groups=2)

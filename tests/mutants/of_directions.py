@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import torch
 from dp_accounting.pld import privacy_loss_distribution
 from scipy import stats
+from torch import Tensor
 from training_builder import Held, train_run
 
 from mutants.installing import certain, mutant, replacement, statistical
@@ -22,15 +23,8 @@ from zetadp.core.settings import Performance, TrainingSettings
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.book import recorded_runs
 from zetadp.privacy.directions import Direction, cosine_law
+from zetadp.privacy.events import Event
 from zetadp.privacy.statement import run_statement
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from torch import Tensor
-
-    from zetadp.privacy.events import Event
-
 
 ROUNDS = 200
 AVERAGED = 300

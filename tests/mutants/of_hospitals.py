@@ -6,10 +6,12 @@ The head that they train is complex in every parameter, so messages have real an
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -32,14 +34,8 @@ from mutants.of_records import (
     releases_watched,
 )
 from mutants.stub import CLIP, random_records
+from zetadp.core.records import Node
 from zetadp.federation.flower.protocol import Answer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from zetadp.core.records import Node
-
 
 ROUNDS = 20
 

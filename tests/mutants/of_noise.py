@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from scipy import stats
+from torch import Tensor
 from training_builder import Held, train_run
 
 from mutants.installing import certain, mutant, statistical
@@ -24,17 +27,9 @@ from zetadp.audit.one_round import Audited, audit_one_round, one_round_rates
 from zetadp.core.plan import RunName
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.nn.models import NetworkSettings
+from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import NoisySum
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from torch import Tensor
-
-    from zetadp.privacy.events import Event
-    from zetadp.privacy.mechanism import NodeMechanism
-
+from zetadp.privacy.mechanism import NodeMechanism
 
 OVERWHELMING = 300.0
 """Beside noise of this multiple of the clip, four clipped gradients add less than 1e-6 to a variance or a cosine."""

@@ -6,12 +6,14 @@ import hashlib
 import math
 import os
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
+from torch import Tensor
 from training_builder import Held, train_run
 
 from mutants.installing import certain, mutant
@@ -23,17 +25,8 @@ from zetadp.nn.models import NetworkSettings
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.exposure import Run, runs_of
 from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.mechanism import NodeMechanism
+from zetadp.privacy.mechanism import Draw, NodeMechanism
 from zetadp.privacy.statement import run_statement
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from torch import Tensor
-
-    from zetadp.privacy.mechanism import Draw
-
 
 ROUNDS = 8
 NODES = 2

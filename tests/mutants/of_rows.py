@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import numpy as np
 import torch
+from torch import Tensor
 from training_builder import Held, plan_for
 
 from mutants.installing import certain, mutant, statistical
@@ -19,16 +21,8 @@ from zetadp.core.round import do_round
 from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.contributions import Statistic
+from zetadp.privacy.events import Event
 from zetadp.privacy.ledger import Ledger, read_ledger
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import numpy as np
-    from torch import Tensor
-
-    from zetadp.privacy.events import Event
-
 
 CLASSES, COMPONENTS, UNITS, EXPECTED = 3, 8, 12, 2.0
 ROWS = 1500

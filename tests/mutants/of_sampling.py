@@ -9,21 +9,16 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import torch
 from scipy import stats
+from torch import Tensor
 
 from mutants.installing import mutant, statistical
 from mutants.margins import FALSE_ALARM, count_is_plausible
 from mutants.stub import federation, random_records
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from torch import Tensor
-
 
 PATIENTS, EXPECTED = 4, 2.0
 NODES, ROUNDS = 4, 100

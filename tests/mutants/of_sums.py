@@ -6,11 +6,13 @@ import hashlib
 import math
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import torch
+from torch import Tensor
 
 from mutants.hospitals import SummingHospitals, releases_seen
 from mutants.installing import certain, mutant, replacement, statistical
@@ -20,18 +22,10 @@ from mutants.of_noise import OVERWHELMING, independent
 from mutants.stub import CLIP
 from zetadp.core.outbox import digest_of
 from zetadp.federation.flower.certificates import signature
-from zetadp.federation.flower.protocol import Answer, Reason, Refusal, encode
+from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request, encode
 from zetadp.federation.masks import FreshValue, Masking, signed_content
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.masked import MaskedSum
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from torch import Tensor
-
-    from zetadp.federation.flower.protocol import Request
-
 
 UNEQUAL = [[0], [1, 2], [3, 4, 5], [6], [7, 8]]
 """Five hospitals, of which one colludes and one may be missing."""

@@ -26,12 +26,12 @@ def table(name: str) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_a_check_passes_on_the_shipped_code(name: str, tmp_path: Path) -> None:
+def test_a_check_passes_on_the_shipped_code(name, tmp_path):
     CHECKS[name].run(tmp_path)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_mutant_of_a_shipped_function_is_killed_by_the_check_named_for_it(name: str, tmp_path: Path) -> None:
+def test_a_mutant_of_a_shipped_function_is_killed_by_the_check_named_for_it(name, tmp_path):
     module, _, path = MUTANTS[name].target.partition(":")
 
     def function() -> object:
@@ -46,18 +46,18 @@ def test_a_mutant_of_a_shipped_function_is_killed_by_the_check_named_for_it(name
     assert function() is shipped
 
 
-def test_every_kernel_of_a_convolution_has_a_mutant() -> None:
+def test_every_kernel_of_a_convolution_has_a_mutant():
     kernels = {f"{WEIGHTS}:{name}" for name in vars(weight_gradients) if name.startswith("by_")}
     kernels.remove(f"{WEIGHTS}:by_unfolding")  # on GPUs alone: test_weight_gradients compares it with the others
     assert kernels <= {mutation.target for mutation in MUTANTS.values()}
 
 
-def test_every_check_kills_and_all_together_fail_on_correct_code_once_in_a_thousand_runs_at_most() -> None:
+def test_every_check_kills_and_all_together_fail_on_correct_code_once_in_a_thousand_runs_at_most():
     assert {mutation.killer for mutation in MUTANTS.values()} == set(CHECKS)
     assert 0 < sum(check.false_alarm for check in CHECKS.values()) <= 1e-3
 
 
-def test_the_tables_list_exactly_the_checks_and_the_mutants() -> None:
+def test_the_tables_list_exactly_the_checks_and_the_mutants():
     checks = [(name, alarm) for name, _, alarm in table("checks")]
     assert checks == sorted((name, f"{check.false_alarm:g}") for name, check in CHECKS.items())
     mutants = [(name, function, check) for name, _, function, check, _ in table("mutants")]

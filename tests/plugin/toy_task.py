@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from torch import Tensor
+import pandas as pd
+from torch import Tensor
 
 
 @dataclass(frozen=True)

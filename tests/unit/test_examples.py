@@ -16,7 +16,7 @@ PROMISE = "differentially private for each training patient"
 
 
 @pytest.fixture
-def output(request, tmp_path, monkeypatch, capsys) -> str:
+def output(request, tmp_path, monkeypatch, capsys):
     """Return what an example prints."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     torch.manual_seed(0)

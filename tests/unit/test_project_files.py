@@ -24,7 +24,7 @@ def pypi_name(name: str) -> str:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "envs").glob("*.yaml")), ids=lambda path: path.stem)
-def test_conda_environments_pin_what_the_lock_pins(path: Path) -> None:
+def test_conda_environments_pin_what_the_lock_pins(path):
     content = yaml.safe_load(path.read_text())
     assert content["channels"] == ["conda-forge", "nodefaults"]
     for entry in content["dependencies"]:
@@ -35,7 +35,7 @@ def test_conda_environments_pin_what_the_lock_pins(path: Path) -> None:
         assert (locked + ".").startswith(version + "."), f"{path.name} asks for {entry}, the lock holds {locked}"
 
 
-def test_the_lock_holds_every_declared_dependency_and_no_cuda_build() -> None:
+def test_the_lock_holds_every_declared_dependency_and_no_cuda_build():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = [*project["dependencies"], *project["optional-dependencies"]["workflow"]]
     declared += project["optional-dependencies"]["test"]
@@ -59,7 +59,7 @@ def test_results_wait_for_no_package_of_the_tests_and_jobs_keep_bytecode(target,
     assert all(line.startswith("PYTHONDONTWRITEBYTECODE= ") for line in working)
 
 
-def test_the_version_is_the_same_wherever_it_is_named() -> None:
+def test_the_version_is_the_same_wherever_it_is_named():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert str(yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"]) == version
     assert re.search(r"^## ([\d.]+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1] == version

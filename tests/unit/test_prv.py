@@ -9,18 +9,14 @@ worse direction in all these cases. Our epsilon, of both directions, must lie be
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from opacus.accountants import PRVAccountant
 
 from zetadp.privacy import gaussian
-from zetadp.privacy.accounting import epsilon_pld
+from zetadp.privacy.accounting import Exposure, epsilon_pld
 from zetadp.privacy.kinds import NoisySum
-
-if TYPE_CHECKING:
-    from zetadp.privacy.accounting import Exposure
 
 RELATIVE_ERROR, DELTA_ERROR = 0.0018, 1e-3
 

@@ -19,7 +19,7 @@ def build(docs: Path, site: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Path:
+def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("built") / "site"
     done = build(ROOT / "docs", folder)
     assert done.returncode == 0, done.stderr

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory) -> Path:
+def installed(tmp_path_factory):
     """Return an environment with the wheel, and beside it the packages that it requires, as they are here."""
     folder = tmp_path_factory.mktemp("wheel")
     (folder / "source").mkdir()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -10,10 +10,6 @@ from hypothesis import strategies as st
 
 from zetadp.nn.activations import conj_mish, mish
 from zetadp.nn.stacked import ordinary_operations
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 KINDS = {
     "mish": mish,
