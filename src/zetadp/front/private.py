@@ -128,7 +128,8 @@ def private(
     without_noise
         For an infinite epsilon on real patients: "I know that this protects nobody".
     device
-        ``cpu``, ``cuda``, or ``auto``: a CUDA device where there is one.
+        ``cpu``, ``cuda``, or ``auto``: a CUDA device where there is one. All records move there; those that are looked
+        up in a dataset move pass by pass.
 
     Returns
     -------
