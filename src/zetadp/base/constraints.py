@@ -139,7 +139,7 @@ Positive = Annotated[float, Within(gt=0)]
 NotNegative = Annotated[float, Within(ge=0)]
 Share = Annotated[float, Within(ge=0, le=1)]
 Count = Annotated[int, Within(ge=1)]
-Seed = Annotated[int, Within(ge=0)]
+Seed = Annotated[int, Within(ge=0, le=2**63)]
 Epsilons = Annotated[list[Annotated[str, AsEpsilon()]], Filled()]
 
 

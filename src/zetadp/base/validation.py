@@ -26,7 +26,26 @@ class UserError(Exception):
 
     The message names the file or key, what was expected, what was found, and what to do. The command line and the
     workflow print it alone, without a traceback, and end with exit code 1.
+
+    Parameters
+    ----------
+    message
+        The message.
+    key
+        Name of the setting at fault, where the object that refuses it knows no path to it.
     """
+
+    def __init__(self, message: str = "", key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class OutOfRangeError(ValueError):
+    """A named value that is refused; ``key`` is its name."""
+
+    def __init__(self, message: str, key: str) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 def refuse(problems: Sequence[str], where: str) -> None:
@@ -49,21 +68,21 @@ def positive(**values: float) -> None:
     """Raise ``ValueError`` unless every named value is a finite number above zero."""
     for name, value in values.items():
         if not (_is_number(value) and value > 0 and math.isfinite(value)):
-            raise ValueError(f"Expected {name} > 0, found {value!r}.")
+            raise OutOfRangeError(f"Expected {name} > 0, found {value!r}.", name)
 
 
 def in_range(low: float, high: float, **values: float) -> None:
     """Raise ``ValueError`` unless every named value is a number in the closed interval ``[low, high]``."""
     for name, value in values.items():
         if not (_is_number(value) and low <= value <= high):
-            raise ValueError(f"Expected {low} <= {name} <= {high}, found {value!r}.")
+            raise OutOfRangeError(f"Expected {low} <= {name} <= {high}, found {value!r}.", name)
 
 
 def whole(low: int, high: int, **values: int) -> None:
     """Raise ``ValueError`` unless every named value is a whole number in the closed interval ``[low, high]``."""
     for name, value in values.items():
         if not (isinstance(value, Integral) and _is_number(value) and low <= value <= high):
-            raise ValueError(f"Expected a whole number {low} <= {name} <= {high}, found {value!r}.")
+            raise OutOfRangeError(f"Expected a whole number {low} <= {name} <= {high}, found {value!r}.", name)
 
 
 def _is_number(value: object) -> bool:

@@ -16,6 +16,7 @@ from zetadp.base.epsilon import epsilon_value, rounded_up
 from zetadp.base.validation import UserError
 from zetadp.config.sections import (
     BRAIN,
+    DEFAULTS,
     EVERYBODY,
     Arm,
     Block,
@@ -138,14 +139,29 @@ class Config:
         return Performance.from_section(self.training_of(network))
 
     def faults_of_plans(self) -> list[str]:
-        """Return what the plans of the grid refuse, once for all runs of a network in an arm."""
-        found: dict[str, None] = {}
+        """Return what the plans of the grid refuse, each once, at the key where it stands, with a run that finds it."""
+        found: dict[str, RunName] = {}
         for run in self.run_names:
             try:
                 self.plan(run)
             except (UserError, ValueError) as error:
-                found[f"networks.{run.network} in arms.{run.arm}: {error}"] = None
-        return list(found)
+                found.setdefault(f"{self._path(run, getattr(error, 'key', ''))}: {error}", run)
+        return [f"{fault} (network {run.network} in arm {run.arm})" for fault, run in found.items()]
+
+    def _path(self, run: RunName, key: str) -> str:
+        """Return where the configuration says what a setting of a run's plan is."""
+        network, arm = self.networks[run.network], self.arms[run.arm]
+        key = "expected_patients" if key == "expected" else key
+        if key in ("rows", "degree"):
+            return f"networks.{run.network}.training.mixing.{key}"
+        if key in network.training:
+            return f"networks.{run.network}.training.{key}"
+        if key in DEFAULTS:
+            return f"training.{key}"
+        if key == "rounds" and arm.rounds is None:
+            return f"arms.{run.arm}.epochs"
+        section = f"arms.{run.arm}" if hasattr(arm, key) else f"networks.{run.network}"
+        return f"{section}.{key}" if key else section
 
     @cached_property
     def _plans(self) -> dict[RunName, Plan]:

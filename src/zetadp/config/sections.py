@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from zetadp.base.constraints import Count, Epsilons, Filled, NotNegative, OneOf, Positive, Seed, Spelled, Within
 from zetadp.base.epsilon import CONSENT
-from zetadp.core.settings import MixingSettings, OptimiserSettings, Performance, TrainingSettings
+from zetadp.core.settings import MOST_ROUNDS, MixingSettings, OptimiserSettings, Performance, TrainingSettings
 from zetadp.federation.settings import Patience
 from zetadp.mri.kspace import AugmentationSettings
 from zetadp.nn.settings import AT_ONCE, DECISIONS, DESCENT, FEATURES, IMAGE, OWN, BackboneTraining, NetworkSettings
@@ -383,8 +383,8 @@ class Arm:
     expected_patients: Positive
     threat: Annotated[str, OneOf(("local", "masked_sums", "central"))] | None = None
     sums: Sums | None = None
-    rounds: Count | None = None
-    epochs: Positive | None = None
+    rounds: Annotated[int, Within(ge=1, le=MOST_ROUNDS)] | None = None
+    epochs: Annotated[float, Within(gt=0, le=MOST_ROUNDS)] | None = None
 
     def __post_init__(self) -> None:
         """Check that the number of rounds is given once, and sums where they are masked alone."""

@@ -171,7 +171,9 @@ class Plan:
         if self.task:
             checked_name(self.task["name"], "the plan's task")
         if self.unit == "image" and self.network.domain == STUDY:
-            raise UserError(f"Expected unit patient for domain {STUDY}: one image changes the features of all others.")
+            raise UserError(
+                f"Expected unit patient for domain {STUDY}: one image changes the features of all others.", "unit"
+            )
         names = [node.name for node in self.nodes]
         if not names or len(set(names)) != len(names):
             raise ValueError(f"Expected one node or more, each with a different name, found {names}.")
@@ -190,24 +192,32 @@ class Plan:
             self._check_sums(self.sums)
         if self.training.estimator != DESCENT and self.network.family != "head":
             found = self.training.estimator
-            raise UserError(f"Expected estimator {DESCENT} for a network that is not of family head, found {found}.")
+            raise UserError(
+                f"Expected estimator {DESCENT} for a network that is not of family head, found {found}.", "estimator"
+            )
         if self.training.estimator != DESCENT and self.network.taper:
-            raise UserError(f"Expected taper 0 with estimator {self.training.estimator}, found {self.network.taper}.")
+            raise UserError(
+                f"Expected taper 0 with estimator {self.training.estimator}, found {self.network.taper}.", "taper"
+            )
         if any(self.probability(node.name) > 1 for node in self.nodes):
             raise UserError(
                 "Expected at most as many patients in a mixed row as are open to it, found more. Lower the degree of "
-                "mixing, or open rows to more classes."
+                "mixing, or open rows to more classes.",
+                "degree",
             )
 
     def _check_sums(self, sums: Sums) -> None:
         """Refuse masked sums of what cannot be summed, with too few nodes, or beyond the range of whole numbers."""
         sums.shares(len(self.nodes))
         if self.training.mixing is not None:
-            raise UserError(f"Expected a threat other than {MASKED_SUMS} for mixed rows: each node sends its own.")
+            raise UserError(
+                f"Expected a threat other than {MASKED_SUMS} for mixed rows: each node sends its own.", "threat"
+            )
         if not KINDS[self.training.release].gaussian:
             raise UserError(
                 f"Expected a threat other than {MASKED_SUMS} for release {self.training.release}: the cost of a sum of "
-                "such releases is not known."
+                "such releases is not known.",
+                "threat",
             )
         noises = {node.noise_multiplier for node in self.nodes}
         if len(noises) > 1:

@@ -92,7 +92,8 @@ class MixingSettings:
         if (self.rows * self.share).denominator != 1:
             raise UserError(
                 f"Expected rows to be a multiple of {self.share.denominator}, because the share {self.share} of them "
-                f"is open to each class, found {self.rows}."
+                f"is open to each class, found {self.rows}.",
+                "rows",
             )
 
     @property
@@ -191,9 +192,13 @@ class TrainingSettings:
         whole(1, 10**6, images_per_patient=self.images_per_patient)
         check_fields(self)
         if not KINDS[self.release].gaussian and self.noise == "os":
-            raise UserError(f"Expected release {GAUSSIAN} with noise os, found {self.release}: {NO_EXACT_DIRECTION}.")
+            raise UserError(
+                f"Expected release {GAUSSIAN} with noise os, found {self.release}: {NO_EXACT_DIRECTION}.", "release"
+            )
         if self.release != GAUSSIAN and self.estimator != DESCENT:
-            raise UserError(f"Expected release {GAUSSIAN} with estimator {self.estimator}, found {self.release}.")
+            raise UserError(
+                f"Expected release {GAUSSIAN} with estimator {self.estimator}, found {self.release}.", "release"
+            )
         if (self.estimator == MIXED_ROWS) != (self.mixing is not None):
             raise UserError(f"Expected mixing with estimator {MIXED_ROWS} and with no other, found {self.estimator}.")
         if self.estimator != DESCENT and self.rounds != 1:

@@ -110,7 +110,8 @@ def mixed_as(
             raise UserError(
                 f"Expected rows that mix at least one patient each, found {rows} rows of {population} patients at "
                 f"epsilon {epsilon:g}. The best degree of mixing would be {best:.2g} patients per row. Choose "
-                f"{advice}{usual}, or set training.mixing.degree."
+                f"{advice}{usual}, or set training.mixing.degree.",
+                "degree",
             )
         found.append(min(best, population * active))
     return rows, found

@@ -76,7 +76,8 @@ class Sums:
         if found < LEAST_SHARES:
             raise UserError(
                 f"Expected at least {LEAST_SHARES} of {nodes} nodes to be relied on for noise, found {nodes} - "
-                f"{self.colluding} colluding - {self.missing} missing = {found}. Declare fewer, or use local noise."
+                f"{self.colluding} colluding - {self.missing} missing = {found}. Declare fewer, or use local noise.",
+                "sums",
             )
         return found
 
