@@ -24,7 +24,7 @@ from zetadp.nn.settings import BY_NOISE, DESCENT, STUDY, NetworkSettings
 from zetadp.privacy.events import COHORT_UNITS, KINDS, Event, entries_of, sampling_probability
 from zetadp.privacy.kinds import Kind
 from zetadp.privacy.masked import part_of_sum
-from zetadp.privacy.threat import MASKED_SUMS, Sums, Threat
+from zetadp.privacy.threat import MASKED_SUMS, Sums, Threat, check_threat
 
 FORMAT = 4
 """Version of a plan's file."""
@@ -157,7 +157,7 @@ class Plan:
         """Check every value, and that values agree with each other."""
         one_of(("patient", "image"), unit=self.unit)
         one_of(COHORT_UNITS, cohort_unit=self.cohort_unit)
-        one_of(("local", "central", MASKED_SUMS), threat=self.threat)
+        check_threat(self.threat, len(self.nodes), self.sums)
         whole(1, 10**6, units_of_a_person=self.units_of_a_person)
         in_range(SMALLEST_DELTA, 1 - SMALLEST_DELTA, delta=self.delta)
         if self.cohort:
@@ -186,8 +186,6 @@ class Plan:
             )
         if self.run.epsilon == UNCLIPPED and any(node.noise_multiplier > 0 for node in self.nodes):
             raise ValueError(f"Expected no noise in a run named {UNCLIPPED}: without clipping it would hide nothing.")
-        if (self.threat == MASKED_SUMS) != (self.sums is not None):
-            raise ValueError(f"Expected sums with threat {MASKED_SUMS} and with no other, found {self.sums}.")
         if self.sums is not None:
             self._check_sums(self.sums)
         if self.training.estimator != DESCENT and self.network.family != "head":
@@ -415,6 +413,7 @@ class Plan:
             "task": dict(self.task),
             "partition": dict(self.partition),
             "unit": self.cohort_unit,
+            "threat": self.threat,
             "plan": self.digest,
             **self.public,
         }

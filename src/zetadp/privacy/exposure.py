@@ -21,7 +21,7 @@ from zetadp.privacy.events import COHORT_UNITS, NodeHistory, Unit, events_in, hi
 from zetadp.privacy.kinds import Kind, NoisySum
 from zetadp.privacy.ledger import Attempt
 from zetadp.privacy.masked import MaskedSum
-from zetadp.privacy.threat import CENTRAL_HOLDER, MASKED_SUMS, Audience, Sums, Threat
+from zetadp.privacy.threat import CENTRAL_HOLDER, MASKED_SUMS, Audience, Sums, Threat, check_threat
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,8 @@ class Run:
         The largest number of rounds, fixed before the run. The guarantee is stated for it even after an early stop.
     partition
         The rule that assigned patients to nodes. Nodes with one name hold the same patients only if it is equal too.
+    threat
+        The threat model that the run was calibrated for.
     sums
         None if each node's noise protects its own message. Otherwise only sums of messages can be read, and this is
         what they rely on. The kinds in the histories are then `MaskedSum`.
@@ -87,19 +89,13 @@ class Run:
     nodes: Mapping[str, NodeHistory]
     declared_rounds: int
     partition: str = ""
+    threat: Threat = "local"
     sums: Sums | None = None
     images: int | None = None
     noise: Literal["seeded", "os"] = "os"
     unit: Unit = "patient"
     delta: float = 1e-3
     series: Series | None = None
-
-    @property
-    def threat(self) -> Threat:
-        """The threat model that the run was calibrated for."""
-        if self.sums is not None:
-            return MASKED_SUMS
-        return "central" if set(self.nodes) == {CENTRAL_HOLDER} else "local"
 
     @property
     def division(self) -> tuple[str, frozenset[tuple[str, int]]]:
@@ -111,6 +107,7 @@ class Run:
     def __post_init__(self) -> None:
         """Refuse a run without releases, and impossible combinations."""
         whole(1, MOST_RELEASES, declared_rounds=self.declared_rounds, images=1 if self.images is None else self.images)
+        check_threat(self.threat, len(self.nodes), self.sums)
         one_of(COHORT_UNITS, unit=self.unit)
         one_of(("seeded", "os"), noise=self.noise)
         in_range(SMALLEST_DELTA, 1 - SMALLEST_DELTA, delta=self.delta)
@@ -182,18 +179,21 @@ def run_of(name: str, attempt: Attempt) -> Run:
     """Return the releases of an attempt as a run with this name.
 
     The header must declare ``unit``, ``delta``, ``noise`` and ``training.rounds``: what is said of a run follows from
-    its ledger, and nobody says it again.
+    its ledger, and nobody says it again. Headers of early versions declare no ``threat``. In these, the node of a
+    central holder has its name.
     """
-    header = attempt.header
+    header, nodes = attempt.header, histories(attempt.releases())
     rounds = header["training"]["rounds"]
     sums = Sums(**header["sums"]) if "sums" in header else None
     whole(1, MOST_RELEASES, **{"training.rounds": rounds})
     series = header.get("series")
+    early: Threat = MASKED_SUMS if sums is not None else "central" if set(nodes) == {CENTRAL_HOLDER} else "local"
     return Run(
         name,
-        histories(attempt.releases()),
+        nodes,
         rounds + (0 if sums is None else sums.spare),
         partition=json.dumps(header.get("partition", ""), sort_keys=True),
+        threat=header.get("threat", early),
         sums=sums,
         images=header.get("images_of_a_patient"),
         noise=header["noise"],

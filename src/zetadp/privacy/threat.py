@@ -25,7 +25,7 @@ PERSONS = ("patient", "speaker")
 MASKED_SUMS: Threat = "masked_sums"
 
 CENTRAL_HOLDER = "central"
-"""Name of the only node of a run with a central holder, and of the arm that has such a holder by default."""
+"""Name of the arm that has a central holder by default, and of the only node of its runs."""
 
 NOTHING_HIDDEN = "None: no noise was added, and nothing is hidden from anybody."
 """Text that replaces the assumptions of a run without noise."""
@@ -102,6 +102,15 @@ class Sums:
     def least_members(self, nodes: int) -> int:
         """Return the fewest members that a try may have."""
         return nodes - self.missing
+
+
+def check_threat(threat: Threat, nodes: int, sums: Sums | None) -> None:
+    """Refuse a threat model that a number of nodes cannot have, or that does not go with what sums rely on."""
+    one_of(("local", "central", MASKED_SUMS), threat=threat)
+    if (threat == MASKED_SUMS) != (sums is not None):
+        raise ValueError(f"Expected sums with threat {MASKED_SUMS} and with no other, found {sums}.")
+    if threat == "central" and nodes != 1:
+        raise ValueError(f"Expected one node with threat central, which is that of one holder, found {nodes}.")
 
 
 def threat_of_arm(arm: str, declared: str | None) -> Threat:

@@ -42,7 +42,7 @@ PLAN = Plan(
 def run(sums: Sums = SUMS, nodes: int = 11, share: float = SHARE, name: str = "sums", rounds: int = ROUNDS) -> Run:
     kind = MaskedSum(1.0, share, sums.shares(nodes))
     events = [Event(f"node-{k}", r, 44, 44.0, 1.0, kind) for r in range(rounds) for k in range(nodes)]
-    return Run(name, histories(events), rounds + sums.spare, sums=sums, noise="os")
+    return Run(name, histories(events), rounds + sums.spare, threat="masked_sums", sums=sums, noise="os")
 
 
 def state(of: Run, **changes) -> dict:

@@ -153,7 +153,7 @@ def test_in_a_masked_sum_all_images_of_a_patient_are_under_the_noise_of_all_shar
         for number in range(4)
         for node in range(4)
     ]
-    summed = state(Run("sums", histories(events), 4, sums=Sums(1), images=IMAGES))
+    summed = state(Run("sums", histories(events), 4, threat="masked_sums", sums=Sums(1), images=IMAGES))
     noise = 2.0 * math.sqrt(3)
     assert summed["epsilon"] == accounting.epsilon({NoisySum(0.05, noise): 4}, 1e-3)
     # All images of a patient are at one node, under the same noise.

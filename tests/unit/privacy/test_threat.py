@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 import torch
 
+from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.settings import TrainingSettings
+from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting
 from zetadp.privacy.events import Event, histories
-from zetadp.privacy.exposure import Run, seen_by
+from zetadp.privacy.exposure import Run, declared_run, seen_by
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import NodeMechanism
@@ -74,3 +78,16 @@ def test_an_unclipped_node_hides_nobody_and_is_hidden_by_nobody():
     ).values()
     assert bare.noise_multiplier == 0
     assert noisy.noise_multiplier == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("threat", ["local", "central"])
+def test_a_ledger_says_what_its_plan_was_calibrated_for_whatever_its_node_is_called(threat):
+    node = NodeConstants({"local": "central", "central": "clinic"}[threat], 8, 4.0, 2.0)
+    plan = Plan(RunName("own", "any", "8", 0), NetworkSettings("own"), TrainingSettings(3), (node,), threat=threat)
+    assert declared_run("run", json.loads(json.dumps(plan.header()))).threat == threat
+
+
+def test_a_central_holder_is_alone():
+    two = histories(rounds_of(UNEQUAL[:2], 2.0, 3))
+    with pytest.raises(ValueError, match="one node with threat central"):
+        Run("two", two, 3, threat="central")
