@@ -22,8 +22,8 @@ from zetadp.base.validation import UserError, checked_name, in_range, one_of, sh
 from zetadp.core.settings import GAUSSIAN, MixingSettings, OptimiserSettings, TrainingSettings
 from zetadp.nn.settings import BY_NOISE, DESCENT, STUDY, NetworkSettings
 from zetadp.privacy.events import COHORT_UNITS, KINDS, Event, entries_of, sampling_probability
-from zetadp.privacy.kinds import Kind
-from zetadp.privacy.masked import part_of_sum
+from zetadp.privacy.kinds import NOISE, Kind, NoisySum
+from zetadp.privacy.masked import MaskedSum
 from zetadp.privacy.threat import MASKED_SUMS, Sums, Threat, check_threat
 
 FORMAT = 4
@@ -32,8 +32,6 @@ SEEDING = 1
 """Version of the list of values that determine seeded draws."""
 HEAD = NetworkSettings("head", "features")
 """The network of a bare plan with mixed rows."""
-LEAST_NOISE, MOST_NOISE = 1e-3, 1e12
-"""Range of noise multipliers above zero. Less noise hides nothing, and accountants cannot state what it costs."""
 SIGNAL = 0.009
 """Signal in a head's first component, beside one clipped contribution, found on public patients (docs/settings.md)."""
 PUBLIC = ("backbone", "start", "model", "encoder")
@@ -97,7 +95,7 @@ class NodeConstants:
         whole(1, 10**9, population=self.population)
         in_range(1e-6 * self.population, self.population, expected=self.expected)
         if self.noise_multiplier != 0:
-            in_range(LEAST_NOISE, MOST_NOISE, noise_multiplier=self.noise_multiplier)
+            in_range(*NOISE, noise_multiplier=self.noise_multiplier)
 
 
 @dataclass(frozen=True)
@@ -305,10 +303,16 @@ class Plan:
         mixing = self.training.mixing
         return 1 if mixing is None else mixing.open_rows
 
+    @property
+    def open_share(self) -> Fraction:
+        """The same as a share of all sums of a round."""
+        mixing = self.training.mixing
+        return Fraction(1) if mixing is None else mixing.share
+
     def probability(self, name: str) -> Fraction:
         """Return the chance that a unit of a node is drawn for a sum that it can be in."""
-        node, mixing = self.nodes[self.place(name)], self.training.mixing
-        return sampling_probability(node.population, node.expected, Fraction(1) if mixing is None else mixing.share)
+        node = self.nodes[self.place(name)]
+        return sampling_probability(node.population, node.expected, self.open_share)
 
     def event(self, name: str, round_number: int) -> Event:
         """Return the entry of a round in a node's ledger: public constants, the same for every round.
@@ -317,18 +321,11 @@ class Plan:
         kind is the noisy sum that the plan was calibrated for. Another law hides as much or more, and the ledger
         records it, because its numbers follow from the network too.
         """
-        node, mixing = self.nodes[self.place(name)], self.training.mixing
-        first = Event.poisson(
-            name,
-            population=node.population,
-            expected=node.expected,
-            noise_multiplier=node.noise_multiplier,
-            clip=self.clip,
-            share=Fraction(1) if mixing is None else mixing.share,
-        )
-        if self.sums is not None:
-            first = replace(first, kind=part_of_sum(first.kind, self.sums.shares(len(self.nodes))))
-        return replace(first, round=round_number, count=self.open_rows)
+        node, probability = self.nodes[self.place(name)], float(self.probability(name))
+        kind: Kind = NoisySum(probability, node.noise_multiplier)
+        if self.sums is not None and kind.private:
+            kind = MaskedSum(probability, node.noise_multiplier, self.sums.shares(len(self.nodes)))
+        return Event(name, round_number, node.population, node.expected, self.clip, kind, self.open_rows)
 
     def mechanisms(self, name: str) -> Counter[Kind]:
         """Return the kinds of a node's releases with their numbers, as an accountant counts them."""

@@ -36,7 +36,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from zetadp.base.validation import UserError, whole
-from zetadp.privacy.kinds import GaussianSum, Kind, NoisySum
+from zetadp.privacy.kinds import GaussianSum, NoisySum
 from zetadp.privacy.threat import LEAST_SHARES
 
 if TYPE_CHECKING:
@@ -109,8 +109,3 @@ class MaskedSum(GaussianSum):
     def sample(self, clipped_sum: Tensor, clip: float, expected: float, generator: np.random.Generator) -> Tensor:
         """Refuse: a node's part of a sum is made of integers on a grid, and divided after it was summed."""
         raise UserError("Expected a release that is a mean of its own, found one node's part of a masked sum.")
-
-
-def part_of_sum(kind: Kind, shares: int) -> Kind:
-    """Return a noisy sum as one node's part of a masked sum of so many shares; without noise, the kind as it is."""
-    return MaskedSum(kind.sampling_probability, kind.noise_multiplier, shares) if kind.private else kind
