@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from zetadp.privacy import clipping
-from zetadp.privacy.contributions import Contributors, Gradient, Statistic, cross_entropies
+from zetadp.privacy.contributions import Contributors, Gradient, cross_entropies
 
 
 def clipped_sums(
@@ -23,7 +23,7 @@ def clipped_sums(
     **how: Any,
 ) -> clipping.ClippedSums:
     """Return the clipped sum of each group."""
-    contribution = Gradient(model, layout, losses) if statistic is None else Statistic(statistic)
+    contribution = statistic or Gradient(model, layout, losses)
     return clipping.clipped_sums(contribution, contributors(images, labels, groups, count), **how)
 
 

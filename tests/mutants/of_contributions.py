@@ -278,7 +278,7 @@ def clipping_by_image_and_averaging(original):
 def clipping_by_layer_without_the_root(original, contribution, drawn, *, bound, **more):
     if bound is None or more["grid"] is not None or not len(drawn.items):
         return original(contribution, drawn, bound=bound, **more)
-    gradients = contribution.rows(drawn.inputs[drawn.items], drawn.targets[drawn.items], factors=False)
+    gradients = contribution.of_units(drawn.inputs[drawn.items], drawn.targets[drawn.items], factors=False)
     factors = [clipping.clip_factors([g], bound)[0] for g in gradients]
     rows = torch.cat([f[:, None] * g.nan_to_num(0, 0, 0) for f, g in zip(factors, gradients, strict=True)], dim=1)
     return ClippedSums(torch.zeros(drawn.count, rows.shape[1]).index_add_(0, drawn.groups, rows), 0)

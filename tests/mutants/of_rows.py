@@ -40,7 +40,7 @@ class Released:
 
 
 @dataclass(frozen=True)
-class Raw:
+class Raw(Statistic):
     """A contribution that nothing has clipped yet."""
 
     dimension: int = 2 * COMPONENTS
@@ -69,7 +69,7 @@ def released(
         task={"name": "classification", "classes": CLASSES},
     )
     parts = Assembly.of(plan, records)
-    phase = replace(parts.phase, contribution=Statistic(Raw())) if raw else parts.phase
+    phase = replace(parts.phase, contribution=Raw()) if raw else parts.phase
     with Ledger(folder / "ledger.jsonl") as ledger:
         ledger.start(parts.header())
         node = Node(parts.mechanism("a", 20, ledger), [[unit] for unit in units])

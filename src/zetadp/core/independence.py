@@ -102,7 +102,7 @@ def follows_rules(phase: Phase, inputs: Tensor) -> bool:
     by_rules = Gradient(twin, layout, losses, rules=True)
     labels = torch.zeros(FEW, phase.items)
     try:
-        rows = by_rules.rows(images, labels, factors=False)
+        rows = by_rules.of_units(images, labels, factors=False)
         found = torch.cat([row for row in rows if isinstance(row, Tensor)], dim=1)
         trained = [twin.get_parameter(name) for name in layout.names]
         for own, row in zip(images, found, strict=True):
@@ -157,7 +157,7 @@ def check_independence(
         return [each.reshape(units, items, *each.shape[1:]) for each in evaluated(given)]
 
     def gradients(given: Sequence[Tensor]) -> list[Tensor]:
-        return [row for row in contribution.rows(*given, factors=False, keys=keys) if isinstance(row, Tensor)]
+        return [row for row in contribution.of_units(*given, factors=False, keys=keys) if isinstance(row, Tensor)]
 
     # The forward pass of the whole batch comes first. It names what the gradients of a network without a patient axis,
     # which see one unit at a time, would hide until the network is evaluated.

@@ -31,7 +31,6 @@ from zetadp.privacy.contributions import (
     Gradient,
     Losses,
     Statistic,
-    UnitStatistic,
     cross_entropies,
     knows_units,
 )
@@ -76,12 +75,11 @@ class Phase:
 
     @classmethod
     def of(
-        cls, model: nn.Module, items: int, losses: Losses = cross_entropies, statistic: UnitStatistic | None = None
+        cls, model: nn.Module, items: int, losses: Losses = cross_entropies, statistic: Statistic | None = None
     ) -> Phase:
         """Return the phase whose contributions are a network's gradients or, if given, a statistic."""
         layout = Layout.of(model)
-        contribution = Gradient(model, layout, losses) if statistic is None else Statistic(statistic)
-        return cls(model, layout, items, contribution)
+        return cls(model, layout, items, statistic or Gradient(model, layout, losses))
 
     @property
     def has_rules(self) -> bool:

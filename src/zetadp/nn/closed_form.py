@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from zetadp.privacy.contributions import Statistic
+
 COMPONENT_VARIANCE = 2.0
 """Mean squared modulus of a complex component on public images, by the construction of `zetadp.nn.heads`."""
 # No record says how this value was chosen (docs/settings.md).
@@ -28,7 +30,7 @@ SPREAD = 0.05
 
 
 @dataclass(frozen=True)
-class ClassMeans:
+class ClassMeans(Statistic):
     """Classification by the nearest class mean. Calling it computes the patients' contributions.
 
     Attributes

@@ -21,7 +21,7 @@ There are three kinds of mixtures:
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ from torch.nn import functional
 
 from zetadp.base.randomness import Purpose, stream
 from zetadp.nn.closed_form import ClassMeans
+from zetadp.privacy.contributions import Statistic
 
 
 class RowExamples(NamedTuple):
@@ -53,8 +54,11 @@ class RowExamples(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Mixture(ABC):
-    """A way to mix. Calling it computes the contributions of units.
+class Mixture(Statistic):
+    """A way to mix. Calling it computes the contributions of units, as long as rows.
+
+    Images are complex features of shape (unit, item, 1, 1, component), labels integer classes of shape (unit, item). If
+    features are clipped, a contribution has norm at most B, up to rounding.
 
     Attributes
     ----------
@@ -81,23 +85,6 @@ class Mixture(ABC):
     def schedule(self) -> np.ndarray | None:
         """Which rows are open to which class, boolean of shape (row, class); None if all are open to all classes."""
         return None
-
-    @property
-    @abstractmethod
-    def dimension(self) -> int:
-        """Real numbers in a contribution, and in a row."""
-
-    @abstractmethod
-    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Return contributions of shape (unit, dimension). If clipped, each has norm at most B, up to rounding.
-
-        Parameters
-        ----------
-        images
-            Complex features of shape (unit, item, 1, 1, component).
-        labels
-            Integer class labels of shape (unit, item).
-        """
 
     @abstractmethod
     def examples(self, rows: Tensor, deviation: float = 0.0) -> RowExamples:

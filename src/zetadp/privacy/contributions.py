@@ -6,6 +6,7 @@ in `zetadp.privacy.clipping`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -29,25 +30,6 @@ mean over a unit's items makes the unit's gradient."""
 def cross_entropies(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the cross-entropy of each item, shape (item,)."""
     return functional.cross_entropy(outputs, targets, reduction="none")
-
-
-class UnitStatistic(Protocol):
-    """A contribution other than a gradient: one real vector, a function of this patient alone."""
-
-    @property
-    def dimension(self) -> int:
-        """Length of the vector."""
-
-    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Return real vectors of shape (patient, dimension).
-
-        Parameters
-        ----------
-        images
-            Tensor of shape (patient, image, ...).
-        labels
-            Targets of shape (patient, image, ...).
-        """
 
 
 @dataclass(frozen=True)
@@ -93,7 +75,7 @@ class Contribution(Protocol):
     def sizes(self) -> tuple[int, ...]:
         """Real numbers in each of its parts."""
 
-    def rows(
+    def of_units(
         self,
         images: Tensor,
         labels: Tensor,
@@ -142,7 +124,7 @@ class Gradient:
         """Real numbers in each parameter."""
         return self.layout.sizes
 
-    def rows(
+    def of_units(
         self,
         images: Tensor,
         labels: Tensor,
@@ -167,24 +149,32 @@ class Gradient:
         return [of_layers[name].smallest(factors=factors) if name in of_layers else found[name] for name in names]
 
 
-@dataclass(frozen=True)
-class Statistic:
-    """A vector that takes the place of a patient's gradient.
+class Statistic(ABC):
+    """A contribution other than a gradient: one real vector, a function of this patient alone."""
 
-    Attributes
-    ----------
-    function
-        Computes the vector.
-    """
+    @property
+    @abstractmethod
+    def dimension(self) -> int:
+        """Length of the vector."""
 
-    function: UnitStatistic
+    @abstractmethod
+    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Return real vectors of shape (patient, dimension).
+
+        Parameters
+        ----------
+        images
+            Tensor of shape (patient, image, ...).
+        labels
+            Targets of shape (patient, image, ...).
+        """
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Length of the vector."""
-        return (self.function.dimension,)
+        return (self.dimension,)
 
-    def rows(
+    def of_units(
         self,
         images: Tensor,
         labels: Tensor,
@@ -194,10 +184,10 @@ class Statistic:
         keys: Tensor | None = None,
     ) -> list[Tensor | Factored]:
         """Return the vectors of all patients, or weighted means of the vectors of single images."""
-        found = self.function(images, labels)
+        found = self(images, labels)
         if weights is None:
             return [found]
-        single = [self.function(images[:, [place]], labels[:, [place]]) for place in range(labels.shape[1])]
+        single = [self(images[:, [place]], labels[:, [place]]) for place in range(labels.shape[1])]
         weighted = (torch.stack(single, dim=1) * weights[..., None]).sum(dim=1)
         # Patients with images enough keep their bits, whoever else has too few.
         return [torch.where((weights > 0).all(dim=1, keepdim=True), found, weighted)]
@@ -297,7 +287,7 @@ def _of_product(layer: nn.Module, x: Tensor, gradient: Tensor, units: int) -> di
 def _known_gradients(
     of: Gradient, images: Tensor, labels: Tensor, weights: Tensor | None, products: Mapping[str, nn.Module]
 ) -> tuple[dict[str, Tensor], dict[str, Factored]]:
-    """Return `Gradient.rows` of a network with a patient axis, by name, and of some products as factors."""
+    """Return `Gradient.of_units` of a network with a patient axis, by name, and of some products as factors."""
     model, layout, losses = of.model, of.layout, of.losses
     patients, per_patient = labels.shape[:2]
     parameters = dict(model.named_parameters())
@@ -337,7 +327,7 @@ def _known_gradients(
 def _mapped_gradients(
     of: Gradient, images: Tensor, labels: Tensor, weights: Tensor | None, keys: Tensor | None = None
 ) -> list[Tensor]:
-    """Return `Gradient.rows` of any network, by `torch.vmap` where it can map the network, which is slower."""
+    """Return `Gradient.of_units` of any network, by `torch.vmap` where it can map the network, which is slower."""
     model, layout = of.model, of.layout
     if weights is None:
         weights = torch.full(labels.shape[:2], 1 / labels.shape[1], dtype=images.real.dtype, device=labels.device)

@@ -26,11 +26,11 @@ IMAGES[3] = 1.5  # constant images, whose covariance is zero
 def test_compiled_gradients_are_those_of_each_unit_alone_for_any_number_of_units():
     contribution = Phase.of(network(TINY), 4).contribution
     for count in (5, 3, 1):
-        plain = torch.cat(contribution.rows(IMAGES[:count], LABELS[:count], factors=False), dim=1)
+        plain = torch.cat(contribution.of_units(IMAGES[:count], LABELS[:count], factors=False), dim=1)
         with compiled_operations():
-            rows = torch.cat(contribution.rows(IMAGES[:count], LABELS[:count], factors=False), dim=1)
+            rows = torch.cat(contribution.of_units(IMAGES[:count], LABELS[:count], factors=False), dim=1)
             changed = torch.cat([IMAGES[: count - 1], 1e3 * IMAGES[:1]])
-            others = torch.cat(contribution.rows(changed, LABELS[:count], factors=False), dim=1)
+            others = torch.cat(contribution.of_units(changed, LABELS[:count], factors=False), dim=1)
         torch.testing.assert_close(rows, plain, rtol=1e-4, atol=1e-5)
         assert torch.equal(others[:-1], rows[:-1])
 

@@ -40,7 +40,7 @@ def test_a_pass_holds_about_what_it_may(settings, images_per_patient):
 
     several = images.expand(found, *images.shape[1:]).clone(), labels.expand(found, -1)
     with saved_tensors_hooks(keep, lambda tensor: tensor):
-        gradients = Gradient(model, layout).rows(*several, factors=False)
+        gradients = Gradient(model, layout).of_units(*several, factors=False)
     total = sum(storage.nbytes() for storage in held.values()) + sum(g.nbytes for g in gradients)
     assert 0.8 * BYTES < total < 1.2 * BYTES
 

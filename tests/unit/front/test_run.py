@@ -566,7 +566,7 @@ def test_a_network_that_cannot_be_mapped_takes_one_patient_after_the_other(tmp_p
     model, given = make(), data()
     assert run(tmp_path, model=model, data=given).train().state == "finished"
     units, labels = given.inputs[:6].view(3, 2, -1), torch.tensor([[0, 1], [2, 0], [1, 1]])
-    rows = torch.cat(Phase.of(model, 2).contribution.rows(units, labels, factors=False), dim=1)
+    rows = torch.cat(Phase.of(model, 2).contribution.of_units(units, labels, factors=False), dim=1)
     for own, classes, row in zip(units, labels, rows, strict=True):
         loss = torch.nn.functional.cross_entropy(model(own), classes)
         plain = torch.autograd.grad(loss, list(model.parameters()))

@@ -8,7 +8,6 @@ import torch
 
 from zetadp.nn.closed_form import ClassMeans, public_means
 from zetadp.nn.heads import fit_projection, head_scores
-from zetadp.privacy.contributions import Statistic
 
 CLASSES, COMPONENTS, BOUND = 4, 3, 0.7
 LABELS = torch.arange(CLASSES).repeat_interleave(5)
@@ -63,9 +62,9 @@ def test_features_that_are_not_finite_make_a_contribution_that_is_not():
 def test_images_of_weight_zero_change_no_contribution_and_no_bit_of_others():
     images, weights = features(2), torch.full((2, len(LABELS)), 1 / len(LABELS))
     weights[1] = (torch.arange(len(LABELS)) % 5 < 2) / (2 * CLASSES)
-    (found,) = Statistic(made()).rows(images, labels(2), factors=False, weights=weights)
+    (found,) = made().of_units(images, labels(2), factors=False, weights=weights)
     changed = torch.where((weights > 0)[..., None, None, None], images, -3 * images)
-    assert torch.equal(Statistic(made()).rows(changed, labels(2), factors=False, weights=weights)[0], found)
+    assert torch.equal(made().of_units(changed, labels(2), factors=False, weights=weights)[0], found)
     assert torch.equal(found[0], made()(images, labels(2))[0])
 
 

@@ -127,7 +127,7 @@ def test_rules_give_the_gradients_of_a_plain_loop(name):
     trained = [phase.model.get_parameter(name) for name in phase.layout.names]
     before = {name: value.clone() for name, value in phase.model.state_dict().items()}
     for factors in (False, True):
-        found = contribution.rows(images, labels, factors=factors, weights=weights)
+        found = contribution.of_units(images, labels, factors=factors, weights=weights)
         if factors:
             assert any(isinstance(row, Factored) for row in found) == name.startswith("large")
             found = [

@@ -10,7 +10,7 @@ from zetadp.base.tensors import Layout
 from zetadp.nn.mixture import Labelled
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.clipping import clip_factors
-from zetadp.privacy.contributions import Gradient, Statistic, knows_units
+from zetadp.privacy.contributions import Gradient, knows_units
 from zetadp.privacy.factored import Factored
 
 # The factor is rounded down by 2^-20, float32 adds 2^-24 a number.
@@ -70,10 +70,10 @@ def test_out_of_memory_halves_the_pass_and_changes_nothing(monkeypatch):
         if len(images) > 2:
             raise torch.OutOfMemoryError
         passes.append(len(images))
-        return rows(self, images, labels, **more)
+        return honest(self, images, labels, **more)
 
-    rows = Gradient.rows
-    monkeypatch.setattr(Gradient, "rows", limited)
+    honest = Gradient.of_units
+    monkeypatch.setattr(Gradient, "of_units", limited)
     found = clipped_sums(model, layout, images, labels, groups, count=2, bound=0.1, chunk=10).sums
     assert sum(passes) == 5
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
@@ -88,10 +88,10 @@ def test_passes_hold_nearly_equal_numbers_of_patients_and_no_more_than_the_chunk
 
     def watched(self, images, labels, **more):
         passes.append(len(images))
-        return rows(self, images, labels, **more)
+        return honest(self, images, labels, **more)
 
-    rows = Gradient.rows
-    monkeypatch.setattr(Gradient, "rows", watched)
+    honest = Gradient.of_units
+    monkeypatch.setattr(Gradient, "of_units", watched)
     model = network(TINY)
     images, labels = patients(count, 4)
     groups = torch.zeros(count, dtype=torch.long)
@@ -115,7 +115,7 @@ class Foreign(torch.nn.Module):
 def test_a_patient_with_fewer_images_moves_no_bit_of_others(family):
     if family == "statistic":
         images, labels = patients(4, 3)
-        contribution = Statistic(Labelled(2, 4, 3, 0.5, 1.0, True, 0.2, False))
+        contribution = Labelled(2, 4, 3, 0.5, 1.0, True, 0.2, False)
     else:
         settings = NETWORKS["linear" if family == "foreign" else family]
         model = network(settings)
@@ -126,7 +126,7 @@ def test_a_patient_with_fewer_images_moves_no_bit_of_others(family):
     weights[1] = torch.tensor([0.5, 0.5, 0])
 
     def rows(**more: torch.Tensor) -> list[torch.Tensor]:
-        found = contribution.rows(images, labels, factors=True, **more)
+        found = contribution.of_units(images, labels, factors=True, **more)
         return [each.left if isinstance(each, Factored) else each for each in found]
 
     others, weighted = [0, 2, 3], rows(weights=weights)
@@ -139,7 +139,7 @@ def test_a_layer_that_is_not_trained_needs_no_rule():
     model = torch.nn.Sequential(Foreign().requires_grad_(requires_grad=False), network(TINY))
     assert knows_units(model)
     images, labels = patients(2, 3)
-    found = torch.cat(Gradient(model, Layout.of(model)).rows(images, labels, factors=False), dim=1)
+    found = torch.cat(Gradient(model, Layout.of(model)).of_units(images, labels, factors=False), dim=1)
     for mine, own_images, own_labels in zip(found, images, labels, strict=True):
         loss = functional.cross_entropy(model(own_images), own_labels)
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}

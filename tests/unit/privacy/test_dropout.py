@@ -46,7 +46,7 @@ def test_a_units_gradient_is_that_of_the_unit_alone_with_its_key():
     images, labels, keys = torch.randn(5, 2, 6), torch.randint(3, (5, 2)), torch.tensor([7, 8, 9, 10, 7])
 
     def rows(units: list[int]) -> torch.Tensor:
-        return torch.cat(contribution.rows(images[units], labels[units], factors=False, keys=keys[units]), dim=1)
+        return torch.cat(contribution.of_units(images[units], labels[units], factors=False, keys=keys[units]), dim=1)
 
     together = rows([0, 1, 2, 3, 4])
     for unit in range(5):
