@@ -40,9 +40,6 @@ class Assembly:
         The plan, and the task that it names.
     phase
         Contribution of a unit. Its network has the starting weights.
-    solved
-        The statistic that units contribute to a head in closed form or to mixed rows; None if they contribute
-        gradients.
     grid
         The grid of integer sums, common to all nodes; None if noise is not exact.
     """
@@ -50,7 +47,6 @@ class Assembly:
     plan: Plan
     task: Task
     phase: Phase
-    solved: ClassMeans | Mixture | None
     grid: Grid | None
 
     @classmethod
@@ -94,7 +90,13 @@ class Assembly:
         phase = Phase.of(model, plan.together, task.losses, solved)
         if isinstance(solved, Mixture):
             phase = replace(phase, rows=solved.rows, schedule=solved.schedule)
-        return cls(plan, task, phase, solved, _grid(plan, phase.dimension))
+        return cls(plan, task, phase, _grid(plan, phase.dimension))
+
+    @property
+    def solved(self) -> ClassMeans | Mixture | None:
+        """What units contribute to a head in closed form or to mixed rows; None if they contribute gradients."""
+        contribution = self.phase.contribution
+        return contribution if isinstance(contribution, ClassMeans | Mixture) else None
 
     def receiver(self) -> Receiver:
         """Return the receiver. The network's parameters become views of its weights, so a step copies nothing."""
@@ -143,12 +145,9 @@ class Assembly:
         return (shares[:, None] * messages).sum(dim=0, keepdim=True)
 
     def header(self) -> dict[str, Any]:
-        """Return the part of an attempt's first line that distinguishes attempts: public constants only."""
-        return {**self.plan.header(), "grid_bits": None if self.grid is None else self.grid.bits}
-
-    def first_line(self) -> dict[str, Any]:
         """Return the content of an attempt's first line in the ledger; its dimension is that of one contribution."""
-        return {**self.header(), "dimension": self.phase.dimension}
+        grid_bits = None if self.grid is None else self.grid.bits
+        return {**self.plan.header(), "grid_bits": grid_bits, "dimension": self.phase.dimension}
 
 
 def _statistic(plan: Plan, task: Task, records: LabelledItems) -> ClassMeans | Mixture | None:

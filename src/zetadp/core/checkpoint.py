@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
@@ -17,6 +20,11 @@ from zetadp.base.validation import UserError
 from zetadp.privacy.budget import Cap, Permission
 from zetadp.privacy.exposure import Series
 from zetadp.privacy.ledger import Ledger
+
+if TYPE_CHECKING:
+    from zetadp.core.server import Receiver
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -63,7 +71,12 @@ class Checkpoint:
     def load(cls, path: Path, device: torch.device) -> Checkpoint:
         """Read a checkpoint; raise `UserError` if the file is damaged."""
         tensors, content = load_tensors(path, device)
-        return cls(**{**content, "state": tensors, "history": pd.DataFrame(content["history"])})
+        return cls(**{**content, "state": tensors, "history": pd.DataFrame(content["history"]).astype(float)})
+
+    def write(self, path: Path, receiver: Receiver, ledger: Ledger) -> None:
+        """Write the run as it is now, with the state of its receiver."""
+        self.state, self.ledger_head = receiver.state(), ledger.head
+        self.save(path)
 
     def check(self, path: Path, ledger: Ledger, secret: str) -> None:
         """Raise `UserError` if the ledger's lines or the secret are lost.
@@ -112,6 +125,55 @@ class RunFiles:
     def messages(self) -> Path:
         """Folder of the messages that are stored until the next checkpoint."""
         return self.checkpoint.with_name(f"{self.checkpoint.stem}.messages")
+
+    def begin(
+        self,
+        run: Checkpoint,
+        ledger: Ledger,
+        header: Mapping[str, Any],
+        receiver: Receiver,
+        draws: Mapping[str, str] | None = None,
+    ) -> Checkpoint:
+        """Continue from the run's checkpoint if there is one; otherwise start a new attempt in the ledger.
+
+        Parameters
+        ----------
+        run
+            The run before its first round.
+        ledger, header
+            Its open ledger, and the description of a new attempt.
+        receiver
+            Takes over the state of an interrupted run.
+        draws
+            What seeded draws of a new attempt follow from.
+
+        Returns
+        -------
+        The interrupted run, or the given one.
+
+        Raises
+        ------
+        UserError
+            If ledger or secret are lost, or if the attempt is not permitted or would exceed the cap.
+        """
+        if self.checkpoint.exists():
+            saved = Checkpoint.load(self.checkpoint, receiver.weights.device)
+            saved.check(self.checkpoint, ledger, run.secret)
+            if ledger.knows(saved.ledger_head) and saved.fingerprint == run.fingerprint:
+                if self.cap is not None:
+                    self.cap.continuing(ledger.path)
+                receiver.load(saved.state)
+                ledger.resume(saved.round)
+                logger.info("continuing after round %d of an interrupted run", saved.round)
+                return saved
+            logger.info("the checkpoint %s belongs to another run; starting from the first round", self.checkpoint)
+        if self.permission is not None:
+            self.permission.check(ledger, header)
+        declared = dict(header) if self.series is None else {**header, "series": asdict(self.series)}
+        with nullcontext() if self.cap is None else self.cap.starting(ledger.path, declared):
+            ledger.start(declared, draws)
+        self.remove_messages()
+        return run
 
     def finish(self) -> None:
         """Remove the checkpoint and the stored messages of a run whose outputs are all written."""

@@ -13,7 +13,7 @@ import math
 import secrets
 import time
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -170,8 +170,7 @@ def train(
         seconds_before = float(run.history["seconds"].max()) if len(run.history) else 0.0
 
         def save() -> None:
-            run.state, run.ledger_head = receiver.state(), ledger.head
-            run.save(files.checkpoint)
+            run.write(files.checkpoint, receiver, ledger)
             outbox.discard(run.round)
 
         if run.round == 0:
@@ -243,27 +242,8 @@ def _begin(
         entropy, draws = secrets.randbits(128), None
     else:
         entropy, draws = plan.entropy(_repeat(plan, ledger, keyed)), {"plan": plan.seeding, "data": keyed}
-    begun = Checkpoint(0, keyed, {}, no_history(parts.task), "", secret=secret.name)
-    if files.checkpoint.exists():
-        saved = Checkpoint.load(files.checkpoint, records.inputs.device)
-        saved.check(files.checkpoint, ledger, secret.name)
-        if ledger.knows(saved.ledger_head) and saved.fingerprint == keyed:
-            if files.cap is not None:
-                files.cap.continuing(ledger.path)
-            receiver.load(saved.state)
-            ledger.resume(saved.round)
-            logger.info("continuing after round %d of an interrupted run", saved.round)
-            types = begun.history.dtypes.to_dict()
-            saved.history = saved.history.astype(types) if len(saved.history) else begun.history
-            return saved, entropy
-        logger.info("the checkpoint %s belongs to another run; starting from the first round", files.checkpoint)
-    if files.permission is not None:
-        files.permission.check(ledger, header)
-    first = {**parts.first_line(), **({} if files.series is None else {"series": asdict(files.series)})}
-    with files.cap.starting(files.ledger, first) if files.cap is not None else nullcontext():
-        ledger.start(first, draws)
-    files.remove_messages()
-    return begun, entropy
+    run = Checkpoint(0, keyed, {}, no_history(parts.task), "", secret=secret.name)
+    return files.begin(run, ledger, header, receiver, draws), entropy
 
 
 def _repeat(plan: Plan, ledger: Ledger, keyed: str) -> int:

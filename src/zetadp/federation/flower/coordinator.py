@@ -12,8 +12,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -68,8 +67,8 @@ class Coordinator:
 
     Attributes
     ----------
-    history
-        As `zetadp.core.training.Trained.history`; seconds are not kept.
+    state
+        The training at its last checkpoint; its history has no seconds.
     ledger_head
         Head of the server's ledger at the end.
     """
@@ -98,9 +97,8 @@ class Coordinator:
         make_folder(copies)
         note_identities(copies, {name: line.identity(name) for name in self.names})
         self._seen = {name: tuple(heads_elsewhere(copies, line.identity(name))) for name in self.names}
-        self.history = no_history(parts.task)
+        self.state = Checkpoint(0, plan.digest, {}, no_history(parts.task), "")
         self.ledger_head = ""
-        self._checkpointed = 0
         self._absent: set[str] = set()
         self._counted: set[str] = set()
         self._there: set[str] | None = None
@@ -140,40 +138,21 @@ class Coordinator:
 
     def _begin(self, ledger: Ledger) -> int:
         """Go on from the checkpoint, or start an attempt; return the rounds done."""
-        if self.files.checkpoint.exists():
-            checkpoint = Checkpoint.load(self.files.checkpoint, torch.device("cpu"))
-            checkpoint.check(self.files.checkpoint, ledger, checkpoint.secret)
-            if ledger.knows(checkpoint.ledger_head) and checkpoint.fingerprint == self.plan.digest:
-                if self.files.cap is not None:
-                    self.files.cap.continuing(ledger.path)
-                self.receiver.load(checkpoint.state)
-                if len(checkpoint.history):
-                    self.history = checkpoint.history.astype(float)
-                ledger.resume(checkpoint.round)
-                self._counted = {event.node for event in ledger.attempts[-1].events}
-                self._checkpointed = checkpoint.round
-                logger.info("continuing after round %d of %d", checkpoint.round, self.plan.training.rounds)
-                return checkpoint.round
-        if self.files.permission is not None:
-            self.files.permission.check(ledger, self.plan.header())
-        cap = self.files.cap
-        header = self.plan.header()
-        if self.files.series is not None:
-            header["series"] = asdict(self.files.series)
-        with cap.starting(ledger.path, header) if cap is not None else nullcontext():
-            ledger.start(header)
-        self._save(ledger, 0)
-        return 0
+        new, self.state = self.state, self.files.begin(self.state, ledger, self.plan.header(), self.receiver)
+        self._counted = {event.node for event in ledger.attempts[-1].events}
+        if self.state is new:
+            self._save(ledger, 0)
+        return self.state.round
 
     def _save(self, ledger: Ledger, done: int) -> None:
-        state = self.receiver.state()
-        Checkpoint(done, self.plan.digest, state, self.history, ledger.head).save(self.files.checkpoint)
-        self._checkpointed = done
+        self.state.round = done
+        self.state.write(self.files.checkpoint, self.receiver, ledger)
 
     def _look(self, done: int) -> None:
         metric, loss = watched(self.task, self.phase.model, self.watched)
         rate = self.receiver.learning_rate(done - 1)
-        self.history.loc[len(self.history)] = [done, math.nan, rate, metric, loss]
+        history = self.state.history
+        history.loc[len(history)] = [done, math.nan, rate, metric, loss]
 
     def _report(self, done: int) -> None:
         rounds = self.plan.training.rounds
@@ -219,7 +198,7 @@ class Coordinator:
 
     def _request(self, ledger: Ledger, number: int, weights: bytes) -> Request:
         """Return what all nodes are asked for in a round."""
-        return Request(self.plan.digest, ledger.identity, number, self._checkpointed, "", weights)
+        return Request(self.plan.digest, ledger.identity, number, self.state.round, "", weights)
 
     def _exchange(
         self, ledger: Ledger, asked: Request, done: Container[str], failures: Counter[str]
@@ -338,7 +317,7 @@ class Coordinator:
     def _stopped(self, number: int, why: str) -> UserError:
         return UserError(
             f"Round {number + 1} of {self.plan.label} ended the run: {why}. The logs of those nodes say more. The "
-            f"checkpoint after round {self._checkpointed} is kept; start the run again to go on from it."
+            f"checkpoint after round {self.state.round} is kept; start the run again to go on from it."
         )
 
     def _silent(self, number: int, names: Sequence[str], seconds: float) -> UserError:

@@ -260,7 +260,7 @@ class Hospital:
                 min(lost),
             )
             raise _RefusedError(Reason.LEDGER)
-        header = {**self.participant.header(parts.first_line()), "engine": "flower", "federation": request.attempt}
+        header = {**self.participant.header(parts.header()), "engine": "flower", "federation": request.attempt}
         begun = ledger.attempts
         # The server's name of an attempt alone identifies nothing: it could give the name to another plan.
         if begun and all(begun[-1].header.get(key) == header[key] for key in ("federation", "plan")):

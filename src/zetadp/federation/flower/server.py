@@ -69,10 +69,10 @@ def serve(settings: Path | str, credentials: Path | str, host: str, port: int) -
             performance=Performance(own.evaluate_every, own.checkpoint_seconds),
         )
         model = coordinator.run()
-    trained = Trained(model, coordinator.history, coordinator.ledger_head, None, coordinator.receiver.released)
+    trained = Trained(model, coordinator.state.history, coordinator.ledger_head, None, coordinator.receiver.released)
     save_model(own.model, trained, plan, inputs=watched.inputs.shape[-1], backbone=backbone)
     with written_whole(own.history) as temporary:
-        coordinator.history.astype({"round": int}).to_csv(temporary, index=False)
+        coordinator.state.history.astype({"round": int}).to_csv(temporary, index=False)
     with written_whole(own.ledger) as temporary:
         shutil.copyfile(own.ledger_file, temporary)
     own.checkpoint.unlink(missing_ok=True)
