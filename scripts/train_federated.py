@@ -11,9 +11,9 @@ from zetadp.base.workflow import run
 from zetadp.core.plan import Plan
 from zetadp.core.pretrained import with_public
 from zetadp.core.progress import announced_tick, wait_for_tick
+from zetadp.core.settings import Patience
 from zetadp.federation.flower.launcher import LocalFederation
 from zetadp.federation.partition import read_partition
-from zetadp.federation.settings import Patience
 from zetadp.mri.convert import write_site_folder
 from zetadp.nn.backbone import load_backbone
 from zetadp.privacy.book import claim, forget_times

@@ -10,9 +10,9 @@ from typing import Self
 from federation.sites import write_hospital_folder
 
 from zetadp.core.plan import Plan
+from zetadp.core.settings import Patience
 from zetadp.federation.flower.launcher import LocalFederation
 from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
-from zetadp.federation.settings import Patience
 from zetadp.privacy.ledger import Attempt, read_ledger
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from zetadp.federation.flower import processes
+from zetadp.federation.flower import launcher
 from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.protocol import Answer, Refusal, Request
 from zetadp.federation.masks import FreshValue
@@ -28,4 +28,4 @@ def reply(self: Hospital, request: Request, own: FreshValue | None = None) -> An
 
 if __name__ == "__main__":
     Hospital.reply = reply
-    processes.main()
+    launcher.main()

@@ -17,15 +17,14 @@ from zetadp.core.assembly import Assembly
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import LabelledItems, items_of
-from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
+from zetadp.core.settings import OptimiserSettings, Patience, Performance, TrainingSettings
 from zetadp.federation.flower.coordinator import Coordinator
 from zetadp.federation.flower.hospital import Hospital
 from zetadp.federation.flower.participant import Participant
 from zetadp.federation.flower.protocol import Answer, Refusal, Request
+from zetadp.federation.flower.server import SummingCoordinator
 from zetadp.federation.flower.settings import HospitalSettings
-from zetadp.federation.flower.tries import SummingCoordinator
 from zetadp.federation.masks import CURVE, Member, Roster
-from zetadp.federation.settings import Patience
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.threat import MASKED_SUMS, Sums

@@ -12,8 +12,8 @@ from federation.sites import DirectLine, coordinator, hospitals, make_plan
 from zetadp.base.validation import UserError
 from zetadp.core.outbox import Outbox
 from zetadp.core.server import Server
+from zetadp.core.settings import Patience
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal
-from zetadp.federation.settings import Patience
 from zetadp.privacy.book import recorded_runs
 from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import declared, over_runs

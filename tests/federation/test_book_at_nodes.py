@@ -13,8 +13,7 @@ from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import check_promise, noise_of_plan
 from zetadp.federation.flower.certificates import make_credentials
 from zetadp.federation.flower.hospital import Hospital
-from zetadp.federation.flower.invitation import invitation
-from zetadp.federation.flower.kit import write_kits
+from zetadp.federation.flower.kit import invitation, write_kits
 from zetadp.federation.flower.participant import Participant
 from zetadp.federation.flower.protocol import Answer, Request, encode
 from zetadp.federation.flower.settings import HospitalSettings

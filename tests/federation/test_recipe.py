@@ -20,8 +20,8 @@ from federation.sites import make_plan, write_hospital_folder
 
 from zetadp.base.tensors import load_tensors
 from zetadp.cli import main
+from zetadp.federation.flower.launcher import free_port
 from zetadp.federation.flower.participant import Participant
-from zetadp.federation.flower.processes import free_port
 from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.privacy.ledger import read_ledger
 

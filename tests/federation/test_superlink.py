@@ -16,8 +16,8 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from zetadp.base.validation import UserError
 from zetadp.federation.flower import node
 from zetadp.federation.flower.certificates import check_connection, make_credentials, make_node_key
+from zetadp.federation.flower.launcher import FLOWER, free_port
 from zetadp.federation.flower.node import Uplink
-from zetadp.federation.flower.processes import FLOWER, free_port
 from zetadp.federation.flower.protocol import Answer, Request, pack, unpack
 from zetadp.federation.flower.superlink import SuperLink
 

@@ -194,8 +194,8 @@ def serve(
     zetadp federation serve server.yaml --credentials keys --port 8443
     """
     from zetadp.federation.flower.certificates import Credentials
-    from zetadp.federation.flower.processes import SILENT, check_flower, require_free_port
-    from zetadp.federation.flower.receipts import FOLDER, write_receipts
+    from zetadp.federation.flower.launcher import SILENT, check_flower, require_free_port
+    from zetadp.federation.flower.ledgers import FOLDER, write_receipts
     from zetadp.federation.flower.settings import ServerSettings
 
     check_flower()
@@ -239,7 +239,7 @@ def show(
     zetadp federation show plan.json --node node-03
     """
     from zetadp.core.plan import Plan
-    from zetadp.federation.flower.invitation import invitation
+    from zetadp.federation.flower.kit import invitation
     from zetadp.federation.masks import Roster
 
     agreed = Plan.read(plan)
@@ -312,7 +312,7 @@ def approve(
     zetadp federation approve node.yaml --key node-03.key
     zetadp federation approve node.yaml --key node-03.key --who 'A. Physician' --hash afd91ab78a7b
     """
-    from zetadp.federation.flower.invitation import invitation
+    from zetadp.federation.flower.kit import invitation
     from zetadp.federation.flower.participant import SHORTEST, Participant
     from zetadp.federation.flower.settings import HospitalSettings
 
@@ -355,8 +355,8 @@ def node(
     """
     from zetadp.base.device import pick_device
     from zetadp.federation.flower.certificates import checked_server, read_certificate
+    from zetadp.federation.flower.launcher import SILENT, check_flower, folder_in_use
     from zetadp.federation.flower.participant import Participant
-    from zetadp.federation.flower.processes import SILENT, check_flower, folder_in_use
     from zetadp.federation.flower.settings import HospitalSettings
 
     check_flower()

@@ -10,8 +10,7 @@ from typing_extensions import TypedDict
 
 from zetadp.base.constraints import Count, Epsilons, Filled, NotNegative, OneOf, Positive, Seed, Spelled, Within
 from zetadp.base.epsilon import CONSENT
-from zetadp.core.settings import MOST_ROUNDS, MixingSettings, OptimiserSettings, Performance, TrainingSettings
-from zetadp.federation.settings import Patience
+from zetadp.core.settings import MOST_ROUNDS, MixingSettings, OptimiserSettings, Patience, Performance, TrainingSettings
 from zetadp.mri.kspace import AugmentationSettings
 from zetadp.nn.settings import AT_ONCE, DECISIONS, DESCENT, FEATURES, IMAGE, OWN, BackboneTraining, NetworkSettings
 from zetadp.privacy.threat import MASKED_SUMS, Sums

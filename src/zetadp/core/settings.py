@@ -1,4 +1,4 @@
-"""Settings of a training run, and settings that change only its speed.
+"""Settings of a training run, and settings that change only its speed or how long a server waits.
 
 This module does not import PyTorch, which takes seconds.
 """
@@ -236,6 +236,39 @@ class Performance:
     def from_section(cls, section: Mapping[str, Any]) -> Performance:
         """Return the settings in a section of a configuration; other keys are ignored."""
         return cls(**{key: section[key] for key in _names(cls) if key in section})
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        check_fields(self)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Rules of the server for nodes that do not answer.
+
+    Attributes
+    ----------
+    missing
+        ``wait``: a round is complete only with every node. ``continue``: after ``round_seconds`` the round continues
+        with the nodes that answered.
+    least_nodes
+        With ``continue``, the fewest nodes that make a round; with fewer the server waits.
+    round_seconds
+        Seconds after which a round continues without the missing nodes.
+    give_up_seconds
+        Seconds after which the run ends with an error. It can be resumed.
+    tries
+        How often a node may fail in one round before it counts as missing from it.
+    poll_seconds
+        Seconds between two checks for new answers.
+    """
+
+    missing: Annotated[str, OneOf(("wait", "continue"))] = "wait"
+    least_nodes: Count = 1
+    round_seconds: Positive = 600
+    give_up_seconds: Positive = 3600
+    tries: Count = 3
+    poll_seconds: Positive = 0.25
 
     def __post_init__(self) -> None:
         """Check every setting."""

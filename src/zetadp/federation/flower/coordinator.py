@@ -26,12 +26,11 @@ from zetadp.core.evaluation import watched
 from zetadp.core.plan import Plan
 from zetadp.core.promise import check_noise
 from zetadp.core.records import LabelledItems
-from zetadp.core.settings import Performance
+from zetadp.core.settings import Patience, Performance
 from zetadp.core.training import no_history
-from zetadp.federation.flower.mirror import Mirror, copies_of, heads_elsewhere, note_identities
+from zetadp.federation.flower.ledgers import Mirror, copies_of, heads_elsewhere, note_identities
 from zetadp.federation.flower.protocol import Answer, Refusal, Request, WrongUpdateError, decode, encode
 from zetadp.federation.flower.superlink import SuperLink
-from zetadp.federation.settings import Patience
 from zetadp.privacy import accounting
 from zetadp.privacy.chain import BrokenChainError
 from zetadp.privacy.events import Event

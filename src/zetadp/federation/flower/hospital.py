@@ -28,6 +28,7 @@ from zetadp.core.pretrained import backbone_of, starting_weights
 from zetadp.core.records import LabelledItems, Node, checked_units, single_items
 from zetadp.core.round import do_round
 from zetadp.core.task import Classification, is_packaged, site_task_of, task_of
+from zetadp.federation.flower.ledgers import signed_head
 from zetadp.federation.flower.participant import Participant
 from zetadp.federation.flower.protocol import (
     Answer,
@@ -39,7 +40,6 @@ from zetadp.federation.flower.protocol import (
     decode,
     encode,
 )
-from zetadp.federation.flower.receipts import signed_head
 from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.federation.masks import FreshValue, Masking, Try, UnsafeTryError, fresh_value, to_bytes
 from zetadp.privacy import accounting

@@ -40,7 +40,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from zetadp.core.progress import seconds_to_tick
 from zetadp.federation.flower.certificates import check_connection, read_node_key
 from zetadp.federation.flower.hospital import Hospital, load_hospital
-from zetadp.federation.flower.processes import die_with_parent, ended_by_signal
+from zetadp.federation.flower.launcher import die_with_parent, ended_by_signal
 from zetadp.federation.flower.protocol import (
     LIFE_SECONDS,
     Answer,

@@ -1,16 +1,27 @@
-"""The server of a federation: one run of the coordinator, and the files that it leaves."""
+"""The server of a federation: one run of its coordinator, with masked sums or without, and the files that it leaves.
+
+With masked sums, every try is named and written down before anybody is asked. A try is complete only with the messages
+of all its members. Until then their sum is masked and of no use, so a try with a member missing is void. The next one
+has other fresh values and other masks, the same weights, and at every member other patients and noise. The hospitals
+pay for each, so a plan declares how many there may be.
+"""
 
 from __future__ import annotations
 
+import logging
 import shutil
+import time
+from collections import Counter
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from zetadp.base.storage import written_whole
+from zetadp.base.storage import read_json, write_json, written_whole
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.pretrained import backbone_of, save_model, starting_weights
 from zetadp.core.records import LabelledItems
@@ -19,15 +30,168 @@ from zetadp.core.task import site_task_of
 from zetadp.core.training import Trained
 from zetadp.federation.flower.certificates import Credentials
 from zetadp.federation.flower.coordinator import Coordinator
+from zetadp.federation.flower.protocol import Answer, Place, Reason, Refusal, Request, WrongUpdateError, encode
 from zetadp.federation.flower.settings import ServerSettings
 from zetadp.federation.flower.superlink import SuperLink
-from zetadp.federation.flower.tries import SummingCoordinator
-from zetadp.federation.masks import Roster
+from zetadp.federation.masks import FreshValue, Roster, Try, UnsafeTryError, check_value, from_bytes
 from zetadp.privacy.exposure import Series
 
 if TYPE_CHECKING:
     from zetadp.core.plan import Plan
     from zetadp.nn.backbone import Backbone
+    from zetadp.privacy.ledger import Ledger
+
+logger = logging.getLogger(__name__)
+
+FARTHEST_SUM = 1 << 62
+"""No sum of messages is that large (`zetadp.privacy.threat.Sums.check_room`), and masks that do not cancel are."""
+
+
+class SummingCoordinator(Coordinator):
+    """A `Coordinator` that sees nothing but the sum of the nodes' messages.
+
+    Parameters
+    ----------
+    *arguments, **more
+        As for `Coordinator`.
+    roster
+        The roster of the plan.
+    """
+
+    def __init__(self, *arguments: Any, roster: Roster, **more: Any) -> None:  # noqa: ANN401  (as for Coordinator)
+        super().__init__(*arguments, **more)
+        self.roster = roster
+        self.note = self.files.checkpoint.with_name(f"{self.files.checkpoint.stem}.try.json")
+        self._values: dict[str, tuple[Place, str, FreshValue]] = {}
+        self._sessions: dict[str, str] = {}
+        self.least = max(self.patience.least_nodes, roster.least)
+
+    def _round(self, ledger: Ledger, number: int) -> tuple[Tensor, list[str]]:
+        weights = encode(self.receiver.weights)
+        failures = Counter[str]()
+        self._told = time.monotonic()
+        self._gather(number)
+        attempt, following = self._unfinished(ledger.identity, number)
+        while True:
+            if attempt is None:
+                attempt = self._named(ledger, number, following, failures)
+            total = self._summed(ledger, attempt, weights, failures)
+            if total is not None:
+                break
+            logger.warning("try %d of round %d is void; the next one follows", attempt.number + 1, number + 1)
+            following, attempt = attempt.number + 1, None
+        missing = [name for name in self.names if name not in attempt.names]
+        for name in missing:
+            logger.warning("round %d is the sum of the others, without %s", number + 1, name)
+        return total, missing
+
+    def _unfinished(self, training: str, number: int) -> tuple[Try | None, int]:
+        """Return the try of a round that was written down before a restart, if any, and the number of the next one."""
+        content = read_json(self.note) if self.note.exists() else {}
+        if (content.get("training"), content.get("round")) != (training, number):
+            return None, 0
+        values = tuple(FreshValue(**value) for value in content["values"])
+        try:
+            return Try(self.roster, training, number, content["try"], values), content["try"] + 1
+        except UnsafeTryError as error:  # the roster was made anew
+            logger.warning("%s", error)
+            return None, content["try"] + 1
+
+    def _named(self, ledger: Ledger, number: int, again: int, failures: Counter[str]) -> Try:
+        """Return a new try of the nodes that are there, after each has sent a fresh value for it.
+
+        Raises
+        ------
+        UserError
+            If too few of them are there for too long.
+        """
+        begun = self._told = time.monotonic()
+        asked = replace(self._request(ledger, number, b""), number=again)
+        while not self._ends(number, values := self._held(asked.place, failures), failures, time.monotonic() - begun):
+            for reply in self._exchange(ledger, asked, values, failures):
+                if isinstance(reply, Refusal):
+                    self._accept(reply)
+                if isinstance(reply, Refusal) or not self._keep(reply, asked.place):
+                    failures[reply.name] += 1
+            time.sleep(self.patience.poll_seconds)
+        return Try(self.roster, *asked.place, tuple(values[name] for name in self.names if name in values))
+
+    def _send(self, name: str, request: Request) -> None:
+        self._sessions[name] = self.line.session(name)
+        super()._send(name, request)
+
+    def _held(self, place: Place, failures: Counter[str]) -> dict[str, FreshValue]:
+        """Return the fresh values for a try that their nodes still have, unless they were restarted."""
+        return {
+            name: value
+            for name, (of, session, value) in self._values.items()
+            if of == place and session == self.line.session(name) != "" and failures[name] < self.patience.tries
+        }
+
+    def _keep(self, reply: Answer, place: Place) -> bool:
+        """Keep the fresh value that a node sent for a try; return whether it is one."""
+        if reply.value is None or reply.value.name != reply.name:
+            return False
+        try:
+            check_value(self.roster, reply.value, *place)
+        except UnsafeTryError as error:
+            logger.warning("%s", error)
+            return False
+        self._values[reply.name] = place, self._sessions.get(reply.name, ""), reply.value
+        return True
+
+    def _summed(self, ledger: Ledger, attempt: Try, weights: bytes, failures: Counter[str]) -> Tensor | None:
+        """Ask the members of a try, and return the sum of their messages, shape (1, number); None if it is void.
+
+        Raises
+        ------
+        UserError
+            If a member says that it will never answer, or stays away for too long.
+        """
+        number, patience = attempt.round, self.patience
+        values = [asdict(value) for value in attempt.values]
+        write_json(self.note, {"training": attempt.training, "round": number, "try": attempt.number, "values": values})
+        asked = replace(self._request(ledger, number, weights), number=attempt.number, values=attempt.values)
+        total, void = torch.zeros(1, self.phase.message, dtype=torch.int64), False
+        done = set(self.names) - set(attempt.names)
+        begun = self._told = time.monotonic()
+        while True:
+            for reply in self._exchange(ledger, asked, done, Counter()):
+                if isinstance(reply, Answer) and not reply.update:
+                    continue  # a late answer to the request for a value
+                update = self._accept(reply)
+                if update is None:
+                    # A node that was restarted has lost its value and nothing else.
+                    failures[reply.name] += not (isinstance(reply, Refusal) and reply.reason == Reason.VALUE)
+                    void = True
+                elif isinstance(reply, Answer):
+                    total += update
+                    done.add(reply.name)
+                    self._keep(reply, (attempt.training, number + 1, 0))
+            self._account(ledger, number)
+            missing = [name for name in attempt.names if name not in done]
+            waited = time.monotonic() - begun
+            if not (missing or void):
+                return total if self._in_range(total) else None
+            if void or (patience.missing == "continue" and waited >= patience.round_seconds):
+                self._absent.update(() if void else missing)
+                return None
+            if waited >= patience.give_up_seconds:
+                raise self._silent(number, missing, patience.give_up_seconds)
+            time.sleep(patience.poll_seconds)
+
+    def _in_range(self, total: Tensor) -> bool:
+        """Return whether a sum can be one of messages. Garbage from a node is found by this alone."""
+        if bool(((total < FARTHEST_SUM) & (total > -FARTHEST_SUM)).all()):
+            return True
+        logger.error("the masks of a try did not cancel: a node sent what is no message of this try")
+        return False
+
+    def _decoded(self, update: bytes) -> Tensor:
+        try:
+            return from_bytes(update, self.phase.message)
+        except ValueError as error:
+            raise WrongUpdateError(str(error)) from error
 
 
 def serve(settings: Path | str, credentials: Path | str, host: str, port: int) -> None:

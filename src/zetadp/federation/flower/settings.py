@@ -14,9 +14,9 @@ from zetadp.base.reading import read_file
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.core.promise import OWN_DELTA
+from zetadp.core.settings import Patience
 from zetadp.federation.flower.certificates import read_public_key
 from zetadp.federation.masks import Roster
-from zetadp.federation.settings import Patience
 from zetadp.privacy.budget import Cap, Permission
 
 

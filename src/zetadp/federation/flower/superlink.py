@@ -36,7 +36,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 
 from zetadp.base.validation import UserError, shown
 from zetadp.federation.flower.certificates import Credentials
-from zetadp.federation.flower.processes import require_free_port
+from zetadp.federation.flower.launcher import require_free_port
 from zetadp.federation.flower.protocol import (
     LIFE_SECONDS,
     Answer,

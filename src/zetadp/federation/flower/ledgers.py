@@ -1,4 +1,4 @@
-"""Signatures of the last line of a hospital's ledger: by the hospital's node in the ledger, by the server in a receipt.
+"""The server's copies of the hospitals' ledgers, and signatures of the last line of a ledger: in it, and in a receipt.
 
 A ledger whose chain and register were made anew looks complete, but only the node's key signs its head. A ledger that
 was replaced by an older copy, with its register, holds a signature of that time. A receipt that the hospital keeps
@@ -8,6 +8,8 @@ receipt holds, and that by the certificate of the authority.
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
-from zetadp.base.storage import make_folder, read_json, write_json
+from zetadp.base.storage import make_folder, read_json, sync_folder, write_json
 from zetadp.base.validation import UserError, shown
 from zetadp.core.plan import Plan
 from zetadp.federation.flower.certificates import (
@@ -29,14 +31,144 @@ from zetadp.federation.flower.certificates import (
     read_verifier,
     signature,
 )
-from zetadp.federation.flower.mirror import copies_of
 from zetadp.federation.flower.settings import ServerSettings
 from zetadp.privacy.book import Book, ledger_files, read_ledgers
-from zetadp.privacy.ledger import Attempt, read_ledger
+from zetadp.privacy.chain import START, BrokenChainError
+from zetadp.privacy.events import Event
+from zetadp.privacy.ledger import Attempt, read_ledger, take_lines
 from zetadp.privacy.verification import Check, checked
 
 KEYS = {"receipt", "head", "node", "plan", "round", "signed", "certificate", "signature"}
 FOLDER = "receipts"
+IDENTITIES = "identities.json"
+"""File next to the copies of the nodes' ledgers."""
+
+
+class Mirror:
+    """A copy of one node's ledger, on the server's disk. Every line is checked against the chain before it is believed.
+
+    Parameters
+    ----------
+    path
+        The copy; made when the first lines come.
+
+    Attributes
+    ----------
+    head
+        Head of the chain so far.
+    attempts
+        What the lines so far say, as `zetadp.privacy.ledger.read_ledger` returns it.
+
+    Raises
+    ------
+    UserError
+        If the copy was edited.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.head = START
+        self.attempts: list[Attempt] = []
+        if path.exists():
+            *lines, torn = path.read_bytes().split(b"\n")
+            try:
+                self.head = take_lines(lines, self.attempts)
+            except BrokenChainError as error:
+                raise UserError(
+                    f"The copy {path} of a node's ledger was edited or damaged: {error}. Restore it from a backup."
+                ) from error
+            if torn:  # a crash cut the last line off; the node sends it again, since the head is the one before
+                with path.open("r+b") as file:
+                    file.truncate(path.stat().st_size - len(torn))
+
+    @property
+    def known(self) -> str:
+        """The head to name in a request; empty where no line is known."""
+        return "" if self.head == START else self.head
+
+    def extend(self, lines: Sequence[str]) -> None:
+        """Check lines against the chain, then append and sync those that are new.
+
+        Raises
+        ------
+        BrokenChainError
+            If the lines do not follow: the node's ledger was cut, edited or exchanged. The file stays as it was, and
+            this object is not to be used any more.
+        UserError
+            If the disk is full or read-only.
+        """
+        heads = {START, self.head}.union(*(attempt.heads for attempt in self.attempts))
+        known = 0  # lines shown before: a head stands for its line and for all before it
+        while known < len(lines) and _head_of(lines[known]) in heads:
+            known += 1
+        if known == len(lines):
+            return
+        self.head = take_lines(lines[known:], self.attempts, self.head)
+        try:
+            make_folder(self.path.parent)
+            with self.path.open("ab") as file:
+                file.write("".join(f"{line}\n" for line in lines[known:]).encode())
+                file.flush()
+                os.fsync(file.fileno())
+            sync_folder(self.path.parent)
+        except OSError as error:
+            raise UserError(
+                f"Cannot write {self.path}: {error.strerror or error}. Free space or allow writing, then run again."
+            ) from error
+
+    @property
+    def releases(self) -> list[Event]:
+        """Every release in the ledger, of all attempts."""
+        return [event for attempt in self.attempts for event in attempt.releases()]
+
+    def of_attempt(self, identity: str) -> list[Event]:
+        """Return the releases that the node has recorded for the server's present attempt, in their order."""
+        if not self.attempts or self.attempts[-1].header.get("federation") != identity:
+            return []
+        return self.attempts[-1].releases()
+
+
+def copies_of(ledger: Path) -> Path:
+    """Return the folder of the copies of nodes' ledgers, next to the server's ledger of a training."""
+    return ledger.with_name(f"{ledger.stem}.nodes")
+
+
+def note_identities(folder: Path, identities: Mapping[str, str]) -> None:
+    """Note whose ledgers the copies in a folder are: the identity of each node (`SuperLink.identity`)."""
+    write_json(folder / IDENTITIES, identities)
+
+
+def heads_elsewhere(folder: Path, identity: str) -> list[str]:
+    """Return the last head of each copy of a node's ledgers from other trainings, in the folders next to one.
+
+    Parameters
+    ----------
+    folder
+        Folder of the copies of the present training.
+    identity
+        The node's.
+
+    Raises
+    ------
+    UserError
+        If a copy was edited.
+    """
+    found = []
+    for other in sorted(folder.parent.glob(f"*.nodes/{IDENTITIES}")):
+        if other.parent == folder:
+            continue
+        names = [name for name, known in read_json(other).items() if known == identity]
+        found += [Mirror(other.with_name(f"{name}.jsonl")).known for name in names]
+    return [head for head in found if head]
+
+
+def _head_of(line: str) -> str | None:
+    """Return the head that a line names, if it is a line of a chain."""
+    try:
+        found = json.loads(line)["chain"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 def write_receipts(settings: ServerSettings, credentials: Credentials) -> list[Path]:
