@@ -157,7 +157,6 @@ class DirectLine:
         self.hospitals = {hospital.settings.name: hospital for hospital in hospitals}
         self.tamper = tamper or (lambda _, reply: reply)
         self.requests: list[tuple[str, Request]] = []
-        self.notices: list[tuple[str, Sequence[str]]] = []
         self.replies: list[Answer | Refusal] = []
         self.away: set[str] = set()
 
@@ -179,9 +178,6 @@ class DirectLine:
         reply = self.tamper(request, hospital.exchange(request, hospital.reply))
         if reply is not None:
             self.replies.append(reply)
-
-    def tell(self, name: str, missing: Sequence[str]) -> None:
-        self.notices.append((name, missing))
 
     def collect(self) -> list[Answer | Refusal]:
         arrived, self.replies = self.replies, []

@@ -14,7 +14,6 @@ from zetadp.base.validation import UserError
 from zetadp.federation.flower.protocol import (
     FACTS,
     Answer,
-    Notice,
     Reason,
     Refusal,
     Request,
@@ -34,7 +33,6 @@ MESSAGES = [
     Answer("node", "attempt", 3, b"update", ("one", "two")),
     Answer("node", "attempt", 3, b"", (), 2, VALUES[0]),
     *(Refusal("node", "attempt", 3, reason) for reason in Reason),
-    Notice(("node",)),
 ]
 ANSWER = MESSAGES[2]
 
@@ -42,7 +40,7 @@ ANSWER = MESSAGES[2]
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_a_message_arrives_as_it_was_sent_and_as_no_other(message):
     assert unpack(pack(message), type(message)) == message
-    for other in {Request, Answer, Refusal, Notice} - {type(message)}:
+    for other in {Request, Answer, Refusal} - {type(message)}:
         with pytest.raises(WrongEnvelopeError):
             unpack(pack(message), other)
     if isinstance(message, Answer | Refusal):

@@ -264,8 +264,6 @@ class Coordinator:
             self._there = there
             here, away = ([name for name in self.names if (name in there) == on] for on in (True, False))
             logger.info("connected nodes: %s; not connected: %s", ", ".join(here) or "none", ", ".join(away) or "none")
-            for name in here:
-                self.line.tell(name, tuple(away))
         if waiting and time.monotonic() - self._told >= REMINDER_SECONDS:
             self._told = time.monotonic()
             state = (f"{name} ({'at work' if name in there else 'not connected'})" for name in waiting)

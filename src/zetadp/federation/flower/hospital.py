@@ -184,14 +184,6 @@ class Hospital:
                 self.participant.name,
             )
 
-    def notice(self, missing: Sequence[str]) -> None:
-        """Log which nodes the server misses; whatever is no node of the plan is left out."""
-        known = [node.name for node in self.plan.nodes if node.name in missing]
-        if known:
-            logger.warning("the server misses %s; the training waits or goes on without", ", ".join(known))
-        else:
-            logger.info("all nodes are connected to the server")
-
     def _answer(self, request: Request, own: FreshValue | None) -> Answer:
         plan, roster = self.plan, self.participant.roster
         if request.plan != plan.digest:

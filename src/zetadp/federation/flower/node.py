@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 
 import httpx
 import torch
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
@@ -44,7 +44,6 @@ from zetadp.federation.flower.launcher import die_with_parent, ended_by_signal
 from zetadp.federation.flower.protocol import (
     LIFE_SECONDS,
     Answer,
-    Notice,
     Reason,
     Refusal,
     Request,
@@ -279,17 +278,11 @@ def reply_to(hospital: Hospital, message: Message, meanwhile: Callable[[], None]
     hospital
         The hospital.
     message
-        A request for a round, or a notice.
+        A request for a round.
     meanwhile
         Called at least every second.
     """
     begun = time.monotonic()
-    if message.metadata.message_type != "train":
-        try:
-            hospital.notice(unpack(message.content, Notice).missing)
-        except WrongEnvelopeError as error:
-            logger.warning("not a notice: %s", error)
-        return Message(RecordDict({}), reply_to=message)
     try:
         request = unpack(message.content, Request)
         reply = hospital.exchange(request, lambda asked, own: computed(hospital, asked, own, meanwhile))

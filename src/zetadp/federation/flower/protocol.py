@@ -161,18 +161,11 @@ class Refusal(_Placed):
         return self.reason not in (Reason.BUSY, Reason.TIME, Reason.FAILED, Reason.VALUE)
 
 
-@dataclass(frozen=True)
-class Notice:
-    """Tells a node which other nodes are not connected; it need not answer."""
-
-    missing: tuple[str, ...]
-
-
 class WrongEnvelopeError(ValueError):
     """Records that are not the message that was expected."""
 
 
-def pack(message: Request | Answer | Refusal | Notice) -> RecordDict:
+def pack(message: Request | Answer | Refusal) -> RecordDict:
     """Return a message as the content of one of Flower's."""
     facts = asdict(message)
     vectors = {name: value for name, value in facts.items() if isinstance(value, bytes)}

@@ -10,14 +10,14 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
 import uvicorn
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from fastapi import FastAPI
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.app.message import make_message
 from flwr.app.metadata import Metadata
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID
@@ -40,7 +40,6 @@ from zetadp.federation.flower.launcher import require_free_port
 from zetadp.federation.flower.protocol import (
     LIFE_SECONDS,
     Answer,
-    Notice,
     Reason,
     Refusal,
     Request,
@@ -51,8 +50,6 @@ from zetadp.federation.flower.protocol import (
 
 logger = logging.getLogger(__name__)
 
-NOTICE_SECONDS = 60.0
-"""Seconds after which a notice that nobody fetched is dropped."""
 LOOK_SECONDS = 1.0
 """Minimum number of seconds between two checks of which nodes are connected."""
 END_SECONDS = 5.0
@@ -90,7 +87,6 @@ class SuperLink:
         self._nodes: dict[str, tuple[int, str]] = {}
         self._looked = float("-inf")
         self._sent: dict[str, _Sent] = {}
-        self._notices: list[str] = []
         store = ObjectStoreFactory(FLWR_IN_MEMORY_DB_NAME)
         factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), store)
         self._state, self._store = factory.state(), store.store()
@@ -171,31 +167,38 @@ class SuperLink:
         return sent is not None and (node is None or node[1] == sent.activated)
 
     def ask(self, name: str, request: Request) -> None:
-        """Send a request to a node that is reachable."""
+        """Leave a request for a node that is reachable to fetch."""
         node, activated = self._nodes[name]
-        if identifier := self._push(pack(request), node, "train", self._lifetime):
+        metadata = Metadata(
+            run_id=self._run,
+            message_id="",
+            src_node_id=SUPERLINK_NODE_ID,
+            dst_node_id=node,
+            reply_to_message_id="",
+            group_id="",
+            created_at=time.time(),
+            ttl=self._lifetime,
+            message_type="train",
+        )
+        message = make_message(metadata, pack(request))
+        vars(metadata)["_message_id"] = message.object_id
+        # Flower can also store the parts of a message one by one. Ours come with it, and only its name is registered.
+        self._store.preregister(self._run, ObjectTree(object_id=message.object_id))
+        if identifier := self._state.store_message_ins(message):
             self._sent[name] = _Sent(identifier, request, activated)
 
-    def tell(self, name: str, missing: Sequence[str]) -> None:
-        """Send a node the names of those that are not connected. It need not answer."""
-        if identifier := self._push(pack(Notice(tuple(missing))), self._nodes[name][0], "query", NOTICE_SECONDS):
-            self._notices.append(identifier)
-
     def collect(self) -> list[Answer | Refusal]:
-        """Return the answers that have arrived. Those to notices say nothing."""
-        if not (self._sent or self._notices):
-            return []
+        """Return the answers that have arrived, and forget their messages."""
         by_message = {sent.message: (name, sent) for name, sent in self._sent.items()}
         replies = []
-        for message in self._pull([*by_message, *self._notices]):
+        for message in self._state.get_message_res(message_ids=set(by_message), run_id=self._run) if by_message else ():
             answered = message.metadata.reply_to_message_id
-            if answered in self._notices:
-                self._notices.remove(answered)
-                continue
             name, sent = by_message.pop(answered)
             del self._sent[name]
-            reply = self._reply(name, sent, message)
-            if reply is not None:
+            self._state.delete_messages({answered})
+            self._store.delete(answered)
+            self._store.delete(message.metadata.message_id)
+            if (reply := self._reply(name, sent, message)) is not None:
                 replies.append(reply)
         return replies
 
@@ -215,31 +218,3 @@ class SuperLink:
             logger.warning("the node with the key of %s calls itself %s", name, shown(reply.name))
             return failed
         return reply
-
-    def _push(self, content: RecordDict, node: int, kind: str, lifetime: float) -> str:
-        """Leave a message for a node to fetch; return its identifier, which is empty where the node is not known."""
-        metadata = Metadata(
-            run_id=self._run,
-            message_id="",
-            src_node_id=SUPERLINK_NODE_ID,
-            dst_node_id=node,
-            reply_to_message_id="",
-            group_id="",
-            created_at=time.time(),
-            ttl=lifetime,
-            message_type=kind,
-        )
-        message = make_message(metadata, content)
-        vars(metadata)["_message_id"] = message.object_id
-        # Flower can also store the parts of a message one by one. Ours come with it, and only its name is registered.
-        self._store.preregister(self._run, ObjectTree(object_id=message.object_id))
-        return self._state.store_message_ins(message) or ""
-
-    def _pull(self, identifiers: Collection[str]) -> list[Message]:
-        """Return the answers that have come to messages."""
-        replies = self._state.get_message_res(message_ids=set(identifiers), run_id=self._run)
-        answered = {reply.metadata.reply_to_message_id for reply in replies}
-        self._state.delete_messages(answered)
-        for name in (*answered, *(reply.metadata.message_id for reply in replies)):
-            self._store.delete(name)
-        return replies
