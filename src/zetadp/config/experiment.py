@@ -36,7 +36,7 @@ from zetadp.core.settings import Performance, TrainingSettings
 from zetadp.federation.partition import PartitionSettings, node_name, node_sizes
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.settings import DESCENT, IMAGE, MIXED_ROWS
-from zetadp.privacy.threat import CENTRAL_HOLDER, MASKED_SUMS, Sums, Threat, threat_of_arm
+from zetadp.privacy.threat import CENTRAL_HOLDER, MASKED_SUMS, Sums, Threat
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,8 @@ class Config:
         return task_content(self.task, self.slices)
 
     def threat(self, arm: str) -> Threat:
-        """Return the threat model of an arm."""
-        return threat_of_arm(arm, self.arms[arm].threat)
+        """Return the threat model of an arm: as declared, or by default central for the arm ``central``, else local."""
+        return self.arms[arm].threat or ("central" if arm == CENTRAL_HOLDER else "local")
 
     def node_sizes(self, arm: str) -> list[int]:
         """Return the declared number of training patients of each node of an arm."""

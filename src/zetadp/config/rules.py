@@ -10,7 +10,6 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import product
 from typing import Any
 
 from zetadp.audit.settings import Audit
@@ -33,7 +32,6 @@ from zetadp.core.task import SIMULATED_NAME, task_of
 from zetadp.federation.partition import PartitionSettings, node_sizes
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.settings import DESCENT, IMAGE, MIXED_ROWS
-from zetadp.privacy.threat import threat_of_arm
 
 Rule = Callable[..., Iterator[str]]
 _RULES: list[Rule] = []
@@ -206,43 +204,16 @@ def _names(runs: Sequence[Block], networks: Mapping[str, Network], arms: Mapping
 @_rule
 def _sizes(cohort: Cohort, partition: PartitionSettings) -> Iterator[str]:
     """Yield sizes of hospitals that the cohort cannot have."""
-    with_fault = _sizes_of_nodes(cohort, partition)
-    if isinstance(with_fault, UserError):
-        yield f"partition: {with_fault}"
+    try:
+        node_sizes(partition, cohort.train_patients, cohort.simulated.scanner_patients)
+    except UserError as error:
+        yield f"partition: {error}"
     watched = partition.nodes * partition.validation_patients
     if watched >= cohort.test_patients:
         yield (
             f"partition.validation_patients: {watched} test patients would be watched, of {cohort.test_patients}; none "
             "would be left to test."
         )
-
-
-@_rule
-def _expected(
-    runs: Sequence[Block],
-    networks: Mapping[str, Network],
-    arms: Mapping[str, Arm],
-    cohort: Cohort,
-    partition: PartitionSettings,
-) -> Iterator[str]:
-    """Yield numbers of patients in a round that a node of a run does not have.
-
-    What no run uses refuses nothing: it may stem from config.yaml, where it was meant for another cohort.
-    """
-    hospitals = _sizes_of_nodes(cohort, partition)
-    for arm, name in (pair for block in runs for pair in product(block.arms, block.networks)):
-        if arm not in arms or name not in networks or isinstance(hospitals, UserError):
-            continue
-        own, threat = networks[name].training, threat_of_arm(arm, arms[arm].threat)
-        if own.get("participation") == EVERYBODY or networks[name].estimator != DESCENT:
-            continue
-        smallest = cohort.train_patients if threat == "central" else min(hospitals)
-        place = f"networks.{name}.training" if "expected_patients" in own else f"arms.{arm}"
-        if (wanted := own.get("expected_patients", arms[arm].expected_patients)) > smallest:
-            yield (
-                f"{place}.expected_patients: expected at most the {smallest} training patients of the smallest node of "
-                f"arm {arm}; found {wanted}."
-            )
 
 
 @_rule
@@ -308,13 +279,6 @@ def _candidates(
             )
         if not any(name in block.networks for block in runs):
             yield f"{where}.{number}: expected a network of runs; found {name}, which no block of runs names."
-
-
-def _sizes_of_nodes(cohort: Cohort, partition: PartitionSettings) -> list[int] | UserError:
-    try:
-        return node_sizes(partition, cohort.train_patients, cohort.simulated.scanner_patients)
-    except UserError as error:
-        return error
 
 
 def _simulates(task: TaskSection, slices: Slices) -> bool:

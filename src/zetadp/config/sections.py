@@ -13,7 +13,7 @@ from zetadp.base.epsilon import CONSENT
 from zetadp.core.settings import MOST_ROUNDS, MixingSettings, OptimiserSettings, Patience, Performance, TrainingSettings
 from zetadp.mri.kspace import AugmentationSettings
 from zetadp.nn.settings import AT_ONCE, DECISIONS, DESCENT, FEATURES, IMAGE, OWN, BackboneTraining, NetworkSettings
-from zetadp.privacy.threat import MASKED_SUMS, Sums
+from zetadp.privacy.threat import MASKED_SUMS, Sums, Threat
 
 BRAIN = "brain_sequences"
 """The task that has slices, a cohort in the Decathlon's layout and a public backbone."""
@@ -380,7 +380,7 @@ class Arm:
     """
 
     expected_patients: Positive
-    threat: Annotated[str, OneOf(("local", "masked_sums", "central"))] | None = None
+    threat: Annotated[Threat, OneOf(("local", "masked_sums", "central"))] | None = None
     sums: Sums | None = None
     rounds: Annotated[int, Within(ge=1, le=MOST_ROUNDS)] | None = None
     epochs: Annotated[float, Within(gt=0, le=MOST_ROUNDS)] | None = None

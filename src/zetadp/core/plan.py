@@ -93,7 +93,12 @@ class NodeConstants:
         """Check every constant."""
         checked_name(self.name, "the name of a node")
         whole(1, 10**9, population=self.population)
-        in_range(1e-6 * self.population, self.population, expected=self.expected)
+        in_range(1e-6 * self.population, math.inf, expected=self.expected)
+        if self.expected > self.population:
+            raise UserError(
+                f"Expected at most the {self.population} units of {self.name} in a round, found {self.expected:g}.",
+                "expected",
+            )
         if self.noise_multiplier != 0:
             in_range(*NOISE, noise_multiplier=self.noise_multiplier)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeAlias, cast
+from typing import Annotated, Literal, TypeAlias
 
 from zetadp.base.constraints import Within, check_fields
 from zetadp.base.validation import UserError, one_of
@@ -111,20 +111,6 @@ def check_threat(threat: Threat, nodes: int, sums: Sums | None) -> None:
         raise ValueError(f"Expected sums with threat {MASKED_SUMS} and with no other, found {sums}.")
     if threat == "central" and nodes != 1:
         raise ValueError(f"Expected one node with threat central, which is that of one holder, found {nodes}.")
-
-
-def threat_of_arm(arm: str, declared: str | None) -> Threat:
-    """Return the threat model of an arm: as declared, or by default central for the arm ``central``, local for others.
-
-    Examples
-    --------
-    >>> threat_of_arm("federated", None), threat_of_arm("central", None), threat_of_arm("sums", "masked_sums")
-    ('local', 'central', 'masked_sums')
-    """
-    if declared is None:
-        return "central" if arm == CENTRAL_HOLDER else "local"
-    one_of(("local", MASKED_SUMS, "central"), threat=declared)
-    return cast("Threat", declared)
 
 
 def arm_shown(arm: str, threat: str) -> str:
