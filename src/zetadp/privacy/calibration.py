@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from scipy.optimize import brentq
-
 from zetadp.base.epsilon import SMALLEST_DELTA
 from zetadp.base.validation import UserError, in_range, positive
 from zetadp.privacy import gaussian
@@ -164,6 +162,8 @@ def _noise(target: float, delta: float, sampling_probability: float, rounds: int
             low, step = low - step, 2 * step
         while excess(high) > 0:
             high, step = high + step, 2 * step
+        from scipy.optimize import brentq  # a quarter of a second of the start of every training
+
         noise = _rounded_up(math.exp(brentq(excess, low, high, xtol=1e-6)))
     while excess(math.log(noise)) > 0:
         noise = _next_up(noise)

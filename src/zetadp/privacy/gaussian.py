@@ -10,9 +10,9 @@ part it would have :math:`\mu = \sqrt{2} \Delta / \sigma`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import erfcx, gammaln, log_ndtr, logsumexp, ndtr, ndtri
 
 from zetadp.base.validation import in_range, positive
@@ -44,7 +44,7 @@ def epsilon(delta: float, mu: float) -> float:
         # upper bound, by less than a part in mu^2; the difference of both terms would be lost to rounding.
         return mu * (mu / 2 - float(ndtri(delta)))
     upper = mu**2 / 2 + mu * math.sqrt(2 * -_log(delta))
-    return float(brentq(lambda x: _log_delta(x, mu) - _log(delta), 0.0, upper, xtol=1e-13, rtol=1e-13))
+    return _root(lambda x: _log_delta(x, mu) - _log(delta), 0.0, upper, within=1e-13)
 
 
 def mu(epsilon: float, delta: float) -> float:
@@ -59,7 +59,14 @@ def mu(epsilon: float, delta: float) -> float:
     lower = upper
     while _log_delta(epsilon, lower) > math.log(delta):
         lower /= 2
-    return float(brentq(lambda x: _log_delta(epsilon, x) - math.log(delta), lower, upper, xtol=1e-14, rtol=1e-13))
+    return _root(lambda x: _log_delta(epsilon, x) - math.log(delta), lower, upper, within=1e-14)
+
+
+def _root(function: Callable[[float], float], low: float, high: float, within: float) -> float:
+    """Return where a function is zero between two points, up to a distance."""
+    from scipy.optimize import brentq  # a quarter of a second of the start of every training, which seldom needs it
+
+    return float(brentq(function, low, high, xtol=within, rtol=1e-13))
 
 
 def beta(alpha: float, mu: float) -> float:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from zetadp.base.epsilon import epsilon_value
 from zetadp.base.storage import content_hash, read_json, write_json
@@ -240,7 +240,7 @@ def _epsilon_one_way(releases: Sequence[tuple[float, float, int]], delta: float,
         with np.errstate(divide="ignore", over="ignore"):
             grown = np.log(np.maximum(np.expm1(edges if added else -edges) / probability + 1, 0))
         x = noise**2 * grown + 0.5
-        taken, left = norm.cdf(x, 1, noise), norm.cdf(x, 0, noise)
+        taken, left = ndtr((x - 1) / noise), ndtr(x / noise)
         below = probability * taken + (1 - probability) * left if added else 1 - left
         weights = np.diff(below)
         weights[0] += below[0]
