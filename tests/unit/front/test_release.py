@@ -195,6 +195,8 @@ def test_the_command_releases_real_features_and_prints_the_statement(tmp_path, c
     np.savez(tmp_path / "odd.npz", features=np.where(np.arange(PEOPLE)[:, None] == 3, np.nan, features), labels=labels)
     assert command("release", tmp_path / "odd.npz", tmp_path / "x.h5", *OPTIONS) == 1
     assert "item 3" in capsys.readouterr().err
+    assert command("release", tmp_path / "f.npz", tmp_path / "x.h5", *OPTIONS[:-1], 1 / (PEOPLE - 1)) == 1
+    assert "delta" in capsys.readouterr().err
     assert [path.name for path in tmp_path.glob("ledgers/*.jsonl")] == ["f.jsonl"]
 
 
