@@ -21,11 +21,11 @@ rule audit:
         ),
     log:
         "logs/audit.log",
-    # After everything else, which it would keep waiting: on a machine of few cores it takes all of them.
+    # After everything else, and on half of the cores: of two, the other one may still train for minutes.
     priority: -1
     conda:
         "../../envs/audit.yaml"
-    threads: 4
+    threads: min(4, max(1, (workflow.cores or 8) // 2))
     resources:
         mem_mb=4000,
         runtime="2h",
