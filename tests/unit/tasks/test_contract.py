@@ -299,6 +299,7 @@ def test_public_networks_follow_from_their_settings_and_survive_a_file(tmp_path)
         (BeatEncoderSettings, {"components": 65}, "components"),
         (PublicNetworkSettings, {"families": ["vnet"]}, "families"),
         (PublicNetworkSettings, {"families": []}, "the number of families"),
+        (PublicNetworkSettings, {"patients": 1, "batch": 5}, "batch to be at most the 4 slices"),
     ],
 )
 def test_settings_of_public_networks_are_checked_by_name(kind, wrong, said):

@@ -147,6 +147,9 @@ class PublicNetworkSettings:
     def __post_init__(self) -> None:
         """Check every setting."""
         check_fields(self)
+        slices = self.patients * Examinations(**self.examinations).slices
+        if slices < self.batch:
+            raise ValueError(f"Expected batch to be at most the {slices} slices of all patients, found {self.batch}.")
 
     def network(self, family: str) -> NetworkSettings:
         """Return the settings of a public network."""
