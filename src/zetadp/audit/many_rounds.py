@@ -28,17 +28,17 @@ from scipy.special import ndtr
 from torch import Tensor
 
 from zetadp.audit.detection import AuditResult, Trials, count_errors
-from zetadp.audit.one_round import CLASSES, Audited, patient_gradient
+from zetadp.audit.one_round import CLASSES, SIDE_BY_SIDE, Audited, patient_gradient
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import positive
 from zetadp.base.workflow import PROGRESS, only_errors
 from zetadp.core.checkpoint import RunFiles
-from zetadp.core.plan import NodeConstants, Plan, RunName
+from zetadp.core.plan import Plan
 from zetadp.core.progress import OF_TRAINING
 from zetadp.core.records import LabelledItems, items_of
 from zetadp.core.server import Server
-from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
+from zetadp.core.settings import Performance
 from zetadp.core.training import train
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.privacy import accounting
@@ -51,9 +51,6 @@ logger, progress = logging.getLogger(__name__), logging.getLogger(PROGRESS)
 SIDE = 8
 """Side of the images of the stub network, which is linear."""
 
-SIDE_BY_SIDE = 192
-"""Nodes in one run."""
-
 CANDIDATES = 4
 """Pairs of images, in both orders, from which the canary is chosen."""
 
@@ -62,9 +59,6 @@ _REACH = 9.0
 _CELLS = 40_001
 _CELLS_OF_SPREAD = 4096
 """Cells of the law of a projection, and cells per standard deviation of the sum of all rounds."""
-
-DRIFT = 5e-3
-"""Approximate drift of the weights in all rounds together. It is small, so the canary's gradient hardly changes."""
 
 
 def audit_training(
@@ -88,30 +82,13 @@ def audit_training(
         Name of the result.
     """
     positive(rounds=rounds)
-    population, noise_multiplier = audited.population, audited.noise_multiplier
-    settings = TrainingSettings(
-        rounds=rounds,
-        images_per_patient=CLASSES,
-        optimiser=OptimiserSettings(learning_rate=DRIFT / rounds),
-        clip=audited.clip,
-        noise=audited.noise,
-    )
+    population = audited.population
     scores: dict[bool, list[float]] = {False: [], True: []}
     claim: Exposure = {}
     number = 0
     while len(scores[True]) < trials.count:
         together = min(2 * (trials.count - len(scores[True])), SIDE_BY_SIDE)
-        plan = Plan(
-            run=RunName("audit", "linear", "inf", trials.seed * 1_000_003 + number),
-            network=NetworkSettings("linear"),
-            training=settings,
-            nodes=tuple(
-                NodeConstants(f"node-{place + 1:04d}", population, audited.expected, noise_multiplier)
-                for place in range(together)
-            ),
-            delta=trials.delta,
-            task={"name": "classification", "classes": CLASSES},
-        )
+        plan = audited.plan(trials, together, NetworkSettings("linear"), rounds=rounds, part=number)
         attacker = _Attacker(plan, audited)
         # Trials alternate: with the canary, without it. The other patients contribute zero.
         images = torch.full((together, population, *attacker.canary.shape), torch.nan, dtype=attacker.canary.dtype)
@@ -136,7 +113,7 @@ def audit_training(
             claim = accounting.compose(event for event in events if event.node == plan.nodes[0].name)
         number += 1
         progress.info("%s: %d of %d trials a side", name, len(scores[True]), trials.count)
-    threshold = threshold_of(audited.probability, noise_multiplier, rounds)
+    threshold = threshold_of(audited.probability, audited.noise_multiplier, rounds)
     errors = count_errors(scores[False], scores[True], threshold, confidence=trials.confidence)
     result = AuditResult.of(name, errors, claim, trials.delta)
     logger.info("%s: claimed epsilon %.3f, measured at least %.3f", name, result.claimed, result.measured)

@@ -40,16 +40,17 @@ from torch.nn import functional
 from zetadp.audit.detection import AuditResult, Trials, count_errors
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import in_range, one_of, positive
+from zetadp.core.assembly import Assembly
 from zetadp.core.outbox import Outbox
+from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import LabelledItems, Node, items_of
 from zetadp.core.round import Phase, do_round
+from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.nn.layers import Linear
+from zetadp.nn.settings import NetworkSettings
 from zetadp.nn.stacked import stack
 from zetadp.privacy import accounting
-from zetadp.privacy.events import Event
-from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.mechanism import NodeMechanism
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,8 @@ DIRECTIONS = ("general", "imaginary")
 VIEWS = ("projection", "nodes", "rounds")
 SIDE_BY_SIDE = 192
 """Nodes in one simulated round."""
+DRIFT = 5e-3
+"""Approximate drift of the weights in all rounds together. It is small, so the canary's gradient hardly changes."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +96,40 @@ class Audited:
         positive(noise_multiplier=self.noise_multiplier, clip=self.clip, population=self.population)
         one_of(("seeded", "os"), noise=self.noise)
 
-    @property
-    def expected(self) -> float:
-        """Expected patients in a round, R."""
-        return self.probability * self.population
+    def plan(self, trials: Trials, nodes: int, network: NetworkSettings, *, rounds: int = 1, part: int = 0) -> Plan:
+        """Return the plan of trials side by side, each at one node or at several.
+
+        Parameters
+        ----------
+        trials
+            Their seed and delta are the plan's.
+        nodes
+            Number of nodes.
+        network
+            The attacked network, of classes `CLASSES`.
+        rounds
+            Number of rounds.
+        part
+            Distinguishes plans of one audit.
+        """
+        expected = self.probability * self.population
+        return Plan(
+            run=RunName("audit", network.family, "inf", trials.seed * 1_000_003 + part),
+            network=network,
+            training=TrainingSettings(
+                rounds=rounds,
+                images_per_patient=CLASSES,
+                optimiser=OptimiserSettings(learning_rate=DRIFT / rounds),
+                clip=self.clip,
+                noise=self.noise,
+            ),
+            nodes=tuple(
+                NodeConstants(f"node-{place + 1:04d}", self.population, expected, self.noise_multiplier)
+                for place in range(nodes)
+            ),
+            delta=trials.delta,
+            task={"name": "classification", "classes": CLASSES},
+        )
 
 
 USUAL = Audited()
@@ -130,8 +163,8 @@ class Stub:
 
     Attributes
     ----------
-    model, layout
-        The stub network, with weights zero, and the order of its parameters.
+    model
+        The stub network, with weights zero.
     records
         The records `CANARY` and `SILENT`.
     direction
@@ -139,7 +172,6 @@ class Stub:
     """
 
     model: nn.Module
-    layout: Layout
     records: LabelledItems
     direction: np.ndarray
 
@@ -166,7 +198,7 @@ class Stub:
         layout = Layout.of(model)
         start = layout.flatten(dict(model.named_parameters())).detach()
         gradient = patient_gradient(model, layout, start, *record_of(records, CANARY))
-        return cls(model, layout, records, gradient / np.linalg.norm(gradient))
+        return cls(model, records, gradient / np.linalg.norm(gradient))
 
     @contextmanager
     def saturated(self) -> Iterator[None]:
@@ -177,33 +209,6 @@ class Stub:
         yield
         with torch.no_grad():
             weight.zero_()
-
-    def node(self, ledger: Ledger, place: int, audited: Audited, *, present: bool, seed: int) -> Node:
-        """Return a node whose first patient is the canary, or contributes zero in its place.
-
-        Parameters
-        ----------
-        ledger
-            The node's ledger.
-        place
-            Number of the node.
-        audited
-            Its mechanism.
-        present
-            Whether the canary takes part.
-        seed
-            Seed of the seeded mechanism.
-        """
-        population, clip = audited.population, audited.clip
-        patients = items_of([[CANARY if present else SILENT], *[[SILENT]] * (population - 1)], CLASSES)
-        sigma = audited.noise_multiplier
-        event = Event.poisson(
-            f"node-{place + 1:04d}", population=population, expected=audited.expected, noise_multiplier=sigma, clip=clip
-        )
-        if audited.noise == "seeded":
-            return Node(NodeMechanism(event, place=place, seed=seed, ledger=ledger), patients)
-        grid = Grid.choose(clip, noise_multiplier=sigma, population=population, dimension=self.layout.dimension)
-        return Node(NodeMechanism(event, grid=grid, ledger=ledger), patients)
 
 
 def record_of(records: LabelledItems, record: int) -> tuple[Tensor, Tensor]:
@@ -257,7 +262,9 @@ def audit_one_round(
     in_range(1 if view != "nodes" else 2, SIDE_BY_SIDE, nodes=nodes)
     one_of(VIEWS, view=view)
     stub = Stub.of(clip=audited.clip, direction=direction)
-    scores = {}
+    plan = audited.plan(trials, SIDE_BY_SIDE // nodes * nodes, NetworkSettings("own"))
+    parts = Assembly.of(plan, stub.records, model=stub.model)
+    others, scores = [[SILENT]] * (audited.population - 1), {}
     for present in (False, True):
         with Ledger(folder / f"one-round-{'in' if present else 'out'}.jsonl") as ledger:
             ledger.start({"audit": "one round"})
@@ -265,10 +272,13 @@ def audit_one_round(
             # Trials with and without the canary are independent.
             seed = 2 * trials.seed + present
             holders = [
-                stub.node(ledger, place, audited, present=present and place % nodes == 0, seed=seed)
-                for place in range(SIDE_BY_SIDE // nodes * nodes)
+                Node(
+                    parts.mechanism(node.name, seed, ledger),
+                    items_of([[CANARY if present and place % nodes == 0 else SILENT], *others], CLASSES),
+                )
+                for place, node in enumerate(plan.nodes)
             ]
-            scores[present] = _scores(stub, holders, outbox, trials.count, nodes, view)
+            scores[present] = _scores(stub, parts.phase, holders, outbox, trials.count, nodes, view)
     # Half way between the expected scores with the canary drawn and without it.
     errors = count_errors(scores[False], scores[True], 0.5, confidence=trials.confidence)
     # The claim is that of one release in the ledger. A second round, at weights where the canary's gradient is zero,
@@ -286,10 +296,12 @@ def one_round_rates(probability: float, noise_multiplier: float) -> tuple[float,
     return alpha, (1 - probability) * (1 - alpha) + probability * alpha
 
 
-def _scores(stub: Stub, holders: Sequence[Node], outbox: Outbox, trials: int, nodes: int, view: str) -> np.ndarray:
+def _scores(
+    stub: Stub, phase: Phase, holders: Sequence[Node], outbox: Outbox, trials: int, nodes: int, view: str
+) -> np.ndarray:
     """Return one score per trial, shape (trial,), of trials that all have the canary or all lack it."""
     event, numbers = holders[0].mechanism.event, count()
-    phase = replace(Phase.of(stub.model, CLASSES), chunk=512)
+    phase = replace(phase, chunk=512)
 
     def seen(asked: Sequence[Node]) -> np.ndarray:
         """Return the projections of a round's messages, shape (trial, node), in units of the clipping norm."""

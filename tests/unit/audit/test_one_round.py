@@ -11,10 +11,10 @@ from contributing import clipped_sums
 
 from zetadp.audit.detection import Trials, trials_for_curve
 from zetadp.audit.one_round import CANARY, CLASSES, SILENT, Audited, Stub, audit_one_round, one_round_rates
-from zetadp.core.records import items_of
+from zetadp.base.tensors import Layout
+from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.ledger import Ledger
 
 TRIALS = trials_for_curve({NoisySum(1.0, 1.0): 1}, one_round_rates(1.0, math.sqrt(0.5)))
 
@@ -24,7 +24,14 @@ def contributions(stub, clip: float) -> np.ndarray:
     images = stub.records.inputs.unflatten(0, (-1, CLASSES))
     labels = stub.records.targets.view(-1, CLASSES)
     result = clipped_sums(
-        stub.model, stub.layout, images, labels, torch.arange(len(images)), count=len(images), bound=clip, chunk=8
+        stub.model,
+        Layout.of(stub.model),
+        images,
+        labels,
+        torch.arange(len(images)),
+        count=len(images),
+        bound=clip,
+        chunk=8,
     )
     return result.sums.double().numpy()
 
@@ -45,18 +52,10 @@ def test_the_canary_reaches_the_clip_in_its_direction_but_at_saturated_weights_a
 
 
 @pytest.mark.parametrize("noise", ["seeded", "os"])
-def test_nodes_with_and_without_the_canary_differ_in_one_record_alone(tmp_path, noise):
-    stub = Stub.of(clip=2.0)
-    audited = Audited(noise_multiplier=1.5, clip=2.0, probability=0.5, population=4, noise=noise)
-    with Ledger(tmp_path / "ledger.jsonl") as ledger:
-        there, away = (stub.node(ledger, 3, audited, present=present, seed=0) for present in (True, False))
-    assert there.units == items_of([[CANARY], [SILENT], [SILENT], [SILENT]], CLASSES)
-    assert away.units == items_of([[SILENT], [SILENT], [SILENT], [SILENT]], CLASSES)
-    for node in (there, away):
-        assert node.mechanism.repeatable == (noise == "seeded")
-        assert node.mechanism.draw(0).event.sampling_probability == 0.5
-        assert (node.mechanism.event.population, node.mechanism.event.expected) == (4, 2)
-        assert (node.mechanism.event.noise_multiplier, node.mechanism.event.clip) == (1.5, 2.0)
+def test_every_node_has_the_audited_mechanism(noise):
+    plan = Audited(1.5, 2.0, 0.5, 4, noise).plan(Trials(1), 3, NetworkSettings("linear"))
+    assert [(node.population, node.expected, node.noise_multiplier) for node in plan.nodes] == [(4, 2.0, 1.5)] * 3
+    assert (plan.clip, plan.exact) == (2.0, noise == "os")
 
 
 @pytest.mark.parametrize(
