@@ -14,9 +14,8 @@ from zetadp.core.outbox import Outbox
 from zetadp.core.server import Server
 from zetadp.core.settings import Patience
 from zetadp.federation.flower.protocol import Answer, Reason, Refusal
-from zetadp.privacy.book import recorded_runs
 from zetadp.privacy.events import histories
-from zetadp.privacy.exposure import declared, over_runs
+from zetadp.privacy.exposure import declared
 from zetadp.privacy.ledger import read_ledger
 
 QUICKER = Patience(poll_seconds=0.001, round_seconds=0.03, give_up_seconds=0.1, tries=2)
@@ -158,18 +157,3 @@ def test_a_release_that_the_server_learns_of_after_its_round_credits_nobody_with
     assert [releases.count(("node-02", number)) for number in range(3)] == [1, 2, 1]
     for node in ("node-01", "node-03"):  # the average of that round lacked one node's noise
         assert sum(histories(attempt.releases())[node].unshielded.values()) == 1
-
-
-def test_a_training_given_up_while_the_first_answers_were_lost_is_counted(tmp_path):
-    plan = make_plan()
-    line = DirectLine(hospitals(plan, tmp_path, attempts=2))
-    line.tamper = lambda *_: None
-    with pytest.raises(UserError, match="no answer from node-01, node-02, node-03"):
-        coordinator(plan, line, tmp_path, QUICKER).run()
-    (tmp_path / "server/checkpoint.safetensors").unlink()
-    line.tamper = lambda _, reply: reply
-    coordinator(plan, line, tmp_path, QUICKER).run()
-    runs = recorded_runs(tmp_path / "server/ledger.jsonl")
-    assert len(runs) == 2
-    (total,) = {total for node in over_runs(runs, 1e-3).values() for total in node.values()}
-    assert total == 2 * plan.training.rounds

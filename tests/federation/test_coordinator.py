@@ -329,16 +329,6 @@ def test_an_update_without_its_ledger_is_refused(change, said, tmp_path):
         coordinator(plan, line, tmp_path).run()
 
 
-def test_a_ledger_that_lost_lines_is_refused(tmp_path):
-    plan = make_plan()
-    with pytest.raises(UserError, match="ended the run"):
-        coordinator(plan, DirectLine(hospitals(plan, tmp_path), stop_after(1)), tmp_path).run()
-    path = hospitals(plan, tmp_path)[0].participant.ledger
-    path.write_text("".join(line + "\n" for line in path.read_text().splitlines()[:2]))
-    with pytest.raises(UserError, match="node-01 refused: the node's ledger lacks lines"):
-        coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path).run()
-
-
 def test_the_servers_own_ledger_may_not_lose_lines(tmp_path):
     plan = make_plan()
     with pytest.raises(UserError, match="ended the run"):
