@@ -11,9 +11,10 @@ from zetadp.tasks.brain_sequences import BrainSequences
 NETWORK = NetworkSettings(widths=(16, 32, 64)).to_json()
 
 
-def card(tmp_path, *, label="simulated cohort", right=None, settings=NETWORK, **run):
+def card(tmp_path, *, label="simulated cohort", right=None, settings=NETWORK, measured=None, **run):
+    """Return the card of a run; further keywords change its statement, and ``measured`` its metrics."""
     folder = write_run(tmp_path, right or {"a": 12, "b": 16}, **run)
-    metrics = read_json(folder / "metrics.json")
+    metrics = read_json(folder / "metrics.json") | (measured or {})
     return model_card(
         metrics["run"], settings, read_json(folder / "privacy.json"), metrics, label, BrainSequences().words(settings)
     )
@@ -89,15 +90,11 @@ def test_without_noise_the_card_claims_nothing(tmp_path, epsilon, reason):
 
 
 def test_the_card_shows_the_metric_of_its_task(tmp_path):
-    folder = write_run(tmp_path, {"a": 12, "b": 16})
-    metrics = read_json(folder / "metrics.json")
-    metrics |= {"metric": "area", "area": 0.9123, "items_called": "recordings"}
-    metrics["area_interval"] = {"low": 0.8, "high": 0.95, "level": 0.95}
-    words = BrainSequences().words(NETWORK)
-    text = model_card(metrics["run"], NETWORK, read_json(folder / "privacy.json"), metrics, "cohort", words)
+    measured = {"metric": "area", "area": 0.9123, "items_called": "recordings", "images": 40}
+    text = card(tmp_path, measured=measured | {"area_interval": {"low": 0.8, "high": 0.95, "level": 0.95}})
     assert "- area: 91.23 % (95% interval over patients: 80.00 to 95.00 %)" in text
     assert "- Accuracy: 70.00 %." in text
-    assert f"Tested on {metrics['images']} recordings of 2 patients" in text
+    assert "Tested on 40 recordings of 2 patients" in text
     assert "By image" not in text
 
 
