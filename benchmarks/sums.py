@@ -21,7 +21,8 @@ from benchmarks.step import declared
 from zetadp.base.storage import write_text
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
-from zetadp.federation.masks import CURVE, Masking, Member, Roster, Try, fresh_value, from_bytes, to_bytes
+from zetadp.federation.flower.protocol import decode, encode
+from zetadp.federation.masks import CURVE, Masking, Member, Roster, Try, fresh_value
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.exact import rounded_normal
 from zetadp.privacy.threat import MASKED_SUMS, Sums
@@ -40,15 +41,14 @@ def measured(hospitals: int, numbers: int) -> dict[str, float]:
     keys = {node.name: (ec.generate_private_key(CURVE), ec.generate_private_key(CURVE)) for node in nodes}
     roster = Roster(plan, tuple(Member.made(plan, name, *own) for name, own in keys.items()))
     values = tuple(fresh_value(roster, name, own[1], "training", 0, 0) for name, own in keys.items())
-    attempt = Try(roster, "training", 0, 0, values)
-    mask = Masking(attempt, nodes[0].name, keys[nodes[0].name][0], values[0], "weights")
+    mask = Masking(Try(roster, "training", 0, 0, values), nodes[0].name, keys[nodes[0].name][0], values[0], "weights")
     message, total = torch.from_numpy(rounded_normal(numbers, SCALE)), torch.zeros(numbers, dtype=torch.int64)
-    sent = to_bytes(mask(message))
+    sent = encode(mask(message))
     times: dict[str, Callable[[], object]] = {
         "check_values_ms": lambda: Try(roster, "training", 0, 0, values),
         "masks_ms": lambda: mask(message),
         "noise_ms": lambda: rounded_normal(numbers, SCALE),
-        "add_at_server_ms": lambda: total.add_(from_bytes(sent, numbers)),
+        "add_at_server_ms": lambda: total.add_(decode(sent, numbers, torch.int64)),
     }
     sizes = {"bytes": len(sent), "bytes_with_local_noise": 4 * numbers, "buffer_at_server_bytes": total.nbytes}
     return {"hospitals": hospitals, "numbers": numbers} | {name: timed(each) for name, each in times.items()} | sizes

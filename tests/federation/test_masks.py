@@ -16,6 +16,7 @@ from federation.sites import make_plan
 from zetadp.base.storage import read_json, write_json
 from zetadp.base.validation import UserError
 from zetadp.federation.flower.certificates import signature
+from zetadp.federation.flower.protocol import decode, encode
 from zetadp.federation.masks import (
     CURVE,
     Masking,
@@ -24,8 +25,6 @@ from zetadp.federation.masks import (
     Try,
     UnsafeTryError,
     fresh_value,
-    from_bytes,
-    to_bytes,
 )
 from zetadp.privacy.threat import MASKED_SUMS, Sums
 
@@ -69,10 +68,10 @@ def test_a_masked_sum_is_the_clear_sum_to_the_bit():
     random = np.random.default_rng(5)
     clear = {name: torch.from_numpy(random.integers(-(1 << 58), 1 << 58, (1, SIZE))) for name in NAMES}
     attempt = try_of()
-    sent = [to_bytes(masking(attempt, name)(clear[name])[0]) for name in NAMES]
-    assert torch.equal(sum(from_bytes(each, SIZE) for each in sent), sum(clear.values())[0])
+    sent = [encode(masking(attempt, name)(clear[name])[0]) for name in NAMES]
+    assert torch.equal(sum(decode(each, SIZE, torch.int64) for each in sent), sum(clear.values())[0])
     with pytest.raises(ValueError, match="expected 524288 bytes"):
-        from_bytes(bytes(8), SIZE)
+        decode(bytes(8), SIZE, torch.int64)
 
 
 @pytest.mark.parametrize("names", [c for n in (1, 2, 3) for c in combinations(NAMES, n)], ids=" ".join)
@@ -81,7 +80,7 @@ def test_less_than_the_whole_sum_looks_uniformly_random(names):
     attempt = try_of()
     extreme = torch.full((1, SIZE), (1 << 61) + 1)
     part = sum(masking(attempt, name)(extreme) for name in names)
-    bytes_of = np.frombuffer(to_bytes(part[0]), np.uint8).reshape(SIZE, 8)
+    bytes_of = np.frombuffer(encode(part[0]), np.uint8).reshape(SIZE, 8)
     for place in range(8):
         counts = np.bincount(bytes_of[:, place], minlength=256)
         chi = ((counts - SIZE / 256) ** 2 / (SIZE / 256)).sum()

@@ -21,8 +21,8 @@ from federation.sites import (
 from federation.test_coordinator import flat, simulated
 
 from zetadp.base.validation import UserError
-from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request, encode
-from zetadp.federation.masks import FreshValue, from_bytes
+from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request, decode, encode
+from zetadp.federation.masks import FreshValue
 from zetadp.privacy.ledger import read_ledger
 
 PLAN = sums_plan(rounds=2)
@@ -104,7 +104,7 @@ def test_nothing_but_a_whole_try_enters_the_model(tmp_path):
 
     found = summing(PLAN, DirectLine(hospitals(PLAN, tmp_path), spoil), tmp_path)
     model = found.run()
-    of_try = {place: sum(from_bytes(u, SIZE) for p, u in sums if p == place) for place, _ in sums}
+    of_try = {place: sum(decode(u, SIZE, torch.int64) for p, u in sums if p == place) for place, _ in sums}
     assert sorted(of_try) == [(0, 0), (0, 1), (1, 0)]
     assert not torch.equal(of_try[0, 0], of_try[0, 1])
     parts = assembly(PLAN)

@@ -19,7 +19,7 @@ from zetadp.core.assembly import Assembly
 from zetadp.core.plan import NodeConstants, RunName
 from zetadp.core.records import LabelledItems
 from zetadp.federation.flower.protocol import Answer, Refusal, Request, decode, encode
-from zetadp.federation.masks import FreshValue, from_bytes
+from zetadp.federation.masks import FreshValue
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.events import Event
 from zetadp.privacy.ledger import read_ledger
@@ -200,7 +200,7 @@ class SummingHospitals(Hospitals):
     def decoded(self, reply: Answer | Refusal) -> Tensor:
         """Return the message of an answer; a refusal fails the check."""
         assert isinstance(reply, Answer), f"{reply.name} refused: {reply.reason}"
-        return from_bytes(reply.update, self.assembled.phase.message)
+        return decode(reply.update, self.assembled.phase.message, torch.int64)
 
     def forget(self, place: int) -> None:
         """Put back the disk of a hospital as it was before the training. Its process goes on."""

@@ -426,24 +426,6 @@ class Masking:
                 part += mask
 
 
-def to_bytes(message: Tensor) -> bytes:
-    """Return an int64 message as little-endian words of 64 bits."""
-    return message.detach().cpu().numpy().astype("<i8", copy=False).tobytes()
-
-
-def from_bytes(content: bytes, numbers: int) -> Tensor:
-    """Return a message of `to_bytes`: int64, shape (numbers,). Sums of messages wrap around.
-
-    Raises
-    ------
-    ValueError
-        If the message has another length.
-    """
-    if len(content) != 8 * numbers:
-        raise ValueError(f"expected {8 * numbers} bytes ({numbers} words), found {len(content)}")
-    return torch.from_numpy(np.frombuffer(content, "<i8").astype(np.int64))
-
-
 def _members(content: object, path: Path) -> list[Member]:
     """Return the members that the content of a file states."""
     members, _, faults = read(list[Member], content)

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +71,11 @@ class Coordinator:
         The training at its last checkpoint; its history has no seconds.
     ledger_head
         Head of the server's ledger at the end.
+    numbers
+        Type of the numbers in a message.
     """
+
+    numbers: ClassVar[torch.dtype] = torch.float32
 
     def __init__(
         self,
@@ -335,7 +340,7 @@ class Coordinator:
             return None
         mirror = self.mirrors[reply.name]
         try:
-            update = self._decoded(reply.update)
+            update = decode(reply.update, self.phase.message, self.numbers)
         except WrongUpdateError as error:
             logger.warning("%s, round %d: wrong update: %s", reply.name, reply.round + 1, error)
             update = None
@@ -350,9 +355,6 @@ class Coordinator:
         if self.plan.event(reply.name, reply.round) not in events:
             raise self._stopped(reply.round, f"{reply.name} sent an update that its ledger does not hold")
         return update
-
-    def _decoded(self, update: bytes) -> Tensor:
-        return decode(update, self.phase.message)
 
     def _releases(self, name: str, attempt: str) -> list[Event]:
         return [event for event in self.mirrors[name].of_attempt(attempt) if event.node == name]

@@ -41,7 +41,7 @@ from zetadp.federation.flower.protocol import (
     encode,
 )
 from zetadp.federation.flower.settings import HospitalSettings
-from zetadp.federation.masks import FreshValue, Masking, Try, UnsafeTryError, fresh_value, to_bytes
+from zetadp.federation.masks import FreshValue, Masking, Try, UnsafeTryError, fresh_value
 from zetadp.privacy import accounting
 from zetadp.privacy.book import held, ledger_files
 from zetadp.privacy.budget import CapError
@@ -228,7 +228,7 @@ class Hospital:
                 ledger.sign(partial(signed_head, self.participant.name, self.participant.key))
             lines = _lines_after(self.participant.ledger, request.head)
         # Closing the ledger has put these lines on disk: the server may remember them.
-        update = encode(messages[0]) if attempt is None else to_bytes(messages[0])
+        update = encode(messages[0])
         return Answer(self.participant.name, request.attempt, request.round, update, lines, request.number)
 
     def _masking(self, ledger: Ledger, attempt: Try, own: FreshValue | None, weights: str) -> Masking:

@@ -200,13 +200,17 @@ class WrongUpdateError(ValueError):
     """Bytes that are no vector of the length that was agreed on."""
 
 
+NUMBERS = {torch.float32: "<f4", torch.int64: "<i8"}
+"""Types of vectors that travel, and how they are written: updates and weights, and the words of masked sums."""
+
+
 def encode(vector: Tensor) -> bytes:
-    """Return a finite real vector of shape (dimension,) as little-endian float32, bit for bit."""
-    return bytes(vector.detach().cpu().numpy().astype("<f4", copy=False).tobytes())
+    """Return a vector of shape (dimension,), of float32 or int64, as little-endian numbers, bit for bit."""
+    return bytes(vector.detach().cpu().numpy().astype(NUMBERS[vector.dtype], copy=False).tobytes())
 
 
-def decode(content: bytes, dimension: int) -> Tensor:
-    """Return the float32 tensor of shape (dimension,) that `encode` was given.
+def decode(content: bytes, dimension: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return the vector of shape (dimension,) that `encode` was given.
 
     Raises
     ------
@@ -214,10 +218,11 @@ def decode(content: bytes, dimension: int) -> Tensor:
         If the length is another, as with an update of real weights only or with one that goes on too long, or if
         anything in it is NaN or infinite.
     """
-    if len(content) != 4 * dimension:
-        expected = f"{4 * dimension} bytes ({dimension} real numbers)"
+    if len(content) != dtype.itemsize * dimension:
+        expected = f"{dtype.itemsize * dimension} bytes ({dimension} numbers)"
         raise WrongUpdateError(f"expected {expected}, found {len(content)}")
-    values = np.frombuffer(content, "<f4").astype(np.float32)
+    written = np.dtype(NUMBERS[dtype])
+    values = np.frombuffer(content, written).astype(written.newbyteorder("="))  # a copy, which may be written to
     if not np.isfinite(values).all():
         raise WrongUpdateError(f"expected finite numbers, found {int((~np.isfinite(values)).sum())} that are not")
-    return torch.from_numpy(values.copy())
+    return torch.from_numpy(values)

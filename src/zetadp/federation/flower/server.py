@@ -30,10 +30,10 @@ from zetadp.core.task import site_task_of
 from zetadp.core.training import Trained
 from zetadp.federation.flower.certificates import Credentials
 from zetadp.federation.flower.coordinator import Coordinator
-from zetadp.federation.flower.protocol import Answer, Place, Reason, Refusal, Request, WrongUpdateError, encode
+from zetadp.federation.flower.protocol import Answer, Place, Reason, Refusal, Request, encode
 from zetadp.federation.flower.settings import ServerSettings
 from zetadp.federation.flower.superlink import SuperLink
-from zetadp.federation.masks import FreshValue, Roster, Try, UnsafeTryError, check_value, from_bytes
+from zetadp.federation.masks import FreshValue, Roster, Try, UnsafeTryError, check_value
 from zetadp.privacy.exposure import Series
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ class SummingCoordinator(Coordinator):
     roster
         The roster of the plan.
     """
+
+    numbers = torch.int64
 
     def __init__(self, *arguments: Any, roster: Roster, **more: Any) -> None:  # noqa: ANN401  (as for Coordinator)
         super().__init__(*arguments, **more)
@@ -186,12 +188,6 @@ class SummingCoordinator(Coordinator):
             return True
         logger.error("the masks of a try did not cancel: a node sent what is no message of this try")
         return False
-
-    def _decoded(self, update: bytes) -> Tensor:
-        try:
-            return from_bytes(update, self.phase.message)
-        except ValueError as error:
-            raise WrongUpdateError(str(error)) from error
 
 
 def serve(settings: Path | str, credentials: Path | str, host: str, port: int) -> None:
