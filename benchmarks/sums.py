@@ -21,8 +21,8 @@ from benchmarks.step import declared
 from zetadp.base.storage import write_text
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
-from zetadp.federation.flower.protocol import decode, encode
 from zetadp.federation.masks import CURVE, Masking, Member, Roster, Try, fresh_value
+from zetadp.federation.protocol import decode, encode
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.exact import rounded_normal
 from zetadp.privacy.threat import MASKED_SUMS, Sums

@@ -12,7 +12,7 @@ from zetadp.core.plan import Plan
 from zetadp.core.pretrained import with_public
 from zetadp.core.progress import announced_tick, wait_for_tick
 from zetadp.core.settings import Patience
-from zetadp.federation.flower.launcher import LocalFederation
+from zetadp.federation.launcher import LocalFederation
 from zetadp.federation.partition import read_partition
 from zetadp.mri.convert import write_site_folder
 from zetadp.nn.backbone import load_backbone

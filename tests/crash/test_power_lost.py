@@ -13,8 +13,8 @@ from crash.tiny import NODES, ROUNDS, counted, train_tiny, weights_of
 from federation.sites import make_hospital, make_plan
 from federation.test_hospital import request
 
-from zetadp.federation.flower.ledgers import Mirror
-from zetadp.federation.flower.protocol import Answer
+from zetadp.federation.ledgers import Mirror
+from zetadp.federation.protocol import Answer
 from zetadp.privacy.book import Book
 from zetadp.privacy.ledger import Ledger, read_ledger
 

@@ -11,8 +11,8 @@ from federation.sites import write_hospital_folder
 
 from zetadp.core.plan import Plan
 from zetadp.core.settings import Patience
-from zetadp.federation.flower.launcher import LocalFederation
-from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
+from zetadp.federation.launcher import LocalFederation
+from zetadp.federation.settings import HospitalSettings, ServerSettings
 from zetadp.privacy.ledger import Attempt, read_ledger
 
 

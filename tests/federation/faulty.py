@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from zetadp.federation.flower import launcher
-from zetadp.federation.flower.hospital import Hospital
-from zetadp.federation.flower.protocol import Answer, Refusal, Request
+from zetadp.federation import launcher
+from zetadp.federation.hospital import Hospital
 from zetadp.federation.masks import FreshValue
+from zetadp.federation.protocol import Answer, Refusal, Request
 
 honest = Hospital.reply
 

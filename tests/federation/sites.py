@@ -18,13 +18,13 @@ from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import LabelledItems, items_of
 from zetadp.core.settings import OptimiserSettings, Patience, Performance, TrainingSettings
-from zetadp.federation.flower.coordinator import Coordinator
-from zetadp.federation.flower.hospital import Hospital
-from zetadp.federation.flower.participant import Participant
-from zetadp.federation.flower.protocol import Answer, Refusal, Request
-from zetadp.federation.flower.server import SummingCoordinator
-from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.federation.coordinator import Coordinator
+from zetadp.federation.hospital import Hospital
 from zetadp.federation.masks import CURVE, Member, Roster
+from zetadp.federation.participant import Participant
+from zetadp.federation.protocol import Answer, Refusal, Request
+from zetadp.federation.server import SummingCoordinator
+from zetadp.federation.settings import HospitalSettings
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.threat import MASKED_SUMS, Sums

@@ -13,7 +13,7 @@ from zetadp.base.validation import UserError
 from zetadp.core.outbox import Outbox
 from zetadp.core.server import Server
 from zetadp.core.settings import Patience
-from zetadp.federation.flower.protocol import Answer, Reason, Refusal
+from zetadp.federation.protocol import Answer, Reason, Refusal
 from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import declared
 from zetadp.privacy.ledger import read_ledger

@@ -17,11 +17,11 @@ from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.cli.commands import command_line
 from zetadp.core.plan import Plan, RunName
-from zetadp.federation.flower.certificates import make_credentials, make_node_key, read_node_key
-from zetadp.federation.flower.kit import invitation
-from zetadp.federation.flower.participant import Participant, agreement_file, make_member
-from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
+from zetadp.federation.certificates import make_credentials, make_node_key, read_node_key
+from zetadp.federation.kit import invitation
 from zetadp.federation.masks import Roster
+from zetadp.federation.participant import Participant, agreement_file, make_member
+from zetadp.federation.settings import HospitalSettings, ServerSettings
 from zetadp.privacy import accounting
 
 PLAN = make_plan(noise="os")

@@ -11,12 +11,12 @@ from federation.sites import assembly, make_hospital, make_plan
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import check_promise, noise_of_plan
-from zetadp.federation.flower.certificates import make_credentials
-from zetadp.federation.flower.hospital import Hospital
-from zetadp.federation.flower.kit import invitation, write_kits
-from zetadp.federation.flower.participant import Participant
-from zetadp.federation.flower.protocol import Answer, Request, encode
-from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.federation.certificates import make_credentials
+from zetadp.federation.hospital import Hospital
+from zetadp.federation.kit import invitation, write_kits
+from zetadp.federation.participant import Participant
+from zetadp.federation.protocol import Answer, Request, encode
+from zetadp.federation.settings import HospitalSettings
 from zetadp.privacy.book import Book
 from zetadp.privacy.budget import Cap
 from zetadp.privacy.exposure import total

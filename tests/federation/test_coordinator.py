@@ -29,7 +29,7 @@ from zetadp.core.pretrained import starting_weights, with_public
 from zetadp.core.records import LabelledItems, items_of, single_items
 from zetadp.core.settings import MixingSettings, Performance
 from zetadp.core.training import train
-from zetadp.federation.flower.protocol import Answer, Reason, Refusal, encode
+from zetadp.federation.protocol import Answer, Reason, Refusal, encode
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.settings import CLASS_MEANS, DESCENT, MIXED_ROWS
 from zetadp.privacy.accounting import compose
@@ -271,7 +271,7 @@ def test_nobody_is_asked_for_the_first_round_before_everybody_is_there(policy, t
         if len(waited) == 5:
             line.away = set()
 
-    monkeypatch.setattr("zetadp.federation.flower.coordinator.time.sleep", sleep)
+    monkeypatch.setattr("zetadp.federation.coordinator.time.sleep", sleep)
     coordinator(plan, line, tmp_path, replace(policy, give_up_seconds=60, round_seconds=60)).run()
     assert waited[:5] == [[]] * 5
     assert not any(history.unshielded for history in histories(last_attempt(tmp_path).releases()).values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zetadp.cli.commands import main
-from zetadp.federation.flower.demo import HOSPITALS, ROUNDS
+from zetadp.federation.demo import HOSPITALS, ROUNDS
 from zetadp.privacy import accounting
 from zetadp.privacy.book import recorded_runs
 

@@ -13,8 +13,8 @@ from federation.sites import make_plan
 from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.core.plan import Plan
-from zetadp.federation.flower.certificates import read_certificate
-from zetadp.federation.flower.ledgers import Mirror
+from zetadp.federation.certificates import read_certificate
+from zetadp.federation.ledgers import Mirror
 from zetadp.privacy.chain import START, BrokenChainError, Link
 from zetadp.privacy.ledger import FORMAT
 

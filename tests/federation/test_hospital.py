@@ -14,11 +14,11 @@ from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 from zetadp.core.outbox import Outbox
 from zetadp.core.progress import seconds_to_tick
-from zetadp.federation.flower.certificates import make_node_key
-from zetadp.federation.flower.hospital import Hospital
-from zetadp.federation.flower.participant import Participant
-from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request, decode, encode
-from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.federation.certificates import make_node_key
+from zetadp.federation.hospital import Hospital
+from zetadp.federation.participant import Participant
+from zetadp.federation.protocol import Answer, Reason, Refusal, Request, decode, encode
+from zetadp.federation.settings import HospitalSettings
 from zetadp.privacy.book import Book
 from zetadp.privacy.budget import Cap
 from zetadp.privacy.exposure import total
@@ -99,7 +99,7 @@ def test_an_error_sends_a_fixed_word_and_none_of_its_text(tmp_path, monkeypatch,
         msg = "patient Smith has no images"
         raise ValueError(msg)
 
-    monkeypatch.setattr("zetadp.federation.flower.hospital.do_round", fail)
+    monkeypatch.setattr("zetadp.federation.hospital.do_round", fail)
     refused = hospital.reply(request(SEEDED))
     assert "Smith" not in repr(refused)
     assert "Smith" in caplog.text
@@ -216,9 +216,9 @@ from pathlib import Path
 import torch
 from federation.sites import assembly
 from zetadp.core.plan import Plan
-from zetadp.federation.flower import hospital as module
-from zetadp.federation.flower.node import computed
-from zetadp.federation.flower.protocol import Request, encode
+from zetadp.federation import hospital as module
+from zetadp.federation.node import computed
+from zetadp.federation.protocol import Request, encode
 
 work = Path(sys.argv[1])
 many = lambda: torch.ones(4_000_000).exp().sum()

@@ -11,7 +11,7 @@ import pytest
 from federation.sites import make_plan
 
 from zetadp.base.validation import UserError
-from zetadp.federation.flower.launcher import SERVER, LocalFederation
+from zetadp.federation.launcher import SERVER, LocalFederation
 
 LINE = "2026-01-01 00:00:00,000 {} zetadp.x: {}\n"
 
@@ -67,7 +67,7 @@ import os, sys
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
 from federation.sites import make_plan
-from zetadp.federation.flower.launcher import LocalFederation
+from zetadp.federation.launcher import LocalFederation
 with LocalFederation(Path(sys.argv[1]), make_plan()) as running:
     running._start("node", "signal:pause")
     print(running._running["node"].pid, flush=True)

@@ -15,8 +15,7 @@ from federation.sites import make_plan
 
 from zetadp.base.storage import read_json, write_json
 from zetadp.base.validation import UserError
-from zetadp.federation.flower.certificates import signature
-from zetadp.federation.flower.protocol import decode, encode
+from zetadp.federation.certificates import signature
 from zetadp.federation.masks import (
     CURVE,
     Masking,
@@ -26,6 +25,7 @@ from zetadp.federation.masks import (
     UnsafeTryError,
     fresh_value,
 )
+from zetadp.federation.protocol import decode, encode
 from zetadp.privacy.threat import MASKED_SUMS, Sums
 
 SIZE = 1 << 16

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from federation.sites import make_plan
 
-from zetadp.federation.flower.ledgers import Mirror
+from zetadp.federation.ledgers import Mirror
 from zetadp.privacy.ledger import Ledger
 
 PLAN = make_plan()

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zetadp.base.validation import UserError
-from zetadp.federation.flower.protocol import (
+from zetadp.federation.masks import FreshValue
+from zetadp.federation.protocol import (
     FACTS,
     Answer,
     Reason,
@@ -24,7 +25,6 @@ from zetadp.federation.flower.protocol import (
     pack,
     unpack,
 )
-from zetadp.federation.masks import FreshValue
 
 VALUES = FreshValue("node", "00", "ff"), FreshValue("other", "11", "ee")
 MESSAGES = [

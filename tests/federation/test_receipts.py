@@ -18,9 +18,9 @@ from federation.sites import DirectLine, coordinator, make_hospital, make_plan
 from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.core.settings import Patience
-from zetadp.federation.flower.certificates import Credentials, _host, make_credentials, read_node_key
-from zetadp.federation.flower.ledgers import write_receipts
-from zetadp.federation.flower.settings import ServerSettings
+from zetadp.federation.certificates import Credentials, _host, make_credentials, read_node_key
+from zetadp.federation.ledgers import write_receipts
+from zetadp.federation.settings import ServerSettings
 from zetadp.privacy import register
 from zetadp.privacy.book import Book
 from zetadp.privacy.chain import START, Link, follow

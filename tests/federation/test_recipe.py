@@ -20,9 +20,9 @@ from federation.sites import make_plan, write_hospital_folder
 
 from zetadp.base.tensors import load_tensors
 from zetadp.cli import main
-from zetadp.federation.flower.launcher import free_port
-from zetadp.federation.flower.participant import Participant
-from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.federation.launcher import free_port
+from zetadp.federation.participant import Participant
+from zetadp.federation.settings import HospitalSettings
 from zetadp.privacy.ledger import read_ledger
 
 TEXT = (Path(__file__).parents[2] / "docs/federation.md").read_text()

@@ -17,10 +17,10 @@ from zetadp.core.plan import Plan
 from zetadp.core.promise import promise_of
 from zetadp.core.records import items_of
 from zetadp.core.task import site_task_of
-from zetadp.federation.flower.certificates import make_node_key
-from zetadp.federation.flower.hospital import load_hospital
-from zetadp.federation.flower.participant import Participant
-from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.federation.certificates import make_node_key
+from zetadp.federation.hospital import load_hospital
+from zetadp.federation.participant import Participant
+from zetadp.federation.settings import HospitalSettings
 from zetadp.mri.convert import write_site_folder
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.index import index_cohort

@@ -16,13 +16,13 @@ from federation.sites import make_plan
 
 from zetadp.base.validation import UserError
 from zetadp.cli import main
-from zetadp.federation.flower.certificates import make_credentials
-from zetadp.federation.flower.launcher import (
+from zetadp.federation.certificates import make_credentials
+from zetadp.federation.launcher import (
     folder_in_use,
     free_port,
 )
-from zetadp.federation.flower.participant import Participant
-from zetadp.federation.flower.settings import HospitalSettings
+from zetadp.federation.participant import Participant
+from zetadp.federation.settings import HospitalSettings
 
 NAMES = ["node-01", "node-02"]
 
@@ -87,7 +87,7 @@ def test_a_server_that_is_interrupted_says_so_and_a_second_one_is_refused(site, 
 
 def test_a_folder_in_use_is_free_when_its_process_ends_however_that_happens(tmp_path):
     hold = (
-        "import sys, time; from pathlib import Path; from zetadp.federation.flower.launcher import folder_in_use\n"
+        "import sys, time; from pathlib import Path; from zetadp.federation.launcher import folder_in_use\n"
         "with folder_in_use(Path(sys.argv[1]), '--folder'): print('held', flush=True); time.sleep(1000)"
     )
     folder = tmp_path / "new" / "folder"

@@ -21,8 +21,8 @@ from federation.sites import (
 from federation.test_coordinator import flat, simulated
 
 from zetadp.base.validation import UserError
-from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request, decode, encode
 from zetadp.federation.masks import FreshValue
+from zetadp.federation.protocol import Answer, Reason, Refusal, Request, decode, encode
 from zetadp.privacy.ledger import read_ledger
 
 PLAN = sums_plan(rounds=2)

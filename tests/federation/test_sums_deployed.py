@@ -16,7 +16,7 @@ from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.pretrained import with_public
 from zetadp.core.promise import noise_of_plan, promise_of
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
-from zetadp.federation.flower.ledgers import write_receipts
+from zetadp.federation.ledgers import write_receipts
 from zetadp.mri.convert import write_site_folder
 from zetadp.mri.decathlon import read_task
 from zetadp.nn.backbone import load_backbone, shipped_backbone

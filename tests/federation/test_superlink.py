@@ -14,12 +14,12 @@ from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, Regis
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from zetadp.base.validation import UserError
-from zetadp.federation.flower import node
-from zetadp.federation.flower.certificates import check_connection, make_credentials, make_node_key
-from zetadp.federation.flower.launcher import FLOWER, free_port
-from zetadp.federation.flower.node import Uplink
-from zetadp.federation.flower.protocol import Answer, Request, pack, unpack
-from zetadp.federation.flower.superlink import SuperLink
+from zetadp.federation import node
+from zetadp.federation.certificates import check_connection, make_credentials, make_node_key
+from zetadp.federation.launcher import FLOWER, free_port
+from zetadp.federation.node import Uplink
+from zetadp.federation.protocol import Answer, Request, pack, unpack
+from zetadp.federation.superlink import SuperLink
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("a", "b")

@@ -18,8 +18,8 @@ from mutants.stub import CLASSES, CLIP, Messages, random_records
 from zetadp.core.assembly import Assembly
 from zetadp.core.plan import NodeConstants, RunName
 from zetadp.core.records import LabelledItems
-from zetadp.federation.flower.protocol import Answer, Refusal, Request, decode, encode
 from zetadp.federation.masks import FreshValue
+from zetadp.federation.protocol import Answer, Refusal, Request, decode, encode
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.events import Event
 from zetadp.privacy.ledger import read_ledger

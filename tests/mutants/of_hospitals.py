@@ -35,7 +35,7 @@ from mutants.of_records import (
 )
 from mutants.stub import CLIP, random_records
 from zetadp.core.records import Node
-from zetadp.federation.flower.protocol import Answer
+from zetadp.federation.protocol import Answer
 
 ROUNDS = 20
 
@@ -114,7 +114,7 @@ def check_a_hospital_answers_a_round_once(folder: Path) -> None:
     _as_planned(hospitals, 3)
 
 
-HOSPITAL = "zetadp.federation.flower.hospital"
+HOSPITAL = "zetadp.federation.hospital"
 ROUND = f"{HOSPITAL}:do_round"
 
 

@@ -21,9 +21,9 @@ from mutants.of_hospitals import HOSPITAL, ROUND, mutant_of_nodes
 from mutants.of_noise import OVERWHELMING, independent
 from mutants.stub import CLIP
 from zetadp.core.outbox import digest_of
-from zetadp.federation.flower.certificates import signature
-from zetadp.federation.flower.protocol import Answer, Reason, Refusal, Request, encode
+from zetadp.federation.certificates import signature
 from zetadp.federation.masks import FreshValue, Masking, signed_content
+from zetadp.federation.protocol import Answer, Reason, Refusal, Request, encode
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.masked import MaskedSum
 

@@ -28,7 +28,7 @@ def demo(*, folder: Annotated[Path, "new folder for all that is made"] = Path("d
     zetadp federation demo
     zetadp federation demo --folder three-hospitals
     """
-    from zetadp.federation.flower.demo import run_demo
+    from zetadp.federation.demo import run_demo
 
     model = run_demo(folder, tell)
     volume = next((folder / "server/imagesTs").iterdir())
@@ -53,7 +53,7 @@ def certificates(
     zetadp federation certificates keys --hosts server.example
     zetadp federation certificates trial --nodes node-01 node-02 node-03
     """
-    from zetadp.federation.flower.certificates import make_credentials
+    from zetadp.federation.certificates import make_credentials
 
     made = make_credentials(folder, nodes, hosts)
     print(f"for everybody:   {made.authority}")
@@ -140,7 +140,7 @@ def kit(
     zetadp federation kit plan.json --server 192.0.2.7:9443 --authority authority.pem --output for-hospitals
     """
     from zetadp.core.plan import Plan
-    from zetadp.federation.flower.kit import PAGE, write_kits
+    from zetadp.federation.kit import PAGE, write_kits
 
     agreed = Plan.read(plan)
     *folders, own = write_kits(agreed, plan, output, server=server, authority=authority)
@@ -193,10 +193,10 @@ def serve(
     zetadp federation serve server.yaml --credentials keys
     zetadp federation serve server.yaml --credentials keys --port 8443
     """
-    from zetadp.federation.flower.certificates import Credentials
-    from zetadp.federation.flower.launcher import SILENT, check_flower, require_free_port
-    from zetadp.federation.flower.ledgers import FOLDER, write_receipts
-    from zetadp.federation.flower.settings import ServerSettings
+    from zetadp.federation.certificates import Credentials
+    from zetadp.federation.launcher import SILENT, check_flower, require_free_port
+    from zetadp.federation.ledgers import FOLDER, write_receipts
+    from zetadp.federation.settings import ServerSettings
 
     check_flower()
     own = ServerSettings.read(settings)
@@ -208,7 +208,7 @@ def serve(
     log_to_terminal("%(message)s")
     tell(f"Serving at port {port}. Waiting for {', '.join(keys)}.")
     try:
-        from zetadp.federation.flower import server
+        from zetadp.federation import server
 
         server.serve(settings, files.folder, host, port)
     except KeyboardInterrupt:
@@ -239,7 +239,7 @@ def show(
     zetadp federation show plan.json --node node-03
     """
     from zetadp.core.plan import Plan
-    from zetadp.federation.flower.kit import invitation
+    from zetadp.federation.kit import invitation
     from zetadp.federation.masks import Roster
 
     agreed = Plan.read(plan)
@@ -259,7 +259,7 @@ def key(
     zetadp federation key node-03.pub.pem node-03.key
     zetadp federation key keys/north.pub.pem keys/north.key
     """
-    from zetadp.federation.flower.certificates import make_node_key
+    from zetadp.federation.certificates import make_node_key
 
     for path in (public, private):
         if path.exists():
@@ -286,7 +286,7 @@ def member(
     zetadp federation member plan.json node-03 --key node-03.key
     """
     from zetadp.core.plan import Plan
-    from zetadp.federation.flower.participant import agreement_file, make_member
+    from zetadp.federation.participant import agreement_file, make_member
 
     agreed = Plan.read(plan)
     path = make_member(agreed, node, key, output)
@@ -312,9 +312,9 @@ def approve(
     zetadp federation approve node.yaml --key node-03.key
     zetadp federation approve node.yaml --key node-03.key --who 'A. Physician' --hash afd91ab78a7b
     """
-    from zetadp.federation.flower.kit import invitation
-    from zetadp.federation.flower.participant import SHORTEST, Participant
-    from zetadp.federation.flower.settings import HospitalSettings
+    from zetadp.federation.kit import invitation
+    from zetadp.federation.participant import SHORTEST, Participant
+    from zetadp.federation.settings import HospitalSettings
 
     participant = Participant.read(HospitalSettings.read(settings), key)
     participant.check_cap()
@@ -354,10 +354,10 @@ def node(
     zetadp federation node node.yaml --server 192.0.2.7:9443 --authority authority.pem --key a.key --idle-seconds 5
     """
     from zetadp.base.device import pick_device
-    from zetadp.federation.flower.certificates import checked_server, read_certificate
-    from zetadp.federation.flower.launcher import SILENT, check_flower, folder_in_use
-    from zetadp.federation.flower.participant import Participant
-    from zetadp.federation.flower.settings import HospitalSettings
+    from zetadp.federation.certificates import checked_server, read_certificate
+    from zetadp.federation.launcher import SILENT, check_flower, folder_in_use
+    from zetadp.federation.participant import Participant
+    from zetadp.federation.settings import HospitalSettings
 
     check_flower()
     own = HospitalSettings.read(settings)
@@ -371,6 +371,6 @@ def node(
         tell(f"{participant.promise}; {approved}\n{participant.name} is starting.")
         os.environ.update(SILENT)
         log_to_terminal(f"{participant.name}: %(message)s")
-        from zetadp.federation.flower.node import run_until_stopped
+        from zetadp.federation.node import run_until_stopped
 
         run_until_stopped(settings=settings, server=server, authority=authority, key=key, idle_seconds=idle_seconds)

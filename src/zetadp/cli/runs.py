@@ -181,11 +181,11 @@ def verify(
 
         checks = verify_run(place, ledgers or (None if head else account_of(place)), head)
     elif place is not None and receipt is None and key is not None:
-        from zetadp.federation.flower.ledgers import check_ledger
+        from zetadp.federation.ledgers import check_ledger
 
         checks = check_ledger(place, key)
     elif place is None and key is None and receipt and authority and server and ledgers:
-        from zetadp.federation.flower.ledgers import check_receipt
+        from zetadp.federation.ledgers import check_receipt
 
         checks = check_receipt(receipt, authority, ledgers, server)
     else:

@@ -40,7 +40,7 @@ from zetadp.base.reading import read
 from zetadp.base.storage import read_json, write_json
 from zetadp.base.validation import UserError, shown
 from zetadp.core.plan import Plan
-from zetadp.federation.flower.certificates import check_signature, signature
+from zetadp.federation.certificates import check_signature, signature
 
 MEMBER, ROSTER, VALUE, TRANSCRIPT = (f"zetadp {what} 1" for what in ("member", "roster", "fresh value", "masked sum"))
 """Purpose and version of everything that is signed, hashed or derived from: none can pass for another."""

@@ -385,7 +385,7 @@ class Ledger:
         Parameters
         ----------
         signature
-            Returns the signature of a head, in hexadecimal. `zetadp.federation.flower.ledgers` checks it.
+            Returns the signature of a head, in hexadecimal. `zetadp.federation.ledgers` checks it.
         """
         if self._attempt.signature is None:
             self._append({"kind": "signed", "signature": signature(self.head)})

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from zetadp.base.storage import make_folder, read_json, sync_folder, write_json
 from zetadp.base.validation import UserError, shown
 from zetadp.core.plan import Plan
-from zetadp.federation.flower.certificates import (
+from zetadp.federation.certificates import (
     Credentials,
     check_issued,
     check_signature,
@@ -31,7 +31,7 @@ from zetadp.federation.flower.certificates import (
     read_verifier,
     signature,
 )
-from zetadp.federation.flower.settings import ServerSettings
+from zetadp.federation.settings import ServerSettings
 from zetadp.privacy.book import Book, ledger_files, read_ledgers
 from zetadp.privacy.chain import START, BrokenChainError
 from zetadp.privacy.events import Event

@@ -2,7 +2,7 @@
 
 A request decides nothing about the computation except the weights. The node sends the privatised sum and the new lines
 of its ledger, which hold public constants. It never sends a count, a loss, a time or the text of an error.
-`zetadp.federation.flower.node` computes the answer in a process of its own, which is ended if it takes too long.
+`zetadp.federation.node` computes the answer in a process of its own, which is ended if it takes too long.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from zetadp.core.pretrained import backbone_of, starting_weights
 from zetadp.core.records import LabelledItems, Node, checked_units, single_items
 from zetadp.core.round import do_round
 from zetadp.core.task import Classification, is_packaged, site_task_of, task_of
-from zetadp.federation.flower.ledgers import signed_head
-from zetadp.federation.flower.participant import Participant
-from zetadp.federation.flower.protocol import (
+from zetadp.federation.ledgers import signed_head
+from zetadp.federation.masks import FreshValue, Masking, Try, UnsafeTryError, fresh_value
+from zetadp.federation.participant import Participant
+from zetadp.federation.protocol import (
     Answer,
     Place,
     Reason,
@@ -40,8 +41,7 @@ from zetadp.federation.flower.protocol import (
     decode,
     encode,
 )
-from zetadp.federation.flower.settings import HospitalSettings
-from zetadp.federation.masks import FreshValue, Masking, Try, UnsafeTryError, fresh_value
+from zetadp.federation.settings import HospitalSettings
 from zetadp.privacy import accounting
 from zetadp.privacy.book import held, ledger_files
 from zetadp.privacy.budget import CapError

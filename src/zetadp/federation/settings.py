@@ -15,7 +15,7 @@ from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.core.promise import OWN_DELTA
 from zetadp.core.settings import Patience
-from zetadp.federation.flower.certificates import read_public_key
+from zetadp.federation.certificates import read_public_key
 from zetadp.federation.masks import Roster
 from zetadp.privacy.budget import Cap, Permission
 

@@ -38,10 +38,11 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from zetadp.core.progress import seconds_to_tick
-from zetadp.federation.flower.certificates import check_connection, read_node_key
-from zetadp.federation.flower.hospital import Hospital, load_hospital
-from zetadp.federation.flower.launcher import die_with_parent, ended_by_signal
-from zetadp.federation.flower.protocol import (
+from zetadp.federation.certificates import check_connection, read_node_key
+from zetadp.federation.hospital import Hospital, load_hospital
+from zetadp.federation.launcher import die_with_parent, ended_by_signal
+from zetadp.federation.masks import FreshValue
+from zetadp.federation.protocol import (
     LIFE_SECONDS,
     Answer,
     Reason,
@@ -51,7 +52,6 @@ from zetadp.federation.flower.protocol import (
     pack,
     unpack,
 )
-from zetadp.federation.masks import FreshValue
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

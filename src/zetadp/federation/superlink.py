@@ -35,9 +35,9 @@ from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 
 from zetadp.base.validation import UserError, shown
-from zetadp.federation.flower.certificates import Credentials
-from zetadp.federation.flower.launcher import require_free_port
-from zetadp.federation.flower.protocol import (
+from zetadp.federation.certificates import Credentials
+from zetadp.federation.launcher import require_free_port
+from zetadp.federation.protocol import (
     LIFE_SECONDS,
     Answer,
     Reason,

@@ -13,8 +13,8 @@ from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.pretrained import with_public
 from zetadp.core.promise import noise_of_plan
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
-from zetadp.federation.flower.kit import invitation
-from zetadp.federation.flower.launcher import LocalFederation
+from zetadp.federation.kit import invitation
+from zetadp.federation.launcher import LocalFederation
 from zetadp.mri.convert import write_site_folder
 from zetadp.mri.decathlon import read_task
 from zetadp.nn.backbone import load_backbone, shipped_backbone

@@ -17,15 +17,15 @@ from zetadp.base.storage import write_text
 from zetadp.base.validation import UserError, shown
 from zetadp.core.plan import NodeConstants, Plan
 from zetadp.core.promise import OWN_DELTA, promise_of
-from zetadp.federation.flower.certificates import checked_server, fingerprint
-from zetadp.federation.flower.participant import SHORTEST
-from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
+from zetadp.federation.certificates import checked_server, fingerprint
 from zetadp.federation.masks import Roster
+from zetadp.federation.participant import SHORTEST
+from zetadp.federation.settings import HospitalSettings, ServerSettings
 from zetadp.nn.settings import DESCENT, MIXED_ROWS
 from zetadp.privacy import accounting
 from zetadp.privacy.risk import Risk, percent_up
 
-TEMPLATES = Path(__file__).parents[1] / "kits"
+TEMPLATES = Path(__file__).with_name("kits")
 PAGE = "READ_ME_FIRST.md"
 SERVER = "server"
 TEN = 10

@@ -28,12 +28,12 @@ from zetadp.core.records import LabelledItems
 from zetadp.core.settings import Performance
 from zetadp.core.task import site_task_of
 from zetadp.core.training import Trained
-from zetadp.federation.flower.certificates import Credentials
-from zetadp.federation.flower.coordinator import Coordinator
-from zetadp.federation.flower.protocol import Answer, Place, Reason, Refusal, Request, encode
-from zetadp.federation.flower.settings import ServerSettings
-from zetadp.federation.flower.superlink import SuperLink
+from zetadp.federation.certificates import Credentials
+from zetadp.federation.coordinator import Coordinator
 from zetadp.federation.masks import FreshValue, Roster, Try, UnsafeTryError, check_value
+from zetadp.federation.protocol import Answer, Place, Reason, Refusal, Request, encode
+from zetadp.federation.settings import ServerSettings
+from zetadp.federation.superlink import SuperLink
 from zetadp.privacy.exposure import Series
 
 if TYPE_CHECKING:

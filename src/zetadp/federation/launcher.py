@@ -29,16 +29,16 @@ from typing import TYPE_CHECKING, Any, Self
 from zetadp.base.storage import write_json
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
-from zetadp.federation.flower.certificates import make_credentials
-from zetadp.federation.flower.participant import Participant, make_roster
-from zetadp.federation.flower.settings import HospitalSettings, ServerSettings
+from zetadp.federation.certificates import make_credentials
+from zetadp.federation.participant import Participant, make_roster
+from zetadp.federation.settings import HospitalSettings, ServerSettings
 
 if TYPE_CHECKING:
     # Started by name; a rule that starts them depends on their code.
-    import zetadp.federation.flower.node
-    import zetadp.federation.flower.server  # noqa: F401
+    import zetadp.federation.node
+    import zetadp.federation.server  # noqa: F401
 
-logger = logging.getLogger("zetadp.federation.flower.launcher")  # not __main__, as it is called
+logger = logging.getLogger("zetadp.federation.launcher")  # not __main__, as it is called
 
 FLOWER = ("1.41", "1.42")
 """Versions of Flower that were tried."""
@@ -54,13 +54,13 @@ LOCK = "lock"
 """File in a folder in use; it stays there, and means nothing once its lock is gone."""
 SET_PARENT_DEATH_SIGNAL = 1
 FORM = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-LIBRARY = Path(__file__).parents[3]
+LIBRARY = Path(__file__).parents[2]
 LOOPBACK = "127.0.0.1"
 SERVER = "server"
-PROGRAMS = "zetadp.federation.flower.launcher"
+PROGRAMS = "zetadp.federation.launcher"
 """This module, which runs `SERVE` and `ANSWER`."""
-SERVE = "zetadp.federation.flower.server:serve"
-ANSWER = "zetadp.federation.flower.node:run_until_stopped"
+SERVE = "zetadp.federation.server:serve"
+ANSWER = "zetadp.federation.node:run_until_stopped"
 LINE = re.compile(r"^\S+ \S+ ([A-Z]+) zetadp\S*: (.*)$", re.MULTILINE)
 """Level and text of what this package logs."""
 LAST_WORDS = re.compile(r"^\S+ \S+ CRITICAL zetadp\S*: (.*)", re.MULTILINE | re.DOTALL)
@@ -69,7 +69,7 @@ LAST_WORDS = re.compile(r"^\S+ \S+ CRITICAL zetadp\S*: (.*)", re.MULTILINE | re.
 def check_flower() -> None:
     """Raise a `UserError` if the version of Flower was not tried, before anything of it is imported.
 
-    `zetadp.federation.flower.superlink` and `zetadp.federation.flower.node` use insides of Flower, for which it
+    `zetadp.federation.superlink` and `zetadp.federation.node` use insides of Flower, for which it
     guarantees nothing.
     """
     if (found := version("flwr")).rpartition(".")[0] not in FLOWER:

@@ -29,9 +29,9 @@ from zetadp.core.promise import check_noise
 from zetadp.core.records import LabelledItems
 from zetadp.core.settings import Patience, Performance
 from zetadp.core.training import no_history
-from zetadp.federation.flower.ledgers import Mirror, copies_of, heads_elsewhere, note_identities
-from zetadp.federation.flower.protocol import Answer, Refusal, Request, WrongUpdateError, decode, encode
-from zetadp.federation.flower.superlink import SuperLink
+from zetadp.federation.ledgers import Mirror, copies_of, heads_elsewhere, note_identities
+from zetadp.federation.protocol import Answer, Refusal, Request, WrongUpdateError, decode, encode
+from zetadp.federation.superlink import SuperLink
 from zetadp.privacy import accounting
 from zetadp.privacy.chain import BrokenChainError
 from zetadp.privacy.events import Event

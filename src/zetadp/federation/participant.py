@@ -24,15 +24,15 @@ from zetadp.base.validation import UserError, shown
 from zetadp.core.plan import Plan
 from zetadp.core.promise import Promise, check_promise
 from zetadp.core.settings import GAUSSIAN, NO_EXACT_DIRECTION
-from zetadp.federation.flower.certificates import (
+from zetadp.federation.certificates import (
     Credentials,
     check_signature,
     make_private_key,
     read_node_key,
     signature,
 )
-from zetadp.federation.flower.settings import HospitalSettings
 from zetadp.federation.masks import Member, Roster
+from zetadp.federation.settings import HospitalSettings
 from zetadp.privacy.budget import Cap, RunCap
 from zetadp.privacy.ledger import read_ledger
 
