@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -17,7 +16,6 @@ from torch import Tensor
 
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.base.validation import UserError
-from zetadp.privacy.events import Event
 from zetadp.privacy.ledger import Ledger
 
 
@@ -49,10 +47,6 @@ class Outbox:
     def __init__(self, ledger: Ledger, folder: Path | None = None, label: str = "") -> None:
         self.ledger, self.folder, self.label = ledger, folder, label
         self.size = 0
-
-    def record(self, events: Sequence[Event]) -> None:
-        """Write the releases of a round to the ledger and sync them; only then may noise be added."""
-        self.ledger.record(events)
 
     def keep(self, number: int, weights: Tensor, messages: Tensor) -> None:
         """Write the messages of a recorded round to disk and sync them, then note them as sent; only then send them.

@@ -21,10 +21,10 @@ from zetadp.base.storage import read_json, write_json
 from zetadp.base.validation import UserError, checked_name, in_range, one_of, shown, whole
 from zetadp.core.settings import GAUSSIAN, MixingSettings, OptimiserSettings, TrainingSettings
 from zetadp.nn.settings import BY_NOISE, DESCENT, STUDY, NetworkSettings
-from zetadp.privacy.events import COHORT_UNITS, KINDS, Event, entries_of, sampling_probability
+from zetadp.privacy.events import KINDS, Event, entries_of, sampling_probability
 from zetadp.privacy.kinds import NOISE, Kind, NoisySum
 from zetadp.privacy.masked import MaskedSum
-from zetadp.privacy.threat import MASKED_SUMS, Sums, Threat, check_threat
+from zetadp.privacy.threat import COHORT_UNITS, MASKED_SUMS, Sums, Threat, check_threat
 
 FORMAT = 4
 """Version of a plan's file."""

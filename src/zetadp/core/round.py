@@ -202,7 +202,7 @@ def do_round(
             return messages, int(result.not_finite)
     # The accountant assumes independent releases; two releases of one draw would reveal more.
     draws, result = computed(times)
-    outbox.record([draw.event for draw in draws])
+    outbox.ledger.record([draw.event for draw in draws])
     messages = released(draws, result.sums, times)
     outbox.keep(number, weights, messages)
     return messages, int(result.not_finite)

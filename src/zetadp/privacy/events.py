@@ -18,11 +18,6 @@ from zetadp.base.validation import UserError, did_you_mean, in_range, positive, 
 from zetadp.privacy.directions import Direction
 from zetadp.privacy.kinds import Kind, NoisySum
 from zetadp.privacy.masked import MaskedSum
-from zetadp.privacy.threat import PERSONS as PERSONS
-from zetadp.privacy.threat import Unit as Unit
-
-COHORT_UNITS = (*PERSONS, "record")
-"""What a cohort's units can be."""
 
 KINDS: Mapping[str, type[Kind]] = {kind.law: kind for kind in (NoisySum, Direction, MaskedSum)}
 """Every law of noise, by its name. There are no others: a release of another law is refused wherever it is read."""

@@ -17,11 +17,11 @@ from zetadp.base.epsilon import SMALLEST_DELTA
 from zetadp.base.validation import UserError, in_range, one_of, whole
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import MOST_RELEASES, Exposure
-from zetadp.privacy.events import COHORT_UNITS, NodeHistory, Unit, events_in, histories
+from zetadp.privacy.events import NodeHistory, events_in, histories
 from zetadp.privacy.kinds import Kind, NoisySum
 from zetadp.privacy.ledger import Attempt
 from zetadp.privacy.masked import MaskedSum
-from zetadp.privacy.threat import CENTRAL_HOLDER, MASKED_SUMS, Audience, Sums, Threat, check_threat
+from zetadp.privacy.threat import CENTRAL_HOLDER, COHORT_UNITS, MASKED_SUMS, Audience, Sums, Threat, Unit, check_threat
 
 
 @dataclass(frozen=True, slots=True)

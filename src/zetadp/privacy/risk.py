@@ -20,8 +20,8 @@ from zetadp.base.validation import UserError, in_range
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure
 from zetadp.privacy.book import recorded_runs
-from zetadp.privacy.events import Unit
 from zetadp.privacy.exposure import Run, distinct, noise_of, over_runs
+from zetadp.privacy.threat import Unit
 
 CANDIDATES = (2, 10, 100, 1000)
 """Numbers of equally likely candidates, of which an attacker names one."""

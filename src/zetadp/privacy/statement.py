@@ -22,7 +22,7 @@ from zetadp.base.templates import template
 from zetadp.base.validation import UserError
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure
-from zetadp.privacy.events import PERSONS, NodeHistory, Unit
+from zetadp.privacy.events import NodeHistory
 from zetadp.privacy.exposure import (
     Run,
     accountant,
@@ -37,7 +37,7 @@ from zetadp.privacy.exposure import (
     total,
 )
 from zetadp.privacy.ledger import Attempt, read_ledger
-from zetadp.privacy.threat import CENTRAL_HOLDER, NOTHING_HIDDEN, Audience
+from zetadp.privacy.threat import CENTRAL_HOLDER, NOTHING_HIDDEN, PERSONS, Audience, Unit
 
 FALSE_ALARMS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 SMALL_DELTAS = (1e-5, 1e-6)

@@ -21,6 +21,8 @@ Unit: TypeAlias = Literal["patient", "speaker", "record", "image"]
 
 PERSONS = ("patient", "speaker")
 """Units that are whole persons."""
+COHORT_UNITS = (*PERSONS, "record")
+"""What a cohort's units can be."""
 
 MASKED_SUMS: Threat = "masked_sums"
 
