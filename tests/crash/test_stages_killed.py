@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import tarfile
-import threading
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from crash.processes import run
 from crash.reference import STAGES, files_of
 from crash.stages import NO_LOG, call
+from served import served_folder
 
 pytestmark = pytest.mark.slow
 
@@ -41,13 +39,6 @@ def test_a_stage_killed_between_two_of_its_files(reference, tmp_path, script):
         reference.check_finished(script, place)
 
 
-class Silent(SimpleHTTPRequestHandler):
-    """Serves the files of a folder without a word."""
-
-    def log_message(self, *args):
-        """Say nothing."""
-
-
 def test_a_download_killed_between_two_of_its_steps(reference, tmp_path):
     """The end of the download, of the unpacking, and the removal of the archive."""
     dataset = reference.stages["assemble_cohort"]["dataset"]
@@ -55,11 +46,10 @@ def test_a_download_killed_between_two_of_its_steps(reference, tmp_path):
     cohort = reference.root / task
     with tarfile.open(archive, mode="w") as tar:
         tar.add(cohort, arcname=cohort.name)
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=tmp_path)) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    with served_folder(tmp_path) as address:
         arguments = {
             "dataset": {"path": str(dataset)},
-            "url": f"http://127.0.0.1:{server.server_port}/{archive.name}",
+            "url": f"{address}{archive.name}",
             "md5": hashlib.md5(archive.read_bytes()).hexdigest(),
         }
 
@@ -83,4 +73,3 @@ def test_a_download_killed_between_two_of_its_steps(reference, tmp_path):
             assert done.status == 0, done.log
             assert files_of(place) == {f"{task}/{name}" for name in files_of(cohort)}
             assert all((place / task / name).read_bytes() == (cohort / name).read_bytes() for name in files_of(cohort))
-        server.shutdown()

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
-import io
 import json
 import subprocess
 import tarfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +14,7 @@ import pytest
 from decathlon_builder import write_tiny_task
 from environments.declared import ENVIRONMENTS, OF_OTHER_TASKS, ROOT, RULES, imported, listed
 from recorder.sitecustomize import PLACE
+from served import served_folder
 
 CALLING = Path(__file__).with_name("calling.py")
 
@@ -74,27 +72,8 @@ def call(clean, calls: list[dict], at: Path) -> subprocess.CompletedProcess[str]
 def archive(folder: Path) -> Iterator[tuple[str, str]]:
     """Serve a tiny task as the Decathlon's server does; yield its address and its checksum."""
     root = write_tiny_task(folder / "source/Task01_BrainTumour", 2, 1, shape=(6, 6, 3))
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
+    packed = folder / f"{root.name}.tar"
+    with tarfile.open(packed, mode="w") as tar:
         tar.add(root, arcname=root.name)
-    content = packed.getvalue()
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        try:
-            url = f"http://127.0.0.1:{server.server_port}/Task01_BrainTumour.tar"
-            yield url, hashlib.md5(content).hexdigest()
-        finally:
-            server.shutdown()
-            thread.join()
+    with served_folder(folder) as address:
+        yield f"{address}{packed.name}", hashlib.md5(packed.read_bytes()).hexdigest()

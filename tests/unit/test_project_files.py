@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from environments.declared import ENVIRONMENTS, listed
 
 ROOT = Path(__file__).parents[2]
-CONDA_TO_PYPI = {"pytorch": "torch", "matplotlib-base": "matplotlib", "python-isal": "isal"}
 LOCK = dict(
     line.strip().lower().split("==")
     for line in (ROOT / "requirements.lock").read_text().splitlines()
@@ -19,20 +19,12 @@ LOCK = dict(
 )
 
 
-def pypi_name(name: str) -> str:
-    return CONDA_TO_PYPI.get(name, name).lower().replace("_", "-")
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "envs").glob("*.yaml")), ids=lambda path: path.stem)
-def test_conda_environments_pin_what_the_lock_pins(path):
-    content = yaml.safe_load(path.read_text())
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_conda_environments_pin_what_the_lock_pins(environment):
+    content = yaml.safe_load((ROOT / f"envs/{environment}.yaml").read_text())
     assert content["channels"] == ["conda-forge", "nodefaults"]
-    for entry in content["dependencies"]:
-        name, _, version = entry.partition("=")
-        if name == "python":
-            continue
-        locked = LOCK[pypi_name(name)]
-        assert (locked + ".").startswith(version + "."), f"{path.name} asks for {entry}, the lock holds {locked}"
+    for name, version in listed(environment).items():
+        assert f"{LOCK[name]}.".startswith(f"{version}."), f"envs/{environment}.yaml asks for {name} {version}"
 
 
 def test_the_lock_holds_every_declared_dependency_and_no_cuda_build():

@@ -12,22 +12,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def build(docs: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going"]
-    command += ["-d", str(site.with_name("doctrees")), str(docs), str(site)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("built") / "site"
-    done = build(ROOT / "docs", folder)
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
 @pytest.mark.slow
-def test_pages_fetch_nothing_from_the_network(site):
+def test_the_site_is_built_without_a_warning_and_its_pages_fetch_nothing(tmp_path):
+    site = tmp_path / "site"
+    command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going"]
+    command += ["-d", str(tmp_path / "doctrees"), str(ROOT / "docs"), str(site)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     for page in site.rglob("*.html"):
         fetched = re.findall(r'<(?:script|img|link|iframe|source)\b[^>]*\b(?:src|href)="([^"]*)"', page.read_text())
         assert [link for link in fetched if link.startswith(("http:", "https:", "//"))] == [], page

@@ -6,10 +6,10 @@ import os
 import tarfile
 import threading
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
+from served import Quiet, served
 
 from zetadp.base.validation import UserError
 from zetadp.mri.download import download, extract
@@ -26,14 +26,14 @@ def serving(*answers):
     answer), or the number of bytes after which the connection is dropped. Yields the address and the list of requested
     ranges.
     """
-    content, queue, requests = CONTENT, list(answers or ["good"]), []
+    content, queue, requests, ended = CONTENT, list(answers or ["good"]), [], threading.Event()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_GET(self):
             answer = queue.pop(0) if len(queue) > 1 else queue[0]
             requests.append(self.headers.get("Range"))
             if answer == "silent":
-                self.server.stop.wait(5)
+                ended.wait(5)
                 return
             if answer not in ("good", "corrupt") and answer in (404, 500, 503):
                 self.send_error(answer)
@@ -54,20 +54,11 @@ def serving(*answers):
             self.end_headers()
             self.wfile.write(body[:answer] if isinstance(answer, int) else body)
 
-        def log_message(self, *args):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.stop = threading.Event()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/task.tar", requests
-    finally:
-        server.stop.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with served(Handler) as address:
+        try:
+            yield f"{address}task.tar", requests
+        finally:
+            ended.set()
 
 
 def fetch(url, target, md5=MD5, **options):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import threading
 from dataclasses import replace
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
+from served import served_folder
 
 from zetadp.base.validation import UserError
 from zetadp.mri import download
@@ -86,15 +84,13 @@ def test_a_damaged_file_is_refused(tiny, damage):
 
 def test_what_is_missing_is_fetched_and_checked(tiny, tmp_path, monkeypatch):
     source, folder, values = tiny
-    quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
     target = tmp_path / "fetched"
     target.mkdir()
     # What is there stays as it is: its content is right, though it is packed otherwise.
     own = gzip.compress(idx(values["train", "images"]), mtime=5)
     (target / "train-images-idx3-ubyte.gz").write_bytes(own)
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(quiet, directory=folder)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        source = replace(source, mirror=f"http://127.0.0.1:{server.server_port}/")
+    with served_folder(folder) as address:
+        source = replace(source, mirror=address)
         fetch_digits(target, source)
         assert (target / "train-images-idx3-ubyte.gz").read_bytes() == own
         for part in ("train", "test"):
@@ -104,5 +100,4 @@ def test_what_is_missing_is_fetched_and_checked(tiny, tmp_path, monkeypatch):
         monkeypatch.setattr(download.time, "sleep", lambda _: None)
         with pytest.raises(UserError, match=r"t10k-images-idx3-ubyte\.gz"):
             fetch_digits(target, source)
-        server.shutdown()
     assert not (target / "t10k-images-idx3-ubyte.gz").exists()
