@@ -308,16 +308,10 @@ class Plan:
         mixing = self.training.mixing
         return 1 if mixing is None else mixing.open_rows
 
-    @property
-    def open_share(self) -> Fraction:
-        """The same as a share of all sums of a round."""
-        mixing = self.training.mixing
-        return Fraction(1) if mixing is None else mixing.share
-
     def probability(self, name: str) -> Fraction:
         """Return the chance that a unit of a node is drawn for a sum that it can be in."""
-        node = self.nodes[self.place(name)]
-        return sampling_probability(node.population, node.expected, self.open_share)
+        node, mixing = self.nodes[self.place(name)], self.training.mixing
+        return sampling_probability(node.population, node.expected, Fraction(1) if mixing is None else mixing.share)
 
     def event(self, name: str, round_number: int) -> Event:
         """Return the entry of a round in a node's ledger: public constants, the same for every round.
