@@ -25,7 +25,7 @@ def part(name: str, table: pd.DataFrame = TABLE) -> pd.DataFrame:
         ("poisson", {"EPSILONS": (0.5, 8.0)}, ["printed_epsilon"]),
         ("hierarchical", {"EPSILONS": (1.0,)}, ["printed_epsilon", "class_rate"]),
         ("convergence", {"ROUNDS": (10, 1000)}, ["rounds"]),
-        ("row_noise", {"DEGREES": (16,)}, ["mixed"]),
+        ("row_noise", {"DEGREES": (64,)}, ["mixed"]),
         ("best_degrees", {"EPSILONS": (1.0,)}, ["records", "printed_epsilon"]),
     ],
 )
