@@ -126,7 +126,8 @@ def test_the_landing_page_of_the_report_shows_the_result(copy, tmp_path):
     (landing,) = re.findall(r"^ *var workflow_desc = (.*?);?$", page.read_text(), flags=re.MULTILINE)
     shown = json.loads(landing)
     assert "system-message" not in shown, "docutils refused a part"
-    found = resultpage.Results.of(results(copy))
+    made = [results(copy) / name for name in ("tables/table1.csv", "privacy_total.json", "privacy_total.txt")]
+    found = resultpage.Results.read(*made, pictures=[])
     for sentence in (resultpage.reached(found.table), resultpage.spent(found.total)):
         assert sentence in html.unescape(shown)
     assert "on simulated data" in shown
