@@ -16,6 +16,7 @@ import zetadp.core.training
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
+from zetadp.core.assembly import Assembly
 from zetadp.core.checkpoint import Checkpoint, RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan
@@ -212,6 +213,18 @@ def test_how_one_looks_saves_and_fits_into_memory_does_not_stop_a_resume(paths, 
         trained(paths, after_round=stop_after(3))
     rounds = []
     trained(paths, how=replace(OFTEN, **change), after_round=lambda done, _: rounds.append(done))
+    assert rounds == [4, 5]
+
+
+def test_a_run_that_an_earlier_version_began_is_continued(paths, monkeypatch):
+    header = Assembly.header
+    older = lambda self: {key: value for key, value in header(self).items() if key not in ("threat", "dimension")}  # noqa: E731
+    with monkeypatch.context() as earlier:
+        earlier.setattr(Assembly, "header", older)
+        with pytest.raises(KilledError):
+            trained(paths, after_round=stop_after(3))
+    rounds = []
+    trained(paths, after_round=lambda done, _: rounds.append(done))
     assert rounds == [4, 5]
 
 
