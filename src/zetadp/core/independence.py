@@ -20,7 +20,7 @@ from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.core.records import LabelledItems, Positions
-from zetadp.core.round import PASS_BYTES, Phase, items_in_a_pass
+from zetadp.core.round import Phase, items_in_a_pass
 from zetadp.nn.settings import OWN
 from zetadp.privacy.contributions import Gradient, Losses, knows_units, one_an_item
 from zetadp.privacy.dropout import LAYERS, UnitDropout, drops
@@ -39,7 +39,7 @@ Compute = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
 def check_run(phase: Phase, records: LabelledItems, units: Sequence[Positions]) -> Phase:
-    """Check that units are independent (`check_independence`) in a batch of as many units as fit into a CPU's pass.
+    """Check that units are independent (`check_independence`) in a batch of as many units as fit into a pass.
 
     Networks and losses of the library need no check at run time: tests show that they keep units apart.
 
@@ -65,7 +65,7 @@ def check_run(phase: Phase, records: LabelledItems, units: Sequence[Positions]) 
         check_independence(phase.model, contribution.losses, records.inputs[items], records.targets[items], rules=rules)
 
     check(FEW)  # a network that stores statistics is refused before its pass is measured, which would change them
-    most = max(FEW, (phase.chunk or items_in_a_pass(phase, records.inputs, PASS_BYTES)) // phase.items)
+    most = max(FEW, (phase.chunk or items_in_a_pass(phase, records.inputs)) // phase.items)
     if follows_rules(phase, records.inputs):
         with suppress(UserError):  # unit by unit, without rules, it may be independent
             check(most, rules=True)

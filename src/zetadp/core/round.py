@@ -307,7 +307,7 @@ PASS_BYTES, PASS_BYTES_ELSEWHERE = 1 << 29, 1 << 32
 """Bytes that a pass may hold between forward and backward, including the units' gradients: on a CPU, and on a GPU."""
 
 
-def items_in_a_pass(phase: Phase, items: Tensor, most: int | None = None) -> int:
+def items_in_a_pass(phase: Phase, items: Tensor) -> int:
     """Return how many items a pass may have so that it takes about `PASS_BYTES` at most; at least one.
 
     The bytes of an item are measured by evaluating the network on zeros. They depend only on the network and the size
@@ -320,15 +320,12 @@ def items_in_a_pass(phase: Phase, items: Tensor, most: int | None = None) -> int
         The network, the order of its trained parameters, and the number of items of one unit.
     items
         Any items, shape (item, ...). Only their type, their device and the shape of one item are used.
-    most
-        Bytes of a pass; None takes those of the device.
     """
     one, two = (torch.zeros(count, *items.shape[1:], dtype=items.dtype, device=items.device) for count in (1, 2))
     # The first item is counted together with the weights; every further one adds as much as the second.
     of_an_item = _saved_bytes(phase, two) - _saved_bytes(phase, one)
     of_a_gradient = phase.layout.dimension * torch.float32.itemsize
-    if most is None:
-        most = PASS_BYTES if items.device.type == "cpu" else PASS_BYTES_ELSEWHERE
+    most = PASS_BYTES if items.device.type == "cpu" else PASS_BYTES_ELSEWHERE
     return max(1, most // (of_an_item + math.ceil(of_a_gradient / phase.items)))
 
 

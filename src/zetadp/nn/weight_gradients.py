@@ -83,6 +83,8 @@ def by_unfolding(x: Tensor, gradient: Tensor, patients: int, geometry: Geometry,
     inputs, outputs, (kernel, stride, padding) = x.shape[1], gradient.shape[1], geometry
     images = len(x) // patients
     of_a_patient = images * kernel**2 * inputs * gradient[0, 0].numel() * x.element_size()
+    if of_a_patient > UNFOLDED_BYTES:
+        return by_patient(x, gradient, patients, geometry, is_complex=is_complex)
     together = images * max(1, UNFOLDED_BYTES // max(1, of_a_patient))
     found = []
     for own, g in zip(torch.split(x, together), torch.split(gradient, together), strict=True):
@@ -90,7 +92,7 @@ def by_unfolding(x: Tensor, gradient: Tensor, patients: int, geometry: Geometry,
         # (patient, image, in, row, column, kernel, kernel): a view, which one copy brings into the order of the product
         patches = patches.view(-1, images, *patches.shape[1:])
         right = patches.permute(0, 1, 3, 4, 2, 5, 6).reshape(len(patches), -1, inputs * kernel**2)
-        left = g.view(len(patches), images, outputs, -1).transpose(1, 2).reshape(len(patches), outputs, -1)
+        left = g.reshape(len(patches), images, outputs, -1).transpose(1, 2).reshape(len(patches), outputs, -1)
         found.append((left @ right).view(-1, outputs, inputs, kernel, kernel))
     written_out = torch.cat(found)
     return fold_gradient(written_out) if is_complex else written_out

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from zetadp.nn import weight_gradients
 from zetadp.nn.stacked import block_weight
 from zetadp.nn.weight_gradients import (
     Geometry,
@@ -79,3 +80,22 @@ def test_patients_that_share_a_call_keep_their_own_gradients(threads, patients, 
     found = by_patient_in_three(x, gradient, patients, Geometry(3, **geometry))
     expected = by_patient(x, gradient, patients, Geometry(3, **geometry), is_complex=True)
     assert_near(found, expected, 1e-10)
+
+
+@pytest.mark.parametrize("most", [1, 1 << 12, 1 << 30])
+def test_unfolding_takes_gradients_of_any_layout_and_no_more_memory_than_it_may(most, monkeypatch):
+    monkeypatch.setattr(weight_gradients, "UNFOLDED_BYTES", most)
+    x = random(6, 4, 7, 5, dtype=torch.float64, seed=1)
+    gradient = random(6, 6, 5, 7, dtype=torch.float64, seed=2).transpose(2, 3)
+    sizes = []
+    unfold = torch.Tensor.unfold
+
+    def counted(tensor, *arguments):
+        sizes.append(len(tensor))
+        return unfold(tensor, *arguments)
+
+    monkeypatch.setattr(torch.Tensor, "unfold", counted)
+    found = by_unfolding(x, gradient, 3, Geometry(3, 1, 1), is_complex=True)
+    assert_near(found, by_patient(x, gradient, 3, Geometry(3, 1, 1), is_complex=True), 1e-10)
+    of_an_image = 9 * 4 * 35 * x.element_size()
+    assert all(images * of_an_image <= most for images in sizes)
