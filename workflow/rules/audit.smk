@@ -21,11 +21,11 @@ rule audit:
         ),
     log:
         "logs/audit.log",
-    # After everything else, and on half of the cores: of two, the other one may still train for minutes.
+    # After everything else, and on one of few cores: the other one may still train for minutes.
     priority: -1
     conda:
         "../../envs/audit.yaml"
-    threads: min(4, max(1, (workflow.cores or 8) // 2))
+    threads: 4 if (workflow.cores or 4) >= 4 else 1
     resources:
         mem_mb=4000,
         runtime="2h",

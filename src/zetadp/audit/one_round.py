@@ -114,7 +114,7 @@ class Audited:
         """
         expected = self.probability * self.population
         return Plan(
-            run=RunName("audit", network.family, "inf", trials.seed * 1_000_003 + part),
+            run=RunName("audit", network.family, "inf", (trials.seed * 1_000_003 + part) % 2**63),
             network=network,
             training=TrainingSettings(
                 rounds=rounds,

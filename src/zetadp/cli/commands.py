@@ -229,6 +229,8 @@ def report(
     """
     from zetadp.config.load import experiment_name
 
+    if headline and html:
+        raise UserError("Expected --headline or --html, found both: the page is made when the experiment is finished.")
     folder = results or Path("results") / experiment_name(Path("config.yaml"), configfile)
     table = folder / "tables/table1.txt"
     if headline:

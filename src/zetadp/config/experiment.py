@@ -151,7 +151,8 @@ class Config:
     def _path(self, run: RunName, key: str) -> str:
         """Return where the configuration says what a setting of a run's plan is."""
         network, arm = self.networks[run.network], self.arms[run.arm]
-        key = "expected_patients" if key == "expected" else key
+        if key == "expected":  # with mixed rows, those in a row
+            key = "degree" if network.estimator == MIXED_ROWS else "expected_patients"
         if key in ("rows", "degree"):
             return f"networks.{run.network}.training.mixing.{key}"
         if key in network.training:
@@ -160,8 +161,8 @@ class Config:
             return f"training.{key}"
         if key == "rounds" and arm.rounds is None:
             return f"arms.{run.arm}.epochs"
-        section = f"arms.{run.arm}" if hasattr(arm, key) else f"networks.{run.network}"
-        return f"{section}.{key}" if key else section
+        section, owner = (f"arms.{run.arm}", arm) if hasattr(arm, key) else (f"networks.{run.network}", network)
+        return f"{section}.{key}" if key and hasattr(owner, key) else section
 
     @cached_property
     def _plans(self) -> dict[RunName, Plan]:

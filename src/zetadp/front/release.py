@@ -78,7 +78,8 @@ class ReleaseSettings:
             raise UserError(
                 "epsilon: Expected a finite number, found inf: rows without noise are the people's features."
             )
-        check_numbers(classes=self.classes, rows=self.rows, degree=self.degree, norm=self.norm, seed=self.seed)
+        numbers = {"degree": self.degree, "active": self.active, "norm": self.norm}
+        check_numbers(classes=self.classes, rows=self.rows, seed=self.seed, **numbers)
 
     def plan(self, *, real: bool) -> Plan:
         """Return the plan of the release, with the noise that the guarantee needs.
@@ -93,7 +94,7 @@ class ReleaseSettings:
         UserError
             If the settings contradict each other or the guarantee cannot be met.
         """
-        delta, active = float(self.delta), self.active
+        delta, active = float(self.delta), float(self.active)
         rows, (degree,) = mixed_as(
             self.epsilon, delta, [self.people], rows=self.rows, degree=self.degree, active=active
         )

@@ -139,11 +139,12 @@ def write_release(path: Path, rows: Tensor, plan: Plan, inputs: int, statement: 
     import h5py
 
     from zetadp.core.assembly import mixture_of  # takes seconds to import
-    from zetadp.core.task import task_of
+    from zetadp.core.task import Classification, task_of
 
     task = task_of(plan.task)
     examples = mixture_of(plan, task, inputs).examples(rows)
-    classes = np.array(getattr(task, "names", ()), dtype=h5py.string_dtype())  # a task without classes was refused
+    assert isinstance(task, Classification)  # `mixture_of` refuses others
+    classes = np.array(task.names, dtype=h5py.string_dtype())
     with hdf5_written_whole(path) as file:
         file.attrs.update(format=FORMAT, readme=README)
         file.attrs["statement"] = json.dumps(statement, indent=1)

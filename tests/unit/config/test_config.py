@@ -203,6 +203,8 @@ FAULTS = [
     (PAPER, {"networks": {"complex": {"training": {"rounds": 10**6}}}}, "networks.complex.training.rounds", "100000"),
     (PAPER, own({"estimator": "mixed_rows", "mixing": {"rows": 3, "active": 0.25}}) | grid(networks=["own"]),
      "networks.own.training.mixing.rows", "multiple of 4"),
+    (PAPER, own({"estimator": "mixed_rows", "mixing": {"rows": 4, "degree": 60}}) | grid(networks=["own"]),
+     "networks.own.training.mixing.degree", "44"),
     (PAPER, {"arms": {"federated": {"expected_patients": 1e-6, "rounds": 5, "epochs": None}}},
      "arms.federated.expected_patients", ""),
     (PAPER, grid(seeds=[2**70]), "runs.0.seeds.0", ""),

@@ -19,7 +19,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.ledger import read_ledger
 
 PEOPLE, CLASSES, COMPONENTS = 2000, 4, 6
-PUBLIC = {"epsilon": 8, "delta": 1e-5, "population": PEOPLE, "classes": CLASSES, "active": 0.5}
+PUBLIC = {"epsilon": 8, "delta": 1e-5, "population": PEOPLE, "classes": CLASSES, "active": np.float64(0.5)}
 OPTIONS = ["--people", PEOPLE, "--classes", CLASSES, "--epsilon", 1, "--delta", 1e-5]
 
 CLASSIFIER = """
@@ -155,6 +155,7 @@ WRONG = {
     "no classes": ({}, {"classes": "two"}, "classes"),
     "too few classes": ({}, {"classes": 1}, "classes"),
     "rows": ({}, {"rows": 1.5}, "rows"),
+    "active": ({}, {"active": 0.0}, "active"),
     "file": ({}, {"name": ""}, "file|folder"),
 }
 

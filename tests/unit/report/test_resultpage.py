@@ -106,6 +106,8 @@ def test_the_command_copies_the_page_and_says_where_there_is_none(tmp_path, caps
     assert "one page" not in capsys.readouterr().out
     assert main(["report", str(folder), "--html", str(copy)]) == 1
     assert "found no report.html" in capsys.readouterr().err
+    assert main(["report", str(folder), "--headline", "--html", str(copy)]) == 1
+    assert "found both" in capsys.readouterr().err
     write_report(**files_of(folder), page=folder / "report.html", name="mine")
     assert main(["report", str(folder), "--html", str(copy)]) == 0
     assert str(copy) in capsys.readouterr().out
