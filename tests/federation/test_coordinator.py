@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from federation.sites import (
@@ -23,7 +24,7 @@ from federation.sites import (
 from training_builder import NETWORKS, backbone
 
 from zetadp.base.validation import UserError
-from zetadp.core.checkpoint import RunFiles
+from zetadp.core.checkpoint import Checkpoint, RunFiles
 from zetadp.core.plan import Plan, RunName
 from zetadp.core.pretrained import starting_weights, with_public
 from zetadp.core.records import LabelledItems, items_of, single_items
@@ -36,7 +37,7 @@ from zetadp.privacy.accounting import compose
 from zetadp.privacy.book import recorded_runs
 from zetadp.privacy.events import histories
 from zetadp.privacy.exposure import Run, seen_by
-from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.statement import run_statement
 
 HEAD = NetworkSettings("head", "features", components=2, start="public")
@@ -327,6 +328,29 @@ def test_an_update_without_its_ledger_is_refused(change, said, tmp_path):
     line = DirectLine(hospitals(plan, tmp_path), forge_lines(change))
     with pytest.raises(UserError, match=f"node-01 .*{said}|ledger of node-01 .*{said}"):
         coordinator(plan, line, tmp_path).run()
+
+
+def test_a_ledger_that_lost_lines_is_refused(tmp_path):
+    plan = make_plan()
+    with pytest.raises(UserError, match="ended the run"):
+        coordinator(plan, DirectLine(hospitals(plan, tmp_path), stop_after(1)), tmp_path).run()
+    path = hospitals(plan, tmp_path)[0].participant.ledger
+    path.write_text("".join(line + "\n" for line in path.read_text().splitlines()[:2]))
+    with pytest.raises(UserError, match="node-01 refused: the node's ledger lacks lines"):
+        coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path).run()
+
+
+def test_a_checkpoint_of_the_trainer_of_one_process_is_that_of_another_run(tmp_path):
+    plan = make_plan()
+    server = coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path)
+    with Ledger(server.files.ledger) as ledger:
+        ledger.start({})
+        head = ledger.head
+    saved = Checkpoint(1, "keyed", {}, pd.DataFrame({"round": [1]}), head, secret="of the trainer")
+    server.files.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    saved.save(server.files.checkpoint)
+    server.run()
+    assert [len(attempt.releases()) for attempt in read_ledger(server.files.ledger)] == [0, 3 * plan.training.rounds]
 
 
 def test_the_servers_own_ledger_may_not_lose_lines(tmp_path):

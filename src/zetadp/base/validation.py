@@ -95,9 +95,8 @@ def one_of(allowed: Iterable[Name], **values: str) -> None:
     choices = list(allowed)
     for name, value in values.items():
         if value not in choices:
-            raise ValueError(
-                f"Expected {name} to be one of {', '.join(choices)}, found {value!r}.{did_you_mean(value, choices)}"
-            )
+            nearest = did_you_mean(str(value), choices)  # what a file holds may be no text
+            raise ValueError(f"Expected {name} to be one of {', '.join(choices)}, found {value!r}.{nearest}")
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

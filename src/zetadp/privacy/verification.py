@@ -157,6 +157,8 @@ def _as_planned(folder: Path, attempts: Sequence[Attempt]) -> None:
     plan["unit"] = plan["cohort_unit"]
     pairs = {key: (plan[key], header[key]) for key in _OF_PLAN}
     pairs |= {"training": (training, header["training"]), "noise": (plan["training"]["noise"], header["noise"])}
+    if "threat" in header:  # ledgers of earlier versions do not say it
+        pairs["threat"] = (plan["threat"], header["threat"])
     for name, (planned, recorded) in pairs.items():
         if planned != recorded:
             raise UserError(f"{name} differs: {planned} in plan.json, {recorded} in the ledger")

@@ -36,6 +36,8 @@ def test_an_unknown_choice_is_answered_with_the_nearest():
         one_of(("hidden", "pooled"), head="poled")
     with pytest.raises(ValueError, match=r"found 'xyz'\.$"):
         one_of(("hidden", "pooled"), head="xyz")
+    with pytest.raises(ValueError, match="found None"):
+        one_of(("hidden", "pooled"), head=None)
     one_of(("hidden", "pooled"), head="hidden")
 
 

@@ -235,6 +235,12 @@ def test_a_chain_made_anew_is_not_the_one_that_the_register_names(original, run,
     assert main(["verify", str(run)]) == 1  # nothing vouches for the ledger
 
 
+def test_a_plan_of_another_threat_model_than_the_ledgers_is_found(run):
+    write_json(run / "plan.json", {**read_json(run / "plan.json"), "threat": "masked_sums"})
+    sealed(run)
+    assert faults(run) == ["plan and ledger say the same"]
+
+
 OUTSIDE = "the ledger holds the head that was noted elsewhere"
 
 
