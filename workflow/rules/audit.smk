@@ -21,10 +21,9 @@ rule audit:
         ),
     log:
         "logs/audit.log",
-    # After everything else, and on one of few cores: the other one may still train for minutes.
-    priority: -1
     conda:
         "../../envs/audit.yaml"
+    # Of few cores one: the others may still train for minutes.
     threads: 4 if (workflow.cores or 4) >= 4 else 1
     resources:
         mem_mb=4000,
