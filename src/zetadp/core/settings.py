@@ -217,9 +217,9 @@ class Performance:
         Seconds between two checkpoints. With noise from the operating system, the messages of every round since the
         last checkpoint are stored as well, because they cannot be computed again.
     chunk
-        Largest number of images in one pass; by default, the number that takes half a GiB (`zetadp.core.round`). It
-        changes results by rounding only. With noise from the operating system a pass is one patient, unless all
-        patients are computed, drawn or not (heads), or all are drawn in every round.
+        Largest number of images in one pass; by default, the number that takes half a GiB, or 4 GiB on a GPU
+        (`zetadp.core.round`). It changes results by rounding only. With noise from the operating system a pass is one
+        patient, unless all patients are computed, drawn or not (heads), or all are drawn in every round.
     compile
         Whether PyTorch compiles the complex normalisation of the private step, which changes results by rounding only.
         ``auto`` does so where there is a C++ compiler, the run is long and the compiled step is quicker

@@ -59,8 +59,8 @@ class HospitalSettings:
     threads
         Threads of PyTorch; null leaves the choice to PyTorch.
     chunk
-        Images in one pass at most; null for as many as hold half a GiB. Exact noise takes one patient a pass,
-        or all of them (`zetadp.core.round`).
+        Images in one pass at most; null for as many as hold half a GiB, or 4 GiB on a GPU. Exact noise takes one
+        patient a pass, or all of them (`zetadp.core.round`).
     simulation
         True for simulated patients only: permits seeded noise and runs without noise. It declares that
         there is no one to protect.

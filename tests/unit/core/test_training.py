@@ -218,7 +218,10 @@ def test_how_one_looks_saves_and_fits_into_memory_does_not_stop_a_resume(paths, 
 
 def test_a_run_that_an_earlier_version_began_is_continued(paths, monkeypatch):
     header = Assembly.header
-    older = lambda self: {key: value for key, value in header(self).items() if key not in ("threat", "dimension")}  # noqa: E731
+
+    def older(self):
+        return {key: value for key, value in header(self).items() if key not in ("threat", "dimension")}
+
     with monkeypatch.context() as earlier:
         earlier.setattr(Assembly, "header", older)
         with pytest.raises(KilledError):
