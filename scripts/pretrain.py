@@ -21,7 +21,6 @@ def main(
     held_out: int,
     simulation: dict[str, Any],
     device: str,
-    checkpoint: str,
 ) -> None:
     """Write the backbone: the network, the readout of its features, and its provenance."""
     values = read_public(images)
@@ -31,12 +30,10 @@ def main(
         PretrainingSettings(**settings, augmentation=AugmentationSettings(**augmentation)),
         values[held_out:],
         values[:held_out],
-        checkpoint=Path(checkpoint),
         device=pick_device(device),
     )
     made.provenance["simulation"] = simulation
     made.save(backbone)
-    Path(checkpoint).unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

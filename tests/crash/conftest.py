@@ -30,7 +30,7 @@ pretraining:
   simulation: {patients: 3, shapes: 3, shards: 1}
   held_out: 1
   network: {widths: [2, 4], convolutions: 1, groups: 2}
-  training: {steps: 4, batch: 4, checkpoint_seconds: 0.0, components: [2, 4]}
+  training: {steps: 4, batch: 4, components: [2, 4]}
 arms:
   federated: {expected_patients: 1, rounds: 6}
 training: {evaluate_every: 2, learning_rate: 0.01, checkpoint_seconds: 0.0}

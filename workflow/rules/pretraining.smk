@@ -103,7 +103,6 @@ rule pretrain:
         held_out=CONFIG.pretraining.held_out,
         simulation=SIMULATION,
         device=CONFIG.device,
-        checkpoint=f"{PUBLIC}/checkpoint.safetensors",
         code=code_of("scripts/pretrain.py"),
     script:
         "../../scripts/pretrain.py"

@@ -197,8 +197,6 @@ class BackboneTraining:
         Label smoothing.
     seed
         Seed of weights, batches and variations.
-    checkpoint_seconds
-        Seconds between two checkpoints.
     components
         Numbers of complex components; one public head is fitted for each.
     """
@@ -209,7 +207,6 @@ class BackboneTraining:
     warmup: Seed = 100
     smoothing: Annotated[float, Within(ge=0, lt=1)] = 0.02
     seed: Seed = 1
-    checkpoint_seconds: NotNegative = 60
     components: tuple[Count, ...] = (2, 4, 8, 16, 32, 64)
 
     def __post_init__(self) -> None:

@@ -22,7 +22,6 @@ from torch.nn import functional
 from zetadp.base.device import to_device
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import Items
-from zetadp.base.tensors import load_tensors, save_tensors, tensors_below
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import PROGRESS
 from zetadp.mri.decathlon import SEQUENCES
@@ -54,10 +53,9 @@ def pretrain(
     images: np.ndarray,
     watched: np.ndarray,
     *,
-    checkpoint: Path,
     device: torch.device | str = "cpu",
 ) -> Backbone:
-    """Train a network on public images, from the start or from its checkpoint, and fit a readout of its features.
+    """Train a network on public images, and fit a readout of its features.
 
     The readout is fitted on half of the public patients and measured on the held-out ones.
 
@@ -70,8 +68,6 @@ def pretrain(
     images, watched
         Magnitude images of public patients in any unit, for training and held out, shape (patient, sequence, slice,
         row, column).
-    checkpoint
-        Checkpoint of an interrupted run. The caller removes it after writing the backbone.
     device
         Device for the training.
 
@@ -83,26 +79,19 @@ def pretrain(
     model = _new(network, settings, images.shape)
     model.to(device)
     optimiser = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
-    digest = _digest(network, settings, images)
-    start = _resume(checkpoint, model, optimiser, digest)
-    begun = saved = reported = time.monotonic()
+    begun = reported = time.monotonic()
     running = torch.full((), math.nan, dtype=torch.float64, device=device)
-    for step in range(start, settings.steps):
+    for step in range(settings.steps):
         running = _step(model, optimiser, settings, images, step, running)
-        now = time.monotonic()
-        if now - reported > 30 or step + 1 == settings.steps:
+        done, now = step + 1, time.monotonic()
+        if now - reported > 30 or done == settings.steps:
             reported = now
-            left = (now - begun) / (step + 1 - start) * (settings.steps - step - 1)
-            steps = step + 1, settings.steps
-            progress.info("step %d of %d, loss %.3f, %.0f s left", *steps, float(running), left)
-        if now - saved > settings.checkpoint_seconds:
-            saved = now
-            _keep(checkpoint, step + 1, digest, model, optimiser)
-    _keep(checkpoint, settings.steps, digest, model, optimiser)
+            left = (now - begun) / done * (settings.steps - done)
+            progress.info("step %d of %d, loss %.3f, %.0f s left", done, settings.steps, float(running), left)
     model.eval().requires_grad_(requires_grad=False)
     logger.info("fitting heads to the features")
     shown = json.loads(json.dumps({"network": network.to_json(), "pretraining": asdict(settings)}))
-    shown |= {"patients": len(images), "digest": digest}
+    shown |= {"patients": len(images), "digest": _digest(network, settings, images)}
     size = 2 * network.widths[-1]
     centre, own = torch.zeros(size), torch.eye(size)
     plain = Backbone(model, network, SEQUENCES, images.shape[-1], centre, own, heads={}, provenance=shown)
@@ -135,7 +124,7 @@ def _step(
 def draw_batch(images: np.ndarray, settings: PretrainingSettings, step: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the whitened k-space of a step's images, shape (image, row, column), and their classes.
 
-    For given images and settings, a batch depends only on the step, so that an interrupted run can continue.
+    For given images and settings, a batch depends only on the step.
     """
     random = stream(settings.seed, Purpose.PRETRAINING, step)
     classes = images.shape[1]
@@ -158,39 +147,9 @@ def _new(network: NetworkSettings, settings: PretrainingSettings, shape: tuple[i
 
 def _digest(network: NetworkSettings, settings: PretrainingSettings, images: np.ndarray) -> str:
     """Return a hash of everything that the backbone depends on."""
-    relevant = {key: value for key, value in asdict(settings).items() if key != "checkpoint_seconds"}
-    digest = hashlib.sha256(json.dumps([network.to_json(), relevant, images.shape], sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps([network.to_json(), asdict(settings), images.shape], sort_keys=True).encode())
     digest.update(np.ascontiguousarray(images).data)
     return digest.hexdigest()
-
-
-def _keep(path: Path, done: int, digest: str, model: ConvolutionalClassifier, optimiser: torch.optim.Optimizer) -> None:
-    """Write the checkpoint."""
-    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
-    for number, moments in optimiser.state_dict()["state"].items():
-        tensors |= {f"optimiser.{number}.{name}": value for name, value in moments.items()}
-    save_tensors(
-        path, {name: value.detach().cpu() for name, value in tensors.items()}, {"step": done, "digest": digest}
-    )
-
-
-def _resume(path: Path, model: ConvolutionalClassifier, optimiser: torch.optim.Optimizer, digest: str) -> int:
-    """Load a checkpoint of this run if there is one; return the number of steps done."""
-    if not path.exists():
-        return 0
-    tensors, content = load_tensors(path)
-    if content["digest"] != digest:
-        logger.info("the checkpoint %s belongs to another run; starting from the first step", path)
-        return 0
-    model.load_state_dict(tensors_below(tensors, "model."))
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        if name.startswith("optimiser."):
-            _, number, moment = name.split(".")
-            state.setdefault(int(number), {})[moment] = value
-    optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
-    logger.info("continuing after step %d", content["step"])
-    return int(content["step"])
 
 
 EVERY = 5

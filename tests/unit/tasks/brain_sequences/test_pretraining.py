@@ -30,60 +30,17 @@ def images():
 
 
 @pytest.fixture(scope="module")
-def made(images, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pretraining")
-    return pretrain(NETWORK, SETTINGS, images, public(10, 1), checkpoint=folder / "checkpoint")
+def made(images):
+    return pretrain(NETWORK, SETTINGS, images, public(10, 1))
 
 
-def test_it_learns_and_says_how_well_on_patients_it_never_saw(made):
+def test_it_learns_the_same_again_and_says_how_well_on_patients_it_never_saw(made, images):
     accuracy = made.provenance["held_out_accuracy"]
     assert set(accuracy) == {"2", "8", "16"}
     assert accuracy["16"] > 0.8
     assert made.provenance["held_out_patients"] == 10
-
-
-def test_an_interrupted_training_ends_with_the_same_bits(images, made, tmp_path, monkeypatch):
-    settings = replace(SETTINGS, checkpoint_seconds=0)
-    calls = []
-
-    def interrupted(*arguments):
-        calls.append(1)
-        if len(calls) == 17:
-            raise KeyboardInterrupt
-        return draw_batch(*arguments)
-
-    monkeypatch.setattr("zetadp.tasks.brain_sequences.pretraining.draw_batch", interrupted)
-    path = tmp_path / "checkpoint"
-    with pytest.raises(KeyboardInterrupt):
-        pretrain(NETWORK, settings, images, public(10, 1), checkpoint=path)
-    assert path.exists()
-    again = pretrain(NETWORK, settings, images, public(10, 1), checkpoint=path)
-    assert len(calls) == 17 + 40 - 16
+    again = pretrain(NETWORK, SETTINGS, images, public(10, 1))
     assert all(torch.equal(value, again.tensors()[name]) for name, value in made.tensors().items())
-    # What was learned stays until somebody has written it.
-    once_more = pretrain(NETWORK, settings, images, public(10, 1), checkpoint=path)
-    assert len(calls) == 17 + 40 - 16
-    assert all(torch.equal(value, once_more.tensors()[name]) for name, value in made.tensors().items())
-
-
-def test_a_checkpoint_of_other_images_is_not_continued(images, tmp_path, monkeypatch):
-    path = tmp_path / "checkpoint"
-    settings = replace(SETTINGS, steps=4, checkpoint_seconds=0)
-
-    def stop(*arguments):
-        if arguments[2] == 2:
-            raise KeyboardInterrupt
-        return draw_batch(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("zetadp.tasks.brain_sequences.pretraining.draw_batch", stop)
-        with pytest.raises(KeyboardInterrupt):
-            pretrain(NETWORK, settings, images, images[:2], checkpoint=path)
-    kept = path.read_bytes()
-    other = pretrain(NETWORK, settings, images[:30], images[:2], checkpoint=path)
-    fresh = pretrain(NETWORK, settings, images[:30], images[:2], checkpoint=tmp_path / "fresh")
-    assert kept
-    assert all(torch.equal(value, fresh.tensors()[name]) for name, value in other.tensors().items())
 
 
 def test_batches_hold_every_sequence_equally_and_depend_on_step_and_seed_alone(images):
@@ -136,9 +93,9 @@ def test_features_are_those_before_the_head(made):
         (NETWORK, replace(SETTINGS, batch=30), "multiple of 4"),
     ],
 )
-def test_other_networks_and_batches_make_no_backbone(images, tmp_path, network, settings, words):
+def test_other_networks_and_batches_make_no_backbone(images, network, settings, words):
     with pytest.raises(UserError, match=words):
-        pretrain(network, settings, images, images, checkpoint=tmp_path / "c")
+        pretrain(network, settings, images, images)
 
 
 def test_starts_of_another_shape_and_slices_of_another_size_are_refused(made):
