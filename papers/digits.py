@@ -17,7 +17,7 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import written_whole
 from zetadp.tasks.encoder import unit
 from zetadp.tasks.phase_mnist.digits import FASHION, MNIST, fetch_digits, read_digits
-from zetadp.tasks.phase_mnist.encoder import DigitEncoder, DigitEncoderSettings
+from zetadp.tasks.phase_mnist.encoder import DigitEncoder
 from zetadp.tasks.scattering import normalised, scattering_of_images
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def encoder() -> DigitEncoder:
     if not ENCODER.is_file():
         ENCODER.parent.mkdir(parents=True, exist_ok=True)
         with torch.enable_grad():  # the caller may have disabled gradients
-            DigitEncoder.fit(DigitEncoderSettings()).save(ENCODER)
+            DigitEncoder.make(encoder=ENCODER)
     return DigitEncoder.load(ENCODER)
 
 
@@ -65,7 +65,7 @@ def features(data: str, kind: str, part: Part) -> np.ndarray:
         digits.
     """
     if kind == "axes":
-        own = features(data, "encoder", part)[:, : encoder().settings.scattering]
+        own = features(data, "encoder", part)[:, : len(encoder().parts[0].variances)]
         return own / np.linalg.norm(own, axis=1, keepdims=True)
     path = KEPT / f"{data}-{kind}-{part}.npy"
     if not path.is_file():

@@ -45,7 +45,7 @@ from zetadp.privacy.book import recorded_runs
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown
 from zetadp.tasks.ecg.collection import Collection
-from zetadp.tasks.ecg.encoder import BeatEncoder, BeatEncoderSettings
+from zetadp.tasks.ecg.encoder import BeatEncoder
 from zetadp.tasks.ecg.readers import read_folder
 from zetadp.tasks.ecg.recordings import FOLDS
 from zetadp.tasks.ecg.signals import SpectrumSettings, spectrum
@@ -301,7 +301,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     config = configuration("ecg")
-    encoder = BeatEncoder.load(given.encoder) if given.encoder else BeatEncoder.fit(BeatEncoderSettings())
+    encoder = BeatEncoder.load(given.encoder) if given.encoder else BeatEncoder.fit()
     patients = Patients.read(given.data, encoder, config.task.settings)
     with tempfile.TemporaryDirectory() as folder:
         training = Training(config, patients, Path(folder))

@@ -215,7 +215,7 @@ def _heads(x: torch.Tensor, labels: torch.Tensor, epsilon: float, confidence: fl
 
 def decoder() -> nn.Module:
     """Return a network that draws a digit from its features; it learns from simulated digits, which are public."""
-    pixels, _ = simulated_digits(DIGITS, encoder().settings.seed, 10_000)
+    pixels, _ = simulated_digits(DIGITS, encoder().recipe["seed"], 10_000)
     found = encoder().joined(pixels)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -154,8 +154,8 @@ def examples(data: str, kind: str, part: str) -> tuple[Tensor, Tensor]:
 def directions(kind: str) -> Tensor:
     """Return public directions, shape (component, direction): principal axes of simulated digits, largest first."""
     if kind == "axes":  # they are principal axes already
-        return torch.eye(encoder().settings.scattering)
-    drawn, _ = simulated_digits(DIGITS, encoder().settings.seed, 10_000)
+        return torch.eye(len(encoder().parts[0].variances))
+    drawn, _ = simulated_digits(DIGITS, encoder().recipe["seed"], 10_000)
     found = encoder().joined(drawn)
     return torch.linalg.eigh((found - found.mean(dim=0)).T @ (found - found.mean(dim=0)))[1].flip(1).contiguous()
 

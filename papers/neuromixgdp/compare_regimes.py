@@ -139,7 +139,7 @@ def chosen_rate(people: int, holders: int) -> float:
 @lru_cache
 def public_digits() -> tuple[Tensor, Tensor]:
     """Return features and labels of simulated digits: as many as the largest number of people, and 2000 for testing."""
-    drawn, labels = simulated_digits(PEOPLE[-1] + 2000, encoder().settings.seed, 10_001)
+    drawn, labels = simulated_digits(PEOPLE[-1] + 2000, encoder().recipe["seed"], 10_001)
     return encoder().joined(drawn), labels
 
 

@@ -105,7 +105,7 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-def settings_of(kind: type[Settings], section: Mapping[str, Any], name: str = "encoder") -> Settings:
+def settings_of(kind: type[Settings], section: Mapping[str, Any], name: str) -> Settings:
     """Return the settings of a part of a task, from the section ``name`` of the task's settings.
 
     Raises

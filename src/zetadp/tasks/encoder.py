@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from zetadp.base.constraints import Count, Seed, check_fields
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_below
-from zetadp.base.validation import UserError, settings_of
+from zetadp.base.validation import UserError
 from zetadp.base.workflow import PROGRESS
 
 if TYPE_CHECKING:
@@ -131,67 +130,24 @@ def learn(network: nn.Module, rate: float, steps: int, losses: Iterable[Tensor])
             progress.info("step %d of %d, loss %.3f", number, steps, float(loss.detach()))
 
 
-@dataclass(frozen=True)
-class EncoderSettings:
-    """Settings that all encoders share; `ValueError` says which value is not allowed.
-
-    Attributes
-    ----------
-    seed
-        Seed of everything that is drawn: items, weights and alterations.
-    """
-
-    seed: Seed = 0
-
-    def __post_init__(self) -> None:
-        """Check every setting."""
-        check_fields(self)
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Number of components of each part of the features."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class ScatteringEncoderSettings(EncoderSettings):
-    """Settings of an encoder whose features are scattering coefficients and a network's hidden layer.
-
-    Attributes
-    ----------
-    axes_from
-        Number of further simulated items from which the principal axes are computed.
-    scattering, learned
-        Number of real components from the scattering coefficients, and from the network's hidden layer.
-    """
-
-    axes_from: Count = 1
-    scattering: Count = 1
-    learned: Count = 1
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Number of components of each part of the features."""
-        return self.scattering, self.learned
-
-
 class PublicEncoder(nn.Module, ABC):
     """An encoder of items: a network that learns from simulated items, and principal axes of its hidden layer or more.
 
     The network has convolutions, each with normalisation within the item, then a hidden layer and a head. A task's own
-    class says with class attributes how large they are. It defines how the network learns.
+    class says with class attributes how large they are and how much they learn. It defines how the network learns.
 
     Attributes
     ----------
-    settings
-        Settings of its training.
     parts
         Principal axes of the outputs of each of `maps`.
     """
 
     of: ClassVar[str]
     """Name of the items in error messages."""
-    settings_class: ClassVar[type[EncoderSettings]]
+    recipe: ClassVar[dict[str, int]]
+    """Numbers that an encoder follows from: its ``seed``, and how much it learns from. They stand in its file."""
+    kept: ClassVar[tuple[str, ...]]
+    """Keys of `recipe` with the number of components of each of `parts`."""
     channels: ClassVar[int] = 1
     """Channels of an item. With one channel, items have no axis of channels."""
     axes: ClassVar[int] = 2
@@ -204,9 +160,9 @@ class PublicEncoder(nn.Module, ABC):
     hidden_units: ClassVar[int]
     outputs: ClassVar[int]
 
-    def __init__(self, settings: Any) -> None:  # noqa: ANN401  (the class is the task's)
+    def __init__(self) -> None:
         super().__init__()
-        self.settings, self.parts = settings, tuple[Axes, ...]()
+        self.parts = tuple[Axes, ...]()
         convolution, pool = (nn.Conv1d, nn.MaxPool1d) if self.axes == 1 else (nn.Conv2d, nn.MaxPool2d)
         layers: list[nn.Module] = []
         for number, (before, width) in enumerate(pairwise((self.channels, *self.widths))):
@@ -239,22 +195,22 @@ class PublicEncoder(nn.Module, ABC):
         return found
 
     @classmethod
-    def fit(cls, settings: Any) -> Self:  # noqa: ANN401  (each task has its own)
+    def fit(cls) -> Self:
         """Train the network and find the principal axes, on simulated items alone."""
-        random = stream(settings.seed, Purpose.WEIGHTS)
+        random = stream(cls.recipe["seed"], Purpose.WEIGHTS)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(random.integers(2**31)))
-            encoder = cls(settings)
+            encoder = cls()
         items = encoder.learn_simulated(random)
         encoder.eval().requires_grad_(requires_grad=False)
-        pairs = zip(encoder.maps(), settings.counts, strict=True)
-        encoder.parts = tuple(fit_axes(extract, items, count) for extract, count in pairs)
+        pairs = zip(encoder.maps(), cls.kept, strict=True)
+        encoder.parts = tuple(fit_axes(extract, items, cls.recipe[key]) for extract, key in pairs)
         return encoder
 
     @classmethod
-    def make(cls, *, encoder: Path, settings: dict[str, Any]) -> None:
-        """Fit an encoder with settings from the configuration, and write it."""
-        cls.fit(settings_of(cls.settings_class, settings)).save(encoder)
+    def make(cls, *, encoder: Path) -> None:
+        """Fit the encoder, and write it."""
+        cls.fit().save(encoder)
 
     def joined(self, items: Tensor) -> Tensor:
         """Return features of norm one, shape (item, component), from the partly whitened components of all parts."""
@@ -269,7 +225,7 @@ class PublicEncoder(nn.Module, ABC):
 
     def save(self, path: Path) -> None:
         """Write the encoder to a safetensors file, completely or not at all."""
-        save_tensors(path, self.tensors(), {"encoder": asdict(self.settings), "of": self.of})
+        save_tensors(path, self.tensors(), {"encoder": self.recipe, "of": self.of})
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -281,16 +237,13 @@ class PublicEncoder(nn.Module, ABC):
             If the file is missing or damaged, or is no encoder of these items.
         """
         tensors, content = load_tensors(path)
-        try:
-            encoder = cls(cls.settings_class(**content["encoder"]))
-            encoder.load_state_dict(tensors_below(tensors, NETWORK))
-            encoder.eval().requires_grad_(requires_grad=False)
-            encoder.parts = tuple(
-                Axes(extract, *(tensors[f"{number}.{name}"] for name in NAMES))
-                for number, extract in enumerate(encoder.maps())
-            )
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise UserError(
-                f"Expected {path} to be an encoder of {cls.of}, found another file of zetadp: {error}."
-            ) from error
+        if content.get("of") != cls.of:
+            raise UserError(f"Expected {path} to be an encoder of {cls.of}, found another file of zetadp.")
+        encoder = cls()
+        encoder.load_state_dict(tensors_below(tensors, NETWORK))
+        encoder.eval().requires_grad_(requires_grad=False)
+        encoder.parts = tuple(
+            Axes(extract, *(tensors[f"{number}.{name}"] for name in NAMES))
+            for number, extract in enumerate(encoder.maps())
+        )
         return encoder

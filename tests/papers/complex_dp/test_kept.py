@@ -14,7 +14,7 @@ from papers.join import declared_joins
 from zetadp.base.epsilon import epsilon_value
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
-from zetadp.tasks.ecg.encoder import BeatEncoderSettings
+from zetadp.tasks.ecg.encoder import BeatEncoder
 from zetadp.tasks.encoder import WHITENING
 
 FOLDER = Path(__file__).parents[3] / "papers/complex_dp"
@@ -75,7 +75,7 @@ def test_the_table_of_ecg_has_every_method_with_its_seeds_and_a_true_epsilon():
 
 
 DIGITS = {"learned": "64", "whitening": "0.5", "scattering": "150", "averaged": "0.5"}
-BEATS = {"components": str(BeatEncoderSettings().components), "whitening": f"{WHITENING:g}"}
+BEATS = {"components": str(BeatEncoder.recipe["components"]), "whitening": f"{WHITENING:g}"}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from papers.neuromixgdp import attack_releases, compare_mnist, compare_regimes
-from zetadp.tasks.phase_mnist.encoder import DigitEncoder, DigitEncoderSettings
+from zetadp.tasks.phase_mnist.encoder import DigitEncoder
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
 
 COMPONENTS = 20 + 8
@@ -18,7 +18,8 @@ def small(monkeypatch):
     monkeypatch.setattr(DigitEncoder, "learn_simulated", lambda encoder, random: simulated_digits(70, 0)[0])
     # Axes of thousands of scattering coefficients take long.
     monkeypatch.setattr(DigitEncoder, "maps", lambda encoder: (encoder.hidden_layer,) * 2)
-    made = DigitEncoder.fit(DigitEncoderSettings(scattering=20, learned=8))
+    monkeypatch.setattr(DigitEncoder, "recipe", {"seed": 0, "scattering": 20, "learned": 8})
+    made = DigitEncoder.fit()
     for program in (attack_releases, compare_mnist, compare_regimes):
         monkeypatch.setattr(program, "encoder", lambda: made)
     for program in (attack_releases, compare_mnist):

@@ -53,7 +53,6 @@ rule fit_ecg_encoder:
         mem_mb=4000,
         runtime="1h",
     params:
-        settings=dict(ECG.encoder),
         stage="zetadp.tasks.ecg.encoder:BeatEncoder.make",
         code=code_of("scripts/stage.py", "zetadp.tasks.ecg.encoder"),
     script:

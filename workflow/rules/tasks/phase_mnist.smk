@@ -71,7 +71,6 @@ rule fit_encoder:
         mem_mb=4000,
         runtime="2h",
     params:
-        settings=dict(PHASE_MNIST.encoder),
         stage="zetadp.tasks.phase_mnist.encoder:DigitEncoder.make",
         code=code_of("scripts/stage.py", "zetadp.tasks.phase_mnist.encoder"),
     script:

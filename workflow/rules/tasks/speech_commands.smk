@@ -97,7 +97,6 @@ rule fit_word_encoder:
         mem_mb=4000,
         runtime="2h",
     params:
-        settings=dict(SPEECH.encoder),
         stage="zetadp.tasks.speech_commands.encoder:WordEncoder.make",
         code=code_of("scripts/stage.py", "zetadp.tasks.speech_commands.encoder"),
     script:

@@ -5,21 +5,18 @@ Its hidden layer gives the features for private heads. No patient's data are use
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from zetadp.base.constraints import Count
 from zetadp.base.storage import Items
-from zetadp.base.validation import UserError
 from zetadp.tasks.ecg.recordings import LEADS
 from zetadp.tasks.ecg.signals import AXES, BEAT, usual_beat
 from zetadp.tasks.ecg.simulated import PUBLIC, T_WAVES, simulated_recordings
-from zetadp.tasks.encoder import EncoderSettings, PublicEncoder, learn
+from zetadp.tasks.encoder import PublicEncoder, learn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,44 +30,6 @@ SMOOTHING = 0.1
 LONGEST_SHIFT = 3
 
 
-@dataclass(frozen=True)
-class BeatEncoderSettings(EncoderSettings):
-    """Settings of an encoder.
-
-    Attributes
-    ----------
-    patients
-        Number of simulated patients that train the network. Half of them have LBBB.
-    epochs
-        Number of passes over these patients. Each pass alters the beats at random.
-    components
-        Number of principal components of the hidden layer in the features.
-
-    Raises
-    ------
-    UserError
-        If there are fewer patients than a batch, or more components than the hidden layer has.
-    """
-
-    patients: Count = 2000
-    epochs: Count = 12
-    components: Count = 8
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Number of components of the hidden layer."""
-        return (self.components,)
-
-    def __post_init__(self) -> None:
-        """Check every setting."""
-        super().__post_init__()
-        if self.patients < BATCH or self.components > BeatEncoder.hidden_units:
-            raise UserError(
-                f"Expected task.settings.encoder.patients to be at least {BATCH} and components at most "
-                f"{BeatEncoder.hidden_units}, found {self.patients} and {self.components}."
-            )
-
-
 class BeatEncoder(PublicEncoder):
     """An encoder of beats of shape (beat, lead, sample): the hidden layer of a network.
 
@@ -78,8 +37,9 @@ class BeatEncoder(PublicEncoder):
     """
 
     of = "heart beats"
-    settings_class = BeatEncoderSettings
-    settings: BeatEncoderSettings
+    # Half of the patients have LBBB. Each pass over them alters the beats at random.
+    recipe: ClassVar = {"seed": 0, "patients": 2000, "epochs": 12, "components": 8}
+    kept = ("components",)
     channels = len(LEADS)
     axes = 1
     widths = (24, 32, 48)
@@ -90,8 +50,8 @@ class BeatEncoder(PublicEncoder):
 
     def learn_simulated(self, random: np.random.Generator) -> Tensor:
         """Train the network on simulated patients, and return their beats."""
-        beats, targets = public_beats(self.settings.patients, self.settings.seed)
-        steps, epochs = len(beats) // BATCH, self.settings.epochs
+        beats, targets = public_beats(self.recipe["patients"], self.recipe["seed"])
+        steps, epochs = len(beats) // BATCH, self.recipe["epochs"]
 
         def losses() -> Iterator[Tensor]:
             for _ in range(epochs):

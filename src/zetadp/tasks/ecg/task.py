@@ -41,14 +41,11 @@ class Ecg:
         Population of simulated patients, one of `zetadp.tasks.ecg.recordings.POPULATIONS`.
     spectrum
         Settings of the input for the paper's network (`zetadp.tasks.ecg.signals.SpectrumSettings`).
-    encoder
-        Settings of the public encoder (`zetadp.tasks.ecg.encoder.BeatEncoderSettings`).
     """
 
     fold: Annotated[int, Within(ge=1, le=FOLDS)] = FOLDS
     population: Annotated[str, OneOf(tuple(POPULATIONS))] = "varied"
     spectrum: Mapping[str, Any] = field(default_factory=dict)
-    encoder: Mapping[str, Any] = field(default_factory=dict)
 
     outputs = 1
     metric = "ROC-AUC"

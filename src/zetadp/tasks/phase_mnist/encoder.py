@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from zetadp.base.constraints import Count
 from zetadp.base.storage import Items
-from zetadp.base.validation import UserError
-from zetadp.tasks.encoder import PublicEncoder, ScatteringEncoderSettings, learn
+from zetadp.tasks.encoder import PublicEncoder, learn
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
 from zetadp.tasks.scattering import normalised, scattering_of_images
 
@@ -30,34 +27,6 @@ CHUNK = 25 * BATCH
 """Number of digits that are simulated together."""
 
 
-@dataclass(frozen=True)
-class DigitEncoderSettings(ScatteringEncoderSettings):
-    """Settings of an encoder.
-
-    Attributes
-    ----------
-    digits
-        Number of simulated digits that train the network in a single pass, a multiple of 1600.
-
-    Raises
-    ------
-    UserError
-        If `digits` is not a multiple of 1600.
-    """
-
-    digits: Count = 128_000
-    axes_from: Count = 20_000
-    scattering: Count = 150
-    learned: Count = 64
-
-    def __post_init__(self) -> None:
-        """Check every setting."""
-        super().__post_init__()
-        if self.digits % CHUNK:
-            msg = f"Expected task.settings.encoder.digits to be a multiple of {CHUNK}, found {self.digits}."
-            raise UserError(msg)
-
-
 class DigitEncoder(PublicEncoder):
     """An encoder of images of shape (image, 28, 28) in [0, 1].
 
@@ -65,8 +34,9 @@ class DigitEncoder(PublicEncoder):
     """
 
     of = "digits"
-    settings_class = DigitEncoderSettings
-    settings: DigitEncoderSettings
+    # The network sees each digit once; their number is a multiple of `CHUNK`.
+    recipe: ClassVar = {"seed": 0, "axes_from": 20_000, "scattering": 150, "learned": 64, "digits": 128_000}
+    kept = ("scattering", "learned")
     widths = (24, 48, 96)
     flat = 96 * 9
     hidden_units = 128
@@ -78,19 +48,18 @@ class DigitEncoder(PublicEncoder):
 
     def learn_simulated(self, random: np.random.Generator) -> Tensor:
         """Train the network on simulated digits, and return further simulated digits."""
-        settings = self.settings
-        chunks = settings.digits // CHUNK
+        seed, chunks = self.recipe["seed"], self.recipe["digits"] // CHUNK
 
         def losses() -> Iterator[Tensor]:
             for number in range(chunks):
-                images, labels = simulated_digits(CHUNK, settings.seed, number)
+                images, labels = simulated_digits(CHUNK, seed, number)
                 for part, wanted in zip(images.split(BATCH), labels.split(BATCH), strict=True):  # type: ignore[no-untyped-call]
                     moved = torch.roll(part, tuple(random.integers(-1, 2, 2).tolist()), (1, 2))
                     grey = moved * torch.from_numpy(random.uniform(0.7, 1, (BATCH, 1, 1))).float()
                     yield functional.cross_entropy(self(grey), wanted, label_smoothing=SMOOTHING)
 
-        learn(self, RATE, settings.digits // BATCH, losses())
-        return simulated_digits(settings.axes_from, settings.seed, chunks)[0]
+        learn(self, RATE, self.recipe["digits"] // BATCH, losses())
+        return simulated_digits(self.recipe["axes_from"], seed, chunks)[0]
 
     def features(self, images: np.ndarray) -> Tensor:
         """Return features of norm one, float32, shape (image, component), for uint8 images of shape (image, 28, 28)."""

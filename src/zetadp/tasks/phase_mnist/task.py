@@ -7,7 +7,7 @@ for a writer. If imaginary parts are drawn with replacement, an image can be in 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,14 +41,11 @@ class PhaseMnist(Classification):
         most once. ``none`` is plain MNIST with real images.
     seed
         Seed of the pairs, a public constant.
-    encoder
-        Settings of the public encoder (`zetadp.tasks.phase_mnist.encoder.DigitEncoderSettings`).
     """
 
     classes: int | None = 10
     composite: Annotated[str, OneOf(COMPOSITES)] = "drawn"
     seed: Annotated[int, Within(ge=0, le=2**31)] = 0
-    encoder: Mapping[str, Any] = field(default_factory=dict)
 
     called = "digit"
 

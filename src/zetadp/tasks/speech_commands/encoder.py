@@ -5,19 +5,17 @@ The complex spectrogram has the conventions of ``tf.signal.stft``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from zetadp.base.constraints import Count
 from zetadp.base.storage import Items
 from zetadp.base.validation import UserError
-from zetadp.tasks.encoder import PublicEncoder, ScatteringEncoderSettings, learn
+from zetadp.tasks.encoder import PublicEncoder, learn
 from zetadp.tasks.scattering import scattering_of_sounds
 from zetadp.tasks.speech_commands.clips import RATE, WORDS
 from zetadp.tasks.speech_commands.simulated import simulated_words
@@ -93,39 +91,6 @@ def _mel_bands() -> np.ndarray:
     return np.asarray(np.minimum(rise, fall).clip(0).astype(np.float32))
 
 
-@dataclass(frozen=True)
-class WordEncoderSettings(ScatteringEncoderSettings):
-    """Settings of an encoder, whose components must be an even number together.
-
-    Attributes
-    ----------
-    words
-        Number of simulated words that train the network, a multiple of 640.
-    passes
-        Number of passes over these words. In each pass, words are shifted in time and pitch, and parts of them are
-        hidden.
-
-    Raises
-    ------
-    UserError
-        If `words` is not a multiple of 640, or the number of components is odd.
-    """
-
-    words: Count = 9600
-    passes: Count = 4
-    axes_from: Count = 3200
-    scattering: Count = 136
-    learned: Count = 64
-
-    def __post_init__(self) -> None:
-        """Check every setting."""
-        super().__post_init__()
-        if self.words % CHUNK:
-            raise UserError(f"Expected task.settings.encoder.words to be a multiple of {CHUNK}, found {self.words}.")
-        if sum(self.counts) % 2:
-            raise UserError("Expected task.settings.encoder.scattering and learned to be an even number together.")
-
-
 class WordEncoder(PublicEncoder):
     """An encoder of clips: scattering coefficients, and the hidden layer of a network that classifies words.
 
@@ -133,8 +98,9 @@ class WordEncoder(PublicEncoder):
     """
 
     of = "words"
-    settings_class = WordEncoderSettings
-    settings: WordEncoderSettings
+    # The number of words is a multiple of `CHUNK`. Components are taken in pairs, so they are an even number together.
+    recipe: ClassVar = {"seed": 0, "axes_from": 3200, "scattering": 136, "learned": 64, "words": 9600, "passes": 4}
+    kept = ("scattering", "learned")
     widths = (16, 32, 64, 64)
     flat = 64 * (BANDS // 8) * 4
     hidden_units = 128
@@ -151,29 +117,29 @@ class WordEncoder(PublicEncoder):
 
     def learn_simulated(self, random: np.random.Generator) -> Tensor:
         """Train the network on simulated words, and return further simulated words."""
-        settings = self.settings
-        chunks, steps = settings.words // CHUNK, settings.words // BATCH
-        made = [simulated_words(CHUNK, settings.seed, number) for number in range(chunks)]
+        seed, words, passes, axes_from = (self.recipe[key] for key in ("seed", "words", "passes", "axes_from"))
+        chunks, steps = words // CHUNK, words // BATCH
+        made = [simulated_words(CHUNK, seed, number) for number in range(chunks)]
         inputs = torch.cat([log_mel(waves) for waves, _ in made])
         labels = torch.cat([torch.from_numpy(wanted) for _, wanted in made])
 
         def losses() -> Iterator[Tensor]:
-            for _ in range(settings.passes):
-                for chosen in np.array_split(random.permutation(settings.words), steps):
+            for _ in range(passes):
+                for chosen in np.array_split(random.permutation(words), steps):
                     scores = self(_varied(inputs[chosen], random))
                     yield functional.cross_entropy(scores, labels[chosen], label_smoothing=SMOOTHING)
 
-        learn(self, LEARNING_RATE, settings.passes * steps, losses())
+        learn(self, LEARNING_RATE, passes * steps, losses())
         pieces = [
-            simulated_words(min(CHUNK, settings.axes_from - start), settings.seed, chunks + number)[0]
-            for number, start in enumerate(range(0, settings.axes_from, CHUNK))
+            simulated_words(min(CHUNK, axes_from - start), seed, chunks + number)[0]
+            for number, start in enumerate(range(0, axes_from, CHUNK))
         ]
         return torch.from_numpy(np.concatenate(pieces))
 
     @property
     def components(self) -> int:
         """Number of complex features."""
-        return sum(self.settings.counts) // 2
+        return sum(len(part.variances) for part in self.parts) // 2
 
     def features(self, waves: np.ndarray) -> np.ndarray:
         """Return complex features of norm one, complex64, shape (clip, 1, component).
@@ -212,12 +178,12 @@ class WordEncoder(PublicEncoder):
             raise UserError(
                 f"Expected a head on all {self.components} components to start publicly, found {network.components}."
             )
-        own = self.settings
-        part, head = self.parts[1], self.head
+        scattered, part = self.parts
+        head = self.head
         spread = part.variances.sqrt()
         size = (2 * spread.sum()).sqrt()
         learned = head.weight @ part.axes * spread.sqrt() * size
-        real = torch.cat((torch.zeros(len(learned), own.scattering), learned), dim=1)
+        real = torch.cat((torch.zeros(len(learned), len(scattered.variances)), learned), dim=1)
         # The score is the real part of a complex product, so imaginary parts need the opposite sign.
         weight = torch.complex(real[:, ::2], -real[:, 1::2])
         bias = torch.complex(head.bias + head.weight @ part.centre, torch.zeros(len(head.bias)))

@@ -7,7 +7,7 @@ choice protects a person.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -47,14 +47,11 @@ class SpeechCommands(Classification):
     clips_of_a_speaker
         Largest number of training clips per speaker, a public constant. Further clips are dropped by a rule that
         depends on this speaker's clips alone.
-    encoder
-        Settings of the public encoder (`zetadp.tasks.speech_commands.encoder.WordEncoderSettings`).
     """
 
     classes: int | None = len(WORDS)
     unit: Annotated[str, OneOf(UNITS)] = "clip"
     clips_of_a_speaker: Count = 40
-    encoder: Mapping[str, Any] = field(default_factory=dict)
 
     metric = "auc"
     called = "word"

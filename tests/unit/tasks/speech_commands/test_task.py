@@ -14,13 +14,15 @@ from zetadp.tasks.roc import macro_area
 from zetadp.tasks.speech_commands import SpeechCommands
 from zetadp.tasks.speech_commands import encoder as encoder_module
 from zetadp.tasks.speech_commands.clips import WORDS
-from zetadp.tasks.speech_commands.encoder import WordEncoder, WordEncoderSettings, log_mel
+from zetadp.tasks.speech_commands.encoder import WordEncoder, log_mel
 from zetadp.tasks.speech_commands.simulated import simulated_words
 
 
 def test_a_public_head_has_the_scores_of_the_networks_own_but_for_a_positive_factor_of_each_clip(monkeypatch):
     monkeypatch.setattr(encoder_module, "CHUNK", 64)
-    encoder = WordEncoder.fit(WordEncoderSettings(words=128, passes=1, axes_from=64, scattering=6, learned=8))
+    recipe = {"seed": 0, "words": 128, "passes": 1, "axes_from": 64, "scattering": 6, "learned": 8}
+    monkeypatch.setattr(WordEncoder, "recipe", recipe)
+    encoder = WordEncoder.fit()
     settings = NetworkSettings("head", domain="features", start="public")
     model = build(settings, len(WORDS), 7, np.random.default_rng(0))
     model.load_state_dict(encoder.start(settings))
