@@ -1,11 +1,11 @@
 """Make and test the thresholds with which `zetadp predict` abstains from doubtful answers.
 
-    python -m benchmarks.abstention --fit DOMAIN
+    python -m benchmarks.abstention --fit
     python -m benchmarks.abstention [--real FOLDER]
 
-The first command makes the package's file for heads of a domain, from simulated public patients on whom no network was
-trained. Every patient has a scanner of its own. Half of the brains are of the atlas, half are random shapes, which
-differ most from what networks learnt from. Half of the patients give the class means, the others the thresholds.
+The first command makes the package's file, from simulated public patients on whom no network was trained. Every patient
+has a scanner of its own. Half of the brains are of the atlas, half are random shapes, which differ most from what
+networks learnt from. Half of the patients give the class means, the others the thresholds.
 
 The second command tests the thresholds: on cohorts that differ from these patients, on inputs that are not brains, and
 on real patients if a folder is given, a task in the layout of the Decathlon. The heads are those of the default: the
@@ -33,7 +33,7 @@ from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.volumes import read_centre_slices
 from zetadp.nn.backbone import Backbone, load_backbone, shipped_backbone
 from zetadp.nn.models import HeadClassifier
-from zetadp.nn.settings import FEATURES, STUDY, NetworkSettings
+from zetadp.nn.settings import STUDY, NetworkSettings
 from zetadp.phantom.public import PublicSettings, draw_anatomy, simulate_public_patient
 from zetadp.phantom.shapes import draw_shapes
 from zetadp.report.provenance import origin
@@ -52,27 +52,27 @@ HEAD = NetworkSettings("head", STUDY, components=COMPONENTS, start="public")
 def main() -> None:
     """Make a file of the package, or the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--fit", choices=FEATURES)
+    parser.add_argument("--fit", action="store_true")
     parser.add_argument("--real", type=Path)
     parser.add_argument("--cache", type=Path, default=Path("resources/study_selection"))
     given = parser.parse_args()
-    backbone = load_backbone(shipped_backbone(replace(HEAD, domain=given.fit or STUDY)))
+    backbone = load_backbone(shipped_backbone(HEAD))
     if given.fit:
-        fit(backbone, given.fit)
+        fit(backbone)
     else:
         write(pd.DataFrame(tried(backbone, given.cache, given.real)))
 
 
-def fit(backbone: Backbone, domain: str) -> None:
-    """Make the package's file for heads of a domain."""
+def fit(backbone: Backbone) -> None:
+    """Make the package's file."""
     found = [
         np.stack([mean_features(backbone, simulate_public_patient(PATIENTS, n, anatomy=kind)) for n in range(EACH)])
         for kind in (draw_anatomy, draw_shapes)
     ]
-    about = {"command": f"python -m benchmarks.abstention --fit {domain}", "seed": PATIENTS.seed, "patients": 2 * EACH}
+    about = {"command": "python -m benchmarks.abstention --fit", "seed": PATIENTS.seed, "patients": 2 * EACH}
     about |= {"backbone": tensors_digest(backbone.tensors())}
     halves = [np.concatenate([part[half] for part in found]) for half in (slice(EACH // 2), slice(EACH // 2, None))]
-    Public.fit(*halves, about).save(domain)
+    Public.fit(*halves, about).save()
 
 
 def mean_features(backbone: Backbone, images: np.ndarray) -> np.ndarray:

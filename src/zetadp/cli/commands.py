@@ -100,9 +100,9 @@ def predict(
     The sequence of every channel of a NIfTI volume is a vote of its centre slices. The volume may have any orientation
     and any number of channels. Their order and names are not used. A note says what the model was trained on.
 
-    A head on the backbone that comes with zetadp gives no sequence if it is unsure, or if the image is unlike the
-    images of its training. --anyway prints the most likely sequence in these cases too. The thresholds come from
-    simulated patients. Look at the images yourself if much depends on the answer.
+    A head of domain study on the backbone that comes with zetadp gives no sequence if it is unsure, or if the image is
+    unlike the images of its training. --anyway prints the most likely sequence in these cases too. The thresholds come
+    from simulated patients. Look at the images yourself if much depends on the answer.
 
     Examples
     --------

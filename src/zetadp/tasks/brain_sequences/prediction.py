@@ -4,14 +4,13 @@ There are two reasons. The head is *unsure* of its answer, or the volume is *unl
 thresholds come from simulated patients on whom no network was trained. No patient of a cohort is used.
 
 A volume is *unsure* if the probability of its answer is below a threshold, after temperature scaling (Guo et al. 2017,
-On calibration of modern neural networks, eq. 9). The probability follows from the mean scores of the volume's slices
-and, if the file holds one volume of each sequence, from those of the other volumes too: the sequences all differ. Where
-the public head answers beside a private one, the probability is the mean of what both together say and of what the
-public head says, so that an answer that surprises the public head needs more of the other. Temperatures and threshold
-are fitted to each head. A volume is *unlike* if the smallest Mahalanobis distance of its mean features to a class is
-above a threshold (Lee et al. 2018, A simple unified framework for detecting out-of-distribution samples, eq. 2). The
-features are taken before the patient's mean is subtracted, because without it little is left of four similar images.
-The head does not change this threshold.
+On calibration of modern neural networks, eq. 9). The probability follows from the mean scores of the slices of all four
+volumes of a patient: the sequences all differ. Where the public head answers beside a private one, the probability is
+the mean of what both together say and of what the public head says, so that an answer that surprises the public head
+needs more of the other. Temperatures and threshold are fitted to each head. A volume is *unlike* if the smallest
+Mahalanobis distance of its mean features to a class is above a threshold (Lee et al. 2018, A simple unified framework
+for detecting out-of-distribution samples, eq. 2). The features are taken before the patient's mean is subtracted,
+because without it little is left of four similar images. The head does not change this threshold.
 """
 
 from __future__ import annotations
@@ -105,23 +104,14 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
                 "alternative": task.names[second],
             }
         )
-    answered = torch.tensor([task.names.index(str(row["sequence"])) for row in rows])
-    doubts = _doubts(model, before, channels, answered)
-    return pd.DataFrame([{**row, "doubt": doubt} for row, doubt in zip(rows, doubts, strict=True)])
-
-
-def _doubts(model: FinishedModel, before: Tensor, channels: int, answered: Tensor) -> Sequence[str | None]:
-    """Return the doubt about each answer, as `Abstention.verdicts`, from inputs before their mean is subtracted.
-
-    None for a model without thresholds.
-    """
-    together = channels == len(SEQUENCES)
-    abstention = abstention_for(model, together=together)
-    if abstention is None:
-        return [None] * channels
-    features = before.reshape(channels, -1, before.shape[-1]).mean(dim=1)
-    told = abstention.probabilities(mean_scores(model, features[None] if together else features[:, None])).flatten(0, 1)
-    return abstention.verdicts(features, told.gather(1, answered[:, None])[:, 0])
+    abstention = abstention_for(model)
+    verdicts: Sequence[str | None] = [None] * channels
+    if abstention is not None:
+        features = before.reshape(channels, -1, before.shape[-1]).mean(dim=1)
+        answered = torch.tensor([task.names.index(str(row["sequence"])) for row in rows])
+        sure = abstention.probabilities(mean_scores(model, features[None]))[0].gather(1, answered[:, None])[:, 0]
+        verdicts = abstention.verdicts(features, sure)
+    return pd.DataFrame([{**row, "doubt": verdict} for row, verdict in zip(rows, verdicts, strict=True)])
 
 
 def doubts(table: pd.DataFrame) -> list[str]:
@@ -156,13 +146,8 @@ def origin(model: FinishedModel) -> str:
     return found
 
 
-DATA = Path(__file__).parents[2] / "data"
-FILES = {
-    "features": "abstention.safetensors",
-    "layers": "abstention_layers.safetensors",
-    STUDY: "abstention_study.safetensors",
-}
-"""Name of the package's file of public features, for heads of each domain."""
+FILE = Path(__file__).parents[2] / "data/abstention_study.safetensors"
+"""The package's file of public features."""
 UNSURE, UNLIKE = "unsure", "unlike"
 COMPONENTS = 16
 """Number of complex components in which distances are measured."""
@@ -234,20 +219,17 @@ class Public:
         squares = torch.einsum("vci,ij,vcj->vc", apart, self.precision, apart)
         return (squares.amin(dim=1) / self.means.shape[1]).sqrt()
 
-    def save(self, domain: str) -> None:
-        """Write the file of the package for heads of a domain."""
+    def save(self) -> None:
+        """Write the file of the package."""
         tensors = {"features": torch.view_as_real(self.features).half(), "means": self.means}
-        save_tensors(
-            DATA / FILES[domain], tensors | {"precision": self.precision}, {**self.about, "farthest": self.farthest}
-        )
+        save_tensors(FILE, tensors | {"precision": self.precision}, {**self.about, "farthest": self.farthest})
 
     @classmethod
     @cache
-    def load(cls, domain: str) -> Self:
-        """Read the file of the package for heads of a domain."""
-        tensors, about = load_tensors(DATA / FILES[domain])
+    def load(cls) -> Self:
+        """Read the file of the package."""
+        tensors, about = load_tensors(FILE)
         features = torch.view_as_complex(tensors["features"].float())
-        features = features.reshape(-1, len(tensors["means"]), features.shape[-1])
         return cls(features, tensors["means"], tensors["precision"], about["farthest"], about)
 
 
@@ -259,8 +241,6 @@ class Abstention:
     ----------
     public
         Public features to which the thresholds are fitted.
-    together
-        Whether volumes come four by four, one of each sequence.
     temperatures
         Divisor of the scores of each head that `mean_scores` gives.
     least
@@ -269,29 +249,12 @@ class Abstention:
     """
 
     public: Public
-    together: bool
     temperatures: tuple[float, ...]
     least: float
 
-    @classmethod
-    def of(cls, scores: Sequence[Tensor], public: Public, *, together: bool) -> Self:
-        """Fit temperatures and threshold to `mean_scores` of the public patients."""
-        labels = torch.arange(scores[0].shape[1]).repeat(len(scores[0]))
-
-        def told(temperatures: Sequence[float], heads: Sequence[Tensor]) -> Tensor:
-            return cls(public, together, tuple(temperatures), 0.0).probabilities(heads).flatten(0, 1)
-
-        found = []
-        for head in scores:
-            losses = [nn.functional.nll_loss(told([t], [head]).clamp_min(1e-9).log(), labels) for t in _TEMPERATURES]
-            found.append(float(_TEMPERATURES[int(np.argmin(losses))]))
-        sure, which = told(found, scores).max(dim=1)
-        return cls(public, together, tuple(found), threshold(sure.numpy(), (which == labels).numpy()))
-
     def probabilities(self, scores: Sequence[Tensor]) -> Tensor:
         """Return calibrated probabilities, shape (patient, volume, class), from `mean_scores`: means over heads."""
-        scaled = torch.stack([head / t for head, t in zip(scores, self.temperatures, strict=True)])
-        return (by_orders(scaled) if self.together else scaled.softmax(dim=-1)).mean(dim=0)
+        return _calibrated(scores, self.temperatures)
 
     def verdicts(self, features: Tensor, sure: Tensor) -> list[str]:
         """Return `UNLIKE`, `UNSURE` or an empty text for each volume. `UNLIKE` takes precedence.
@@ -318,7 +281,7 @@ def mean_scores(model: FinishedModel, features: Tensor) -> list[Tensor]:
     Parameters
     ----------
     model
-        A head on features of the backbone.
+        A head on features of a study.
     features
         Mean features of volumes before a patient's mean is subtracted, shape (patient, volume, component).
 
@@ -326,8 +289,7 @@ def mean_scores(model: FinishedModel, features: Tensor) -> list[Tensor]:
     -------
     For each of the one or two heads, shape (patient, volume, class).
     """
-    if model.settings.domain == STUDY:
-        features = features - features.mean(dim=1, keepdim=True)
+    features = features - features.mean(dim=1, keepdim=True)
     inputs = features.flatten(0, 1)[:, None, None]
     found = [replace(model, task=BrainSequences(slices=1)).outputs(inputs)]
     if model.public_head is not None:
@@ -335,22 +297,28 @@ def mean_scores(model: FinishedModel, features: Tensor) -> list[Tensor]:
     return [scores.reshape(*features.shape[:2], -1) for scores in found]
 
 
-def abstention_for(model: FinishedModel, *, together: bool = True) -> Abstention | None:
-    """Return the thresholds of a model, or None if the model is not a head on the shipped backbone.
-
-    Parameters
-    ----------
-    model
-        A finished model.
-    together
-        Whether volumes come four by four, one of each sequence, or each by itself.
-    """
-    if not isinstance(model.backbone, Backbone) or model.settings.family != "head":
+def abstention_for(model: FinishedModel) -> Abstention | None:
+    """Return the thresholds of a model, or None if the model is not a head on a study of the shipped backbone."""
+    if not isinstance(model.backbone, Backbone) or model.settings.domain != STUDY:
         return None
-    public = Public.load(model.settings.domain)
+    public = Public.load()
     if tensors_digest(model.backbone.tensors()) != public.about["backbone"]:
         return None
-    return Abstention.of(mean_scores(model, public.features), public, together=together)
+    scores = mean_scores(model, public.features)
+    labels = torch.arange(len(SEQUENCES)).repeat(len(public.features))
+    found = []
+    for head in scores:
+        each = [_calibrated([head], [divisor]).flatten(0, 1).clamp_min(1e-9).log() for divisor in _TEMPERATURES]
+        losses = [nn.functional.nll_loss(told, labels) for told in each]
+        found.append(float(_TEMPERATURES[int(np.argmin(losses))]))
+    sure, which = _calibrated(scores, found).flatten(0, 1).max(dim=1)
+    return Abstention(public, tuple(found), threshold(sure.numpy(), (which == labels).numpy()))
+
+
+def _calibrated(scores: Sequence[Tensor], temperatures: Sequence[float]) -> Tensor:
+    """Return probabilities of classes, given that the volumes of a patient all differ, as means over heads."""
+    scaled = torch.stack([head / divisor for head, divisor in zip(scores, temperatures, strict=True)])
+    return by_orders(scaled).mean(dim=0)
 
 
 def threshold(sure: np.ndarray, right: np.ndarray) -> float:
