@@ -24,7 +24,7 @@ from zetadp.tasks.ecg.signals import AXES, SpectrumSettings, beginning, spectrum
 from zetadp.tasks.ecg.simulated import simulated_recordings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from zetadp.tasks.ecg.recordings import Recording
 
@@ -82,42 +82,20 @@ def write_collection(
     seed: int,
     sizes: dict[str, int],
 ) -> None:
-    """Write spectra, signals and usual beats of a cohort, and its table with one row and one hash per recording."""
-    settings = SpectrumSettings(**first)
-    found = simulate(population, settings, seed, sizes) if folder is None else read(Path(folder), settings, fold, sizes)
-    rows = found.signals[:, None, None]
-    found.items(spectrum(rows)).write(spectrum_file, AXES, "mV")
-    found.items(rows).write(signal_file, AXES, "mV")
-    found.items(found.beats).write(beats_file, ("recording", "lead", "sample"), "deviations of the lead")
-    hashes = [hashlib.sha256(each.tobytes()).hexdigest() for each in found.beats]
-    write_table(table, found.table.assign(sha256=hashes))
-    logger.info("%d recordings of %d patients", len(found.table), found.table["patient"].nunique())
-
-
-def simulate(population: str, first: SpectrumSettings, seed: int, sizes: Mapping[str, int]) -> Collection:
-    """Simulate a cohort with so many training and test patients.
-
-    Each part is simulated separately, so that both parts have the same shares of labels. See `read` for the rest.
-    """
-    made = (
-        (recording, part)
-        for part, number in (("train", 0), ("test", sizes["train"]))
-        for recording, _ in simulated_recordings(sizes[part], seed=seed, population=population, first=number)
-    )
-    return _checked(Collection.of(made, first), "the simulation", sizes)
-
-
-def read(folder: Path, first: SpectrumSettings, fold: int, sizes: Mapping[str, int]) -> Collection:
-    """Read a cohort's recordings, and return the inputs of networks.
+    """Write spectra, signals and usual beats of a cohort, and its table with one row and one hash per recording.
 
     Parameters
     ----------
-    folder
-        Folder of files.
-    first
-        Settings of the signals.
+    spectrum_file, signal_file, beats_file, table
+        Files that are written.
     fold
-        The fold of test patients. Where the files have no folds, a patient's fold follows from the name.
+        The fold of test patients of a folder. Where the files have no folds, a patient's fold follows from the name.
+    population, seed
+        What is simulated without a folder.
+    first
+        Settings of the signals (`SpectrumSettings`).
+    folder
+        Folder of recordings, or None for a simulation.
     sizes
         Declared numbers of training and test patients.
 
@@ -127,13 +105,33 @@ def read(folder: Path, first: SpectrumSettings, fold: int, sizes: Mapping[str, i
         If recordings cannot be read or have no beats, if a name occurs twice, if a patient has both labels or is in two
         folds, or if the numbers of patients differ from the declared numbers.
     """
-    found = Collection.of(((recording, "") for recording in read_folder(folder)), first)
-    folds = found.table["fold"].where(found.table["fold"] > 0, found.table["patient"].map(fold_of))
-    table = found.table.assign(fold=folds, part=np.where(folds == fold, "test", "train"))
-    return _checked(replace(found, table=table), str(folder), sizes)
+    parts = _simulated(population, seed, sizes) if folder is None else _divided(read_folder(Path(folder)), fold)
+    found = Collection.of(parts, SpectrumSettings(**first))
+    _check(found, folder or "the simulation", sizes)
+    rows = found.signals[:, None, None]
+    found.items(spectrum(rows)).write(spectrum_file, AXES, "mV")
+    found.items(rows).write(signal_file, AXES, "mV")
+    found.items(found.beats).write(beats_file, ("recording", "lead", "sample"), "deviations of the lead")
+    hashes = [hashlib.sha256(each.tobytes()).hexdigest() for each in found.beats]
+    write_table(table, found.table.assign(sha256=hashes))
+    logger.info("%d recordings of %d patients", len(found.table), found.table["patient"].nunique())
 
 
-def _checked(found: Collection, source: str, sizes: Mapping[str, int]) -> Collection:
+def _simulated(population: str, seed: int, sizes: Mapping[str, int]) -> Iterator[tuple[Recording, str]]:
+    """Yield simulated recordings. Each part is simulated separately, so that both have the same shares of labels."""
+    for part, number in (("train", 0), ("test", sizes["train"])):
+        for recording, _ in simulated_recordings(sizes[part], seed=seed, population=population, first=number):
+            yield recording, part
+
+
+def _divided(recordings: Iterable[Recording], fold: int) -> Iterator[tuple[Recording, str]]:
+    """Yield recordings with their folds and parts."""
+    for each in recordings:
+        own = each.fold or fold_of(each.patient)
+        yield replace(each, fold=own), "test" if own == fold else "train"
+
+
+def _check(found: Collection, source: str, sizes: Mapping[str, int]) -> None:
     table = found.table
     for called, values in {"label": found.labels, "fold": table["fold"]}.items():
         several = pd.Series(values).groupby(table["patient"].to_numpy()).nunique()
@@ -143,4 +141,3 @@ def _checked(found: Collection, source: str, sizes: Mapping[str, int]) -> Collec
     for name in sizes:
         if len(set(found.labels[table["part"] == name])) < 2:
             raise UserError(f"Expected patients of both labels for cohort.{name}_patients, found only one label.")
-    return found

@@ -24,7 +24,6 @@ from zetadp.tasks.reconstruction.settings import Examinations
 from zetadp.tasks.reconstruction.volumes import PARTS, KspaceVolume
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from zetadp.phantom.physics import Tissues
@@ -122,32 +121,13 @@ def _oversampled(images: np.ndarray) -> np.ndarray:
     return np.pad(images, ((0, 0), (rows // 2, rows - rows // 2), (0, 0)))
 
 
-def cohort(common: Examinations, seed: int, sizes: Mapping[str, int]) -> Iterator[tuple[str, KspaceVolume]]:
-    """Simulate the patients of a cohort.
-
-    Parameters
-    ----------
-    common, seed
-        Same as for `examination`.
-    sizes
-        Number of patients in each part, ``train`` and ``test``.
-
-    Yields
-    ------
-    The part and the volume of each patient, part after part in the order of `sizes`.
-    """
-    number = 0
-    for part, count in sizes.items():
-        for _ in range(count):
-            yield part, examination(common, seed, number)
-            number += 1
-
-
 def simulate_volumes(*, volumes: Path, examinations: dict[str, Any], seed: int, sizes: dict[str, int]) -> None:
-    """Write a folder in the layout of fastMRI, with one HDF5 file for each patient."""
+    """Write a folder in the layout of fastMRI, with one HDF5 file for each of the declared patients."""
+    common, number = Examinations(**examinations), 0
     with folder_written_whole(volumes) as temporary:
-        for name in PARTS.values():
+        for part, name in PARTS.items():
             (temporary / name).mkdir(parents=True)
-        for part, volume in cohort(Examinations(**examinations), seed, sizes):
-            volume.write(temporary / PARTS[part])
-    logger.info("%d examinations", sum(sizes.values()))
+            for _ in range(sizes[part]):
+                examination(common, seed, number).write(temporary / name)
+                number += 1
+    logger.info("%d examinations", number)

@@ -30,7 +30,7 @@ from zetadp.mri.kspace import to_image, to_kspace
 from zetadp.tasks.reconstruction.settings import MaskSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 PARTS = {"train": "singlecoil_train", "test": "singlecoil_val"}
@@ -189,51 +189,50 @@ def read_folder(folder: Path) -> Iterator[tuple[str, KspaceVolume]]:
 logger = logging.getLogger(__name__)
 
 
-def undersampled(volumes: Iterable[tuple[str, KspaceVolume]], masks: MaskSettings, size: int) -> Items:
-    """Undersample volumes. The mask of a volume depends on its name alone.
+def undersample(
+    *, volumes: Path, slices: Path, table: Path, mask: dict[str, Any], size: int, sizes: dict[str, int]
+) -> None:
+    """Write the slices of a folder's volumes, and one row for each volume: patient, record, part, scanner, sha256.
+
+    The mask of a volume depends on its name alone.
 
     Parameters
     ----------
     volumes
-        Part (train or test) and volume of each examination.
-    masks
-        Settings of the masks.
+        Folder of volumes (`read_folder`).
+    slices
+        File of all slices. Its arrays are ``kspace`` (complex64, shape (slice, ky, kx), in units of the volume's
+        largest intensity, missing lines zero), ``targets`` (float32, shape (slice, row, column), in the same units) and
+        ``slice`` (number of the slice in its volume). Its names are patient, record (the volume) and part.
+    table
+        Table of the volumes.
+    mask
+        Settings of the masks (`MaskSettings`).
     size
         Rows and columns to which slices are cut.
-
-    Returns
-    -------
-    All slices. Arrays are ``kspace`` (complex64, shape (slice, ky, kx), in units of the volume's largest intensity,
-    missing lines zero), ``targets`` (float32, shape (slice, row, column), in the same units) and ``slice`` (number of
-    the slice in its volume). Names are patient, record (the volume) and part.
+    sizes
+        Declared number of patients in each part.
 
     Raises
     ------
     UserError
-        If a volume is smaller than `size`.
+        If a volume cannot be read or is smaller than `size`, a name occurs twice, or the numbers of patients differ.
     """
-    rows, seen, wanted = [], [], []
-    for part, volume in volumes:
+    masks, rows, seen, wanted = MaskSettings(**mask), [], [], []
+    for part, volume in read_folder(volumes):
         kspace, target = volume.slices(size)
         seen.append(kspace * masks.of_volume(volume.name, size))
         wanted.append(target)
-        rows += [(volume.patient, volume.name, part, number) for number in range(len(kspace))]
-    table = pd.DataFrame(rows, columns=["patient", "record", "part", "slice"])
-    arrays = {"kspace": np.concatenate(seen), "targets": np.concatenate(wanted), "slice": table["slice"].to_numpy()}
-    return Items(arrays, table.drop(columns="slice"))
-
-
-def undersample(
-    *, volumes: Path, slices: Path, table: Path, mask: dict[str, Any], size: int, sizes: dict[str, int]
-) -> None:
-    """Write the slices, and one row for each volume: patient, record, part, scanner, sha256."""
-    found = undersampled(read_folder(volumes), MaskSettings(**mask), size)
-    index = checked(found.names.drop_duplicates(ignore_index=True), sizes, str(volumes))
-    places = found.names.groupby("record").indices
-    hashes = [hashlib.sha256(found.arrays["kspace"][places[name]].tobytes()).hexdigest() for name in index["record"]]
-    found.write(slices, ("slice", "ky", "kx"), "largest intensity of the volume")
-    write_table(table, index.assign(scanner="", sha256=hashes))
-    logger.info("%d slices of %d patients", len(found.names), index["patient"].nunique())
+        rows.append((volume.patient, volume.name, part, "", hashlib.sha256(seen[-1].tobytes()).hexdigest()))
+    columns = ["patient", "record", "part", "scanner", "sha256"]
+    index = checked(pd.DataFrame(rows, columns=columns), sizes, str(volumes))
+    counts = [len(each) for each in seen]
+    numbers = np.concatenate([np.arange(count) for count in counts])
+    arrays = {"kspace": np.concatenate(seen), "targets": np.concatenate(wanted), "slice": numbers}
+    names = index.loc[index.index.repeat(counts), ["patient", "record", "part"]]
+    Items(arrays, names).write(slices, ("slice", "ky", "kx"), "largest intensity of the volume")
+    write_table(table, index)
+    logger.info("%d slices of %d patients", len(names), index["patient"].nunique())
 
 
 WINDOW = 7

@@ -25,7 +25,7 @@ from zetadp.base.validation import UserError, refuse
 from zetadp.mri.download import download
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 logger = logging.getLogger(__name__)
 
@@ -114,17 +114,6 @@ def capped(clips: Items, most: int) -> Items:
     return clips.part(np.sort(kept.to_numpy()))
 
 
-def index_clips(
-    *, clips: Path, table: Path, source: Path, unit: str, clips_of_a_speaker: int, sizes: dict[str, int]
-) -> None:
-    """Write the clips in use, and one row for each unit: patient, record, part, scanner, sha256."""
-    found = chosen(read_clips(source), clips_of_a_speaker)
-    rows = index(found, unit, sizes)
-    found.write(clips, ("clip", "sample"), "1")
-    write_table(table, rows)
-    logger.info("%d clips in %d units", len(found.names), len(rows))
-
-
 def chosen(clips: Items, most: int) -> Items:
     """Return all clips of test speakers, and at most a given number of clips of every training speaker."""
     tested = clips.names["speaker"].map(is_tested).to_numpy()
@@ -132,34 +121,39 @@ def chosen(clips: Items, most: int) -> Items:
     return clips.part(tested | clips.names["clip"].isin(kept).to_numpy())
 
 
-def index(clips: Items, unit: str, sizes: Mapping[str, int]) -> pd.DataFrame:
-    """Return the index of a cohort: one row per unit.
+def index_clips(
+    *, clips: Path, table: Path, source: Path, unit: str, clips_of_a_speaker: int, sizes: dict[str, int]
+) -> None:
+    """Write the clips in use, and one row for each unit: patient, record (the same), part, scanner, sha256.
 
     Parameters
     ----------
-    clips
-        The clips in use.
+    clips, table
+        Files that are written.
+    source
+        As in `read_clips`.
     unit
         ``clip`` or ``speaker``.
+    clips_of_a_speaker
+        Largest number of clips of a training speaker.
     sizes
         Declared number of units in each part, ``train`` and ``test``.
-
-    Returns
-    -------
-    Table with columns ``patient``, ``record`` (both name the unit), ``part``, ``scanner`` (empty) and ``sha256`` (of
-    the unit's samples).
 
     Raises
     ------
     UserError
-        If a number of units differs from the declared number.
+        If clips cannot be read, or a number of units differs from the declared number.
     """
+    found = chosen(read_clips(source), clips_of_a_speaker)
     rows = []
-    for owner, places in sorted(clips.names.groupby(unit).indices.items()):
-        part = "test" if is_tested(clips.names["speaker"].iloc[places[0]]) else "train"
-        digest = hashlib.sha256(clips.arrays["values"][places].tobytes()).hexdigest()
+    for owner, places in sorted(found.names.groupby(unit).indices.items()):
+        part = "test" if is_tested(found.names["speaker"].iloc[places[0]]) else "train"
+        digest = hashlib.sha256(found.arrays["values"][places].tobytes()).hexdigest()
         rows.append({"patient": owner, "record": owner, "part": part, "scanner": "", "sha256": digest})
-    return checked(pd.DataFrame(rows), sizes, "the clips")
+    index = checked(pd.DataFrame(rows), sizes, "the clips")
+    found.write(clips, ("clip", "sample"), "1")
+    write_table(table, index)
+    logger.info("%d clips in %d units", len(found.names), len(index))
 
 
 def fetch_archive(*, archive: Path) -> None:

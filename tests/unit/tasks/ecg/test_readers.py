@@ -10,11 +10,12 @@ import pandas as pd
 import pytest
 from scipy.io import savemat
 
+from zetadp.base.storage import Items
+from zetadp.base.tables import read_table
 from zetadp.base.validation import UserError
-from zetadp.tasks.ecg.collection import Collection, read
+from zetadp.tasks.ecg.collection import write_collection
 from zetadp.tasks.ecg.readers import read_folder
 from zetadp.tasks.ecg.recordings import LEADS, fold_of
-from zetadp.tasks.ecg.signals import SpectrumSettings
 from zetadp.tasks.ecg.simulated import simulated_recordings
 
 PTBXL = Path(__file__).parents[5] / "shared/data/ecg_ptbxl"
@@ -31,9 +32,13 @@ def same(table: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def collected(folder: Path, each: int = 4) -> Collection:
-    """Return the recordings of a folder, of which the patients of fold 10 test."""
-    return read(folder, SpectrumSettings(samples=64, rate=100), 10, {"train": each, "test": each})
+def collected(folder: Path, each: int = 4) -> tuple[pd.DataFrame, np.ndarray]:
+    """Return table and signals of a folder's recordings, of which the patients of fold 10 test."""
+    files = {f"{name}_file": folder / f"made/{name}.h5" for name in ("spectrum", "signal", "beats")}
+    chosen = {"fold": 10, "population": "varied", "first": {"samples": 64, "rate": 100}, "seed": 0}
+    sizes = {"train": each, "test": each}
+    write_collection(**files, **chosen, table=folder / "made/index.csv", folder=str(folder), sizes=sizes)
+    return read_table(folder / "made/index.csv"), Items.read(files["signal_file"]).arrays["values"][:, 0, 0]
 
 
 def recordings(folder: Path, change: Change = same, **arrays) -> Path:
@@ -70,15 +75,15 @@ def test_a_fold_that_is_none_of_ten_is_refused(tmp_path, fold):
 
 @pytest.mark.parametrize("name", ["NA", "None", "nan", "007", "1e5"])
 def test_a_patient_may_have_any_name(tmp_path, name):
-    assert name in collected(recordings(tmp_path, with_patients(p4=name))).table["patient"].tolist()
+    assert name in collected(recordings(tmp_path, with_patients(p4=name)))[0]["patient"].tolist()
 
 
 def test_the_parts_of_a_folder_are_folds_of_patients(tmp_path):
     recordings(tmp_path, with_patients(p2="p0", p3="p1", p6="p4", p7="p5"))
-    found = collected(tmp_path, 2)
-    assert set(found.table["fold"][found.table["part"] == "test"]) == {10}
-    assert found.table.groupby("patient")["part"].nunique().eq(1).all()
-    assert found.signals.shape == (8, 64)
+    table, signals = collected(tmp_path, 2)
+    assert set(table["fold"][table["part"] == "test"]) == {"10"}
+    assert table.groupby("patient")["part"].nunique().eq(1).all()
+    assert signals.shape == (8, 64)
     with pytest.raises(UserError, match="3 patients in the part train as declared"):
         collected(tmp_path, 3)
 
@@ -120,7 +125,7 @@ def test_arrays_that_do_not_fit_or_cannot_be_in_millivolts_are_refused(tmp_path,
 
 def test_hidden_files_beside_an_array_do_not_exist(tmp_path):
     (recordings(tmp_path) / "._all.npz").write_bytes(b"\0\5\x16\7")
-    assert len(collected(tmp_path).table) == 8
+    assert len(collected(tmp_path)[0]) == 8
 
 
 @pytest.fixture
@@ -188,8 +193,8 @@ def wfdb_folder(folder: Path, units: list[str], leads: tuple[str, ...] = LEADS, 
 @OF_WFDB
 @pytest.mark.parametrize("units", [["uV"] * 12, ["V"] * 12, ["nV"] * 12, ["mV", "uV", "V"] * 4])
 def test_wfdb_signals_are_in_millivolts_whatever_their_unit(tmp_path, units):
-    found = collected(wfdb_folder(tmp_path, units)).signals
-    expected = collected(recordings(tmp_path / "arrays")).signals
+    found = collected(wfdb_folder(tmp_path, units))[1]
+    expected = collected(recordings(tmp_path / "arrays"))[1]
     assert np.abs(found - expected).max() < 0.01
 
 

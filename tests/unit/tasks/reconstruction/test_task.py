@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +16,9 @@ from zetadp.nn.models import build
 from zetadp.nn.settings import NetworkSettings
 from zetadp.tasks.reconstruction.pretraining import fit
 from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings, PublicNetworkSettings
-from zetadp.tasks.reconstruction.simulated import cohort, examination
+from zetadp.tasks.reconstruction.simulated import examination, simulate_volumes
 from zetadp.tasks.reconstruction.task import Reconstruction
-from zetadp.tasks.reconstruction.volumes import PARTS, nmse, psnr, ssim, undersample, undersampled
+from zetadp.tasks.reconstruction.volumes import PARTS, nmse, psnr, ssim, undersample
 
 SIZE = 32
 SIZES = {"train": 2, "test": 3}
@@ -30,10 +30,7 @@ TASK = Reconstruction(size=SIZE)
 def folder(tmp_path_factory) -> Path:
     """Return a folder in the layout of fastMRI; the third patient of five has two examinations."""
     found = tmp_path_factory.mktemp("volumes")
-    for name in PARTS.values():
-        (found / name).mkdir()
-    for part, volume in cohort(EXAMINATIONS, 0, SIZES):
-        volume.write(found / PARTS[part])
+    simulate_volumes(volumes=found, examinations=asdict(EXAMINATIONS), seed=0, sizes=SIZES)
     replace(examination(EXAMINATIONS, 0, 9), name="again", patient="phantom-0002").write(found / PARTS["test"])
     return found
 
@@ -102,10 +99,13 @@ def test_public_networks_learn_and_are_where_others_start(tmp_path):
     before, after = (build(network, 1, SIZE, np.random.default_rng(0)) for _ in range(2))
     after.load_state_dict(public.start(network))
     # Other patients of the public population.
-    own = undersampled(cohort(replace(EXAMINATIONS, scalp=0.0), 5, SIZES), MaskSettings(), SIZE).arrays
-    inputs, targets = torch.from_numpy(own["kspace"])[:, None], torch.from_numpy(own["targets"])
+    volumes = [examination(replace(EXAMINATIONS, scalp=0.0), 5, number) for number in range(5)]
+    complete, wanted = (np.concatenate(parts) for parts in zip(*(each.slices(SIZE) for each in volumes), strict=True))
+    masks = [MaskSettings().of_volume(each.name, SIZE) for each in volumes]
+    kspace = complete * np.repeat(masks, 3, axis=0)[:, None]
+    inputs, targets = torch.from_numpy(kspace)[:, None], torch.from_numpy(wanted)
     drawn, learnt = (float(TASK.losses(model(inputs), targets).mean().detach()) for model in (before, after))
-    zero = float(np.abs(zero_filled(own["kspace"]) - own["targets"]).mean())
+    zero = float(np.abs(zero_filled(kspace) - wanted).mean())
     assert drawn == pytest.approx(zero, rel=1e-3)  # a network starts from the zero-filled image
     assert learnt < 0.99 * zero
     public.save(tmp_path / "networks.safetensors")
