@@ -35,6 +35,8 @@ from zetadp.nn.settings import DESCENT, IMAGE, MIXED_ROWS
 
 Rule = Callable[..., Iterator[str]]
 _RULES: list[Rule] = []
+SOURCES = {"simulated": "simulates", "download": "downloads"}
+"""Attribute that a task has whose rules can make a cohort of a source."""
 
 
 def contradictions(sections: Mapping[str, Any]) -> Iterator[str]:
@@ -113,11 +115,8 @@ def _source(cohort: Cohort, task: TaskSection, slices: Slices, privacy: Privacy)
     cohort. A name, a unit or a source of noise that is right for a simulation must not apply to patients unnoticed.
     """
     source, real = cohort.source, cohort.real
-    if source == "simulated" and not _simulates(task, slices):
-        yield (
-            f"cohort.source: expected download or folder for task {task.name}, which has no simulation; found "
-            "simulated."
-        )
+    if source != "folder" and not _has(SOURCES[source], task, slices):
+        yield f"cohort.source: expected another one for task {task.name}, whose rules cannot make it; found {source}."
         return
     if (source == "folder") != (cohort.folder is not None):
         yield (
@@ -281,10 +280,10 @@ def _candidates(
             yield f"{where}.{number}: expected a network of runs; found {name}, which no block of runs names."
 
 
-def _simulates(task: TaskSection, slices: Slices) -> bool:
-    """Return whether the task can simulate patients (its attribute ``simulates``)."""
+def _has(attribute: str, task: TaskSection, slices: Slices) -> bool:
+    """Return whether a task has an attribute that says where its patients can come from."""
     if task.name == BRAIN:
         return True
     with suppress(UserError):
-        return bool(getattr(task_of(task_content(task, slices)), "simulates", False))
+        return bool(getattr(task_of(task_content(task, slices)), attribute, False))
     return True  # another rule reports what is wrong with the task

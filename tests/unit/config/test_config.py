@@ -226,7 +226,8 @@ FAULTS = [
     (merged(PAPER, DIGITS), of_digits(composite="twice"), "task.settings.composite", "drawn, once, none"),
     (merged(PAPER, DIGITS), of_digits(compsite="once"), "task.settings", "'composite'"),
     (merged(PAPER, DIGITS), {"task": {"name": "unheard_of"}}, "task", "'unheard_of'"),
-    (default(), {"task": {"name": "phase_mnist"}, "slices": {"decision": "image"}}, "cohort.source", "no simulation"),
+    (default(), {"task": {"name": "phase_mnist"}, "slices": {"decision": "image"}}, "cohort.source", "phase_mnist"),
+    (merged(PAPER, DIGITS), {"task": {"name": "ecg"}}, "cohort.source", "ecg"),
     (PAPER, {"task": {"settings": {"slices": 3}}}, "task.settings", "slices"),
     # Attacks
     (ATTACKED, attack(inversion={"kinds": [{"network": "complx"}]}), "audit.inversion.kinds.0.network", "'complex'"),

@@ -1,11 +1,10 @@
-# Spoken commands: clips from the official archive or a folder, their spectrograms, and public features of them.
+# Spoken commands: clips from a folder, their spectrograms, and public features of them.
 
 from zetadp.core.task import task_of
-from zetadp.tasks.speech_commands.clips import ARCHIVE
 
 SPEECH = task_of(CONFIG.task_content)
 PUBLIC_COHORT = "Speech Commands"
-SOURCE_OF_CLIPS = CONFIG.cohort.folder or f"resources/{ARCHIVE}"
+SOURCE_OF_CLIPS = CONFIG.cohort.folder
 if Path(SOURCE_OF_CLIPS).resolve() == Path(COHORT).resolve():
     raise WorkflowError(
         f"cohort.folder: expected another folder than {COHORT}, where the workflow writes what it makes of the clips. "
@@ -21,23 +20,6 @@ INPUTS = {
 }
 # The attacks on the training code are about no task; those of the default experiment serve this one as well.
 OF_TASK = [f"{RESULTS}/tables/speakers.csv"]
-
-
-if CONFIG.cohort.source == "download":
-
-    rule fetch_speech:
-        output:
-            archive=SOURCE_OF_CLIPS,
-        log:
-            "logs/fetch_speech.log",
-        localrule: True
-        conda:
-            "../../../envs/data.yaml"
-        params:
-            stage="zetadp.tasks.speech_commands.clips:fetch_archive",
-            code=code_of("scripts/stage.py", "zetadp.tasks.speech_commands.clips"),
-        script:
-            "../../../scripts/stage.py"
 
 
 rule index_clips:

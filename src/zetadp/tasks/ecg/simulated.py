@@ -6,10 +6,6 @@ from its beat. This is the closed solution of the model on its limit cycle, so n
 times, not phases, so a slow heart does not widen the QRS complex. The leads are those of Dower et al. 1980
 (doi:10.1016/S0022-0736(80)80012-1), varied by patient.
 
-We tried NeuroKit2's ``ecg_simulate`` and rejected it for four reasons. It has exactly five waves, so it cannot draw a
-notch. Its leads are one beat with different amplitudes, so the electrical axis cannot turn. It needs an older pandas.
-Ten seconds of twelve leads take over a second; they take six milliseconds here.
-
 The signs of LBBB follow Surawicz et al. 2009 (doi:10.1161/CIRCULATIONAHA.108.191095) and Strauss et al. 2011
 (doi:10.1016/j.amjcard.2010.11.010). The QRS complex lasts 120 ms or more and has a notch or slur in the middle. It
 points to the left from the beginning (no q wave in lateral leads), then to the back. ST segment and T wave point

@@ -164,10 +164,8 @@ LARGEST = 9
 PARTS: tuple[Part, ...] = ("train", "test")
 
 
-def drawn_pairs(labels: np.ndarray, part: Part, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pair each image as real part with a random image of label 9 - l as imaginary part.
-
-    Imaginary parts are drawn with replacement, so an image can be in several examples.
+def paired(labels: np.ndarray, part: Part, seed: int, *, once: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Pair images with label l as real parts with random images with label 9 - l as imaginary parts.
 
     Parameters
     ----------
@@ -177,49 +175,36 @@ def drawn_pairs(labels: np.ndarray, part: Part, seed: int) -> tuple[np.ndarray, 
         Part of the images. Training and test images have separate random streams.
     seed
         Seed of the pairing, a public constant.
+    once
+        Whether every image is used at most once. The rarer of two labels then limits the number of pairs: MNIST's
+        training images give 5923 + 5851 + 5958 + 5918 + 5421 = 29,071. The two labels take turns as the real part, so
+        they are equally frequent. Otherwise every image is a real part once, and imaginary parts are drawn with
+        replacement.
 
     Returns
     -------
     real, imaginary
-        Positions of the two images of each example, shape (example,): as many examples as images, in their order. The
-        label of an example is that of its real part.
+        Positions of the two images of each example, shape (example,): in the order of the images, or in random order
+        with ``once``. The label of an example is that of its real part.
     """
-    random = stream(seed, Purpose.PAIRING, PARTS.index(part), 0)
-    imaginary = np.empty(len(labels), dtype=np.int64)
-    for label in range(LARGEST + 1):
-        own, others = (np.flatnonzero(labels == wanted) for wanted in (label, LARGEST - label))
-        if len(own):
-            imaginary[own] = others[random.integers(len(others), size=len(own))]
-    return np.arange(len(labels)), imaginary
-
-
-def disjoint_pairs(labels: np.ndarray, part: Part, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pair images of labels l and 9 - l so that every image is used at most once.
-
-    The rarer of the two labels limits the number of pairs, and the remaining images of the other label are left out.
-    MNIST's training images give 5923 + 5851 + 5958 + 5918 + 5421 = 29,071 examples. The two labels take turns as the
-    real part, so labels l and 9 - l are equally frequent.
-
-    Parameters
-    ----------
-    labels, part, seed
-        Same as for `drawn_pairs`.
-
-    Returns
-    -------
-    real, imaginary
-        As in `drawn_pairs`, with examples in random order.
-    """
-    random = stream(seed, Purpose.PAIRING, PARTS.index(part), 1)
-    real, imaginary = [], []
+    random = stream(seed, Purpose.PAIRING, PARTS.index(part), int(once))
+    of_label = [np.flatnonzero(labels == label) for label in range(LARGEST + 1)]
+    if not once:
+        imaginary = np.empty(len(labels), dtype=np.int64)
+        for own, others in zip(of_label, of_label[::-1], strict=True):
+            if len(own):
+                imaginary[own] = others[random.integers(len(others), size=len(own))]
+        return np.arange(len(labels)), imaginary
+    parts = []
     for label in range((LARGEST + 1) // 2):
-        first, second = (random.permutation(np.flatnonzero(labels == wanted)) for wanted in (label, LARGEST - label))
+        first, second = (random.permutation(of_label[wanted]) for wanted in (label, LARGEST - label))
         count = min(len(first), len(second))
-        turned = np.arange(count) % 2 == 1
-        real.append(np.where(turned, second[:count], first[:count]))
-        imaginary.append(np.where(turned, first[:count], second[:count]))
-    order = random.permutation(sum(map(len, real)))
-    return np.concatenate(real)[order], np.concatenate(imaginary)[order]
+        pairs = np.stack((first[:count], second[:count]))
+        pairs[:, 1::2] = pairs[::-1, 1::2]
+        parts.append(pairs)
+    real, imaginary = np.concatenate(parts, axis=1)
+    order = random.permutation(len(real))
+    return real[order], imaginary[order]
 
 
 def pair_digits(
@@ -231,8 +216,7 @@ def pair_digits(
     for part in PARTS:
         own_images, labels = read_digits(files[0].parent, part)
         # Test pairs are always drawn in the same way, so that accuracies can be compared.
-        pair = disjoint_pairs if composite == "once" and part == "train" else drawn_pairs
-        real, imaginary = pair(labels, part, seed)
+        real, imaginary = paired(labels, part, seed, once=composite == "once" and part == "train")
         count = sizes[part]
         if count > len(real):
             raise UserError(

@@ -48,6 +48,7 @@ class PhaseMnist(Classification):
     seed: Annotated[int, Within(ge=0, le=2**31)] = 0
 
     called = "digit"
+    downloads = True
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
         """Return the examples with one role (`zetadp.core.task.PipelineTask.load`)."""

@@ -1,4 +1,4 @@
-"""Read clips of spoken words from the official folder or archive, and split them by speaker.
+"""Read clips of spoken words from the official folder, and split them by speaker.
 
 The official data set is Speech Commands (Warden 2018, arXiv:1804.03209). The eight words are those of TensorFlow's
 audio tutorial. The size of the tutorial's excerpt matches the numbers that Ziller et al. print.
@@ -9,23 +9,20 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-import tarfile
 import wave
 from collections import Counter
 from io import BytesIO
-from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from zetadp.base.storage import Items
-from zetadp.base.tables import checked, is_hidden, visible, write_table
+from zetadp.base.tables import checked, visible, write_table
 from zetadp.base.validation import UserError, refuse
-from zetadp.mri.download import download
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +30,6 @@ WORDS = ("down", "go", "left", "no", "right", "stop", "up", "yes")
 RATE = 16_000
 LENGTH = 16_000
 """Samples per clip. Shorter clips are padded with zeros at their end."""
-ARCHIVE = "speech_commands_v0.02.tar.gz"
-OFFICIAL_URL = f"https://storage.googleapis.com/download.tensorflow.org/data/{ARCHIVE}"
-OFFICIAL_MD5 = "6b74f3901214cb2c2934e98196829835"
 TESTED = 5
 """About one in this many speakers is a test speaker."""
 NAME = re.compile(r"([0-9a-z]+)_nohash_(\d+)\.wav")
@@ -47,8 +41,8 @@ def read_clips(source: Path) -> Items:
     Parameters
     ----------
     source
-        The official archive, or a folder with one subfolder per word. Files are called
-        ``<speaker>_nohash_<number>.wav``. Other words are ignored.
+        A folder with one subfolder per word. Files are called ``<speaker>_nohash_<number>.wav``. Other words are
+        ignored.
 
     Returns
     -------
@@ -61,23 +55,23 @@ def read_clips(source: Path) -> Items:
         If the source is missing or cannot be read. Also if words have no clips, names are wrong, or files are not mono
         clips of 16 bits at 16 kHz and at most a second: one message then lists these problems.
     """
-    if not source.exists():
-        raise UserError(f"Expected a folder or an archive of spoken commands at {source}, found nothing.")
+    if not source.is_dir():
+        raise UserError(f"Expected a folder of spoken commands at {source}, found none.")
     problems: list[str] = []
     found: dict[str, tuple[np.ndarray, int, str]] = {}
-    for word, file, content in _files(source):
-        matched = NAME.fullmatch(file)
+    for path in (path for word in WORDS for path in visible(source / word, "*.wav")):
+        word, matched = path.parent.name, NAME.fullmatch(path.name)
         if matched is None:
-            problems.append(f"{word}/{file}: expected a name such as 004ae714_nohash_0.wav")
+            problems.append(f"{word}/{path.name}: expected a name such as 004ae714_nohash_0.wav")
             continue
-        samples = _samples(content)
+        samples = _samples(path.read_bytes())
         if isinstance(samples, str):
-            problems.append(f"{word}/{file}: {samples}")
+            problems.append(f"{word}/{path.name}: {samples}")
             continue
         speaker, number = matched.groups()
         name = f"{word}-{speaker}-{int(number):03d}"
         if name in found:
-            problems.append(f"{word}/{file}: another file has this word, speaker and number")
+            problems.append(f"{word}/{path.name}: another file has this word, speaker and number")
         found[name] = (samples, WORDS.index(word), speaker)
     counts = Counter(label for _, label, _ in found.values())
     problems += [f"{word}: no clip in a folder of this name" for n, word in enumerate(WORDS) if not counts[n]]
@@ -154,33 +148,6 @@ def index_clips(
     found.write(clips, ("clip", "sample"), "1")
     write_table(table, index)
     logger.info("%d clips in %d units", len(found.names), len(index))
-
-
-def fetch_archive(*, archive: Path) -> None:
-    """Download the official archive (2.4 GB) and verify it. An interrupted download is resumed.
-
-    The checksum is the one that torchaudio publishes.
-    """
-    download(OFFICIAL_URL, archive, OFFICIAL_MD5)
-
-
-def _files(source: Path) -> Iterator[tuple[str, str, bytes]]:
-    """Yield word, name and content of every file of the eight words."""
-    if source.is_dir():
-        for word in WORDS:
-            for path in visible(source / word, "*.wav"):
-                yield word, path.name, path.read_bytes()
-        return
-    try:
-        with tarfile.open(source, "r|*") as archive:
-            for member in archive:
-                word, name = ("", *PurePosixPath(member.name).parts)[-2:]
-                wanted = word in WORDS and name.endswith(".wav") and not is_hidden(PurePosixPath(member.name))
-                content = archive.extractfile(member) if wanted else None
-                if content is not None:
-                    yield word, name, content.read()
-    except (tarfile.TarError, OSError, EOFError) as error:
-        raise UserError(f"Cannot read the archive {source}: {error}. Delete it and download it again.") from error
 
 
 def _samples(content: bytes) -> np.ndarray | str:

@@ -11,26 +11,24 @@ import torch
 
 from zetadp.base.storage import Items
 from zetadp.base.validation import UserError
-from zetadp.tasks.phase_mnist.digits import disjoint_pairs, drawn_pairs, pair_digits
+from zetadp.tasks.phase_mnist.digits import pair_digits, paired
 from zetadp.tasks.phase_mnist.encoder import composite_features
 
 SHARED = Path(__file__).parents[5] / "shared/data/mnist"
 LABELS = np.random.default_rng(1).choice(10, size=5000, p=np.arange(1, 11) / 55)
-KINDS = pytest.mark.parametrize("make", [drawn_pairs, disjoint_pairs])
 
 
-@KINDS
-@pytest.mark.parametrize("part", ["train", "test"])
-def test_labels_of_both_parts_add_up_to_nine_by_seed_and_part(make, part):
-    real, imaginary = make(LABELS, part, seed=3)
+@pytest.mark.parametrize("once", [False, True])
+def test_labels_of_both_parts_add_up_to_nine_by_seed_and_part(once):
+    real, imaginary = paired(LABELS, "train", 3, once=once)
     assert (LABELS[real] + LABELS[imaginary] == 9).all()
-    assert all(map(np.array_equal, make(LABELS, part, seed=3), (real, imaginary)))
-    for other in (make(LABELS, part, seed=4), make(LABELS, {"train": "test", "test": "train"}[part], seed=3)):
+    assert all(map(np.array_equal, paired(LABELS, "train", 3, once=once), (real, imaginary)))
+    for other in (paired(LABELS, "train", 4, once=once), paired(LABELS, "test", 3, once=once)):
         assert (imaginary != other[1]).mean() > 0.9
 
 
-def test_every_image_is_used_once_at_most_in_disjoint_pairs():
-    real, imaginary = disjoint_pairs(LABELS, "train", seed=3)
+def test_every_image_is_used_once_at_most_where_that_is_asked():
+    real, imaginary = paired(LABELS, "train", 3, once=True)
     assert np.bincount(np.concatenate((real, imaginary))).max() == 1
     count = np.bincount(LABELS)
     assert len(real) == sum(min(count[label], count[9 - label]) for label in range(5))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -69,20 +68,6 @@ def test_clips_are_read_with_word_and_speaker_and_padded_at_their_end(folder):
     assert (waves[place, :12_000] == samples_of(own)).all()
     assert (waves[place, 12_000:] == 0).all()
     assert clips.names["clip"].is_monotonic_increasing
-
-
-def test_an_archive_is_read_like_its_folder(folder, tmp_path):
-    archive = tmp_path / "clips.tar.gz"
-    with tarfile.open(archive, "w:gz") as file:
-        for path in sorted(folder.rglob("*.wav")):
-            file.add(path, f"./{path.relative_to(folder)}")
-    found, expected = read_clips(archive), read_clips(folder)
-    assert found.names.equals(expected.names)
-    assert (found.arrays["values"] == expected.arrays["values"]).all()
-    whole = archive.read_bytes()
-    archive.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match=r"Cannot read the archive .*clips\.tar\.gz"):
-        read_clips(archive)
 
 
 def test_everything_that_is_wrong_stands_in_one_message(folder):
