@@ -36,7 +36,7 @@ from zetadp.core.assembly import Assembly
 from zetadp.core.outbox import Outbox
 from zetadp.core.records import LabelledItems, Node
 from zetadp.core.round import do_round
-from zetadp.front.release import ReleaseSettings
+from zetadp.front.release import release_plan
 from zetadp.nn.mixture import RowExamples
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
@@ -110,12 +110,12 @@ def released(plan: Plan, x: torch.Tensor, labels: torch.Tensor) -> Released:
     return Released(messages.view(plan.training.mixing.rows, -1), parts, np.split(draw.members, cuts))
 
 
-def planned(settings: ReleaseSettings, rows: int, name: str, *, bare: bool = False) -> Plan:
-    """Return a plan for a number of rows, with the noise for another number of rows, or without noise.
+def planned(rows: int, name: str, *, bare: bool = False, **settings: Any) -> Plan:  # noqa: ANN401
+    """Return a plan for a number of rows, with the noise for the release of the settings, or without noise.
 
     Its run is named inf, because no epsilon is promised for all these rows together.
     """
-    calibrated = replace(settings, seed=0).plan(real=True)
+    calibrated = release_plan(delta=DELTA, classes=CLASSES, seed=0, real=True, **settings)
     mixing = replace(calibrated.training.mixing, rows=rows)
     run = replace(calibrated.run, epsilon="inf")
     plan = replace(calibrated, run=run, training=replace(calibrated.training, mixing=mixing), cohort=name)
@@ -129,12 +129,10 @@ def membership() -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     cases = [(1.0, True), (1.0, False), (0.3, True)]
     confidence = 1 - FALSE_ALARM / (len(cases) * len(EPSILONS) + 1)
     for epsilon, (active, alone) in product(EPSILONS, cases):
-        settings = ReleaseSettings(
-            epsilon, DELTA, people=PEOPLE, classes=CLASSES, rows=PEOPLE, active=active, degree=MIXED[epsilon]
-        )
+        settings = {"epsilon": epsilon, "people": PEOPLE, "rows": PEOPLE, "active": active, "degree": MIXED[epsilon]}
         scores = []
         for present in (False, True):
-            plan = planned(settings, PEOPLE * RELEASES, f"{epsilon}-{active}-{alone}-{present}")
+            plan = planned(PEOPLE * RELEASES, f"{epsilon}-{active}-{alone}-{present}", **settings)
             scores.append(_scores(plan, x, labels, active, alone=alone, present=present))
         node = plan.nodes[0]
         claimed = {NoisySum(node.expected / PEOPLE / active, node.noise_multiplier): round(PEOPLE * active)}
@@ -189,11 +187,11 @@ def _judged(what: str, name: str, errors: Any, claimed: dict, epsilon: float) ->
 
 def _heads(x: torch.Tensor, labels: torch.Tensor, epsilon: float, confidence: float) -> dict[str, Any]:
     """Attack linear classifiers that learnt from rows by least squares, by their score of the target's class."""
-    settings = ReleaseSettings(min(epsilon, EPSILONS[0]), DELTA, people=PEOPLE, classes=CLASSES, rows=PEOPLE)
+    settings = {"epsilon": min(epsilon, EPSILONS[0]), "people": PEOPLE, "rows": PEOPLE}
     trials = HEADS + PILOTS
     losses = []
     for present in (False, True):
-        plan = planned(settings, PEOPLE * trials, f"heads-{epsilon}-{present}", bare=epsilon == math.inf)
+        plan = planned(PEOPLE * trials, f"heads-{epsilon}-{present}", bare=epsilon == math.inf, **settings)
         given = x.clone()
         if not present:
             given[0] = math.nan
@@ -236,10 +234,8 @@ def inversion() -> tuple[pd.DataFrame, Figure]:
     for kind in ("pixels", "encoder"):
         x = torch.from_numpy(features("mnist", kind, "train")[:POPULATION])
         for degree, epsilon in product(DEGREES, (math.inf, *EPSILONS)):
-            settings = ReleaseSettings(
-                min(epsilon, EPSILONS[0]), DELTA, people=POPULATION, classes=CLASSES, degree=float(degree)
-            )
-            found = released(planned(settings, ROWS, f"{kind}-{degree}", bare=epsilon == math.inf), x, labels)
+            settings = {"epsilon": min(epsilon, EPSILONS[0]), "people": POPULATION, "degree": float(degree)}
+            found = released(planned(ROWS, f"{kind}-{degree}", bare=epsilon == math.inf, **settings), x, labels)
             values = found.examples.features.real
             row = {"features": kind, "degree": degree, "epsilon": epsilon, "rank": _rank(values, x, found.drawn)}
             rows.append(row)

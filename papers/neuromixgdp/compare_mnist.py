@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
@@ -43,7 +43,7 @@ from zetadp.core.checkpoint import RunFiles
 from zetadp.core.records import LabelledItems
 from zetadp.core.task import Classification
 from zetadp.core.training import train
-from zetadp.front.release import ReleaseSettings
+from zetadp.front.release import release_plan
 from zetadp.nn.heads import learnt_head
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.book import recorded_runs
@@ -161,19 +161,24 @@ def directions(kind: str) -> Tensor:
 
 
 @lru_cache
-def planned(settings: ReleaseSettings) -> Plan:
+def planned(**settings: Any) -> Plan:  # noqa: ANN401  (those of `release_plan`)
     """Return a plan, with its noise, whose search takes as long as the release."""
-    return replace(settings, seed=0).plan(real=True)
+    return release_plan(seed=0, real=True, **settings)
 
 
 def released_rows(
-    x: Tensor, labels: Tensor, settings: ReleaseSettings, *, balance: float = 1.0
+    x: Tensor,
+    labels: Tensor,
+    cohort: str,
+    *,
+    balance: float = 1.0,
+    **settings: Any,  # noqa: ANN401
 ) -> tuple[RowExamples, float]:
     """Release rows on the library's path, with seeded noise; return them, and epsilon by the ledger.
 
     The seed of draws and noise follows from the cohort's name. `balance` is the noise on labels over that on features.
     """
-    plan = replace(planned(replace(settings, cohort="")), cohort=settings.cohort)
+    plan = replace(planned(people=len(x), **settings), cohort=cohort)
     mixing = replace(plan.training.mixing, balance=balance)
     plan = replace(plan, training=replace(plan.training, mixing=mixing))
     data = LabelledItems(x.to(torch.complex64)[:, None, None], labels)
@@ -184,23 +189,23 @@ def released_rows(
     (node,) = happened.nodes.values()
     (constants,) = plan.nodes
     deviation = constants.noise_multiplier * plan.training.clip / constants.expected
-    rows = mixture_of(plan, Classification(settings.classes), x.shape[1]).examples(trained.released, deviation)
+    rows = mixture_of(plan, Classification(settings["classes"]), x.shape[1]).examples(trained.released, deviation)
     return rows, accounting.epsilon(node.mechanisms, DELTA)
 
 
 def head_of(x: Tensor, labels: Tensor, run: Run, chosen: Chosen) -> tuple[Tensor, Tensor, float]:
     """Return real weight and bias of a head that a method learns, and the epsilon that it cost."""
     if run.method.endswith("rows"):
-        settings = ReleaseSettings(
-            run.epsilon,
-            DELTA,
-            people=len(x),
+        rows, spent = released_rows(
+            x,
+            labels,
+            f"{run.data}-{run.kind}-{run.seed}",
+            epsilon=run.epsilon,
+            delta=DELTA,
             classes=CLASSES,
             rows=len(x) if run.method.startswith("long") else min(ROWS, len(x)),
             active=OPEN if run.method.endswith("open_rows") else 1.0,
-            cohort=f"{run.data}-{run.kind}-{run.seed}",
         )
-        rows, spent = released_rows(x, labels, settings)
         return *real_parts(learnt_head(rows)), spent
     mu, random = gaussian.mu(run.epsilon, DELTA), stream(run.seed, Purpose.NOISE)
     spent = gaussian.epsilon(DELTA, mu)

@@ -31,7 +31,6 @@ from papers.neuromixgdp.moments import ClassMoments, nearest_mean
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.validation import UserError
-from zetadp.front.release import ReleaseSettings
 from zetadp.nn.heads import learnt_head
 from zetadp.nn.mixture import RowExamples
 from zetadp.privacy import gaussian
@@ -113,15 +112,9 @@ def head_of(run: Run, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 def rows_of(run: Run, holder: int, x: Tensor, labels: Tensor) -> RowExamples:
     """Return the examples in the rows of one holder, who releases as many rows as people."""
-    settings = ReleaseSettings(
-        EPSILON,
-        DELTA,
-        people=len(x),
-        classes=run.classes,
-        active=OPEN / run.classes if run.method == "open_rows" else 1.0,
-        cohort=f"regimes-{run.classes}-{run.people}-{run.holders}-{holder}-{run.seed}",
-    )
-    return released_rows(x, labels, settings)[0]
+    cohort = f"regimes-{run.classes}-{run.people}-{run.holders}-{holder}-{run.seed}"
+    active = OPEN / run.classes if run.method == "open_rows" else 1.0
+    return released_rows(x, labels, cohort, epsilon=EPSILON, delta=DELTA, classes=run.classes, active=active)[0]
 
 
 @lru_cache

@@ -23,7 +23,6 @@ from papers.experiments import ended, laid_out, write_table
 from papers.keptruns import KeptRuns, places
 from papers.neuromixgdp.compare_mnist import CLASSES, DELTA, accuracy, examples, real_parts, released_rows
 from zetadp.base.randomness import Purpose, stream
-from zetadp.front.release import ReleaseSettings
 from zetadp.nn.heads import learnt_head
 from zetadp.report.provenance import origin, seeds_shown
 
@@ -53,10 +52,7 @@ class Run:
         """Release rows of pixels, learn a head from them, and return its accuracy on the test images in %."""
         x, labels = (part[:PEOPLE] for part in examples("mnist", "pixels", "train"))
         given, name = {self.setting: self.value}, f"sweep-{self.setting}-{self.value:g}-{self.seed}"
-        settings = ReleaseSettings(
-            EPSILON, DELTA, PEOPLE, CLASSES, degree=given.get("degree"), active=given.get("active", 1.0), cohort=name
-        )
-        rows, _ = released_rows(x, labels, settings, balance=given.get("balance", 1.0))
+        rows, _ = released_rows(x, labels, name, epsilon=EPSILON, delta=DELTA, classes=CLASSES, **given)
         return accuracy(real_parts(learnt_head(rows)), *examples("mnist", "pixels", "test"))
 
 

@@ -60,14 +60,15 @@ def release(
     import numpy as np
 
     from zetadp.front.records import Records
-    from zetadp.front.release import ReleaseSettings, release_records
+    from zetadp.front.release import release_plan, release_records
 
     try:
         with features.open("rb") as opened, np.load(opened) as content:
             values, labels = content["features"], content["labels"]
     except (OSError, EOFError, BadZipFile, zlib.error, KeyError, ValueError, TypeError) as error:
         raise UserError(f"Expected {features} to be a NumPy file (.npz) with features and labels: {error}.") from error
-    settings = ReleaseSettings(
+    records = Records(values, labels, patients=range(len(values)))
+    plan = release_plan(
         epsilon,
         delta,
         people=people,
@@ -77,10 +78,10 @@ def release(
         active=active,
         norm=norm,
         cohort=features.stem,
+        real=not records.inputs.dtype.is_complex,
     )
     recorded = ledger or features.parent / "ledgers" / f"{features.stem}.jsonl"
-    records = Records(values, labels, patients=range(len(values)))
-    print(release_records(records, settings, ledger=recorded, file=file, cap=cap).text, end="")
+    print(release_records(records, plan, ledger=recorded, file=file, cap=cap).text, end="")
 
 
 def statement(file: Annotated[Path, "HDF5 file of released rows (.h5)"]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,12 @@ from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan
 from zetadp.core.settings import MOST_ROUNDS, OptimiserSettings, TrainingSettings
 from zetadp.core.task import Task
-from zetadp.front.folder import RunFolder
 from zetadp.front.losses import check_model, check_units_apart, described, task_for
-from zetadp.front.records import HERE, Records, id_text
-from zetadp.front.run import PrivateRun
+from zetadp.front.promises import check_reals
+from zetadp.front.records import HERE, Records
+from zetadp.front.run import PrivateRun, run_places
 from zetadp.nn.settings import NetworkSettings
+from zetadp.privacy.verification import RUN
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -155,7 +156,7 @@ def private(
         raise UserError(f"stop: Expected a function of the history, found {type(stop).__name__}.")
     if optimiser is None and scheduler is not None:
         raise UserError("scheduler: Expected the optimiser that it was made for, found none. Give optimiser= too.")
-    place, where = RunFolder.of(folder, account), pick_device(device)
+    (place, ledgers), where = run_places(folder, account), pick_device(device)
     own = copy.deepcopy(model).to(where)
     first = records.inputs[torch.arange(min(2, len(records)))].to(where)
     chosen = task_for(own, loss, task, first, records.targets)
@@ -168,7 +169,7 @@ def private(
         noise="os" if seed is None else "seeded",
     )
     plan = Plan(
-        RunName(place.name, "private", _label(epsilon), int(seed or 0)),
+        RunName(place.resolve().name, "private", _label(epsilon), int(seed or 0)),
         NetworkSettings("own"),
         training,
         tuple(NodeConstants(name, size, float(per_round) * size / everybody) for name, size in sizes.items()),
@@ -177,10 +178,9 @@ def private(
         simulated=seed is not None,
     )
     plan = plan.with_noise(noise_of_plan(plan))
-    if not place.known:
+    if not (place / RUN).exists():
         check_units_apart(plan, own, chosen, records.items, records.places)
-    place.enter(plan, own, records.digest, map(id_text, records.ids))
-    return PrivateRun(plan, own, chosen, place, records, where, most_epsilon, stop)
+    return PrivateRun(plan, own, chosen, place, ledgers, records, where, most_epsilon, stop)
 
 
 def records_of(records: object, hospitals: object) -> Records:
@@ -246,9 +246,7 @@ def check_constants(
     epsilon: float, delta: float, population: int, per_round: float, seed: int | None, without_noise: str
 ) -> None:
     """Refuse public constants that cannot be kept or would say nothing."""
-    for name, value in (("epsilon", epsilon), ("delta", delta), ("per_round", per_round)):
-        if not isinstance(value, Real) or isinstance(value, bool):
-            raise UserError(f"{name}: Expected a number, found {value!r}.")
+    check_reals(epsilon=epsilon, delta=delta, per_round=per_round)
     if not 1e-10 <= delta <= 1 / population:
         raise UserError(
             f"delta: Expected at least 1e-10 and at most 1 / population, {1 / population:.2g}, found {delta:g}."

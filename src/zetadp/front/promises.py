@@ -15,7 +15,7 @@ from zetadp.core.plan import Plan
 from zetadp.core.promise import promise_of
 from zetadp.privacy import accounting, calibration
 from zetadp.privacy.book import Book, recorded_runs
-from zetadp.privacy.exposure import Run, declared_run, total
+from zetadp.privacy.exposure import declared_run, total
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.statement import plain_text, total_statement
 from zetadp.privacy.verification import live_ledger
@@ -147,48 +147,28 @@ class Statement:
     __repr__ = __str__
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """What a ledger records. Unit and source of the noise are its own.
+def ledger(path: Path | str, delta: float | None = None) -> Statement:
+    """Return what may be said of all attempts that a ledger records, each to its declared end.
 
-    Attributes
+    Parameters
     ----------
-    runs
-        Every attempt, each to its declared end.
-    """
-
-    runs: tuple[Run, ...]
-
-    def statement(self, delta: float | None = None) -> Statement:
-        """Return what may be said of all attempts together.
-
-        Parameters
-        ----------
-        delta
-            At most the delta that the ledger declares, which is the default.
-
-        Raises
-        ------
-        UserError
-            If delta is larger, or if the ledger records nothing.
-        """
-        declared = min((run.delta for run in self.runs), default=1.0)
-        if delta is not None and not (isinstance(delta, Real) and 0 < delta <= declared):
-            raise UserError(f"delta: Expected at most {declared:g}, which the ledger declares, found {delta!r}.")
-        return Statement(total_statement([replace(run, delta=delta or declared) for run in self.runs]))
-
-
-def ledger(path: Path | str) -> Recorded:
-    """Read a ledger, or that of a run's folder: of a run here, of the pipeline, of a hospital or of a release.
+    path
+        A ledger, or a run's folder: of a run here, of the pipeline, of a hospital or of a release. Unit and source of
+        the noise are the ledger's own.
+    delta
+        At most the delta that the ledger declares, which is the default.
 
     Raises
     ------
     UserError
-        If the ledger cannot be read or was edited, lacks what it must declare, or if something that the register beside
-        it names is missing.
+        If the ledger cannot be read or was edited, records nothing or lacks what it must declare, if something that the
+        register beside it names is missing, or if delta is larger.
     """
-    file = live_ledger(Path(path)) or Path(path)
-    return Recorded(tuple(recorded_runs(file)))
+    runs = recorded_runs(live_ledger(Path(path)) or Path(path))
+    declared = min((run.delta for run in runs), default=1.0)
+    if delta is not None and not (isinstance(delta, Real) and 0 < delta <= declared):
+        raise UserError(f"delta: Expected at most {declared:g}, which the ledger declares, found {delta!r}.")
+    return Statement(total_statement([replace(run, delta=delta or declared) for run in runs]))
 
 
 def epsilon(*, noise_multiplier: float, sampling_probability: float, rounds: int, delta: float) -> float:
@@ -215,7 +195,7 @@ def epsilon(*, noise_multiplier: float, sampling_probability: float, rounds: int
     >>> round(epsilon(noise_multiplier=42.57, sampling_probability=24 / 44, rounds=917, delta=1e-3), 4)
     0.9995
     """
-    _check_numbers(noise_multiplier=noise_multiplier, sampling_probability=sampling_probability, delta=delta)
+    check_reals(noise_multiplier=noise_multiplier, sampling_probability=sampling_probability, delta=delta)
     try:
         return accounting.epsilon({NoisySum(sampling_probability, noise_multiplier): rounds}, delta)
     except (TypeError, ValueError) as error:
@@ -232,15 +212,15 @@ def noise(*, epsilon: float, delta: float, sampling_probability: float, rounds: 
     >>> noise(epsilon=1, sampling_probability=24 / 44, rounds=917, delta=1e-3)
     42.551
     """
-    _check_numbers(epsilon=epsilon, sampling_probability=sampling_probability, delta=delta)
+    check_reals(epsilon=epsilon, sampling_probability=sampling_probability, delta=delta)
     try:
         return calibration.noise_for_epsilon(epsilon, delta, sampling_probability, rounds)
     except (TypeError, ValueError) as error:
         raise UserError(str(error)) from error
 
 
-def _check_numbers(**given: object) -> None:
+def check_reals(**given: object) -> None:
     """Refuse arguments that are no numbers."""
     for name, value in given.items():
-        if not isinstance(value, Real):
+        if not isinstance(value, Real) or isinstance(value, bool):
             raise UserError(f"{name}: Expected a number, found {value!r:.60}.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,11 +17,11 @@ from zetadp.core.promise import noise_of_plan
 from zetadp.core.records import LabelledItems
 from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.core.training import train
-from zetadp.front.folder import RunFolder
 from zetadp.front.private import check_constants, check_numbers, check_population, records_of
-from zetadp.front.promises import Statement, shown, spent_with, with_earlier
+from zetadp.front.promises import Statement, spent_with, with_earlier
 from zetadp.front.records import Records, id_text
 from zetadp.front.rows import mixed_as, write_release
+from zetadp.front.run import run_places
 from zetadp.nn.settings import MIXED_ROWS, NetworkSettings
 from zetadp.privacy.book import note_people
 from zetadp.privacy.budget import Cap, Permission
@@ -32,13 +31,25 @@ from zetadp.privacy.statement import last_statement
 from zetadp.privacy.threat import CENTRAL_HOLDER
 
 
-@dataclass(frozen=True)
-class ReleaseSettings:
-    """Settings of a release. All are public constants: choose them without looking at the data.
+def release_plan(
+    epsilon: float,
+    delta: float,
+    *,
+    people: int,
+    classes: int,
+    rows: int | None = None,
+    degree: float | None = None,
+    active: float = 1.0,
+    norm: float = 1.0,
+    cohort: str = "",
+    seed: int | None = None,
+    real: bool = False,
+) -> Plan:
+    """Return the plan of a release of rows, with the noise that the guarantee needs.
 
-    `UserError` names a setting that is not allowed.
+    All arguments are public constants: choose them without looking at the data.
 
-    Attributes
+    Parameters
     ----------
     epsilon, delta
         The guarantee for each person.
@@ -58,65 +69,44 @@ class ReleaseSettings:
         Name of this group of people in ledgers.
     seed
         Seed of a simulation, which protects nobody. None takes exact noise from the operating system's generator.
+    real
+        Whether features are real.
+
+    Raises
+    ------
+    UserError
+        If an argument is not allowed, the arguments contradict each other or the guarantee cannot be met. The message
+        names the argument.
     """
-
-    epsilon: float
-    delta: float
-    people: int
-    classes: int
-    rows: int | None = None
-    degree: float | None = None
-    active: float = 1.0
-    norm: float = 1.0
-    cohort: str = ""
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        """Check every setting."""
-        check_constants(self.epsilon, self.delta, self.people, self.people, self.seed, "")
-        if self.epsilon == math.inf:
-            raise UserError(
-                "epsilon: Expected a finite number, found inf: rows without noise are the people's features."
-            )
-        numbers = {"degree": self.degree, "active": self.active, "norm": self.norm}
-        check_numbers(classes=self.classes, rows=self.rows, seed=self.seed, **numbers)
-
-    def plan(self, *, real: bool) -> Plan:
-        """Return the plan of the release, with the noise that the guarantee needs.
-
-        Parameters
-        ----------
-        real
-            Whether features are real.
-
-        Raises
-        ------
-        UserError
-            If the settings contradict each other or the guarantee cannot be met.
-        """
-        delta, active = float(self.delta), float(self.active)
-        rows, (degree,) = mixed_as(
-            self.epsilon, delta, [self.people], rows=self.rows, degree=self.degree, active=active
-        )
+    check_constants(epsilon, delta, people, people, seed, "")
+    if epsilon == math.inf:
+        raise UserError("epsilon: Expected a finite number, found inf: rows without noise are the people's features.")
+    check_numbers(classes=classes, rows=rows, seed=seed, degree=degree, active=active, norm=norm)
+    delta, active = float(delta), float(active)
+    try:
+        rows, (degree,) = mixed_as(epsilon, delta, [people], rows=rows, degree=degree, active=active)
         training = TrainingSettings(
             1,
             images_per_patient=1,
-            noise="os" if self.seed is None else "seeded",
+            noise="os" if seed is None else "seeded",
             estimator=MIXED_ROWS,
-            feature_norm=float(self.norm),
+            feature_norm=float(norm),
             mixing=MixingSettings(int(rows), active=active, real=real, learn=False),
         )
         plan = Plan(
-            RunName("release", CENTRAL_HOLDER, f"{self.epsilon:g}", int(self.seed or 0)),
+            RunName("release", CENTRAL_HOLDER, f"{epsilon:g}", int(seed or 0)),
             NetworkSettings("head", "features"),
             training,
-            (NodeConstants(CENTRAL_HOLDER, self.people, degree),),
+            (NodeConstants(CENTRAL_HOLDER, people, degree),),
             delta=delta,
-            cohort=self.cohort,
-            task={"name": "classification", "classes": int(self.classes)},
+            cohort=cohort,
+            task={"name": "classification", "classes": int(classes)},
             threat="central",
         )
-        return plan.with_noise(noise_of_plan(plan))
+    except UserError as error:
+        argument = {"expected": "degree"}.get(error.key, error.key)
+        raise UserError(f"{argument}: {error}" if argument else str(error)) from error
+    return plan.with_noise(noise_of_plan(plan))
 
 
 def release(
@@ -156,7 +146,7 @@ def release(
         Number of classes; a public constant.
     rows, degree, active, norm
         Number of rows, expected number of people in a row, share of rows that are open to each class, and norm to which
-        features are clipped (`ReleaseSettings`).
+        features are clipped (`release_plan`).
     seed, account, most_epsilon
         As in `zetadp.private`. By default the account is ``ledgers`` next to ``file``.
 
@@ -172,60 +162,53 @@ def release(
     records = records_of(records, None)
     check_population(records, population)
     check_numbers(most_epsilon=most_epsilon)
-    settings = ReleaseSettings(epsilon, delta, records.units, classes, rows, degree, active, norm, seed=seed)
-    place = RunFolder.of(Path(file).with_suffix(""), account)
+    plan = release_plan(
+        epsilon,
+        delta,
+        people=records.units,
+        classes=classes,
+        rows=rows,
+        degree=degree,
+        active=active,
+        norm=norm,
+        seed=seed,
+        real=not records.inputs.dtype.is_complex,
+    )
+    place, folder = run_places(Path(file).with_suffix(""), account)
+    ledger = folder / f"{place.resolve().name}.jsonl"
     return release_records(
-        records, settings, ledger=place.ledger, file=Path(file), cap=most_epsilon, ids=map(id_text, records.ids)
+        records, plan, ledger=ledger, file=Path(file), cap=most_epsilon, ids=map(id_text, records.ids)
     )
 
 
 def release_records(
-    records: Records,
-    settings: ReleaseSettings,
-    *,
-    ledger: Path,
-    file: Path,
-    cap: float | None,
-    ids: Iterable[str] = (),
+    records: Records, plan: Plan, *, ledger: Path, file: Path, cap: float | None, ids: Iterable[str] = ()
 ) -> Statement:
     """Release the features in records under a ledger, after the cost of everything together is on the screen.
 
     Parameters
     ----------
-    records
-        As in `release`.
-    settings
-        Settings of the release.
+    records, file
+        As in `release`, whose errors and result these are.
+    plan
+        What `release_plan` made for them.
     ledger
         File that records the release before it is made.
-    file
-        The HDF5 file to write (`zetadp.front.rows`).
     cap
         Largest epsilon that everything recorded in the ledger's folder may cost a person together. None sets no limit.
     ids
         Texts of the people's ids. Without them, whatever the ledger's folder records counts as spent by these people.
-
-    Returns
-    -------
-    What may be said of the release, which the file contains too.
-
-    Raises
-    ------
-    UserError
-        If the records do not match the settings, the guarantee cannot be met, or the release would exceed the cap.
-        Nothing is released then.
     """
-    data = _examples(records, settings)
-    plan = settings.plan(real=not records.inputs.dtype.is_complex)
+    data = _examples(records, plan)
     if not ledger.exists() and (known := [*ids]):
         note_people(ledger, map(Secret.of(ledger.parent).tag, known))
     together, before = spent_with(plan, ledger)
     earlier = "" if together is None else with_earlier(together, before)
-    sys.stderr.write(f"{ledger.stem}: releases at epsilon {shown(settings.epsilon)}, delta {plan.delta:g}{earlier}.\n")
+    sys.stderr.write(f"{ledger.stem}: releases at epsilon {plan.run.epsilon}, delta {plan.delta:g}{earlier}.\n")
     files = RunFiles(
         ledger,
         ledger.with_suffix(".checkpoint.safetensors"),
-        Permission(plan.delta) if settings.seed is None else None,
+        Permission(plan.delta) if plan.exact else None,
         None if cap is None else Cap(cap, plan.delta),
     )
     trained = train(plan, data, [records.places], files)
@@ -237,10 +220,10 @@ def release_records(
     return Statement(statement)
 
 
-def _examples(records: Records, settings: ReleaseSettings) -> LabelledItems:
-    """Return records as the examples of a release; refuse those that do not match its settings."""
+def _examples(records: Records, plan: Plan) -> LabelledItems:
+    """Return records as the examples of a release; refuse those that do not match its plan."""
     features, labels = records.inputs, records.targets
-    shape, people = tuple(features.shape[1:]), settings.people
+    shape, people, classes = tuple(features.shape[1:]), plan.people, plan.task["classes"]
     if len(shape) != 1 or not shape[0] or not len(features) == records.units == people or labels.ndim != 1:
         raise UserError(
             f"records: Expected one item of shape (component,) and one label for each of {people} people, as declared, "
@@ -252,9 +235,7 @@ def _examples(records: Records, settings: ReleaseSettings) -> LabelledItems:
         raise UserError(
             f"labels: Expected whole numbers from 0, found {labels[labels != whole][0].item()}. Number the classes."
         )
-    if whole.min() < 0 or whole.max() >= settings.classes:
-        raise UserError(
-            f"labels: Expected labels from 0 to {settings.classes - 1}, found {whole.min()} to {whole.max()}."
-        )
+    if whole.min() < 0 or whole.max() >= classes:
+        raise UserError(f"labels: Expected labels from 0 to {classes - 1}, found {whole.min()} to {whole.max()}.")
     values = features if isinstance(features, Tensor) else features[torch.arange(people)]
     return LabelledItems(values.to(torch.complex64)[:, None, None], whole)

@@ -1,8 +1,11 @@
-"""A private training, before and after, and what it leaves."""
+"""A private training, before and after, its folder, and what it leaves."""
 
 from __future__ import annotations
 
 import copy
+import json
+import os
+import shutil
 import signal
 import sys
 import threading
@@ -16,16 +19,31 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from zetadp.base.tensors import load_tensors, save_tensors
-from zetadp.base.validation import UserError
+from zetadp.base.storage import make_folder, read_json, write_json, write_text, writing, written_whole
+from zetadp.base.tensors import load_tensors, save_tensors, tensors_digest
+from zetadp.base.validation import UserError, checked_name
+from zetadp.core.checkpoint import RunFiles
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import Plan
 from zetadp.core.settings import Performance
 from zetadp.core.task import Classification, Task
 from zetadp.core.training import train
-from zetadp.front.folder import RunFolder, weights_of
 from zetadp.front.promises import RunPromise, Statement
-from zetadp.front.records import HERE, Records
+from zetadp.front.records import Records, id_text
+from zetadp.privacy.book import note_people, read_ledgers
+from zetadp.privacy.budget import Cap, Permission
+from zetadp.privacy.register import Secret
+from zetadp.privacy.statement import last_statement
+from zetadp.privacy.verification import RUN, SEAL, SEALED, seal
+
+ARGUMENTS = {
+    "images_per_patient": "items_per_patient",
+    "learning_rate": "optimiser",
+    "recipe": "optimiser",
+    "ledger": "account",
+    "nodes": "population, per_round or epsilon",
+}
+"""Arguments of `private` whose values a run's file has under other names."""
 
 
 @contextmanager
@@ -52,6 +70,18 @@ def between_rounds() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
+def run_places(path: object, account: object) -> tuple[Path, Path]:
+    """Return the folders that the arguments ``folder`` and ``account`` of `zetadp.private` name."""
+    for name, place in (("folder", path), ("account", "ledgers" if account is None else account)):
+        if not (isinstance(place, str | os.PathLike) and str(place).strip()):
+            raise UserError(f"{name}: Expected the path of a folder, such as 'runs/mine', found {place!r}.")
+        if Path(str(place)).is_file():
+            raise UserError(f"{name}: Expected a folder, found the file {place}. Choose another name.")
+    own = Path(str(path))
+    checked_name(own.resolve().name, "folder")
+    return own, own.resolve().parent / "ledgers" if account is None else Path(str(account))
+
+
 @dataclass(repr=False)
 class PrivateRun:
     """A private training, before and after. `zetadp.private` makes it.
@@ -61,18 +91,29 @@ class PrivateRun:
     plan
         All public constants, with the noise. ``run.plan.write(path)`` writes what other hospitals would approve.
     model
-        The network: with its starting weights before training, with the final ones afterwards.
+        The network: with its starting weights before training, with the final ones afterwards. The starting weights of
+        the first call in a folder win over those of later calls.
     task
         Losses and metrics.
+    folder
+        Folder of the run, which is its identity.
+    account
+        Folder of the patients' account: the ledgers of all runs on them.
     history
         One row a round: ``round`` and ``length``, the norm of the released gradient in units of the clip. Noise alone
         has the length that the promise prints.
+
+    Raises
+    ------
+    UserError
+        If the folder holds another run, or if the account has a ledger of this name.
     """
 
     plan: Plan
     model: nn.Module
     task: Task
-    _place: RunFolder
+    folder: Path
+    account: Path
     _records: Records
     _device: torch.device
     _most: float | None = None
@@ -81,35 +122,28 @@ class PrivateRun:
     _asked: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Load what the folder has."""
-        self.history = self._place.history()
+        """Take over the folder, and load what it has."""
+        self._enter()
+        self.history = self._stored_history()
         if self.state == "finished":
             self._load_finished()
 
     @property
     def state(self) -> str:
         """``new``, ``interrupted`` or ``finished``."""
-        return self._place.state
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the run."""
-        return self._place.path
-
-    @property
-    def account(self) -> Path:
-        """Folder of the patients' account."""
-        return self._place.account
+        if self._weights.exists():
+            return "finished"
+        return "interrupted" if self._files.checkpoint.exists() else "new"
 
     @property
     def ledger(self) -> Path:
         """The run's ledger, in the patients' account."""
-        return self._place.ledger
+        return self.account / f"{self._name}.jsonl"
 
     @property
     def promise(self) -> RunPromise:
         """What the run costs each patient, alone and with all that was recorded before."""
-        return RunPromise.of(self.plan, self.model, self._place.ledger)
+        return RunPromise.of(self.plan, self.model, self.ledger)
 
     def train(self) -> PrivateRun:
         """Train, continue after an interruption, or return the finished model; say which of the three.
@@ -121,20 +155,20 @@ class PrivateRun:
         """
         if self.state == "finished":
             self._load_finished()
-            self._place.seal()  # where it ended between model and seal
+            self._seal()  # where it ended between model and seal
             self._say("finished before; this is the stored model, and nothing more was released.")
             return self
         if self.state == "interrupted":
             self._say("continues where it was interrupted; what was released is not released again.")
         else:
             self._say(f"starts. {self.promise}")
-        self.history = self._place.history()
+        self.history = self._stored_history()
         with between_rounds() as self._asked:
             result = train(
                 self.plan,
                 self._records.items.to(self._device),
                 self._records.nodes,
-                self._place.files(self.plan, self._most),
+                self._files,
                 model=copy.deepcopy(self.model),
                 task=self.task,
                 performance=Performance(
@@ -144,7 +178,8 @@ class PrivateRun:
                 after_round=self._after,
             )
         self.model = result.model.requires_grad_(requires_grad=False)
-        self._place.finish(self.model, self.plan, result.ledger_head)
+        self._write(self._weights, ledger_head=result.ledger_head)
+        self._seal()
         return self
 
     @property
@@ -156,7 +191,10 @@ class PrivateRun:
         UserError
             If nothing was recorded yet.
         """
-        return self._place.statement
+        attempts = read_ledgers([self.ledger])[self.ledger] if self.ledger.exists() else []
+        if not attempts:
+            raise UserError(f"statement: Expected a run that has begun, found no ledger {self.ledger}. Call train().")
+        return Statement(last_statement(attempts, self._name))
 
     def evaluate(self, records: Records) -> Evaluation:
         """Return the metric on other patients, with an interval over patients.
@@ -193,37 +231,111 @@ class PrivateRun:
 
     def save(self, path: Path | str) -> None:
         """Write the weights with plan and statement; `zetadp.load` reads them."""
-        content = {"plan": self.plan.to_json(), "statement": self.statement.text}
-        save_tensors(Path(path), weights_of(self.model), content)
+        self._write(Path(path))
 
     def __repr__(self) -> str:
-        return f"Run {self._place.name}\n{self._table().to_string(header=False)}"
+        return f"Run {self._name}, {self.state}, in {self.folder}. {self.promise}"
 
-    def _repr_html_(self) -> str:
-        """Return a small table for notebooks."""
-        return self._table().to_html(header=False)
+    @property
+    def _name(self) -> str:
+        return self.folder.resolve().name
 
-    def _table(self) -> pd.DataFrame:
-        promise, nodes = self.promise, self.plan.nodes
-        rows = {
-            "state": self.state,
-            "cost of each patient": promise.cost,
-            "noise": "seeded: a simulation, protects nobody" if promise.simulated else "of the operating system",
-            "rounds": self.plan.training.rounds,
-            "patients": ", ".join(f"{node.name} {node.population}".removeprefix(f"{HERE} ") for node in nodes),
-            "folder": self.folder,
+    @property
+    def _weights(self) -> Path:
+        """The file of the trained weights."""
+        return self.folder / "model.safetensors"
+
+    @property
+    def _files(self) -> RunFiles:
+        """The files that training keeps, with the limit on everything together."""
+        # Whoever loses the checkpoint of a run on real patients must not pay for it twice without a word.
+        permission = Permission(self.plan.delta) if self.plan.training.noise == "os" else None
+        cap = None if self._most is None else Cap(self._most, self.plan.delta)
+        return RunFiles(self.ledger, self.folder / "checkpoint", permission, cap)
+
+    def _enter(self) -> None:
+        """Write what the run is into a new folder; of a known one, check that it is this run, and load its start."""
+        secret, identity, start = Secret.of(self.account), self.folder / RUN, self.folder / "start.safetensors"
+        now = {
+            "plan": self.plan.to_json(),
+            "ledger": os.path.relpath(self.ledger.resolve(), self.folder.resolve()),
+            "records": secret.tag(self._records.digest),  # only a keyed hash is written
         }
-        return pd.Series(rows).to_frame("run")
+        if identity.exists():
+            for key, before, found in _differences(read_json(identity), now):
+                raise UserError(
+                    f"folder: Expected the run that {self.folder} holds, with {key} {before}, found {found}. Give this "
+                    "run another folder, or repeat the first call."
+                )
+            self._load(start)
+            return
+        make_folder(self.folder)
+        if self.ledger.exists():
+            raise UserError(
+                f"folder: Expected a name that the account {self.account} does not hold, found {self._name}. What was "
+                "released stays released. Give the run another folder, or restore this one."
+            )
+        tensors = _tensors_of(self.model)
+        save_tensors(start, tensors, {"weights": tensors_digest(tensors)})
+        self.plan.write(self.folder / "plan.json")
+        note_people(self.ledger, map(secret.tag, map(id_text, self._records.ids)))
+        write_json(identity, now)
+
+    def _load(self, weights: Path) -> None:
+        """Give the network the weights of a file in the folder."""
+        device = next(self.model.parameters()).device
+        try:
+            self.model.load_state_dict(load_tensors(weights, device)[0])
+        except RuntimeError as error:
+            raise UserError(
+                f"model: Expected the network that {self.folder} holds, found another: {error}. Give this run another "
+                "folder."
+            ) from error
 
     def _load_finished(self) -> None:
-        self._place.load(self.model, self._place.model)
+        self._load(self._weights)
         self.model.requires_grad_(requires_grad=False)
-        self.history = self._place.history()
+        self.history = self._stored_history()
+
+    def _write(self, path: Path, **more: str) -> None:
+        """Write the weights with plan and statement."""
+        content = {"plan": self.plan.to_json(), "statement": self.statement.text, **more}
+        save_tensors(path, _tensors_of(self.model), content)
+
+    def _seal(self) -> None:
+        """Write the statement and a copy of the ledger, seal all for `zetadp verify`, and remove the checkpoint."""
+        if not (self.folder / SEAL).exists():
+            statement = self.statement
+            with written_whole(self.folder / "ledger.jsonl") as temporary:
+                shutil.copyfile(self.ledger, temporary)
+            write_json(self.folder / "privacy.json", statement.content)
+            write_text(self.folder / "privacy.txt", statement.text)
+            seal(self.folder / SEAL, [self.folder / name for name in sorted(SEALED)])
+        self._files.finish()
+
+    def _stored_history(self) -> pd.DataFrame:
+        """Return the stored history of the rounds that were done."""
+        path = self.folder / "history.csv"
+        if not path.exists():
+            return pd.DataFrame({"round": pd.Series(dtype=int), "length": pd.Series(dtype=float)})
+        return pd.read_csv(path)
+
+    def _add(self, done: int, length: float) -> None:
+        """Add a round to the history, and store it."""
+        # Rounds after a checkpoint are repeated after an interruption, with the same releases.
+        before = self.history[self.history["round"] < done]
+        row, path = pd.DataFrame({"round": [done], "length": [length]}), self.folder / "history.csv"
+        with writing(path):
+            if len(before) < len(self.history) or not path.exists():
+                pd.concat([before, row]).to_csv(path, index=False)
+            else:
+                row.to_csv(path, mode="a", header=False, index=False)
+        self.history = pd.concat([before, row], ignore_index=True)
 
     def _after(self, done: int, messages: Tensor) -> bool:
         """Add a round to the history; say how far training is, and return whether it ends here."""
         length = float(messages.mean(dim=0).norm()) / self.plan.training.clip
-        self.history = self._place.add(self.history, done, length)
+        self._add(done, length)
         if self._asked:
             raise KeyboardInterrupt
         rounds = self.plan.training.rounds
@@ -237,8 +349,22 @@ class PrivateRun:
 
     def _say(self, text: str, end: str = "\n") -> None:
         """Tell the user at the screen how far the run is."""
-        sys.stderr.write(f"{self._place.name}: {text}{end}")
+        sys.stderr.write(f"{self._name}: {text}{end}")
         sys.stderr.flush()
+
+
+def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return weights and buffers of a network, in the processor's memory."""
+    return {name: value.detach().cpu() for name, value in model.state_dict().items()}
+
+
+def _differences(before: Any, now: Any, key: str = "") -> Iterator[tuple[str, str, str]]:  # noqa: ANN401  (JSON)
+    """Yield the keys in which two JSON objects differ, with both values, in the words of `private`."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for name in dict.fromkeys([*before, *now]):
+            yield from _differences(before.get(name), now.get(name), name if key != "recipe" else key)
+    elif json.dumps(before) != json.dumps(now):
+        yield ARGUMENTS.get(key, key), json.dumps(before)[:60], json.dumps(now)[:60]
 
 
 @dataclass(frozen=True)

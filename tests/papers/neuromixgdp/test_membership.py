@@ -16,7 +16,7 @@ from zetadp.core.checkpoint import RunFiles
 from zetadp.core.records import LabelledItems
 from zetadp.core.task import Classification
 from zetadp.core.training import train
-from zetadp.front.release import ReleaseSettings
+from zetadp.front.release import release_plan
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 
@@ -30,10 +30,9 @@ def people() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def plan_of(active: float, degree: float, sigma: float, name: str):
-    settings = ReleaseSettings(
-        1, DELTA, people=PEOPLE, classes=CLASSES, rows=ROWS * TRIALS, degree=degree, active=active, cohort=name
-    )
-    plan = replace(settings, seed=0).plan(real=True).with_noise(sigma)
+    sizes = {"people": PEOPLE, "classes": CLASSES, "rows": ROWS * TRIALS}
+    plan = release_plan(1, DELTA, degree=degree, active=active, cohort=name, seed=0, real=True, **sizes)
+    plan = plan.with_noise(sigma)
     return replace(plan, run=replace(plan.run, epsilon="inf"))  # a plan with an epsilon has the noise for it
 
 

@@ -156,6 +156,8 @@ WRONG = {
     "too few classes": ({}, {"classes": 1}, "classes"),
     "rows": ({}, {"rows": 1.5}, "rows"),
     "active": ({}, {"active": 0.0}, "active"),
+    "degree": ({}, {"degree": 2500.0}, "degree"),
+    "degree of open rows": ({}, {"degree": 1500.0}, "degree"),
     "file": ({}, {"name": ""}, "file|folder"),
 }
 
