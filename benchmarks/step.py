@@ -207,7 +207,7 @@ def native(model: nn.Module, images: Tensor) -> Tensor:
         return torch.complex(functional.avg_pool2d(z.real, 2), functional.avg_pool2d(z.imag, 2))
 
     def convolve(module: nn.Module, z: Tensor) -> Tensor:
-        return functional.conv2d(z, module.weight, padding=module.padding)
+        return functional.conv2d(z, module.weight, padding=module.geometry.padding)
 
     def linear(module: nn.Module, z: Tensor) -> Tensor:
         return functional.linear(z, module.weight, module.bias)

@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from zetadp.base.validation import one_of
 from zetadp.nn.layers import per_image
-from zetadp.nn.stacked import blocks, complex_too, merged, ordinary, split
+from zetadp.nn.stacked import blocks, complex_too, ordinary
 from zetadp.privacy.contributions import unit_layer
 
 # Below this modulus the phase of a number is noise; dividing by it would turn rounding into gradients.
@@ -48,7 +48,7 @@ def mish(x: Tensor, *, pooled: bool = False) -> Tensor:
     if ordinary():
         value = functional.mish(x)
         return functional.avg_pool2d(value, 2) if pooled else value
-    found: Tensor = (_PooledMish if pooled else _Mish).apply(x)[0]  # type: ignore[no-untyped-call]
+    found: Tensor = _Mish.apply(x, pooled)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -244,70 +244,37 @@ def _spread(bias: Tensor, x: Tensor) -> Tensor:
     return spread[(...,) + (None,) * (x.ndim - 2)]
 
 
-def _keep_slope(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401  (untyped)
-    """Save the slope, which is the second output and is never differentiated."""
-    ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(output[1])
-
-
 class _Mish(torch.autograd.Function):
-    """Mish, and its slope for the backward pass."""
+    """Mish, then 2x2 average pooling if it is ``pooled``. The slope of Mish is saved for the backward pass."""
 
     @staticmethod
-    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, x: Tensor, pooled: bool) -> Tensor:  # noqa: ANN401  (PyTorch's)
         x = x.contiguous()
-        value, slope = torch.empty_like(x), torch.empty_like(x)
+        slope = torch.empty_like(x)
+        value = x.new_empty(*x.shape[:2], x.shape[2] // 2, x.shape[3]) if pooled else torch.empty_like(x)
         for part in blocks(x):
-            _factor_and_slope(x[part], value[part], slope[part])
-            value[part].mul_(x[part])
-        return value, slope
-
-    setup_context = staticmethod(_keep_slope)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor | None, _: None) -> Tensor | None:  # noqa: ANN401  (PyTorch's)
-        (slope,) = ctx.saved_tensors
-        return None if gradient is None else gradient * slope
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int], x: Tensor) -> Any:  # noqa: ANN401  (PyTorch's)
-        return split(_Mish.apply(merged(x, in_dims[0])), info.batch_size)  # type: ignore[no-untyped-call]
-
-
-class _PooledMish(torch.autograd.Function):
-    """The 2x2 average pooling of Mish, and the slope of Mish for the backward pass."""
-
-    @staticmethod
-    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
-        x = x.contiguous()
-        images, channels, rows, columns = x.shape
-        half, slope = x.new_empty(images, channels, rows // 2, columns), torch.empty_like(x)
-        for part in blocks(x):
-            factor = torch.empty_like(x[part])
+            factor = torch.empty_like(x[part]) if pooled else value[part]
             _factor_and_slope(x[part], factor, slope[part])
-            # Mish itself is never stored: the sum of each pair of rows is computed directly.
-            upper, lower = _row_pairs(x[part]).unbind(3)
-            upper_factor, lower_factor = _row_pairs(factor).unbind(3)
-            torch.mul(upper, upper_factor, out=half[part])
-            half[part].addcmul_(lower, lower_factor)
-        return (half[..., 0::2] + half[..., 1::2]).mul_(0.25), slope
-
-    setup_context = staticmethod(_keep_slope)
+            if pooled:
+                # Mish itself is never stored: the sum of each pair of rows is computed directly.
+                upper, lower = _row_pairs(x[part]).unbind(3)
+                upper_factor, lower_factor = _row_pairs(factor).unbind(3)
+                torch.mul(upper, upper_factor, out=value[part])
+                value[part].addcmul_(lower, lower_factor)
+            else:
+                factor.mul_(x[part])
+        ctx.pooled = pooled
+        ctx.save_for_backward(slope)
+        return (value[..., 0::2] + value[..., 1::2]).mul_(0.25) if pooled else value
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor | None, _: None) -> Tensor | None:  # noqa: ANN401  (PyTorch's)
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401  (PyTorch's)
         (slope,) = ctx.saved_tensors
-        if gradient is None:
-            return None
+        if not ctx.pooled:
+            return gradient * slope, None
         columns = (0.25 * gradient).repeat_interleave(2, dim=3)
-        return (_row_pairs(slope) * columns.unsqueeze(3)).view(slope.shape)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int], x: Tensor) -> Any:  # noqa: ANN401  (PyTorch's)
-        return split(_PooledMish.apply(merged(x, in_dims[0])), info.batch_size)  # type: ignore[no-untyped-call]
+        return (_row_pairs(slope) * columns.unsqueeze(3)).view(slope.shape), None
 
 
 def _factor_and_slope(x: Tensor, factor: Tensor, slope: Tensor) -> None:

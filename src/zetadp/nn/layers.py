@@ -15,7 +15,7 @@ arithmetic (`zetadp.nn.weight_gradients`). So they cost about as much as ordinar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,10 +50,7 @@ def per_image(parameter: Tensor, images: int, ndim: int) -> Tensor:
 
 
 class _UnitMap(torch.autograd.Function):
-    """A linear map with a shared weight whose backward pass returns one weight gradient a patient.
-
-    It is a convolution of a geometry, or a matrix product where there is none.
-    """
+    """A linear map with a shared weight whose backward pass returns one weight gradient a patient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weights: Tensor, geometry: Geometry | None) -> Tensor:  # noqa: ANN401  (PyTorch's context)
@@ -61,9 +58,7 @@ class _UnitMap(torch.autograd.Function):
         block = block_weight(weight) if weight.is_complex() else weight
         ctx.save_for_backward(x, block)
         ctx.patients, ctx.complex, ctx.geometry = len(weights), weight.is_complex(), geometry
-        if geometry is None:
-            return functional.linear(x, block)
-        return functional.conv2d(x, block, stride=geometry.stride, padding=geometry.padding)
+        return mapped(x, block, geometry)
 
     @staticmethod
     @once_differentiable
@@ -79,32 +74,51 @@ class _UnitMap(torch.autograd.Function):
         return of_x, convolution_gradients(x, gradient, ctx.patients, geometry, is_complex=ctx.complex), None
 
 
-@torch.no_grad()
-def _draw_uniform(*parameters: nn.Parameter | None, fan_in: int) -> None:
-    """Draw weights and biases as PyTorch's layers do: uniformly, with variance 1 / (3 fan_in).
+def mapped(x: Tensor, weight: Tensor, geometry: Geometry | None) -> Tensor:
+    """Apply a weight, shape (output, input, ...), to stacked or real tensors."""
+    block = block_weight(weight) if weight.is_complex() else weight
+    if geometry is None:
+        return functional.linear(x, block)
+    return functional.conv2d(x, block, stride=geometry.stride, padding=geometry.padding)
 
-    Real and imaginary part of a complex number have half of this variance each.
+
+class _LinearMap(nn.Module):
+    """A convolution of a geometry, or a matrix product where there is none, and a bias for each output.
+
+    Weights and bias are drawn as PyTorch's layers do: uniformly, with variance 1 / (3 fan_in). Real and imaginary part
+    of a complex number have half of this variance each.
     """
-    for parameter in parameters:
-        if parameter is not None:
-            bound = 1 / math.sqrt(fan_in * (2 if parameter.is_complex() else 1))
-            (torch.view_as_real(parameter) if parameter.is_complex() else parameter).uniform_(-bound, bound)
 
+    def __init__(self, shape: tuple[int, ...], geometry: Geometry | None, *, bias: bool, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.geometry = geometry
+        self.weight = nn.Parameter(torch.empty(shape, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(shape[0], dtype=dtype)) if bias else None
+        bound = 1 / math.sqrt(math.prod(shape[1:]) * (2 if dtype.is_complex else 1))
+        for parameter in self.parameters():
+            parts = parameter.detach()
+            (torch.view_as_real(parts) if dtype.is_complex else parts).uniform_(-bound, bound)
 
-def _stacked_bias(bias: Tensor, images: int) -> Tensor:
-    """Return a bias, with or without a patient axis, for the stacked channels of a batch of images."""
-    bias = per_image(bias, images, 1)
-    return torch.cat((bias.real, bias.imag), dim=1) if bias.is_complex() else bias
-
-
-def _of_patients(function: Callable[[Tensor, Tensor], Tensor], x: Tensor, weights: Tensor) -> Tensor:
-    """Apply each patient's weight, of shape (patient, ...), to this patient's images, by ordinary operations."""
-    found: Tensor = torch.vmap(function)(x.unflatten(0, (len(weights), -1)), weights)  # type: ignore[no-untyped-call]
-    return found.flatten(0, 1)
+    @complex_too
+    def forward(self, x: Tensor) -> Tensor:
+        """Map images (image, channel, row, column), or features (image, feature); complex ones may be stacked."""
+        per_patient = self.weight.ndim > (2 if self.geometry is None else 4)
+        if not per_patient:
+            found = mapped(x, self.weight, self.geometry)
+        elif ordinary():
+            of_patients = x.unflatten(0, (len(self.weight), -1))  # type: ignore[no-untyped-call]
+            found = torch.vmap(partial(mapped, geometry=self.geometry))(of_patients, self.weight).flatten(0, 1)
+        else:
+            found = _UnitMap.apply(x, self.weight, self.geometry)  # type: ignore[no-untyped-call]
+        if self.bias is None:
+            return found
+        bias = per_image(self.bias, len(x), 1)
+        bias = torch.cat((bias.real, bias.imag), dim=1) if bias.is_complex() else bias
+        return found + bias[(...,) + (None,) * (x.ndim - 2)]
 
 
 @unit_layer
-class Conv2d(nn.Module):
+class Conv2d(_LinearMap):
     """A two-dimensional convolution, complex (on stacked or complex tensors) or real.
 
     Weights and bias are drawn by PyTorch's generator, as PyTorch's own layers draw them.
@@ -136,31 +150,12 @@ class Conv2d(nn.Module):
         bias: bool = False,
         dtype: torch.dtype = torch.complex64,
     ) -> None:
-        super().__init__()
-        self.stride, self.padding = stride, kernel // 2 if padding is None else padding
-        self.weight = nn.Parameter(torch.empty(outputs, inputs, kernel, kernel, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(outputs, dtype=dtype)) if bias else None
-        _draw_uniform(self.weight, self.bias, fan_in=inputs * kernel**2)
-
-    @complex_too
-    def forward(self, x: Tensor) -> Tensor:
-        """Convolve images of shape (image, channel, row, column), complex ones stacked or as complex numbers."""
-        if self.weight.ndim == 4:
-            found = self._convolved(x, self.weight)
-        elif ordinary():
-            found = _of_patients(self._convolved, x, self.weight)
-        else:
-            geometry = Geometry(self.weight.shape[-1], self.stride, self.padding)
-            found = _UnitMap.apply(x, self.weight, geometry)  # type: ignore[no-untyped-call]
-        return found if self.bias is None else found + _stacked_bias(self.bias, len(x))[..., None, None]
-
-    def _convolved(self, x: Tensor, weight: Tensor) -> Tensor:
-        block = block_weight(weight) if weight.is_complex() else weight
-        return functional.conv2d(x, block, stride=self.stride, padding=self.padding)
+        geometry = Geometry(kernel, stride, kernel // 2 if padding is None else padding)
+        super().__init__((outputs, inputs, kernel, kernel), geometry, bias=bias, dtype=dtype)
 
 
 @unit_layer(product=True)
-class Linear(nn.Module):
+class Linear(_LinearMap):
     """An affine map of feature vectors, complex (on stacked or complex tensors) or real.
 
     Weights and bias are drawn by PyTorch's generator, as PyTorch's own layers draw them.
@@ -176,22 +171,4 @@ class Linear(nn.Module):
     """
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = True, dtype: torch.dtype = torch.complex64) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(outputs, inputs, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(outputs, dtype=dtype)) if bias else None
-        _draw_uniform(self.weight, self.bias, fan_in=inputs)
-
-    @complex_too
-    def forward(self, x: Tensor) -> Tensor:
-        """Map features of shape (image, feature), complex ones stacked or as complex numbers."""
-        if self.weight.ndim == 2:
-            found = self._mapped(x, self.weight)
-        elif ordinary():
-            found = _of_patients(self._mapped, x, self.weight)
-        else:
-            found = _UnitMap.apply(x, self.weight, None)  # type: ignore[no-untyped-call]
-        return found if self.bias is None else found + _stacked_bias(self.bias, len(x))
-
-    @staticmethod
-    def _mapped(x: Tensor, weight: Tensor) -> Tensor:
-        return functional.linear(x, block_weight(weight) if weight.is_complex() else weight)
+        super().__init__((outputs, inputs), None, bias=bias, dtype=dtype)

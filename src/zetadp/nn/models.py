@@ -17,12 +17,12 @@ from torch.nn import functional
 
 from zetadp.base.validation import UserError
 from zetadp.nn.activations import ConjMish, Mish, activation
-from zetadp.nn.layers import Conv2d, Linear
+from zetadp.nn.layers import Conv2d, Linear, mapped
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm, centre, transform, whitening
 from zetadp.nn.settings import ONE_DIMENSION, OWN
 from zetadp.nn.settings import NetworkSettings as NetworkSettings
 from zetadp.nn.spectral import SpectrogramClassifier
-from zetadp.nn.stacked import block_weight, blocks, modulus, ordinary, stack, unstack
+from zetadp.nn.stacked import blocks, modulus, ordinary, stack, unstack
 from zetadp.nn.unet import UNet, inverse_fourier
 
 SIGNAL_POWER = 3.0
@@ -317,8 +317,7 @@ def without_gradients(layers: Iterable[nn.Module], x: Tensor) -> Tensor | None:
         return None
     factor = 1 + 0j
     for convolution, norm, activated in steps:
-        weight = block_weight(factor * convolution.weight)
-        x = functional.conv2d(x, weight, stride=convolution.stride, padding=convolution.padding)
+        x = mapped(x, factor * convolution.weight, convolution.geometry)
         x = _activated(x.contiguous(), norm, pooled=activated.pooled)
         factor = 0.25 + 0.25j if activated.pooled else 1 + 1j
     return stack(factor * unstack(x))

@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from zetadp.nn.layers import per_image
-from zetadp.nn.stacked import blocks, compiled, complex_too, merged, ordinary, split
+from zetadp.nn.stacked import blocks, compiled, complex_too, ordinary
 from zetadp.privacy.contributions import unit_layer
 
 
@@ -77,7 +77,7 @@ class ComplexGroupNorm(nn.Module):
             parts = [part.clone() for part in _scale_and_shift(self, len(x))]
             return _compiled_norm()(x, self.groups, self.epsilon, parts)
         scale, shift = (torch.view_as_real(per_image(p, len(x), 1)) for p in (self.scale, self.shift))
-        out: Tensor = _Whitened.apply(x, scale, shift, self.groups, self.epsilon)[0]  # type: ignore[no-untyped-call]
+        out: Tensor = _Whitened.apply(x, scale, shift, self.groups, self.epsilon)  # type: ignore[no-untyped-call]
         return out
 
 
@@ -202,16 +202,10 @@ def transform(pairs: Tensor, matrix: Tensor, shift: Tensor, out: Tensor) -> None
 
 
 class _Whitened(torch.autograd.Function):
-    """Whitening, scale and shift of stacked images.
-
-    Scale and shift are pairs of real numbers, shape (1 or image, channel, 2). Further outputs are for the backward
-    pass: the centred images, the moments of each group, and the 2x2 matrix of each channel, shape (image, 4, channel).
-    """
+    """Whitening, scale and shift of stacked images; scale and shift are pairs, shape (1 or image, channel, 2)."""
 
     @staticmethod
-    def forward(
-        x: Tensor, scale: Tensor, shift: Tensor, groups: int, epsilon: float
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, x: Tensor, scale: Tensor, shift: Tensor, groups: int, epsilon: float) -> Tensor:  # noqa: ANN401  (PyTorch's)
         images, stacked, *sides = x.shape
         pairs = x.contiguous().view(images, 2, stacked // 2, -1)
         centred = torch.empty_like(pairs)
@@ -223,95 +217,76 @@ class _Whitened(torch.autograd.Function):
         out = torch.empty_like(pairs)
         for part in blocks(pairs):
             transform(centred[part], matrix[part], shift.expand(images, -1, -1)[part], out=out[part])
-        return out.view(images, stacked, *sides), centred.view(images, stacked, *sides), moments, matrix
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:  # noqa: ANN401  (PyTorch's)
-        _, scale, shift, _, ctx.epsilon = inputs
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(scale, shift, *output[1:])
+        ctx.epsilon, ctx.shared = epsilon, (len(scale) == 1, len(shift) == 1)
+        ctx.save_for_backward(scale, centred, moments, matrix)
+        return out.view(images, stacked, *sides)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401  (PyTorch's)
-        if gradients[0] is None:
-            return (None,) * 5
-        scale, shift, *saved = ctx.saved_tensors
-        of_x, of_scale, of_shift = _WhitenedBackward.apply(gradients[0], scale, *saved, ctx.epsilon)  # type: ignore[no-untyped-call]
-        if len(scale) == 1:
-            of_scale = of_scale.sum(dim=0, keepdim=True)
-        if len(shift) == 1:
-            of_shift = of_shift.sum(dim=0, keepdim=True)
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401  (PyTorch's)
+        scale, centred, moments, matrix = ctx.saved_tensors
+        of_x, *of_parameters = _gradients(gradient.contiguous(), scale, centred, moments, matrix, ctx.epsilon)
+        of_scale, of_shift = (
+            each.sum(dim=0, keepdim=True) if shared else each
+            for each, shared in zip(of_parameters, ctx.shared, strict=True)
+        )
         return of_x, of_scale, of_shift, None, None
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], x: Tensor, scale: Tensor, shift: Tensor, *rest: Any) -> Any:  # noqa: ANN401  (PyTorch's)
-        size = info.batch_size
-        x = merged(x, in_dims[0], size)
-        rows = [_rows(p, axis, size, len(x)) for p, axis in zip((scale, shift), in_dims[1:3], strict=True)]
-        return split(_Whitened.apply(x, *rows, *rest), size)  # type: ignore[no-untyped-call]
 
+def _gradients(
+    gradient: Tensor, scale: Tensor, pairs: Tensor, moments: Tensor, matrix: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of `_Whitened` for the images and, for each image, for scale and shift.
 
-class _WhitenedBackward(torch.autograd.Function):
-    """Gradients of `_Whitened` with respect to the images and, for each image, to scale and shift."""
-
-    @staticmethod
-    def forward(
-        gradient: Tensor, scale: Tensor, centred: Tensor, moments: Tensor, matrix: Tensor, epsilon: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        images, channels, groups = len(gradient), gradient.shape[1] // 2, moments.shape[2]
-        gradient = gradient.contiguous()
-        parts = gradient.view(images, 2, channels, -1)
-        pairs = centred.view_as(parts)
-        n = gradient[0].numel() // (2 * groups)
-        # The reduction: sums of the gradient, and of its products with both parts of the centred image.
-        sums, products = (parts.new_empty(images, number, channels) for number in (2, 4))
-        for part in blocks(parts):
-            torch.sum(parts[part], dim=3, out=sums[part])
-            product = torch.empty_like(parts[part, 0], memory_format=torch.contiguous_format)
-            combined = ((left, right) for left in parts[part].unbind(1) for right in pairs[part].unbind(1))
-            for place, pair in enumerate(combined):
-                products[part, place] = torch.mul(*pair, out=product).sum(dim=2)
-        with_real, with_imaginary = products.chunk(2, dim=1)
-        # out = S W z + shift with S = [[g, -h], [h, g]].
-        root = _Root.of(moments, epsilon)
-        rows = _to_channels(root.rows, channels)
-        of_g = (products * rows).sum(dim=1)
-        of_h = (with_imaginary * rows[:, :2] - with_real * rows[:, 2:]).sum(dim=1)
-        g, h = scale.unsqueeze(1).unbind(3)
-        of_rows = torch.cat((g * with_real + h * with_imaginary, g * with_imaginary - h * with_real), dim=1)
-        of_moments = root.moments_gradient(_of_groups(of_rows, groups), moments, epsilon) / (n - 1)
-        of_real, of_imaginary, of_product = _to_channels(of_moments, channels).unsqueeze(3).unbind(1)
-        # Centring subtracts the mean of the arriving gradient; the mean of the centred image itself is zero.
-        arriving = (matrix.view(images, 2, 2, channels) * sums.unsqueeze(2)).sum(dim=1)
-        mean_real, mean_imaginary = _to_channels(_of_groups(arriving, groups) / n, channels).unsqueeze(3).unbind(1)
-        m11, m12, m21, m22 = matrix.unsqueeze(3).unbind(1)
-        # The map.
-        of_x = torch.empty_like(parts)
-        twice_real, twice_imaginary = 2 * of_real, 2 * of_imaginary
-        for part in blocks(parts):
-            (g_real, g_imaginary), (real, imaginary) = parts[part].unbind(1), pairs[part].unbind(1)
-            x_real, x_imaginary = of_x[part].unbind(1)
-            torch.mul(g_real, m11[part], out=x_real)
-            x_real.addcmul_(g_imaginary, m21[part]).addcmul_(real, twice_real[part])
-            x_real.addcmul_(imaginary, of_product[part]).sub_(mean_real[part])
-            torch.mul(g_real, m12[part], out=x_imaginary)
-            x_imaginary.addcmul_(g_imaginary, m22[part]).addcmul_(imaginary, twice_imaginary[part])
-            x_imaginary.addcmul_(real, of_product[part]).sub_(mean_imaginary[part])
-        return of_x.view(gradient.shape), torch.stack((of_g, of_h), dim=2), sums.mT.contiguous()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:  # noqa: ANN401  (PyTorch's)
-        pass
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], gradient: Tensor, scale: Tensor, *saved: Any) -> Any:  # noqa: ANN401  (PyTorch's)
-        size = info.batch_size
-        gradient = merged(gradient, in_dims[0], size)
-        scale = _rows(scale, in_dims[1], size, len(gradient))
-        kept = [merged(t, axis, size) for t, axis in zip(saved[:3], in_dims[2:5], strict=True)]
-        return split(_WhitenedBackward.apply(gradient, scale, *kept, *saved[3:]), size)  # type: ignore[no-untyped-call]
+    Parameters
+    ----------
+    gradient
+        Gradient of the output.
+    scale, epsilon
+        As in the forward pass.
+    pairs, moments, matrix
+        The centred images, shape (image, 2, channel, position), the moments of each group, and the 2x2 matrix of each
+        channel, shape (image, 4, channel).
+    """
+    images, _, channels, positions = pairs.shape
+    groups = moments.shape[2]
+    parts = gradient.view_as(pairs)
+    n = channels // groups * positions
+    # The reduction: sums of the gradient, and of its products with both parts of the centred image.
+    sums, products = (parts.new_empty(images, number, channels) for number in (2, 4))
+    for part in blocks(parts):
+        torch.sum(parts[part], dim=3, out=sums[part])
+        product = torch.empty_like(parts[part, 0], memory_format=torch.contiguous_format)
+        combined = ((left, right) for left in parts[part].unbind(1) for right in pairs[part].unbind(1))
+        for place, pair in enumerate(combined):
+            products[part, place] = torch.mul(*pair, out=product).sum(dim=2)
+    with_real, with_imaginary = products.chunk(2, dim=1)
+    # out = S W z + shift with S = [[g, -h], [h, g]].
+    root = _Root.of(moments, epsilon)
+    rows = _to_channels(root.rows, channels)
+    of_g = (products * rows).sum(dim=1)
+    of_h = (with_imaginary * rows[:, :2] - with_real * rows[:, 2:]).sum(dim=1)
+    g, h = scale.unsqueeze(1).unbind(3)
+    of_rows = torch.cat((g * with_real + h * with_imaginary, g * with_imaginary - h * with_real), dim=1)
+    of_moments = root.moments_gradient(_of_groups(of_rows, groups), moments, epsilon) / (n - 1)
+    of_real, of_imaginary, of_product = _to_channels(of_moments, channels).unsqueeze(3).unbind(1)
+    # Centring subtracts the mean of the arriving gradient; the mean of the centred image itself is zero.
+    arriving = (matrix.view(images, 2, 2, channels) * sums.unsqueeze(2)).sum(dim=1)
+    mean_real, mean_imaginary = _to_channels(_of_groups(arriving, groups) / n, channels).unsqueeze(3).unbind(1)
+    m11, m12, m21, m22 = matrix.unsqueeze(3).unbind(1)
+    # The map.
+    of_x = torch.empty_like(parts)
+    twice_real, twice_imaginary = 2 * of_real, 2 * of_imaginary
+    for part in blocks(parts):
+        (g_real, g_imaginary), (real, imaginary) = parts[part].unbind(1), pairs[part].unbind(1)
+        x_real, x_imaginary = of_x[part].unbind(1)
+        torch.mul(g_real, m11[part], out=x_real)
+        x_real.addcmul_(g_imaginary, m21[part]).addcmul_(real, twice_real[part])
+        x_real.addcmul_(imaginary, of_product[part]).sub_(mean_real[part])
+        torch.mul(g_real, m12[part], out=x_imaginary)
+        x_imaginary.addcmul_(g_imaginary, m22[part]).addcmul_(imaginary, twice_imaginary[part])
+        x_imaginary.addcmul_(real, of_product[part]).sub_(mean_imaginary[part])
+    return of_x.view_as(gradient), torch.stack((of_g, of_h), dim=2), sums.mT.contiguous()
 
 
 @unit_layer
@@ -350,9 +325,3 @@ def _to_channels(values: Tensor, channels: int) -> Tensor:
 def _of_groups(values: Tensor, groups: int) -> Tensor:
     """Sum values of channels, shape (image, number, channel), over each group."""
     return values.view(*values.shape[:2], groups, -1).sum(dim=3)
-
-
-def _rows(parameter: Tensor, axis: int | None, size: int, images: int) -> Tensor:
-    """Return a mapped parameter, shape (1 or image, channel, 2) without the mapped axis, with one row an image."""
-    rows = parameter.unsqueeze(0) if axis is None else parameter.movedim(axis, 0)
-    return rows.expand(size, images // size, *rows.shape[2:]).flatten(0, 1)

@@ -5,13 +5,12 @@ first. One real convolution or matrix product with the block weight ``[[A, -B], 
 with weight ``A + iB``. It is two to three times as fast as PyTorch's complex64 operators (measured).
 
 Layers take complex tensors too and then return complex ones (`complex_too`). `ordinary_operations` and
-`compiled_operations` choose between ways of computing the same numbers. `blocks`, `merged` and `split` serve functions
-that treat every image by itself.
+`compiled_operations` choose between ways of computing the same numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any
@@ -75,7 +74,8 @@ def complex_too(forward: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tens
 def ordinary_operations() -> Iterator[None]:
     """Compute layers by ordinary operations in a block: slower, in any precision, and differentiable twice.
 
-    Otherwise some layers have hand-written backward passes, which can be differentiated only once.
+    Otherwise some layers have hand-written backward passes, which can be differentiated only once. Transforms of
+    `torch.func`, which cannot map them, always use ordinary operations.
     """
     with _computed(ORDINARY):
         yield
@@ -104,7 +104,7 @@ def _computed(way: str) -> Iterator[None]:
 
 def ordinary() -> bool:
     """Return whether layers use ordinary operations (`ordinary_operations`)."""
-    return _way == ORDINARY
+    return _way == ORDINARY or torch._C._are_functorch_transforms_active()
 
 
 def compiled() -> bool:
@@ -116,24 +116,3 @@ def blocks(x: Tensor, size: int | None = None) -> Iterator[slice]:
     """Return slices of a tensor's first axis, images, that cover it; each has up to ``size`` numbers or one image."""
     step = max(1, (size or BLOCK) // max(1, x[:1].numel()) if x.device.type == "cpu" else len(x))
     return (slice(start, start + step) for start in range(0, len(x), step))
-
-
-def merged(x: Tensor, axis: int | None, size: int | None = None) -> Tensor:
-    """Return a tensor whose mapped axis is joined with its first axis, images.
-
-    Parameters
-    ----------
-    x
-        Tensor with the mapped axis at ``axis``, or without it.
-    axis
-        Position of the mapped axis; ``None`` if the tensor is not mapped.
-    size
-        Length of the mapped axis, needed if ``axis`` is ``None``.
-    """
-    x = x.unsqueeze(0).expand(size, *x.shape) if axis is None else x.movedim(axis, 0)  # type: ignore[arg-type]
-    return x.flatten(0, 1)
-
-
-def split(outputs: Sequence[Tensor], size: int) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """Return outputs with the mapped axis, of length ``size``, in front again, and its position for each output."""
-    return tuple(x.view(size, len(x) // size, *x.shape[1:]) for x in outputs), (0,) * len(outputs)
