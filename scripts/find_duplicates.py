@@ -9,7 +9,7 @@ from zetadp.base.storage import Items
 from zetadp.base.tables import write_table
 from zetadp.base.workflow import run
 from zetadp.federation.partition import read_partition
-from zetadp.mri.duplicates import near_duplicates
+from zetadp.mri.index import near_duplicates
 
 
 def main(*, slices: list[Path], partition: Path, duplicates: Path) -> None:

@@ -6,7 +6,7 @@ from decathlon_builder import real_sample
 from scipy.ndimage import gaussian_filter, shift
 
 from zetadp.mri.decathlon import read_task
-from zetadp.mri.duplicates import THRESHOLD, near_duplicates
+from zetadp.mri.index import THRESHOLD, near_duplicates
 from zetadp.mri.volumes import read_centre_slices
 
 SHAPE = (4, 10, 32, 32)
