@@ -6,9 +6,8 @@ from typing import Any
 
 from zetadp.base.device import pick_device
 from zetadp.base.workflow import run
-from zetadp.mri.kspace import AugmentationSettings
-from zetadp.nn.models import NetworkSettings
-from zetadp.tasks.brain_sequences.pretraining import PretrainingSettings, pretrain, read_public
+from zetadp.nn.settings import BackboneTraining, NetworkSettings
+from zetadp.tasks.brain_sequences.pretraining import pretrain, read_public
 
 
 def main(
@@ -17,7 +16,6 @@ def main(
     backbone: Path,
     network: dict[str, Any],
     settings: dict[str, Any],
-    augmentation: dict[str, Any],
     held_out: int,
     simulation: dict[str, Any],
     device: str,
@@ -27,7 +25,7 @@ def main(
     logging.getLogger(__name__).info("%d public patients, %d of them held out", len(values), held_out)
     made = pretrain(
         NetworkSettings(**network),
-        PretrainingSettings(**settings, augmentation=AugmentationSettings(**augmentation)),
+        BackboneTraining(**settings),
         values[held_out:],
         values[:held_out],
         device=pick_device(device),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from zetadp.nn.models import NetworkSettings
-from zetadp.tasks.brain_sequences.pretraining import PretrainingSettings
+from zetadp.nn.settings import BackboneTraining
 
 SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
 NETWORK = NetworkSettings(widths=(8, 16), convolutions=1, head="pooled", groups=4, transform="fourier")
-SETTINGS = PretrainingSettings(steps=40, batch=32, learning_rate=0.01, warmup=5, components=(2, 8, 16))
+SETTINGS = BackboneTraining(steps=40, batch=32, learning_rate=0.01, warmup=5, components=(2, 8, 16))
 
 
 def public(patients: int, seed: int = 0, size: int = 16) -> np.ndarray:

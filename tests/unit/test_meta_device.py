@@ -28,14 +28,14 @@ from zetadp.core.settings import OptimiserSettings
 from zetadp.core.task import Classification
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.nn.settings import BY_NOISE, FEATURES
+from zetadp.nn.settings import BY_NOISE, FEATURES, BackboneTraining
 from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.contributions import Contributors, Gradient
 from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import NodeMechanism
-from zetadp.tasks.brain_sequences.pretraining import PretrainingSettings, _step
+from zetadp.tasks.brain_sequences.pretraining import _step
 
 ROOT = Path(__file__).parents[2]
 CONFIG = load_config(yaml.safe_load((ROOT / "config.yaml").read_text()))
@@ -128,7 +128,7 @@ def test_an_evaluation_waits_for_no_device_before_its_metrics(name):
 def test_a_step_of_pretraining_waits_for_no_device(name):
     model = build(PRETRAINED[name], CLASSES, SIDE, np.random.default_rng(0)).to(META)
     optimiser = torch.optim.Adam(model.parameters())
-    settings = PretrainingSettings(steps=2, batch=2 * CLASSES)
+    settings = BackboneTraining(steps=2, batch=2 * CLASSES)
     images = np.random.default_rng(1).random((3, CLASSES, 2, SIDE, SIDE), dtype=np.float32)
     running = torch.full((), torch.nan, dtype=torch.float64, device=META)
     with OneDevice():

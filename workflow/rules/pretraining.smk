@@ -99,7 +99,6 @@ rule pretrain:
     params:
         network=asdict(CONFIG.pretraining.network),
         settings=asdict(CONFIG.pretraining.training),
-        augmentation=asdict(CONFIG.pretraining.augmentation),
         held_out=CONFIG.pretraining.held_out,
         simulation=SIMULATION,
         device=CONFIG.device,

@@ -11,7 +11,6 @@ from typing_extensions import TypedDict
 from zetadp.base.constraints import Count, Epsilons, Filled, NotNegative, OneOf, Positive, Seed, Spelled, Within
 from zetadp.base.epsilon import CONSENT
 from zetadp.core.settings import MOST_ROUNDS, MixingSettings, OptimiserSettings, Patience, Performance, TrainingSettings
-from zetadp.mri.kspace import AugmentationSettings
 from zetadp.nn.settings import AT_ONCE, DECISIONS, DESCENT, FEATURES, IMAGE, OWN, BackboneTraining, NetworkSettings
 from zetadp.privacy.threat import MASKED_SUMS, Sums, Threat
 
@@ -338,15 +337,12 @@ class Pretraining:
         The backbone, as in networks; a complex network with a pooled head.
     training
         How it is trained.
-    augmentation
-        How images are varied in k-space.
     """
 
     simulation: Simulation = field(default_factory=Simulation)
     held_out: Count = 200
     network: BackboneNetwork = field(default_factory=BackboneNetwork)
     training: BackboneTraining = field(default_factory=BackboneTraining)
-    augmentation: AugmentationSettings = field(default_factory=AugmentationSettings)
 
     def __post_init__(self) -> None:
         """Check that patients of each kind are left to learn from."""

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ from zetadp.base.storage import Items
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import PROGRESS
 from zetadp.mri.decathlon import SEQUENCES
-from zetadp.mri.kspace import AugmentationSettings, augment, to_kspace, whiten
+from zetadp.mri.kspace import augment, to_kspace, whiten
 from zetadp.nn.backbone import Backbone
 from zetadp.nn.heads import fit_projection, head_on, head_scores
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build
@@ -34,22 +34,9 @@ from zetadp.nn.settings import BackboneTraining
 logger, progress = logging.getLogger(__name__), logging.getLogger(PROGRESS)
 
 
-@dataclass(frozen=True)
-class PretrainingSettings(BackboneTraining):
-    """Settings of the backbone's training.
-
-    Attributes
-    ----------
-    augmentation
-        How images are varied.
-    """
-
-    augmentation: AugmentationSettings = field(default_factory=AugmentationSettings)
-
-
 def pretrain(
     network: NetworkSettings,
-    settings: PretrainingSettings,
+    settings: BackboneTraining,
     images: np.ndarray,
     watched: np.ndarray,
     *,
@@ -104,7 +91,7 @@ def pretrain(
 def _step(
     model: nn.Module,
     optimiser: torch.optim.Optimizer,
-    settings: PretrainingSettings,
+    settings: BackboneTraining,
     images: np.ndarray,
     step: int,
     running: Tensor,
@@ -121,7 +108,7 @@ def _step(
     return torch.where(running.isnan(), latest, 0.98 * running + 0.02 * latest)
 
 
-def draw_batch(images: np.ndarray, settings: PretrainingSettings, step: int) -> tuple[np.ndarray, np.ndarray]:
+def draw_batch(images: np.ndarray, settings: BackboneTraining, step: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the whitened k-space of a step's images, shape (image, row, column), and their classes.
 
     For given images and settings, a batch depends only on the step.
@@ -131,11 +118,11 @@ def draw_batch(images: np.ndarray, settings: PretrainingSettings, step: int) -> 
     patients = random.integers(len(images), size=settings.batch // classes)
     slices = random.integers(images.shape[2], size=(len(patients), classes))
     chosen = images[patients[:, None], np.arange(classes), slices].astype(np.float32)
-    varied = augment(chosen.reshape(-1, *images.shape[3:]), settings.augmentation, random)
+    varied = augment(chosen.reshape(-1, *images.shape[3:]), random)
     return whiten(to_kspace(varied)), np.tile(np.arange(classes), len(patients))
 
 
-def _new(network: NetworkSettings, settings: PretrainingSettings, shape: tuple[int, ...]) -> ConvolutionalClassifier:
+def _new(network: NetworkSettings, settings: BackboneTraining, shape: tuple[int, ...]) -> ConvolutionalClassifier:
     """Return the network with newly drawn weights."""
     if settings.batch % shape[1]:
         raise UserError(f"Expected pretraining.batch to be a multiple of {shape[1]} sequences, found {settings.batch}.")
@@ -145,7 +132,7 @@ def _new(network: NetworkSettings, settings: PretrainingSettings, shape: tuple[i
     return model
 
 
-def _digest(network: NetworkSettings, settings: PretrainingSettings, images: np.ndarray) -> str:
+def _digest(network: NetworkSettings, settings: BackboneTraining, images: np.ndarray) -> str:
     """Return a hash of everything that the backbone depends on."""
     digest = hashlib.sha256(json.dumps([network.to_json(), asdict(settings), images.shape], sort_keys=True).encode())
     digest.update(np.ascontiguousarray(images).data)
