@@ -142,8 +142,7 @@ def fetch_cohort(*, dataset: Path, url: str = OFFICIAL_URL, md5: str = OFFICIAL_
 def extract(archive: Path, folder: Path) -> None:
     """Unpack the official archive, an uncompressed tar; its one top folder becomes ``folder``, whole or not at all.
 
-    The archive's checksum was compared before. Python's filter for data refuses names and links that leave the folder,
-    devices and pipes all the same. The resource files ``._*`` that macOS puts into archives are left out.
+    Only files are unpacked. The resource files ``._*`` that macOS puts into archives are left out.
 
     The remains of an interrupted call are replaced: its temporary folder, and a ``folder`` in which every file has name
     and size of a file of this archive.
@@ -151,18 +150,27 @@ def extract(archive: Path, folder: Path) -> None:
     Raises
     ------
     UserError
-        If ``folder`` holds other files.
+        If ``folder`` holds other files, or a file of the archive lies outside its top folder.
     """
     with tarfile.open(archive, mode="r:") as tar:
-        places = [(PurePosixPath(member.name), member) for member in tar]
-        members = [
-            member.replace(name=PurePosixPath(*path.parts[1:]).as_posix(), deep=False)
-            for path, member in places
-            if len(path.parts) > 1 and not path.name.startswith("._")
-        ]
+        members = {}
+        for member in tar:
+            path = PurePosixPath(member.name)
+            if not member.isfile() or path.name.startswith("._"):
+                continue
+            if ".." in path.parts or len(path.parts) == 1:
+                raise UserError(f"Cannot unpack {archive}: its file {member.name!r} lies outside its top folder.")
+            members[PurePosixPath(*path.parts[1:]).as_posix()] = member
         files = [path for path in folder.rglob("*") if not path.is_dir()]
         there = {path.relative_to(folder).as_posix(): path.lstat().st_size for path in files}
-        if there.items() <= {member.name: member.size for member in members}.items():
+        if there.items() <= {name: member.size for name, member in members.items()}.items():
             shutil.rmtree(folder, ignore_errors=True)
         with folder_written_whole(folder) as temporary:
-            tar.extractall(temporary, members, filter="data")
+            # Python before 3.11.4 has no filter that makes `extractall` safe.
+            for name, member in members.items():
+                target = temporary / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                content = tar.extractfile(member)
+                assert content is not None  # as of every file
+                with content, target.open("wb") as file:
+                    shutil.copyfileobj(content, file)
