@@ -34,6 +34,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.stats import spearmanr
 
 from papers.digits import NAMES
+from papers.directions.capacity import direction_capacity, gaussian_capacity
 from papers.directions.compare_utility import (
     CLIP,
     KAPPAS,
@@ -53,8 +54,6 @@ from papers.keptruns import KeptRuns, places
 from zetadp.audit.inversion import invert
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text
-from zetadp.privacy.directions import capacity as direction_capacity
-from zetadp.privacy.gaussian import capacity as gaussian_capacity
 from zetadp.privacy.seeded_noise import draw_direction, noisy_mean
 from zetadp.report.figurestyle import SMALL, blank, figure_style, line_look, save_svg, set_title
 from zetadp.report.provenance import origin

@@ -26,14 +26,13 @@ from matplotlib.figure import Figure
 from scipy.optimize import brentq, newton
 from scipy.stats import spearmanr
 
-from papers.directions import renyi
-from papers.directions.accounting import concentration_for_epsilon, epsilon, noise_multiplier
+from papers.directions import accounting as ways
+from papers.directions.accounting import concentration_for_epsilon
+from papers.directions.capacity import direction_capacity, gaussian_capacity
 from papers.experiments import explained, write_parts
 from zetadp.base.workflow import only_errors
 from zetadp.privacy import accounting
-from zetadp.privacy.bessel import mean_cosine, order_of
-from zetadp.privacy.directions import capacity as direction_capacity
-from zetadp.privacy.gaussian import capacity as gaussian_capacity
+from zetadp.privacy.directions import Direction, mean_cosine
 from zetadp.privacy.kinds import NoisySum
 from zetadp.report.figurestyle import SMALL, blank, figure_style, line_look, save_svg, set_title
 from zetadp.report.provenance import origin
@@ -81,7 +80,7 @@ def steps_of(batch: int) -> int:
 
 def direction_epsilon(concentration: float, steps: int = STEPS, rate: float = RATE) -> float:
     """Return the true epsilon of directions in the paper's setting, by default that of batches of 128."""
-    return epsilon({(rate, concentration, DIMENSION): steps}, DELTA)
+    return accounting.epsilon({Direction(rate, concentration, DIMENSION): steps}, DELTA)
 
 
 def gaussian_epsilon(noise: float, steps: int = STEPS, rate: float = RATE) -> float:
@@ -107,9 +106,9 @@ def printed_directions() -> pd.DataFrame:
                 "kappa": kappa,
                 "table_1": TABLE_1.get(kappa),
                 "table_4": TABLE_4[kappa][0] if kappa in TABLE_4 else None,
-                "first_approach": renyi.first_approach(*three),
-                "second_approach": renyi.second_approach(*three),
-                "second_whole_orders": renyi.second_approach(*three, np.arange(2, 257)),
+                "first_approach": ways.first_approach(*three),
+                "second_approach": ways.second_approach(*three),
+                "second_whole_orders": ways.second_approach(*three, np.arange(2, 257)),
                 "true_epsilon_3_steps": direction_epsilon(kappa, EPOCHS),
                 "true_epsilon": direction_epsilon(kappa),
             }
@@ -150,15 +149,15 @@ def like_for_like() -> pd.DataFrame:
     rows = []
     for kappa in sorted({*TABLE_1, *TABLE_4}):
         setting = (kappa, DIMENSION, RATE, STEPS, DELTA)
-        z = noise_multiplier(kappa, DIMENSION)
+        z = math.sqrt(DIMENSION) / (2 * kappa)  # about as private: an approximation, no bound
         rows.append(
             {
                 "kappa": kappa,
                 "equivalent_sigma": z,
                 "true_epsilon": direction_epsilon(kappa),
                 "gaussian_epsilon": gaussian_epsilon(z),
-                "renyi_epsilon": renyi.moments(*setting),
-                "second_approach": renyi.second_approach(*setting),
+                "renyi_epsilon": ways.moments(*setting),
+                "second_approach": ways.second_approach(*setting),
             }
         )
     return pd.DataFrame(rows)
@@ -226,7 +225,7 @@ def compared(kappa: float, noise: float) -> dict[str, float]:
     nearer to the clean direction: its cosine is about :math:`r / \sqrt{1 + r^2}` with
     :math:`r = L m / (\sigma \sqrt{p})`.
     """
-    cosine = float(mean_cosine(order_of(DIMENSION), kappa))
+    cosine = float(mean_cosine(DIMENSION / 2 - 1, kappa))
     return {
         "kappa": kappa,
         "sigma": noise,

@@ -22,9 +22,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from zetadp.base.validation import UserError, positive
-from zetadp.privacy.bessel import log_growth, mean_cosine, order_of
 from zetadp.privacy.kinds import (
     Kind,
     NoisySum,
@@ -136,14 +136,6 @@ class Direction(Kind):
         """Return the direction that is drawn for if any of the person's units is drawn."""
         return replace(self, sampling_probability=any_drawn(self.sampling_probability, units))
 
-    def covering(self, other: Direction) -> Direction:
-        """Return the direction with the larger sampling probability and concentration, and the smaller dimension."""
-        return Direction(
-            max(self.sampling_probability, other.sampling_probability),
-            max(self.concentration, other.concentration),
-            min(self.dimension, other.dimension),
-        )
-
     def with_noise_times(self, factor: float) -> Direction:
         """Return the direction with another concentration."""
         return replace(self, concentration=self.concentration / factor)
@@ -179,24 +171,6 @@ def gaussian_bound(level: float, dimension: int) -> float:
         raise ValueError(f"Expected a dimension above 3, found {dimension}.")
     positive(level=level)
     return math.sqrt(dimension - 3) / (2 * level)
-
-
-def capacity(concentration: float, dimension: int) -> float:
-    r"""Return the logarithm of the capacity of the von Mises-Fisher mechanism, :math:`\kappa - g(\kappa)`.
-
-    Parameters
-    ----------
-    concentration
-        Kappa, zero or more. Zero returns a uniform direction and leaks nothing.
-    dimension
-        Real dimension p; a complex coordinate counts twice.
-
-    Examples
-    --------
-    >>> round(capacity(2.0, dimension=3), 7)
-    1.4047798
-    """
-    return concentration - float(log_growth(order_of(dimension), concentration))
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,7 +219,7 @@ def cosine_law(concentration: float, dimension: int) -> CosineLaw:
     from scipy.special import logsumexp
 
     check_law(concentration, dimension)
-    mean = float(mean_cosine(order_of(dimension), concentration))
+    mean = float(mean_cosine(dimension / 2 - 1, concentration))
     reach = min(1.0, mean + _WINDOW / math.sqrt(max(dimension - 3, 1e-9)))
     cells = max(_CELLS, math.ceil(4 * concentration * reach * _CELLS_PER_LOSS))
     edges = np.linspace(-reach, reach, cells + 1)
@@ -256,6 +230,21 @@ def cosine_law(concentration: float, dimension: int) -> CosineLaw:
     outside = 2 * math.exp(-(_WINDOW**2) / 2) if reach < 1 else 0.0
     tilt = concentration * nodes - total
     return CosineLaw(edges, nodes, shape + tilt, shape - tilt - 2 * total, outside)
+
+
+def mean_cosine(order: float, x: ArrayLike) -> np.ndarray:
+    r"""Return :math:`A(x) = I_{\nu+1}(x) / I_\nu(x)`, the mean cosine between centre and output at concentration x.
+
+    The order is :math:`\nu = p/2 - 1` for a real dimension p, up to millions, where the modified Bessel functions
+    themselves are far below the smallest double. Their continued fraction is evaluated backwards. All of its terms are
+    positive, so no digits are lost.
+    """
+    values = np.asarray(x, dtype=np.float64)
+    terms = 200 + math.ceil(2 * float(values.max(initial=0)))
+    ratio = np.zeros_like(values)
+    for k in range(terms, 0, -1):
+        ratio = values / (2 * (order + k) + values * ratio)
+    return np.asarray(ratio)
 
 
 def check_law(concentration: float, dimension: int) -> None:

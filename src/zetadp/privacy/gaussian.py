@@ -12,10 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numpy as np
-from scipy.special import erfcx, gammaln, log_ndtr, logsumexp, ndtr, ndtri
+from scipy.special import erfcx, log_ndtr, ndtr, ndtri
 
-from zetadp.base.validation import in_range, positive
+from zetadp.base.validation import in_range
 
 _LARGE = 1e5
 
@@ -76,54 +75,6 @@ def beta(alpha: float, mu: float) -> float:
     if mu == math.inf:
         return 0.0
     return float(ndtr(-ndtri(alpha) - mu))
-
-
-def capacity(noise: float, radius: float, dimension: int) -> float:
-    r"""Return the logarithm of the Bayes' capacity of Gaussian noise on vectors in a ball.
-
-    .. math:: C = \frac{R^p}{\Gamma(p/2 + 1) 2^{p/2} \sigma^p} + \frac{1}{\Gamma(p/2) 2^{p/2} \sigma^p}
-              \sum_{i=0}^{p-1} \Gamma\Big(\frac{p-i}{2}\Big) (\sqrt{2} \sigma)^{p-i} \binom{p-1}{i} R^i
-
-    The first term is the mass inside the ball, where the supremum is the peak of the density. The second term is the
-    mass outside. The paper prints the second term twice as large, which would give a ball of radius zero a capacity of
-    2 instead of 1.
-
-    Parameters
-    ----------
-    noise
-        Standard deviation of the noise in every real coordinate of the released vector. Only its ratio to the radius
-        matters.
-    radius
-        Radius of the ball that contains the vectors before the noise, in the complex Euclidean norm. Zero leaks
-        nothing.
-    dimension
-        Real dimension p; a complex coordinate counts twice.
-
-    Raises
-    ------
-    ValueError
-        If the noise is not positive, or the radius is negative or infinite.
-
-    Examples
-    --------
-    >>> round(capacity(noise=0.7, radius=1.3, dimension=2), 8)
-    1.61979869
-    """
-    positive(noise=noise)
-    if dimension < 2:
-        raise ValueError(f"Expected a dimension >= 2, found {dimension}.")
-    if not (radius >= 0 and math.isfinite(radius)):
-        raise ValueError(f"Expected a finite radius >= 0, found {radius}.")
-    if radius == 0:
-        return 0.0
-    p, i = dimension, np.arange(dimension)
-    ratio = math.log(radius / noise)
-    outside = (
-        gammaln((p - i) / 2) - i * (math.log(2) / 2) + i * ratio
-        + gammaln(p) - gammaln(i + 1) - gammaln(p - i)
-    )  # fmt: skip
-    inside = p * (ratio - math.log(2) / 2) - float(gammaln(p / 2 + 1))
-    return float(np.logaddexp(logsumexp(outside) - gammaln(p / 2), inside))
 
 
 def _log_delta(epsilon: float, mu: float) -> float:

@@ -64,7 +64,7 @@ def draw_direction(centre: Tensor, concentration: float, draws: np.random.Genera
     Returns
     -------
     A unit vector of the same shape, type and device. Its mean cosine with the centre is
-    `zetadp.privacy.bessel.mean_cosine`.
+    `zetadp.privacy.directions.mean_cosine`.
 
     Raises
     ------

@@ -9,12 +9,15 @@ import pytest
 from scipy.integrate import quad
 from scipy.optimize import brentq
 
-from papers.directions import renyi
-from papers.directions.accounting import concentration_for_epsilon, epsilon, noise_multiplier
+from papers.directions.accounting import concentration_for_epsilon, divergence, epsilon_of, moments
 from zetadp.base.validation import UserError
 from zetadp.privacy import accounting as rounds
 from zetadp.privacy.directions import Direction, gaussian_bound
 from zetadp.privacy.kinds import NoisySum
+
+
+def epsilon(releases: dict[tuple[float, float, int], int], delta: float) -> float:
+    return rounds.epsilon({Direction(*kind): count for kind, count in releases.items()}, delta)
 
 
 def exact_epsilon(concentration: float, dimension: int, probability: float, delta: float) -> float:
@@ -75,7 +78,7 @@ def test_the_concentration_for_epsilon_keeps_it():
     assert epsilon({(0.1, concentration, 500): 50}, 1e-4) <= 2.0
     assert epsilon({(0.1, 1.005 * concentration, 500): 50}, 1e-4) > 2.0
     # About the Gaussian's, as in every high dimension.
-    spent = rounds.epsilon({NoisySum(0.1, noise_multiplier(concentration, 500)): 50}, 1e-4)
+    spent = rounds.epsilon({NoisySum(0.1, math.sqrt(500) / (2 * concentration)): 50}, 1e-4)
     assert spent == pytest.approx(2, rel=0.02)
 
 
@@ -141,7 +144,7 @@ def test_what_cannot_be_accounted_for_is_refused(kind, message):
 def test_the_exact_divergence_of_a_release_without_sampling_is_the_formula():
     alphas = np.array([1.5, 2.0, 8.0])
     for alpha in alphas:
-        tau = float(renyi.divergence(alpha, 6.0, 40))
-        assert renyi.moments(6.0, 40, 1.0, 1, 0.5, np.array([alpha])) == pytest.approx(
-            renyi.epsilon_of([tau], [alpha], 0.5), rel=1e-8
+        tau = float(divergence(alpha, 6.0, 40))
+        assert moments(6.0, 40, 1.0, 1, 0.5, np.array([alpha])) == pytest.approx(
+            epsilon_of([tau], [alpha], 0.5), rel=1e-8
         )

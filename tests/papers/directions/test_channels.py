@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from zetadp.privacy import directions, gaussian
+from papers.directions.capacity import direction_capacity, gaussian_capacity, log_growth
 
 NOISE, RADIUS = 0.7, 1.3
 
@@ -41,14 +41,14 @@ def means(images: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_the_capacity_of_gaussian_noise_is_that_of_the_channel_from_its_whole_ball():
-    assert capacity(noisy(disc(0.1))) == pytest.approx(np.exp(gaussian.capacity(NOISE, RADIUS, 2)), rel=2e-3)
+    assert capacity(noisy(disc(0.1))) == pytest.approx(np.exp(gaussian_capacity(NOISE, RADIUS, 2)), rel=2e-3)
 
 
 def test_the_capacity_of_directions_is_that_of_the_channel_from_the_whole_circle():
     angles = np.arange(400) * 2 * np.pi / 400
     density = np.exp(2.0 * np.cos(angles[:, None] - angles))
     channel = density / density.sum(axis=1, keepdims=True)
-    assert capacity(channel) == pytest.approx(np.exp(directions.capacity(2.0, 2)), rel=1e-6)
+    assert capacity(channel) == pytest.approx(np.exp(direction_capacity(2.0, 2)), rel=1e-6)
 
 
 def test_a_step_before_the_noise_counts_by_its_range_alone():
@@ -58,8 +58,22 @@ def test_a_step_before_the_noise_counts_by_its_range_alone():
     noise = noisy(values)
     whole = capacity(step @ noise)
     assert whole == pytest.approx(capacity(noise)), "no column of the step is empty (Lemma 1, Theorem 4)"
-    assert 1 <= whole <= min(capacity(step), capacity(noise), np.exp(gaussian.capacity(NOISE, RADIUS, 2))) + 1e-9
+    assert 1 <= whole <= min(capacity(step), capacity(noise), np.exp(gaussian_capacity(NOISE, RADIUS, 2))) + 1e-9
     fewer = means(images, 4)[1] @ noisy(means(images, 4)[0])
     assert capacity(fewer) < whole, "a larger domain leaks more (the corollary of Lemma 2)"
     assert capacity(np.ones((3, 1))) == 1
     assert capacity(np.eye(3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("order", "x", "growth"),
+    [
+        (24, 25, 5.664396977450607),
+        (99, 75, 13.22787439455447),
+        (6849, 500, 9.118022671005738),
+        (6849, 50000, 33813.74134885979),
+        (499999, 5000, 12.49984375552056),
+    ],
+)
+def test_growth_has_known_values_where_no_bessel_function_is_a_double(order, x, growth):
+    assert float(log_growth(order, x)) == pytest.approx(growth, rel=1e-9)

@@ -1,16 +1,23 @@
-"""The loss of one release is a distribution, and opposite centres have the worst one."""
+"""Directions: what a release costs, what bounds it, what a ledger says of it, and that draws follow their law."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.special import logsumexp
+import torch
+from scipy.special import ive, logsumexp
+from scipy.stats import kstest, norm
 
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import UserError
 from zetadp.privacy import accounting
-from zetadp.privacy.bessel import log_growth, order_of
-from zetadp.privacy.directions import Direction
+from zetadp.privacy.directions import Direction, cosine_law, gaussian_bound, mean_cosine
+from zetadp.privacy.events import Event
+from zetadp.privacy.kinds import NoisySum
+from zetadp.privacy.seeded_noise import draw_cosines, draw_direction
 
 
 def test_the_distribution_of_one_release_is_a_distribution():
@@ -27,7 +34,8 @@ def delta_between(angle: float, concentration: float, dimension: int, figures: n
     """
     t = (np.arange(20_000) + 0.5) / 20_000 * math.pi
     across, along = math.sin(angle / 2), math.cos(angle / 2)
-    rest = log_growth(order_of(dimension - 1), concentration * along * np.sin(t))
+    order, x = (dimension - 3) / 2, concentration * along * np.sin(t)
+    rest = np.log(ive(order, x)) + x - order * np.log(x)
     log_mass = (dimension - 2) * np.log(np.sin(t)) + rest + concentration * across * np.cos(t)
     masses, losses = np.exp(log_mass - logsumexp(log_mass)), 2 * concentration * across * np.cos(t)
     return np.array([masses @ np.maximum(0, -np.expm1(figure - losses)) for figure in figures])
@@ -47,3 +55,95 @@ def test_opposite_centres_are_the_worst_pair_at_every_epsilon(concentration, dim
         assert accounting.epsilon({Direction(1.0, concentration, dimension): 1}, delta) == pytest.approx(
             float(figures[4]), rel=1e-3
         )
+
+
+def directed(event: Event, dimension: int) -> Event:
+    return replace(event, kind=Direction.hiding(event.kind, dimension))
+
+
+SUM = Event.poisson("node-01", population=40, expected=10, noise_multiplier=2.0, clip=1.5)
+DIRECTED = directed(SUM, 103)
+
+
+@pytest.mark.parametrize("dimension", [4, 5, 20, 1000])
+@pytest.mark.parametrize("mu", [0.1, 1.0, 4.0])
+def test_no_attack_on_a_direction_beats_the_best_one_on_the_noise_that_bounds_it(mu, dimension):
+    law = cosine_law(gaussian_bound(1 / mu, dimension), dimension)
+    power, false_alarms = (np.exp(mass).sum(axis=1)[::-1].cumsum() for mass in (law.towards, law.away))
+    inner = (false_alarms > 1e-12) & (power < 1 - 1e-12)
+    found = norm.ppf(power[inner]) - norm.ppf(false_alarms[inner])
+    assert found.max() <= mu * (1 + 1e-6)
+    # It is no empty bound: of weak concentration in many dimensions it is all but reached.
+    assert dimension < 1000 or found.max() > 0.99 * mu
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dimension": 2},
+        {"concentration": 0.0},
+        {"sampling_probability": 1e-300},
+        {"units": 2},
+    ],
+)
+def test_a_kind_that_cannot_be_accounted_for_is_refused(changes):
+    content = DIRECTED.to_json()
+    with pytest.raises((UserError, TypeError)):
+        Event.from_json(content | {"kind": content["kind"] | changes})
+
+
+def test_a_direction_is_never_taken_for_several_units_under_noise():
+    assert DIRECTED.kind != NoisySum(0.25, DIRECTED.kind.concentration, 103)
+    assert len({DIRECTED.kind, NoisySum(0.25, DIRECTED.kind.concentration, 103)}) == 2
+
+
+# Seeded draws, in real and in complex vectors
+
+SIGMAS = 5
+"""Standard errors that a mean may be off: a false alarm in two million."""
+
+
+def draws(place: int = 0) -> np.random.Generator:
+    return stream(0, Purpose.NOISE, place)
+
+
+def test_the_cosine_has_the_law_that_is_accounted_for():
+    law = cosine_law(30, 64)
+    below = np.concatenate([[0], np.exp(law.towards).sum(axis=1).cumsum()])
+    found = draw_cosines(30, 64, 50_000, draws())
+    assert kstest(found, lambda t: np.interp(t, law.edges, below)).pvalue > 1e-6
+
+
+def quadrature(centre: torch.Tensor, concentration: float, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return real and imaginary parts of the products of a unit centre with draws around it."""
+    drawn = torch.stack([draw_direction(centre, concentration, draws(i)) for i in range(count)])
+    products = (drawn * centre.conj()).sum(dim=1).numpy()
+    return products.real, products.imag
+
+
+def check_parts(centre: torch.Tensor, concentration: float, count: int) -> None:
+    dimension = 2 * len(centre)
+    real, imaginary = quadrature(centre, concentration, count)
+    mean = float(mean_cosine(dimension / 2 - 1, concentration))
+    along = 1 - mean**2 - (dimension - 1) * mean / concentration
+    across = (dimension - 1) * mean / concentration / (dimension - 1)
+    assert abs(real.mean() - mean) < SIGMAS * math.sqrt(along / count)
+    assert abs(imaginary.mean()) < SIGMAS * math.sqrt(across / count)
+    assert abs(imaginary.var() / across - 1) < SIGMAS * math.sqrt(2 / count)
+
+
+def complex_centre(size: int) -> torch.Tensor:
+    centre = torch.randn(size, dtype=torch.complex128, generator=torch.Generator().manual_seed(1))
+    return centre / torch.linalg.vector_norm(centre)
+
+
+@pytest.mark.parametrize(("size", "concentration", "count"), [(8, 20.0, 2000), (6850, 500.0, 1000)])
+def test_real_and_imaginary_part_of_complex_products(size, concentration, count):
+    check_parts(complex_centre(size), concentration, count)
+
+
+def test_tiny_and_huge_centres_keep_their_direction():
+    centre = torch.tensor([1.0, -2.0, 2.0, 0.5], dtype=torch.float64)
+    expected = draw_direction(centre, 50.0, draws())
+    for scale in (2.0**-1000, 2.0**900):
+        assert torch.equal(draw_direction(centre * scale, 50.0, draws()), expected)
