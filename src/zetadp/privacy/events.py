@@ -1,7 +1,7 @@
 """Records of releases, which an accountant can compose.
 
 An `Event` describes what one node released in one round. The code that draws units and noise creates it. A
-`NodeHistory` counts the events of one node by kind.
+`NodeHistory` counts the events of one node.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Self
 
-from zetadp.base.validation import UserError, did_you_mean, in_range, positive, whole
+from zetadp.base.validation import UserError, in_range, one_of, positive, whole
 from zetadp.privacy.directions import Direction
 from zetadp.privacy.kinds import Kind, NoisySum
 from zetadp.privacy.masked import MaskedSum
@@ -126,31 +126,15 @@ class Event:
     def from_json(cls, content: Mapping[str, Any]) -> Self:
         """Read an event that `to_json` wrote.
 
+        Unknown keys are refused: they may mean that more was released than the known keys show.
+
         Raises
         ------
-        UserError
-            If a key is missing, a value is impossible, or there are unknown keys. Unknown keys may mean that more was
-            released than the known keys show.
+        TypeError, ValueError, UserError
+            If a key is missing or unknown, or a value is impossible.
         """
-        known = list(cls.__dataclass_fields__)
-        if unknown := sorted(content.keys() - set(known)):
-            msg = (
-                f"A ledger entry has the key(s) {', '.join(unknown)}, which this version of zetadp does not know. What "
-                "it released cannot be accounted for: read the ledger with the version that wrote it."
-            )
-            raise UserError(msg)
-        if missing := [key for key in known if key not in content]:
-            raise UserError(
-                f"A ledger entry lacks the key {missing[0]!r}; found {list(content)}. The ledger is damaged: restore "
-                "it."
-            )
-        try:
-            clip = math.inf if content["clip"] == "inf" else content["clip"]
-            return cls(**{**content, "clip": clip, "kind": kind_from_json(content["kind"])})
-        except (TypeError, ValueError) as error:
-            raise UserError(
-                f"A ledger entry is not a release: {error} Entry: {dict(content)}. The ledger is damaged: restore it."
-            ) from error
+        clip = math.inf if content["clip"] == "inf" else content["clip"]
+        return cls(**{**content, "clip": clip, "kind": kind_from_json(content["kind"])})
 
 
 def entries_of(events: Iterable[Event]) -> list[dict[str, Any]]:
@@ -163,7 +147,7 @@ def entries_of(events: Iterable[Event]) -> list[dict[str, Any]]:
 
 
 def events_in(entries: Iterable[Mapping[str, Any]]) -> list[Event]:
-    """Read events that `entries_of` wrote; raise `UserError` as `Event.from_json` does."""
+    """Read events that `entries_of` wrote; raise an error as `Event.from_json` does."""
     found: list[Event] = []
     for entry in entries:
         constants = dict(entry)
@@ -175,23 +159,13 @@ def events_in(entries: Iterable[Mapping[str, Any]]) -> list[Event]:
 
 
 def kind_from_json(content: Mapping[str, Any]) -> Kind:
-    """Read a kind that `Kind.to_json` wrote.
-
-    Raises
-    ------
-    UserError
-        If its law is unknown, a key is missing or unknown, or a value is impossible.
-    """
-    given = dict(content)
-    law = given.pop("law", None)
-    if law not in KINDS:
-        raise UserError(
-            f"Expected a law of noise that this version of zetadp knows ({', '.join(KINDS)}), found {law!r}. What it "
-            f"released cannot be accounted for: read it with the version that wrote it.{did_you_mean(str(law), KINDS)}"
-        )
-    for key, value in given.items():
+    """Read a kind that `Kind.to_json` wrote; raise an error as `Event.from_json` does, also of an unknown law."""
+    numbers = dict(content)
+    law = numbers.pop("law", None)
+    one_of(KINDS, law=law)
+    for key, value in numbers.items():
         in_range(-math.inf, math.inf, **{key: value})
-    return KINDS[law](**given)
+    return KINDS[law](**numbers)
 
 
 def sampling_probability(population: int, expected: float, share: Fraction = Fraction(1)) -> Fraction:
@@ -209,49 +183,46 @@ def sampling_probability(population: int, expected: float, share: Fraction = Fra
 
 @dataclass(frozen=True, slots=True)
 class NodeHistory:
-    """Everything that one node released in one run, counted by kind.
-
-    All releases have one law of noise. Directions have one concentration and dimension.
+    """Everything that one node released in one run.
 
     Attributes
     ----------
-    population, expected, clip, count
+    population, expected, clip, kind, count
         As in `Event`. Each is constant in a run.
-    mechanisms
-        Number of releases of each kind, replays included.
-    unshielded
-        The releases in rounds where some node released twice or not at all. These rounds are never credited with the
-        noise of other nodes, because differences of two sums can cancel it. The same holds for several releases at
-        once, such as rows, because each of them is visible.
     rounds
         Number of different rounds. After a replay there are more releases than rounds.
+    releases
+        Number of releases, replays included.
+    unshielded
+        Number of releases in rounds where some node released twice or not at all. These rounds are never credited with
+        the noise of other nodes, because differences of two sums can cancel it. The same holds for several releases at
+        once, such as rows, because each of them is visible.
     """
 
     population: int
     expected: float
     clip: float
-    mechanisms: Mapping[Kind, int]
+    kind: Kind
+    count: int
     rounds: int
-    unshielded: Mapping[Kind, int] = field(default_factory=dict)
-    count: int = 1
+    releases: int
+    unshielded: int = 0
 
     @property
-    def releases(self) -> int:
-        """Number of releases, replays included."""
-        return sum(self.mechanisms.values())
+    def mechanisms(self) -> dict[Kind, int]:
+        """The releases as an accountant counts them."""
+        return {self.kind: self.releases}
 
     @property
     def done(self) -> int:
         """How many of the declared rounds are over: of masked sums, every try is a declared one."""
-        masked = any(isinstance(kind, MaskedSum) for kind in self.mechanisms)
-        return self.releases // self.count if masked else self.rounds
+        return self.releases // self.count if isinstance(self.kind, MaskedSum) else self.rounds
 
-    def repeated(self, times: int) -> Self:
-        """Return the history of as many rounds that are each like the whole of this one."""
-        mechanisms, unshielded = (
-            {kind: count * times for kind, count in counts.items()} for counts in (self.mechanisms, self.unshielded)
-        )
-        return replace(self, mechanisms=mechanisms, unshielded=unshielded, rounds=self.rounds * times)
+    @property
+    def noise_variance(self) -> float:
+        """Variance of the node's noise in the average of all nodes' messages, per part."""
+        noise = self.kind.noise_multiplier
+        return (noise * self.clip / self.expected) ** 2 if noise else 0.0
 
 
 def histories(events: Iterable[Event]) -> dict[str, NodeHistory]:
@@ -260,44 +231,32 @@ def histories(events: Iterable[Event]) -> dict[str, NodeHistory]:
     Raises
     ------
     UserError
-        If one node has two populations, divisors, clips, counts or laws, or directions of two concentrations. The
-        events then belong to different runs.
+        If one node has two populations, divisors, clips, kinds or counts. The events then belong to different runs.
     """
-    constants: dict[str, tuple[int, float, float, int, object]] = {}
+    constants: dict[str, tuple[int, float, float, Kind, int]] = {}
     by_round: defaultdict[int, list[Event]] = defaultdict(list)
     for event in events:
-        # The noise of sums may differ between rounds. The law of an average is known for Gaussian noise only.
-        law = event.kind.law if event.kind.gaussian else event.kind
-        found = (event.population, event.expected, event.clip, event.count, law)
+        found = (event.population, event.expected, event.clip, event.kind, event.count)
         if constants.setdefault(event.node, found) != found:
             raise UserError(
-                f"The rounds of node {event.node!r} show (population, expected, clip, count, law) = "
+                f"The rounds of node {event.node!r} show (population, expected, clip, kind, count) = "
                 f"{constants[event.node]} and {found}. These are constants of a run: give the ledger of each run its "
                 "own file."
             )
         by_round[event.round].append(event)
 
-    mechanisms: dict[str, Counter[Kind]] = {node: Counter() for node in constants}
-    unshielded: dict[str, Counter[Kind]] = {node: Counter() for node in constants}
-    distinct: Counter[str] = Counter()
+    rounds: Counter[str] = Counter()
+    releases: Counter[str] = Counter()
+    unshielded: Counter[str] = Counter()
     for together in by_round.values():
         nodes = {event.node for event in together}
+        rounds.update(nodes)
         # Several releases at once are visible one by one, not only in an average with those of other nodes.
         clean = len(together) == len(nodes) == len(constants) and all(event.count == 1 for event in together)
-        distinct.update(nodes)
         for event in together:
-            mechanisms[event.node][event.kind] += event.count
-            if not clean:
-                unshielded[event.node][event.kind] += event.count
+            releases[event.node] += event.count
+            unshielded[event.node] += 0 if clean else event.count
     return {
-        node: NodeHistory(
-            population=population,
-            expected=expected,
-            clip=clip,
-            mechanisms=mechanisms[node],
-            rounds=distinct[node],
-            unshielded=unshielded[node],
-            count=count,
-        )
-        for node, (population, expected, clip, count, *_) in constants.items()
+        node: NodeHistory(*found, rounds=rounds[node], releases=releases[node], unshielded=unshielded[node])
+        for node, found in constants.items()
     }

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
 
@@ -111,22 +110,23 @@ class Run:
         one_of(COHORT_UNITS, unit=self.unit)
         one_of(("seeded", "os"), noise=self.noise)
         in_range(SMALLEST_DELTA, 1 - SMALLEST_DELTA, delta=self.delta)
-        empty = [node for node, history in self.nodes.items() if not history.mechanisms]
-        if not self.nodes or empty:
-            where = f"of node {empty[0]!r} " if empty else ""
-            raise UserError(f"The ledger {where}of run {self.name!r} holds no rounds: train before accounting.")
-        kinds = {kind for history in self.nodes.values() for kind in history.mechanisms}
-        if any(isinstance(kind, MaskedSum) != (self.sums is not None) for kind in kinds if kind.private):
+        if not self.nodes:
+            raise UserError(f"The ledger of run {self.name!r} holds no rounds: train before accounting.")
+        if any(isinstance(kind, MaskedSum) != (self.sums is not None) for kind in self.kinds if kind.private):
             raise UserError(
                 f"Expected the ledger of run {self.name!r} to hold masked sums where it declares them, and nowhere "
                 "else. The ledger is damaged, or from another version."
             )
 
     @property
+    def kinds(self) -> set[Kind]:
+        """The kinds of release of all nodes."""
+        return {history.kind for history in self.nodes.values()}
+
+    @property
     def shares(self) -> int:
         """Fewest nodes that are relied on to add noise to a masked sum; zero without such sums."""
-        kinds = {kind for history in self.nodes.values() for kind in history.mechanisms}
-        return min((kind.shares for kind in kinds if isinstance(kind, MaskedSum)), default=0)
+        return min((kind.shares for kind in self.kinds if isinstance(kind, MaskedSum)), default=0)
 
     @property
     def mixed_rows(self) -> bool:
@@ -136,12 +136,12 @@ class Run:
     @property
     def directions(self) -> bool:
         """Whether any node released directions instead of noisy sums."""
-        return any(not kind.gaussian for history in self.nodes.values() for kind in history.mechanisms)
+        return not all(kind.gaussian for kind in self.kinds)
 
     @property
     def private(self) -> bool:
         """Whether every release of every node carried noise."""
-        return all(kind.private for history in self.nodes.values() for kind in history.mechanisms)
+        return all(kind.private for kind in self.kinds)
 
 
 def runs_of(ledger: Path, attempts: Sequence[Attempt]) -> list[Run]:
@@ -157,22 +157,10 @@ def runs_of(ledger: Path, attempts: Sequence[Attempt]) -> list[Run]:
         if attempt.closed:
             continue
         with named(ledger, f"the header of {name}"):
-            run = run_of(name, attempt) if attempt.events else declared_run(name, attempt.header)
+            run = run_of(name, attempt)
             earlier = sum(other.series == run.series for other in runs)
             runs.append(run if earlier < attempt.header.get("attempts", 1) else replace(run, series=None))
     return runs
-
-
-def declared_run(name: str, header: Mapping[str, Any]) -> Run:
-    """Return everything that an attempt with this header will have released after its last declared round.
-
-    The header declares the releases of one round, as rounds record them. If it names the node whose ledger it is in,
-    these are the releases of that node alone.
-    """
-    events = [event for event in events_in(header["releases"]) if header.get("node") in (None, event.node)]
-    first = run_of(name, Attempt(dict(header), events))
-    nodes = {node: history.repeated(first.declared_rounds) for node, history in first.nodes.items()}
-    return replace(first, nodes=nodes)
 
 
 def run_of(name: str, attempt: Attempt) -> Run:
@@ -181,17 +169,28 @@ def run_of(name: str, attempt: Attempt) -> Run:
     The header must declare ``unit``, ``delta``, ``noise`` and ``training.rounds``: what is said of a run follows from
     its ledger, and nobody says it again. Headers of early versions declare no ``threat``. In these, the node of a
     central holder has its name.
+
+    An attempt that has recorded nothing counts as if all of its declared rounds were over. The header declares the
+    releases of one round, as rounds record them. If it names the node whose ledger it is in, these are the releases of
+    that node alone.
     """
-    header, nodes = attempt.header, histories(attempt.releases())
-    rounds = header["training"]["rounds"]
+    header = attempt.header
     sums = Sums(**header["sums"]) if "sums" in header else None
-    whole(1, MOST_RELEASES, **{"training.rounds": rounds})
+    whole(1, MOST_RELEASES, **{"training.rounds": header["training"]["rounds"]})
+    rounds = header["training"]["rounds"] + (0 if sums is None else sums.spare)
+    nodes = histories(attempt.releases())
+    if not nodes:
+        one = histories(event for event in events_in(header["releases"]) if header.get("node") in (None, event.node))
+        nodes = {
+            node: replace(of, rounds=rounds, releases=rounds * of.releases, unshielded=rounds * of.unshielded)
+            for node, of in one.items()
+        }
     series = header.get("series")
     early: Threat = MASKED_SUMS if sums is not None else "central" if set(nodes) == {CENTRAL_HOLDER} else "local"
     return Run(
         name,
         nodes,
-        rounds + (0 if sums is None else sums.spare),
+        rounds,
         partition=json.dumps(header.get("partition", ""), sort_keys=True),
         threat=header.get("threat", early),
         sums=sums,
@@ -201,6 +200,11 @@ def run_of(name: str, attempt: Attempt) -> Run:
         delta=header["delta"],
         series=None if series is None else Series(str(series["name"]), series["runs"]),
     )
+
+
+def declared_run(name: str, header: Mapping[str, Any]) -> Run:
+    """Return everything that an attempt with this header will have released after its last declared round."""
+    return run_of(name, Attempt(dict(header)))
 
 
 def noise_of(runs: Iterable[Run]) -> Literal["seeded", "os"]:
@@ -224,11 +228,8 @@ def named(ledger: Path, part: str) -> Iterator[None]:
 
 
 def declared(history: NodeHistory, declared_rounds: int) -> Counter[Kind]:
-    """Return the releases of a node up to the declared round. Rounds that did not happen count at the largest cost."""
-    total = Counter(dict(history.mechanisms))
-    if history.done < declared_rounds:
-        total[_costliest(history)] += (declared_rounds - history.done) * history.count
-    return total
+    """Return the releases of a node up to the declared round. Rounds that did not happen count like those that did."""
+    return Counter({history.kind: history.releases + max(0, declared_rounds - history.done) * history.count})
 
 
 def seen_by(run: Run, audience: Audience) -> dict[str, Counter[Kind]] | None:
@@ -239,11 +240,10 @@ def seen_by(run: Run, audience: Audience) -> dict[str, Counter[Kind]] | None:
     its own message; the worst such node counts. A patient adds at most :math:`B_i / R_i` to the average, under noise of
     variance :math:`\sum_j (\sigma_j B_j / R_j)^2`.
 
-    The other nodes are credited with the least noise that they ever add. Rounds in which some node released twice or
-    not at all count with the node's own noise (`NodeHistory.unshielded`). Of masked sums, the server sees the noise of
-    the nodes that are relied on, and ``"messages"`` is what somebody sees who could undo the masks. The law of an
-    average is known for Gaussian noise only. Each audience therefore counts as seeing the single releases of another
-    law.
+    Rounds in which some node released twice or not at all count with the node's own noise (`NodeHistory.unshielded`).
+    Of masked sums, the server sees the noise of the nodes that are relied on, and ``"messages"`` is what somebody sees
+    who could undo the masks. The law of an average is known for Gaussian noise only. Each audience therefore counts as
+    seeing the single releases of another law.
     """
     if run.directions:
         if audience == "node" and len(run.nodes) == 1:
@@ -255,24 +255,18 @@ def seen_by(run: Run, audience: Audience) -> dict[str, Counter[Kind]] | None:
         return {name: in_sums(declared(history, run.declared_rounds), more) for name, history in run.nodes.items()}
     if audience == "node" and len(run.nodes) == 1:
         return None
-    least = {name: _variance(history, _costliest(history)) for name, history in run.nodes.items()}
+    variances = {name: history.noise_variance for name, history in run.nodes.items()}
     seen: dict[str, Counter[Kind]] = {}
     for name, history in run.nodes.items():
-        others = sorted(variance for other, variance in least.items() if other != name)
+        others = sorted(variance for other, variance in variances.items() if other != name)
         credited = others[:-1] if audience == "node" else others
-        seen[name] = Counter(dict(history.unshielded))
-        for kind, count in declared(history, run.declared_rounds).items():
-            noise = kind.noise_multiplier
-            if audience in ("node", "reader"):
-                noise = math.sqrt(math.fsum([_variance(history, kind), *credited])) / (history.clip / history.expected)
-            seen[name][NoisySum(kind.sampling_probability, noise)] += count - history.unshielded.get(kind, 0)
+        noise = history.kind.noise_multiplier
+        if audience in ("node", "reader"):
+            noise = math.sqrt(math.fsum([variances[name], *credited])) / (history.clip / history.expected)
+        shielded = declared(history, run.declared_rounds).total() - history.unshielded
+        seen[name] = Counter({history.kind: history.unshielded} if history.unshielded else {})
+        seen[name][NoisySum(history.kind.sampling_probability, noise)] += shielded
     return seen
-
-
-def _variance(history: NodeHistory, kind: Kind) -> float:
-    """Return the variance of a node's noise in the average of all nodes' messages, per part."""
-    noise = kind.noise_multiplier
-    return (noise * history.clip / history.expected) ** 2 if noise else 0.0
 
 
 def in_sums(exposure: Exposure, more: int | None = None) -> Counter[Kind]:
@@ -359,8 +353,3 @@ def total(runs: Iterable[Run], delta: float, *, unmasked: bool = False) -> float
 def distinct(totals: Iterable[Exposure]) -> list[Counter[Kind]]:
     """Drop repetitions, so that equal nodes are accounted for once."""
     return list({accounting.ordered(total): Counter(dict(total)) for total in totals}.values())
-
-
-def _costliest(history: NodeHistory) -> Kind:
-    """Return a kind that costs at least as much as any past or future release: largest probability, least noise."""
-    return reduce(lambda one, other: one.covering(other), history.mechanisms)

@@ -142,10 +142,6 @@ class Kind(ABC):
         return replace(self, sampling_probability=1.0)  # type: ignore[type-var]
 
     @abstractmethod
-    def covering(self, other: Self) -> Self:
-        """Return a kind of the same law that costs at least as much as this one and another one."""
-
-    @abstractmethod
     def with_noise_times(self, factor: float) -> Self:
         """Return the same kind with its noise scaled by a factor."""
 
@@ -279,14 +275,6 @@ class NoisySum(GaussianSum):
         check_noise(self.noise_multiplier)
         if not 1 <= self.units <= MOST_UNITS:
             raise UserError(f"Expected from 1 to {MOST_UNITS:,} units of one person, found {self.units}.")
-
-    def covering(self, other: NoisySum) -> NoisySum:
-        """Return the sum with the larger sampling probability, the smaller noise and more units."""
-        return NoisySum(
-            max(self.sampling_probability, other.sampling_probability),
-            min(self.noise_multiplier, other.noise_multiplier),
-            max(self.units, other.units),
-        )
 
     def with_noise_times(self, factor: float) -> NoisySum:
         """Return the sum with other noise."""

@@ -93,15 +93,6 @@ class MaskedSum(GaussianSum):
         """Sampling probability, noise, units and shares."""
         return *super().order, self.shares
 
-    def covering(self, other: MaskedSum) -> MaskedSum:
-        """Return the sum with the larger sampling probability, the smaller share, fewer shares and more units."""
-        return MaskedSum(
-            max(self.sampling_probability, other.sampling_probability),
-            min(self.share, other.share),
-            min(self.shares, other.shares),
-            max(self.units, other.units),
-        )
-
     def with_noise_times(self, factor: float) -> MaskedSum:
         """Return the sum with other shares."""
         return replace(self, share=self.share * factor)
