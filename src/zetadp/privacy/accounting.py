@@ -12,12 +12,9 @@ arXiv:1908.10530) is a looser second opinion. The central-limit formula is no bo
 
 from __future__ import annotations
 
-import logging
 import math
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -34,8 +31,6 @@ if TYPE_CHECKING:  # takes a second, and a training without a cap needs no accou
     from dp_accounting import dp_event
     from dp_accounting.pld import privacy_loss_distribution
 
-logger = logging.getLogger(__name__)
-
 Exposure: TypeAlias = Mapping[Kind, int]
 """Number of releases of each kind, for one unit of a person or for several."""
 
@@ -44,8 +39,6 @@ TOLERANCE = 5e-4
 
 MOST_RELEASES = 10**12
 """Largest number of releases of one kind."""
-SLOW_SECONDS = 5.0
-"""After this time, the log says that an accountant is still at work."""
 
 _Key: TypeAlias = tuple[tuple[Kind, int], ...]
 """Kinds with their numbers of releases, in a fixed order."""
@@ -296,7 +289,7 @@ def _refined(
     interval = _first_interval(key)
     # With almost no noise, quotients of probabilities overflow to infinity, which compares correctly. The difference of
     # two infinities is nan, which compares as "not converged".
-    with np.errstate(over="ignore", invalid="ignore"), said_if_slow("the privacy loss of releases"):
+    with np.errstate(over="ignore", invalid="ignore"):
         best = value(_composed(key, interval))
         for _ in range(_MOST_HALVINGS):
             interval /= 2
@@ -308,18 +301,6 @@ def _refined(
             if np.all(gain <= relative * np.abs(best) + absolute):
                 break
     return best
-
-
-@contextmanager
-def said_if_slow(what: str) -> Iterator[None]:
-    """Say in the log that something is still being computed, if the block takes more than `SLOW_SECONDS`."""
-    timer = threading.Timer(SLOW_SECONDS, logger.warning, ("still computing %s; few rounds take less time", what))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _variance(key: _Key) -> float:

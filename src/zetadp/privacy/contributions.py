@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -144,8 +144,7 @@ class Gradient:
         if keys is not None or not knows_units(model, rules=self.rules):
             return [*_mapped_gradients(self, images, labels, weights, keys)]
         factors = factors and images.device.type == "cpu"
-        products = layers_to_factor(model, names, labels.shape[1]) if factors else {}
-        found, of_layers = _known_gradients(self, images, labels, weights, products)
+        found, of_layers = _known_gradients(self, images, labels, weights, factors=factors)
         return [of_layers[name].smallest(factors=factors) if name in of_layers else found[name] for name in names]
 
 
@@ -252,27 +251,6 @@ def knows_units(model: nn.Module, *, rules: bool = False) -> bool:
     )
 
 
-def layers_to_factor(model: nn.Module, names: tuple[str, ...], images: int) -> dict[str, nn.Module]:
-    """Return the layers whose gradients are smaller as factors, by their names.
-
-    Parameters
-    ----------
-    model
-        The network.
-    names
-        Names of the parameters that are trained.
-    images
-        Images of one patient.
-    """
-    found = {}
-    for place, module in model.named_modules():
-        if type(module) in _PRODUCTS and _parameter(place, "weight") in names:
-            rows, columns = module.get_parameter("weight").shape
-            if are_smaller(images, rows, columns):
-                found[place] = module
-    return found
-
-
 def _parameter(layer: str, name: str) -> str:
     return f"{layer}.{name}" if layer else name
 
@@ -285,19 +263,24 @@ def _of_product(layer: nn.Module, x: Tensor, gradient: Tensor, units: int) -> di
 
 
 def _known_gradients(
-    of: Gradient, images: Tensor, labels: Tensor, weights: Tensor | None, products: Mapping[str, nn.Module]
+    of: Gradient, images: Tensor, labels: Tensor, weights: Tensor | None, *, factors: bool
 ) -> tuple[dict[str, Tensor], dict[str, Factored]]:
-    """Return `Gradient.of_units` of a network with a patient axis, by name, and of some products as factors."""
+    """Return `Gradient.of_units` of a network with a patient axis, by name, and of some matrices as factors."""
     model, layout, losses = of.model, of.layout, of.losses
     patients, per_patient = labels.shape[:2]
     parameters = dict(model.named_parameters())
     own = {name: parameters[name].detach() for name in layout.names}
-    ruled, rules = dict(products), dict.fromkeys(products, cast("Rule", _of_product))
-    given = {_parameter(place, "weight") for place in products}
-    for place, module in model.named_modules() if of.rules else ():
-        if type(module) in _RULES:
+    ruled: dict[str, nn.Module] = {}
+    rules: dict[str, Rule] = {}
+    given = set()
+    for place, module in model.named_modules():
+        weight = _parameter(place, "weight")
+        if of.rules and type(module) in _RULES:
             ruled[place], rules[place] = module, _RULES[type(module)]
-            given |= {_parameter(place, name) for name in ("weight", "bias")}
+            given |= {weight, _parameter(place, "bias")}
+        elif factors and type(module) in _PRODUCTS and weight in own and are_smaller(per_patient, *own[weight].shape):
+            ruled[place], rules[place] = module, _of_product
+            given.add(weight)
     leaves = {
         name: parameter.unsqueeze(0).expand(patients, *parameter.shape).requires_grad_()
         for name, parameter in own.items()
@@ -310,18 +293,18 @@ def _known_gradients(
     wanted: list[Any] = [*leaves.values(), *(call.output for call in calls)]
     found = torch.autograd.grad(loss, wanted)
     rows = dict(zip(leaves, _rows(found[: len(leaves)], patients), strict=True))
-    factors: dict[str, Factored] = {}
+    factored: dict[str, Factored] = {}
     for call, gradient in zip(calls, found[len(leaves) :], strict=True):
         for parameter, value in rules[call.name](ruled[call.name], call.x, gradient, patients).items():
             name = _parameter(call.name, parameter)
             if name not in own:
                 continue
             if isinstance(value, Factored):
-                factors[name] = value.joined(factors[name]) if name in factors else value
+                factored[name] = value.joined(factored[name]) if name in factored else value
             else:
                 (row,) = _rows([value], patients)
                 rows[name] = row + rows[name] if name in rows else row
-    return rows, factors
+    return rows, factored
 
 
 def _mapped_gradients(
