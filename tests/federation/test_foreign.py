@@ -15,8 +15,8 @@ from zetadp.cli import main
 from zetadp.core.plan import Plan
 from zetadp.federation.certificates import read_certificate
 from zetadp.federation.ledgers import Mirror
-from zetadp.privacy.chain import START, BrokenChainError, Link
 from zetadp.privacy.ledger import FORMAT
+from zetadp.privacy.register import START, BrokenChainError, Link
 
 PLAN = make_plan(noise="os", patients=4)
 

@@ -23,9 +23,8 @@ from zetadp.federation.ledgers import write_receipts
 from zetadp.federation.settings import ServerSettings
 from zetadp.privacy import register
 from zetadp.privacy.book import Book
-from zetadp.privacy.chain import START, Link, follow
 from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.register import REGISTER
+from zetadp.privacy.register import REGISTER, START, Link, follow
 
 PLAN = make_plan(rounds=3, noise="os")
 NAME = "node-02"

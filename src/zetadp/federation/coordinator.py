@@ -33,9 +33,9 @@ from zetadp.federation.ledgers import Mirror, copies_of, heads_elsewhere, note_i
 from zetadp.federation.protocol import Answer, Refusal, Request, WrongUpdateError, decode, encode
 from zetadp.federation.superlink import SuperLink
 from zetadp.privacy import accounting
-from zetadp.privacy.chain import BrokenChainError
 from zetadp.privacy.events import Event
 from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.register import BrokenChainError
 
 logger = logging.getLogger(__name__)
 

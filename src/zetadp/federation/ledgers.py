@@ -33,9 +33,9 @@ from zetadp.federation.certificates import (
 )
 from zetadp.federation.settings import ServerSettings
 from zetadp.privacy.book import Book, ledger_files, read_ledgers
-from zetadp.privacy.chain import START, BrokenChainError
 from zetadp.privacy.events import Event
 from zetadp.privacy.ledger import Attempt, read_ledger, take_lines
+from zetadp.privacy.register import START, BrokenChainError
 from zetadp.privacy.verification import Check, checked
 
 KEYS = {"receipt", "head", "node", "plan", "round", "signed", "certificate", "signature"}

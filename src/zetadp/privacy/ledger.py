@@ -22,9 +22,8 @@ from typing import IO, Any, Self
 from zetadp.base.storage import make_folder, sync_folder, written_whole
 from zetadp.base.validation import UserError, shown
 from zetadp.privacy import register
-from zetadp.privacy.chain import START, BrokenChainError, Link, follow
 from zetadp.privacy.events import Event, entries_of, events_in
-from zetadp.privacy.register import REGISTER, Register
+from zetadp.privacy.register import REGISTER, START, BrokenChainError, Link, Register, follow
 
 FORMAT = 3
 """Version of a ledger's lines. There is one: a ledger of another format is refused."""

@@ -1,11 +1,14 @@
-"""The register of a folder of ledgers: which ledgers exist, where each ends, and which cohorts share patients.
+"""Chains of lines, and the register: which ledgers a folder has, where each ends, and which cohorts share patients.
+
+Ledgers and their register are files of lines in JSON. A hash chains each line to the one before, so that edits show. A
+file does not show that its last lines were cut off. Anyone who stored a later head of the chain can detect it.
 
 The remaining ledgers do not show that one was deleted or lost its last lines, so a total over them would silently be
 too low. The register names every ledger, with its head, when an attempt begins, releases something for the first time,
 continues or is closed. `zetadp.privacy.book` refuses a total if the folder and the register differ. The register also
 holds keyed hashes of the cohort's training records and of the people whom single ledgers are about.
 
-The register is itself a chain. Each line holds a keyed hash, so that nobody without the folder's secret can write one,
+Each line of the register holds a keyed hash, so that nobody without the folder's secret can write one,
 and each attempt names the register's head in its first line, so that an old copy of the register shows. Whoever can
 read the secret and write the folder can forge both; a head that is kept elsewhere shows that.
 
@@ -17,11 +20,12 @@ nothing without its key.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import hmac
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,12 +33,82 @@ from typing import Any
 
 from zetadp.base.storage import make_folder, remove_leftovers, sync_folder, writing
 from zetadp.base.validation import UserError
-from zetadp.privacy.chain import START, BrokenChainError, Link, follow
 
+START = "0" * 64
+"""Head of an empty chain."""
 NAME = "secret"
 REGISTER = "register"
 """File that names all ledgers of a folder, with a keyed hash in each line."""
 BYTES = 32
+
+
+class BrokenChainError(ValueError):
+    """A line that does not follow from the one before, or that is no line of such a file.
+
+    Attributes
+    ----------
+    number
+        Number of the line, from one.
+    why
+        What is wrong with it.
+    """
+
+    def __init__(self, number: int, why: str = "does not follow from the lines before it") -> None:
+        super().__init__(f"line {number} {why}")
+        self.number, self.why = number, why
+
+
+@dataclass(frozen=True)
+class Link:
+    """One line of a chain.
+
+    Attributes
+    ----------
+    entry
+        Its content.
+    head
+        Hash of this line and all before it.
+    text
+        The line as it stands in a file, without its line break.
+    """
+
+    entry: dict[str, Any]
+    head: str
+    text: str
+
+    @classmethod
+    def after(cls, head: str, entry: Mapping[str, Any]) -> Link:
+        """Return the line with the content ``entry`` that follows a chain with this head."""
+        content = json.dumps(entry)
+        new = _next(head, content)
+        return cls(dict(entry), new, f'{{"chain":"{new}","entry":{content}}}')
+
+
+def follow(lines: Iterable[str | bytes], head: str = START) -> Iterator[Link]:
+    """Read lines, and check that each follows from the one before.
+
+    A line must be the very text that `Link.after` writes. Another spelling of the same content, such as one with a line
+    break in it, would be read differently once it is in a file.
+
+    Raises
+    ------
+    BrokenChainError
+        At the first line that does not follow or is not a line of a chain.
+    """
+    for number, line in enumerate(lines, start=1):
+        try:
+            text = line if isinstance(line, str) else line.decode()
+            link = Link.after(head, json.loads(text)["entry"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise BrokenChainError(number) from error
+        if link.text != text:
+            raise BrokenChainError(number)
+        head = link.head
+        yield link
+
+
+def _next(head: str, content: str) -> str:
+    return hashlib.sha256((head + content).encode()).hexdigest()
 
 
 class Secret:
