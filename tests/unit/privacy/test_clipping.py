@@ -1,30 +1,19 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from contributing import clipped_sums
 from torch.nn import functional
-from training_builder import NETWORKS, TINY, network, patients, plain_gradient
+from training_builder import NETWORKS, TINY, network, patients
 
 from zetadp.base.tensors import Layout
 from zetadp.nn.mixture import Labelled
-from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.clipping import clip_factors
 from zetadp.privacy.contributions import Gradient, knows_units
 from zetadp.privacy.factored import Factored
-
-# The factor is rounded down by 2^-20, float32 adds 2^-24 a number.
-ROUNDING = 2e-6
-
-
-def contributions(settings: NetworkSettings, bound: float | None, count: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return each patient's clipped gradient and, by ordinary automatic differentiation, its unclipped one."""
-    model = network(settings)
-    images, labels = patients(count, 4, domain=settings.domain)
-    layout = Layout.of(model)
-    sums = clipped_sums(model, layout, images, labels, torch.arange(count), count=count, bound=bound, chunk=100).sums
-    plain = torch.stack([plain_gradient(model, images[i], labels[i]) for i in range(count)])
-    return sums.double(), plain.double()
+from zetadp.privacy.grid import Grid
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 17, 48, 100_001])
@@ -42,61 +31,45 @@ def test_norms_hold_their_digits_wherever_float32_squares_leave_its_range(size, 
     assert (lengths >= bound * (1 - 2 * 2.0**-20)).all()
 
 
-def test_norms_of_exactly_the_bound_stay_within_it():
-    # In float32, factors computed to the nearest would push some of these over.
-    gradients = torch.randn(20_000, 7, generator=torch.Generator().manual_seed(0))
-    factors, _ = clip_factors([gradients], 1.0)
-    clipped = (factors[:, None] * gradients).double().norm(dim=1)
-    assert clipped.max() <= 1
-    assert clipped[gradients.double().norm(dim=1) > 1.01].min() > 1 - ROUNDING
+@pytest.fixture
+def passes(monkeypatch):
+    """Sizes of the passes, and the most patients for which there is memory."""
+    honest, seen = Gradient.of_units, SimpleNamespace(sizes=[], most=100)
 
-
-def test_without_a_bound_nothing_is_clipped():
-    factors, _ = clip_factors([torch.full((2, 3), 1e20)], None)
-    assert factors.tolist() == [1, 1]
-    clipped, plain = contributions(TINY, None)
-    torch.testing.assert_close(clipped, plain, rtol=1e-4, atol=1e-5)
-
-
-def test_out_of_memory_halves_the_pass_and_changes_nothing(monkeypatch):
-    model = network(TINY)
-    layout = Layout.of(model)
-    images, labels = patients(5, 2, domain=TINY.domain)
-    groups = torch.tensor([0, 1, 0, 1, 1])
-    expected = clipped_sums(model, layout, images, labels, groups, count=2, bound=0.1, chunk=10).sums
-    passes = []
-
-    def limited(self, images, labels, **more):
-        if len(images) > 2:
+    def watched(self, images, labels, **more):
+        if len(images) > seen.most:
             raise torch.OutOfMemoryError
-        passes.append(len(images))
+        seen.sizes.append(len(images))
         return honest(self, images, labels, **more)
 
-    honest = Gradient.of_units
-    monkeypatch.setattr(Gradient, "of_units", limited)
-    found = clipped_sums(model, layout, images, labels, groups, count=2, bound=0.1, chunk=10).sums
-    assert sum(passes) == 5
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+    monkeypatch.setattr(Gradient, "of_units", watched)
+    return seen
+
+
+def test_out_of_memory_halves_the_pass_and_changes_nothing(passes):
+    model = network(TINY)
+    images, labels = patients(5, 2, domain=TINY.domain)
+    groups = torch.tensor([0, 1, 0, 1, 1])
+
+    def sums() -> torch.Tensor:
+        how = {"count": 2, "bound": 0.1, "chunk": 10}
+        return clipped_sums(model, Layout.of(model), images, labels, groups, **how).sums
+
+    expected, passes.most = sums(), 2
+    torch.testing.assert_close(sums(), expected, rtol=1e-5, atol=1e-7)
+    assert sum(passes.sizes) == 10
 
 
 @pytest.mark.parametrize(
     ("count", "chunk", "expected"),
     [(5, 16, [3, 2]), (8, 16, [4, 4]), (9, 16, [3, 3, 3]), (3, 1, [1, 1, 1]), (3, 100, [3]), (1, 4, [1])],
 )
-def test_passes_hold_nearly_equal_numbers_of_patients_and_no_more_than_the_chunk(count, chunk, expected, monkeypatch):
-    passes = []
-
-    def watched(self, images, labels, **more):
-        passes.append(len(images))
-        return honest(self, images, labels, **more)
-
-    honest = Gradient.of_units
-    monkeypatch.setattr(Gradient, "of_units", watched)
+def test_passes_hold_nearly_equal_numbers_of_patients_and_no_more_than_the_chunk(count, chunk, expected, passes):
     model = network(TINY)
     images, labels = patients(count, 4)
     groups = torch.zeros(count, dtype=torch.long)
     clipped_sums(model, Layout.of(model), images, labels, groups, count=1, bound=1.0, chunk=chunk)
-    assert passes == expected
+    assert passes.sizes == expected
 
 
 class Foreign(torch.nn.Module):
@@ -145,3 +118,42 @@ def test_a_layer_that_is_not_trained_needs_no_rule():
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         wanted = dict(zip(trained, torch.autograd.grad(loss, list(trained.values())), strict=True))
         torch.testing.assert_close(mine, Layout.of(model).flatten(wanted), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("bound", [1e-3, 1.0, 0.37, 1e3])
+def test_integer_sums_are_the_clipped_sums_and_never_longer_than_the_bound(bound):
+    model = network(TINY)
+    layout = Layout.of(model)
+    images, labels = patients(5, 4, domain=TINY.domain)
+    images[2] = float("nan")
+    groups = torch.arange(5)
+    grid = Grid.choose(bound, noise_multiplier=1.0, population=5, dimension=layout.dimension)
+
+    def sums(**more):
+        return clipped_sums(model, layout, images, labels, groups, count=5, bound=bound, **more)
+
+    plain, exact = sums(chunk=8), sums(chunk=8, grid=grid)
+    assert exact.sums.dtype == torch.int64
+    assert exact.not_finite == plain.not_finite == 1
+    for row, expected in zip(exact.sums, plain.sums.double(), strict=True):
+        assert sum(int(value) ** 2 for value in row) <= 4**grid.bits
+        torch.testing.assert_close(row.double() * grid.step, expected, rtol=1e-4, atol=grid.step)
+    assert (exact.sums[2] == 0).all()
+
+
+@pytest.mark.parametrize("family", NETWORKS)
+@pytest.mark.parametrize("other", [0.0, 1e-30, 3.0, 1e25, float("nan")])
+def test_no_bit_of_a_contribution_depends_on_who_shares_its_pass(family, other):
+    settings = NETWORKS[family]
+    model = network(settings)
+    images, labels = patients(5, 4, domain=settings.domain)
+    changed = images.clone()
+    changed[1] *= other
+    grid = Grid.choose(0.5, noise_multiplier=1.0, population=5, dimension=Layout.of(model).dimension)
+
+    def each(images):
+        how = {"count": 5, "bound": 0.5, "chunk": 20, "grid": grid}
+        return clipped_sums(model, Layout.of(model), images, labels, torch.arange(5), **how).sums
+
+    others = [0, 2, 3, 4]
+    assert torch.equal(each(images)[others], each(changed)[others])

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import inspect
 import math
-import os
 from fractions import Fraction
 
 import numpy as np
@@ -111,11 +109,6 @@ def test_as_many_as_asked_and_the_same_from_the_same_bytes(size):
     assert len(set(values.tolist())) == size
     if size:
         assert not np.array_equal(values, rounded_normal(size, TRAINING, source=random_bytes(6)))
-
-
-def test_operating_system_is_the_source_unless_another_is_given():
-    assert inspect.signature(rounded_normal).parameters["source"].default is os.urandom
-    assert not np.array_equal(rounded_normal(50, TRAINING), rounded_normal(50, TRAINING))
 
 
 @pytest.mark.parametrize("scale", [0, -1, 2**48 + 1])

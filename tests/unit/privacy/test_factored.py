@@ -1,28 +1,10 @@
 from __future__ import annotations
 
-import pytest
 import torch
-from contributing import clipped_sums
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from training_builder import network, patients
 
-from zetadp.base.tensors import Layout
-from zetadp.nn.models import NetworkSettings
-from zetadp.privacy.contributions import layers_to_factor
 from zetadp.privacy.factored import Factored
-
-WIDE = {
-    "complex": NetworkSettings(widths=(2, 4), convolutions=1, hidden=64, groups=2),
-    "real": NetworkSettings(widths=(2, 4), convolutions=1, hidden=64, groups=2, family="real", activation="mish"),
-}
-"""Networks whose hidden layer is large enough to be kept as factors."""
-
-
-def wide(family: str, **options: object) -> torch.nn.Module:
-    model = network(WIDE[family], **options)
-    assert layers_to_factor(model, Layout.of(model).names, 1)
-    return model
 
 
 def terms(seed: int, count: int, rows: int, columns: int, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -80,19 +62,3 @@ def test_what_is_summed_is_never_longer_than_the_stated_norm(is_complex, seed, c
     # A complex number is the sum of two real ones, whose rounding is longer by the square root of two.
     assert (norms <= exact.norm(dim=1) + parts**0.5 * 2e-6 * lengths).all()
     torch.testing.assert_close(sums.double(), scale * exact, rtol=0, atol=2e-6 * scale * float(lengths.max()))
-
-
-@pytest.mark.parametrize("family", WIDE)
-@pytest.mark.parametrize("bound", [1e-3, 0.5, None])
-@pytest.mark.parametrize("chunk", [2, 6, 100])
-def test_sums_are_those_of_gradients_that_are_written_out(family, bound, chunk, monkeypatch):
-    model = wide(family)
-    layout = Layout.of(model)
-    images, labels = patients(7, 2, domain=WIDE[family].domain)
-    groups = torch.tensor([0, 2, 2, 1, 0, 2, 4])
-    options = {"count": 5, "bound": bound, "chunk": chunk}
-    found = clipped_sums(model, layout, images, labels, groups, **options).sums
-    monkeypatch.setattr("zetadp.privacy.contributions.layers_to_factor", lambda *_: {})
-    expected = clipped_sums(model, layout, images, labels, groups, **options).sums
-    assert (found - expected).norm() <= 2e-5 * expected.norm()
-    assert (found[3] == 0).all()

@@ -1,21 +1,14 @@
 from __future__ import annotations
 
 import resource
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from zetadp.base.validation import UserError
-from zetadp.privacy import accounting
-from zetadp.privacy.book import recorded_runs
 from zetadp.privacy.events import Event
-from zetadp.privacy.exposure import declared
-from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.statement import run_statement
 
 
 def event(number: int, node: str = "a", **changes: float) -> Event:
@@ -51,35 +44,14 @@ def test_everything_recorded_is_read_again(path):
     assert attempt.header["run"] == "x"
 
 
-def test_rows_that_are_sent_together_are_one_entry_with_a_count(path):
-    """A collector draws and releases 500 rows, with noise for each, and sends them at once."""
-    rows = event(0, count=500)
-    with Ledger(path) as ledger:
-        ledger.start({"unit": "record", "delta": 1e-3, "noise": "os", "training": {"rounds": 3}})
-        ledger.record([rows])
-        assert ledger.holds(rows)
-        assert not ledger.holds(event(0))
-    assert len(path.read_text().splitlines()) == 2
-    (run,) = recorded_runs(path)
-    history = run.nodes["a"]
-    assert (history.rounds, history.releases) == (1, 500)
-    kind = NoisySum(24 / 44, 1.5)
-    # Two more rounds are declared, each of as many rows.
-    assert declared(history, run.declared_rounds) == {kind: 1500}
-    assert accounting.compose([rows]) == {kind: 500}
-    stated = run_statement(run, target_epsilon=1.0)
-    assert stated["epsilon"] == accounting.epsilon({kind: 1500}, 1e-3)
-    assert stated["rounds"] == {"declared": 3, "happened": 1, "replayed": 0}
-
-
 def test_an_entry_that_says_more_than_this_version_knows_is_refused(path):
     with Ledger(path) as ledger:
         ledger.start({})
         entry = {"nodes": ["a"], **event(0).to_json(), "rows": 500}
         del entry["node"]
-        with pytest.raises(UserError, match=r"key\(s\) rows"):
+        with pytest.raises(TypeError, match="rows"):
             ledger._append({"kind": "round", "releases": [entry]})
-    with pytest.raises(UserError, match=r"key\(s\) rows, which this version"):
+    with pytest.raises(UserError, match=r"Line 2 of the ledger .*rows"):
         read_ledger(path)
 
 
@@ -100,48 +72,27 @@ def test_attempts_are_kept_and_told_apart(path):
     assert [a.header["run"] for a in attempts] == ["x", "y"]
 
 
-def test_an_edited_line_shows(path):
-    written(path)
-    text = path.read_text()
-    for old, new in (("1.5", "9.5"), ('"population": 44', '"population": 54'), ("digest 2", "digest 7")):
-        assert old in text
-        path.write_text(text.replace(old, new, 1))
-        with pytest.raises(UserError, match=r"Line \d+ of the ledger .* edited or damaged"):
-            read_ledger(path)
-        with pytest.raises(UserError, match="edited or damaged"):
-            Ledger(path)
-
-
-def test_a_removed_line_shows(path):
+def test_every_line_that_is_edited_removed_inserted_moved_or_no_entry_is_named(path):
     written(path)
     lines = path.read_text().splitlines(keepends=True)
-    for gone in range(len(lines) - 1):  # the last line can go: what follows it is the checkpoint's business
-        path.write_text("".join(lines[:gone] + lines[gone + 1 :]))
-        with pytest.raises(UserError, match=f"Line {gone + 1} of the ledger"):
+    altered = [(gone + 1, [*lines[:gone], *lines[gone + 1 :]]) for gone in range(len(lines) - 1)]
+    altered += [(place + 1, [*lines[:place], lines[place - 1], *lines[place:]]) for place in range(1, len(lines) + 1)]
+    altered += [(3, [*lines[:2], lines[3], lines[2], *lines[4:]])]
+    for number, old, new in (
+        (2, "1.5", "9.5"),
+        (4, '"population": 44', '"population": 54'),
+        (7, "digest 2", "digest 7"),
+    ):
+        assert old in lines[number - 1]
+        altered.append((number, [*lines[: number - 1], lines[number - 1].replace(old, new), *lines[number:]]))
+    for junk in ("not json", "[]", "3", '{"chain": "0"}', '{"chain": "0", "entry": {}}', ""):
+        altered.append((len(lines) + 1, [*lines, f"{junk}\n"]))
+    for number, content in altered:
+        path.write_text("".join(content))
+        with pytest.raises(UserError, match=rf"Line {number} of the ledger .* edited or damaged"):
             read_ledger(path)
-
-
-def test_an_inserted_or_moved_line_shows(path):
-    written(path)
-    lines = path.read_text().splitlines(keepends=True)
-    for place in range(1, len(lines) + 1):
-        path.write_text("".join([*lines[:place], lines[place - 1], *lines[place:]]))
-        with pytest.raises(UserError, match=f"Line {place + 1} of the ledger"):
-            read_ledger(path)
-    path.write_text("".join([*lines[:2], lines[3], lines[2], *lines[4:]]))
-    with pytest.raises(UserError, match="Line 3 of the ledger"):
-        read_ledger(path)
-
-
-@pytest.mark.parametrize(
-    "junk", ["not json\n", "[]\n", "3\n", '{"chain": "0"}\n', '{"chain": "0", "entry": {}}\n', "\n"]
-)
-def test_lines_that_are_no_entries_show(path, junk):
-    written(path)
-    with path.open("a") as file:
-        file.write(junk)
-    with pytest.raises(UserError, match="Line 10 of the ledger"):
-        read_ledger(path)
+    with pytest.raises(UserError, match="edited or damaged"):
+        Ledger(path)
 
 
 @pytest.mark.parametrize("kept", [1, 20, -1])
@@ -168,11 +119,6 @@ def test_a_second_user_is_refused_while_the_first_has_the_file_open(path):
         ledger.start({})
         with pytest.raises(UserError, match="another process trains the same run"):
             Ledger(path)
-        code = f"import pathlib; from zetadp.privacy.ledger import Ledger; Ledger(pathlib.Path({str(path)!r}))"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        assert done.returncode == 1
-        assert "UserError" in done.stderr
-        assert "another process trains the same run" in done.stderr
         ledger.record([event(0)])
     with Ledger(path) as ledger:
         assert ledger.holds(event(0))

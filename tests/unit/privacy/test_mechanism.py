@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.mechanism import NodeMechanism
+from zetadp.privacy.mechanism import Draw, NodeMechanism, bernoulli_mask
 
 
 class HoldsEverything:
@@ -68,25 +69,23 @@ def test_no_two_uses_share_a_stream(monkeypatch):
 
 def test_nothing_is_released_before_its_event_is_recorded(tmp_path):
     with Ledger(tmp_path / "ledger.jsonl") as ledger:
+        one, louder = mechanism(ledger=ledger), mechanism(ledger=ledger, noise_multiplier=1.4)
+        draw, other = one.draw(0), louder.draw(0)
+
+        def refused(which: NodeMechanism = one, of: Draw = draw, **how: int) -> None:
+            with pytest.raises(RuntimeError, match="before its release"):
+                which.release(of, torch.zeros(3), **how)
+
         ledger.start({})
-        one = mechanism(ledger=ledger)
-        draw = one.draw(0)
-        with pytest.raises(RuntimeError, match="before its release"):
-            one.release(draw, torch.zeros(3))
+        refused()
         ledger.record([mechanism(1).draw(0).event])
-        with pytest.raises(RuntimeError, match="before its release"):
-            one.release(draw, torch.zeros(3))
+        refused()
         ledger.record([draw.event])
-        with pytest.raises(RuntimeError, match="before its release, 2 times"):
-            one.release(draw, torch.zeros(3), again=1)
+        refused(again=1)
+        refused(louder, other)
         one.release(draw, torch.zeros(3))
-        with pytest.raises(RuntimeError, match="before its release"):
-            mechanism(ledger=ledger, noise_multiplier=1.4).release(
-                mechanism(noise_multiplier=1.4).draw(0), torch.zeros(3)
-            )
         ledger.start({})
-        with pytest.raises(RuntimeError, match="before its release"):
-            one.release(draw, torch.zeros(3))
+        refused()
 
 
 def test_no_release_is_made_twice():
@@ -134,3 +133,49 @@ def test_nothing_but_one_sum_with_seeded_noise_can_be_a_direction():
     grid = Grid.choose(event.clip, noise_multiplier=event.noise_multiplier, population=44, dimension=DIMENSION)
     with pytest.raises(ValueError, match="Gaussian"):
         NodeMechanism(event, grid=grid, ledger=HoldsEverything())
+
+
+# Draws with exactly the stated probability
+
+SHARE = Fraction(24, 44)
+
+
+def given(*values: int):
+    """A source that gives these bytes, one after the other."""
+    content = bytes(values)
+    position = 0
+
+    def source(count: int) -> bytes:
+        nonlocal position
+        position += count
+        assert position <= len(content), "more bits were drawn than were needed"
+        return content[position - count : position]
+
+    return source
+
+
+@pytest.mark.parametrize("probability", [SHARE, Fraction(1, 3), Fraction(2**64 - 1, 2**64 + 1), Fraction(1, 10**40)])
+def test_decision_is_exact_at_every_byte_of_the_probability(probability):
+    """A number agrees with the binary digits of p for some bytes, and is then below or above them by one."""
+    digits, rest = [], probability
+    for _ in range(32):
+        whole, rest = divmod(rest * 256, 1)
+        digits.append(whole)
+    for agreed, digit in enumerate(digits):
+        if digit:
+            assert bernoulli_mask(probability, 1, source=given(*digits[:agreed], digit - 1)).tolist() == [True]
+        if digit < 255:
+            assert bernoulli_mask(probability, 1, source=given(*digits[:agreed], digit + 1)).tolist() == [False]
+
+
+def test_only_the_undecided_draw_is_continued():
+    digit, rest = divmod(SHARE * 256, 1)
+    further = math.floor(rest * 256)
+    source = given(0, digit, 255, digit, further - 1, further + 1)
+    assert bernoulli_mask(SHARE, 4, source=source).tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize("probability", [24 / 44, Fraction(45, 44), -1])
+def test_what_is_no_exact_probability_is_refused(probability):
+    with pytest.raises(ValueError, match="Fraction from 0 to 1"):
+        bernoulli_mask(probability, 3)

@@ -71,17 +71,6 @@ def test_a_patients_epsilon_is_that_of_all_images_by_integration(p, sigma):
     assert true > 2 * stated["epsilon"]
 
 
-def test_many_images_of_everybody_have_the_closed_form_and_compose():
-    kind = {NoisySum(1.0, 30.0): 4}
-    assert accounting.epsilon_group(kind, DELTA, IMAGES) == pytest.approx(
-        gaussian.epsilon(DELTA, IMAGES * math.sqrt(4) / 30.0), rel=1e-12
-    )
-    both = {NoisySum(1.0, 30.0, IMAGES): 4, NoisySum(1.0, 5.0): 4}
-    mu = math.sqrt(4 * (IMAGES / 30.0) ** 2 + 4 / 5.0**2)
-    assert accounting.epsilon(both, DELTA) == pytest.approx(gaussian.epsilon(DELTA, mu), rel=1e-12)
-    assert accounting.epsilon_rdp(both, DELTA) >= accounting.epsilon(both, DELTA)
-
-
 def test_totals_take_the_patient_and_never_the_image():
     images, patients = run(1.0, 30.0), run(1.0, 5.0, images=None, name="patients")
     together = total(images, patients)

@@ -138,14 +138,6 @@ def audit(folder):
     return folder
 
 
-@pytest.fixture
-def page(tmp_path):
-    ledger = write_ledger(tmp_path, (5, SIGMA, ROUNDS))
-    found = Risk.of(ledger)
-    write_risk(found, tmp_path / "page", "ledger.jsonl", Evidence.of(audit(tmp_path / "audit").glob("*")))
-    return found, tmp_path / "page"
-
-
 def test_a_page_names_the_delta_of_an_attack_and_commands_that_run(tmp_path):
     """The ledger declares another delta than the experiment that was attacked."""
     ledger = write_ledger(tmp_path, (5, SIGMA, ROUNDS))
