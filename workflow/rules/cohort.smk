@@ -54,6 +54,7 @@ elif CONFIG.cohort.source == "download":
             dataset=f"{TASK}/dataset.json",
         log:
             "logs/fetch_cohort.log",
+        retries: 3
         localrule: True
         conda:
             "../../envs/data.yaml"

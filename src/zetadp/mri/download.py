@@ -24,19 +24,11 @@ REPORT = 10.0
 """Seconds between two lines of the log about a download."""
 
 
-def download(
-    url: str,
-    target: Path,
-    md5: str,
-    *,
-    retries: int = 5,
-    timeout: float = 60.0,
-    pause: float = 1.0,
-) -> None:
+def download(url: str, target: Path, md5: str, *, timeout: float = 60.0) -> None:
     """Download a file over HTTP and check it; an existing correct target is left unchanged.
 
-    A partial file stays next to the target as ``<name>.part``. The next attempt, also by another process, continues it
-    with an HTTP range, or starts again if the server does not support ranges.
+    A partial file stays next to the target as ``<name>.part``. The next call, also by another process, continues it
+    with an HTTP range, or starts again if the server does not support ranges. The rules of the workflow call again.
 
     Parameters
     ----------
@@ -46,46 +38,36 @@ def download(
         Path of the file, written only after its checksum matches.
     md5
         The publisher's MD5 checksum in hexadecimal. It detects transmission errors, but is no signature.
-    retries
-        Largest number of failed attempts in a row, after the first, in which no new bytes arrive.
     timeout
-        Seconds without an answer after which an attempt has failed.
-    pause
-        Seconds before the first retry; doubled each time, at most a minute.
+        Seconds without an answer after which the download has failed.
 
     Raises
     ------
     UserError
-        If the attempts are used up, or the disk cannot be written.
+        If the server or the connection fails, something else arrived, or the disk cannot be written.
     """
     if target.is_file() and _md5(target) == md5.lower():
         return
     partial = target.with_name(f"{target.name}.part")
-    failures, furthest = 0, _size(partial)
-    while True:
-        try:
-            _continue(url, partial, timeout)
-        except (OSError, http.client.HTTPException) as error:
-            reason = f"the server or the connection failed: {error}"
-        else:
-            if (found := _md5(partial)) == md5.lower():
-                partial.replace(target)
-                return
-            partial.unlink()
-            reason = f"expected the MD5 checksum {md5}, found {found}; what had arrived was deleted"
-        failures = 1 if _size(partial) > furthest else failures + 1
-        furthest = max(furthest, _size(partial))
-        if failures > retries:
-            raise UserError(
-                f"Cannot download {url} to {target}: {reason} (after {retries} retries). Check the address and the "
-                "connection and run again to go on, or put the file there by hand."
-            )
-        time.sleep(min(pause * 2 ** (failures - 1), 60.0))
+    try:
+        _continue(url, partial, timeout)
+    except (OSError, http.client.HTTPException) as error:
+        raise UserError(
+            f"Cannot download {url} to {target}: the server or the connection failed: {error}. Check the address and "
+            "the connection and run again to go on, or put the file there by hand."
+        ) from error
+    if (found := _md5(partial)) != md5.lower():
+        partial.unlink()
+        raise UserError(
+            f"Expected the MD5 checksum {md5} of {url}, found {found}; what had arrived was deleted. Run again, or put "
+            f"{target} there by hand."
+        )
+    partial.replace(target)
 
 
 def _continue(url: str, partial: Path, timeout: float) -> None:
     """Download the missing rest of a file; raise `OSError` or `HTTPException` if the server or the connection fails."""
-    start = _size(partial)
+    start = partial.stat().st_size if partial.is_file() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})  # noqa: S310  (a constant)
     try:
         response = urllib.request.urlopen(request, timeout=timeout)  # noqa: S310  (a constant)
@@ -110,10 +92,6 @@ def _continue(url: str, partial: Path, timeout: float) -> None:
                     logger.info("%.2f GB%s", file.tell() / 1e9, more)
         if response.length:
             raise ConnectionError(f"{response.length} bytes are missing")
-
-
-def _size(partial: Path) -> int:
-    return partial.stat().st_size if partial.is_file() else 0
 
 
 def _md5(path: Path) -> str:

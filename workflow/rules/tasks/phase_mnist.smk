@@ -25,6 +25,7 @@ if CONFIG.cohort.source == "download":
             files=DIGITS,
         log:
             "logs/fetch_digits.log",
+        retries: 3
         localrule: True
         conda:
             "../../../envs/data.yaml"

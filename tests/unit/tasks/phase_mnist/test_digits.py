@@ -12,7 +12,6 @@ import pytest
 from served import served_folder
 
 from zetadp.base.validation import UserError
-from zetadp.mri import download
 from zetadp.tasks.phase_mnist.digits import FASHION, FILES, MNIST, Source, fetch_digits, read_digits
 
 SHARED = Path(__file__).parents[5] / "shared/data"
@@ -82,7 +81,7 @@ def test_a_damaged_file_is_refused(tiny, damage):
         read_digits(folder, "train", source)
 
 
-def test_what_is_missing_is_fetched_and_checked(tiny, tmp_path, monkeypatch):
+def test_what_is_missing_is_fetched_and_checked(tiny, tmp_path):
     source, folder, values = tiny
     target = tmp_path / "fetched"
     target.mkdir()
@@ -97,7 +96,6 @@ def test_what_is_missing_is_fetched_and_checked(tiny, tmp_path, monkeypatch):
             assert (read_digits(target, part, source)[0] == values[part, "images"]).all()
         (folder / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(b"something else"))
         (target / "t10k-images-idx3-ubyte.gz").unlink()
-        monkeypatch.setattr(download.time, "sleep", lambda _: None)
         with pytest.raises(UserError, match=r"t10k-images-idx3-ubyte\.gz"):
             fetch_digits(target, source)
     assert not (target / "t10k-images-idx3-ubyte.gz").exists()
