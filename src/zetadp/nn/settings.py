@@ -11,12 +11,11 @@ from zetadp.base.validation import in_range, one_of
 
 OWN = "own"
 """Family of the user's own networks, which are PyTorch modules."""
-FAMILIES = ("complex", "real", "dense", "spectrogram", "unet", "real_unet", "linear", "head", OWN)
 
 DESCENT = "descent"
 """Estimator for every network: rounds of clipped gradients."""
 CLASS_MEANS = "class_means"
-"""Estimator for a head: every node sends one message, and the weights follow from them (`zetadp.nn.closed_form`)."""
+"""Estimator for a head: every node sends one message, and the weights follow from them (`zetadp.nn.heads`)."""
 MIXED_ROWS = "mixed_rows"
 """Estimator for a head: every node releases rows that mix its patients, and the head is trained on them."""
 AT_ONCE = (CLASS_MEANS, MIXED_ROWS)
@@ -38,13 +37,22 @@ TOGETHER = {
 """What cards and notes say of a decision on several images, without the full stop."""
 ONE_DIMENSION = ("signal", "spectrum")
 """Domains in which the input of a network is a sequence of values, not a square image."""
-OF_FAMILY = {
-    "dense": ("complex", "image", *ONE_DIMENSION),
-    "spectrogram": ("complex", "image"),
-    "unet": ("kspace",),
-    "real_unet": ("kspace",),
+_BLOCKS = ("widths", "convolutions", "groups", "head", "trained", "hidden")
+_UNET = (("kspace",), ("widths", "convolutions", "activation", "start", "trained"))
+FAMILIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "complex": (("kspace",), (*_BLOCKS, "activation", "transform", "start")),
+    "real": (("kspace", "image"), _BLOCKS),
+    "dense": (("complex", "image", *ONE_DIMENSION), ("widths", "activation")),
+    "spectrogram": (("complex", "image"), ()),
+    "unet": _UNET,
+    "real_unet": _UNET,
+    "linear": (("kspace", "image"), ()),
+    "head": (FEATURES, ("components", "start", "taper")),
+    OWN: (("kspace", "image"), ()),
 }
-"""Domains of families with a list of their own. The other families take k-space, images or features."""
+"""Domains of each family, and the names of the settings that model cards show."""
+UNUSED = {"transform": "none", "start": "random", "taper": 0}
+"""Values of settings that only some families have, in the others."""
 
 SHIPPED = {
     "features": "data/backbone.safetensors",
@@ -101,7 +109,7 @@ class NetworkSettings:
         (``norms``). The head of a U-Net is its last convolution and the weight of data consistency.
     """
 
-    family: Annotated[str, OneOf(FAMILIES)] = "complex"
+    family: Annotated[str, OneOf(tuple(FAMILIES))] = "complex"
     domain: Annotated[str, OneOf(DOMAINS)] = "kspace"
     widths: Annotated[tuple[Annotated[int, Within(ge=1, le=2**16)], ...], Filled()] = (32, 64, 128)
     convolutions: Count = 2
@@ -119,35 +127,19 @@ class NetworkSettings:
         """Check every setting; lists from configuration files become tuples."""
         object.__setattr__(self, "widths", tuple(self.widths))
         check_fields(self)
-        if self.family == "complex" and self.domain == "image":
-            raise ValueError(
-                "Expected family real or linear for domain image: slices have no phase, found family complex."
-            )
-        if (self.family == "head") != (self.domain in FEATURES):
-            raise ValueError(
-                f"Expected domain {', '.join(FEATURES[:-1])} or {STUDY} for family head and for no other, found "
-                f"family {self.family} with domain {self.domain}."
-            )
-        if self.domain not in OF_FAMILY.get(self.family, ("kspace", "image", *FEATURES)):
-            shown = "; ".join(f"{family}: {', '.join(names)}" for family, names in OF_FAMILY.items())
-            raise ValueError(
-                f"Expected a domain of the network's family ({shown}; others: kspace, image or features), found family "
-                f"{self.family} with domain {self.domain}."
-            )
-        if self.family != "complex" and self.transform != "none":
-            raise ValueError(f"Expected transform none for family {self.family}, found {self.transform}.")
-        if self.family not in {"complex", "unet", "real_unet", "head"} and self.start == "public":
-            raise ValueError(
-                f"Expected start random for family {self.family}: no backbone has its shape; found public."
-            )
         if isinstance(self.taper, str):
             one_of((BY_NOISE,), taper=self.taper)
         else:
             in_range(0, 1e6, taper=self.taper)
-        if self.family != "head" and self.taper:
-            raise ValueError(
-                f"Expected taper 0 for family {self.family}: only heads have components; found {self.taper}."
-            )
+        domains, known = FAMILIES[self.family]
+        if self.domain not in domains:
+            raise ValueError(f"Expected domain {' or '.join(domains)} for family {self.family}, found {self.domain}.")
+        for name, unused in UNUSED.items():
+            if name not in known and getattr(self, name) != unused:
+                raise ValueError(
+                    f"Expected {name} {unused} for family {self.family}, which has no other, found "
+                    f"{getattr(self, name)}."
+                )
         for width in self.widths:
             if self.family in {"complex", "real"} and width % self.groups:
                 raise ValueError(f"Expected every width to be a multiple of groups={self.groups}, found {width}.")
@@ -155,18 +147,12 @@ class NetworkSettings:
     @property
     def used(self) -> list[str]:
         """Names of the settings that a network of this family uses."""
-        hidden = ["hidden"] if self.head == "hidden" else []
-        of_blocks = ["widths", "convolutions", "groups", "head", "trained", *hidden]
-        of_unets = ["widths", "convolutions", "activation", "start", "trained"]
-        further = {
-            "head": ["components", "start", *(["taper"] if self.taper else [])],
-            "complex": [*of_blocks, "activation", "transform", "start"],
-            "real": of_blocks,
-            "unet": of_unets,
-            "real_unet": of_unets,
-            "dense": ["widths", *(["activation"] if self.domain in {"complex", "spectrum"} else [])],
-        }
-        return ["family", "domain", *further.get(self.family, [])]
+        unused = {"hidden"} if self.head == "pooled" else set()
+        if not self.taper:
+            unused.add("taper")
+        if self.family == "dense" and self.domain not in {"complex", "spectrum"}:
+            unused.add("activation")
+        return ["family", "domain", *(name for name in FAMILIES[self.family][1] if name not in unused)]
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as a JSON object, which identifies this network in ledgers and hashes.

@@ -119,7 +119,7 @@ FAULTS = [
     (PAPER, {"networks": {"complex": {"widths": []}}}, "networks.complex.widths", ""),
     (PAPER, {"networks": {"complex": {"widths": [0]}}}, "networks.complex.widths.0", ""),
     (PAPER, {"networks": {"complex": {"groups": 7}}}, "networks.complex", "groups=7"),
-    (PAPER, {"networks": {"complex": {"domain": "image"}}}, "networks.complex", "no phase"),
+    (PAPER, {"networks": {"complex": {"domain": "image"}}}, "networks.complex", "domain kspace"),
     (PAPER, {"networks": {"complex": {"family": "own"}}}, "networks.complex", ""),
     (PAPER, {"privacy": {"delta": 0}}, "privacy.delta", "0"),
     (PAPER, {"privacy": {"delta": 1}}, "privacy.delta", "1"),
