@@ -37,7 +37,7 @@ from zetadp.core.outbox import Outbox
 from zetadp.core.records import LabelledItems, Node
 from zetadp.core.round import do_round
 from zetadp.front.release import release_plan
-from zetadp.nn.mixture import RowExamples
+from zetadp.nn.heads import RowExamples
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from zetadp.core.plan import Plan
-    from zetadp.nn.mixture import RowExamples
+    from zetadp.nn.heads import RowExamples
 
 PEOPLE, CLASSES, DELTA = 60_000, 10, 1e-5
 ROWS = 20_000

@@ -31,8 +31,7 @@ from papers.neuromixgdp.moments import ClassMoments, nearest_mean
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.validation import UserError
-from zetadp.nn.heads import learnt_head
-from zetadp.nn.mixture import RowExamples
+from zetadp.nn.heads import RowExamples, learnt_head
 from zetadp.privacy import gaussian
 from zetadp.report.figurestyle import (
     SMALL,

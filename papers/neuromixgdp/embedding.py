@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from papers.neuromixgdp.moments import SHARE_OF_COUNTS, noisy_sums
 from zetadp.base.validation import positive
-from zetadp.nn.mixture import RowExamples
+from zetadp.nn.heads import RowExamples
 
 CODE = 10
 """Number of random inputs of the generator."""

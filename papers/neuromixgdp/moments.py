@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zetadp.nn.mixture import RowExamples
+from zetadp.nn.heads import RowExamples
 
 SHARE_OF_COUNTS = 0.01
 """Share of the squared norm for the one that counts people. It can be small: classes have thousands of people."""

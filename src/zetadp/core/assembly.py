@@ -18,7 +18,7 @@ from zetadp.core.records import LabelledItems
 from zetadp.core.round import Phase
 from zetadp.core.server import HeadReceiver, Receiver, Server
 from zetadp.core.task import Classification, Task, task_of
-from zetadp.nn.closed_form import ClassMeans
+from zetadp.nn.heads import ClassMeans
 from zetadp.nn.mixture import Labelled, Mixture, OfAllClasses, OpenToClasses
 from zetadp.nn.models import build
 from zetadp.nn.settings import DESCENT, MIXED_ROWS

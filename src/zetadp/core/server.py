@@ -16,8 +16,7 @@ from zetadp.base.tensors import Layout
 from zetadp.core.optimisers import build, recipe_in, set_round
 from zetadp.core.plan import Plan
 from zetadp.core.settings import OptimiserSettings
-from zetadp.nn.closed_form import ClassMeans
-from zetadp.nn.heads import learnt_head
+from zetadp.nn.heads import ClassMeans, learnt_head
 from zetadp.nn.mixture import Mixture
 
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -31,26 +30,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from zetadp.base.randomness import Purpose, stream
-from zetadp.nn.closed_form import ClassMeans
+from zetadp.nn.heads import ClassMeans, RowExamples
 from zetadp.privacy.contributions import Statistic
-
-
-class RowExamples(NamedTuple):
-    """Training examples from released rows.
-
-    Attributes
-    ----------
-    features
-        Shape (example, component), complex64.
-    labels
-        Shape (example, class): shares of the classes. Noise can make them negative.
-    noise
-        Variance of the noise in each real number of the features; zero where it is not known.
-    """
-
-    features: Tensor
-    labels: Tensor
-    noise: float = 0.0
 
 
 @dataclass(frozen=True)

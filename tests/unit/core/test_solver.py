@@ -16,7 +16,7 @@ from zetadp.core.plan import RunName
 from zetadp.core.records import LabelledItems
 from zetadp.core.settings import Performance, TrainingSettings
 from zetadp.core.training import Trained
-from zetadp.nn.closed_form import ClassMeans
+from zetadp.nn.heads import ClassMeans
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.settings import CLASS_MEANS
 from zetadp.privacy.threat import Sums

@@ -1,3 +1,5 @@
+"""Heads: components and the best head of public images, those of released rows, and that of class means."""
+
 from __future__ import annotations
 
 import math
@@ -6,8 +8,108 @@ import numpy as np
 import pytest
 import torch
 
-from zetadp.nn.closed_form import ClassMeans, public_means
-from zetadp.nn.heads import fit_projection, head_scores
+from zetadp.nn.heads import (
+    RIDGE,
+    ClassMeans,
+    RowExamples,
+    fit_projection,
+    head_on,
+    head_scores,
+    learnt_head,
+    public_means,
+)
+from zetadp.nn.mixture import Labelled
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """Return correlated features of unequal scale whose classes differ in three directions of small variance."""
+    random = torch.Generator().manual_seed(0)
+    labels = torch.arange(4).repeat(2000)
+    mixing = torch.randn(12, 12, generator=random)
+    scales = torch.logspace(0, -0.3, 12)
+    means = torch.zeros(4, 12)
+    means[:, 9:] = torch.randn(4, 3, generator=random)
+    latent = (torch.randn(len(labels), 12, generator=random) + means[labels]) * scales
+    return latent @ mixing + 5, labels
+
+
+def test_components_are_uncorrelated_with_unit_variance(drawn):
+    features, labels = drawn
+    centre, projection = fit_projection(features, labels)
+    parts = ((features - centre) @ projection).double()
+    assert parts.mean(dim=0).abs().max() < 1e-4
+    covariance = torch.cov(features.T.double(), correction=0)
+    ridge = RIDGE * covariance.diagonal().mean() * torch.eye(12, dtype=torch.float64)
+    found = projection.T.double() @ (covariance + ridge) @ projection.double()
+    torch.testing.assert_close(found, torch.eye(12, dtype=torch.float64), rtol=0, atol=1e-4)
+    assert torch.cov(parts.T, correction=0).diagonal().max() < 1 + 1e-4
+
+
+def test_the_first_components_hold_all_that_tells_the_classes_apart(drawn):
+    features, labels = drawn
+    centre, projection = fit_projection(features, labels)
+    parts = (features - centre) @ projection
+    means = torch.stack([parts[labels == c].mean(dim=0) for c in range(4)])
+    told = means.square().sum(dim=0)
+    assert told[:3].sum() > 0.999 * told.sum()
+
+
+@pytest.mark.parametrize("count", [2, 6])
+def test_the_head_has_the_least_cross_entropy(drawn, count):
+    """At the minimum of a convex loss its gradient vanishes."""
+    features, labels = drawn
+    centre, projection = fit_projection(features, labels)
+    parts = (features - centre) @ projection
+    weight, bias = head_on(parts, labels, count)
+    assert weight.shape == (4, count)
+    pairs = torch.view_as_complex(parts.reshape(len(parts), 6, 2))[:, :count]
+    weight, bias = weight.requires_grad_(), bias.requires_grad_()
+    scores = (pairs @ weight.T + bias).real
+    torch.nn.functional.cross_entropy(scores, labels).backward()
+    assert weight.grad.abs().max() < 2e-3
+    assert bias.grad.abs().max() < 2e-3
+    assert (scores.argmax(dim=1) == labels).float().mean() > 0.5
+
+
+ROWS, KINDS = 6000, 3
+
+
+def rows(deviation: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return features under noise, labels that follow from them without it, and the weights that do."""
+    generator = torch.Generator().manual_seed(1)
+    weights = torch.randn(KINDS, 5, generator=generator)
+    clean = torch.randn(ROWS, 5, generator=generator) + 2
+    noise = deviation * torch.randn(ROWS, 5, generator=generator)
+    return clean + noise, clean @ weights.T + 0.5, weights
+
+
+@pytest.mark.parametrize("deviation", [0.5, 1.0])
+def test_the_weights_are_those_of_features_without_noise(deviation):
+    seen, labels, weights = rows(deviation)
+    found, bias = learnt_head(RowExamples(torch.complex(seen, torch.zeros_like(seen)), labels, deviation**2))
+    assert not found.imag.any()
+    assert (found.real - weights).norm() < 0.1 * weights.norm()
+    torch.testing.assert_close(bias.real, torch.full((KINDS,), 0.5), atol=0.4, rtol=0)
+    # Least squares that does not know of the noise shrinks the weights by 1 / (1 + deviation^2).
+    assert found.real.norm() > 1.1 * weights.norm() / (1 + deviation**2)
+
+
+def test_complex_features_get_complex_weights():
+    seen, labels, weights = rows(0.5)
+    other = 0.5 * torch.randn(seen.shape, generator=torch.Generator().manual_seed(2))
+    found, _ = learnt_head(RowExamples(torch.complex(other, seen), labels, 0.25))
+    assert (-found.imag - weights).norm() < 0.15 * weights.norm()
+
+
+def test_the_noise_of_features_is_that_of_the_row_over_their_scale():
+    mixture = Labelled(4, KINDS, 5, 2.0, 1.0, True, share_of_labels=0.5, real=True)
+    row = torch.zeros(4, mixture.dimension)
+    row[:, 0] = 0.1  # as large as the noise
+    found = mixture.examples(row, 0.1)
+    assert found.noise == pytest.approx(float(found.features[0, 0].real) ** 2)
+    assert mixture.examples(row).noise == 0
+
 
 CLASSES, COMPONENTS, BOUND = 4, 3, 0.7
 LABELS = torch.arange(CLASSES).repeat_interleave(5)
