@@ -247,11 +247,6 @@ def near_duplicates(stack: np.ndarray, patients: Sequence[str]) -> pd.DataFrame:
     Table with the columns patient_a, patient_b and correlation, highest first. With fewer than three patients it is
     empty, because the anatomy that all share cannot be told from that of a pair.
 
-    Raises
-    ------
-    ValueError
-        If the stack has another shape.
-
     Notes
     -----
     This works from a few dozen patients on. In a smaller cohort, every patient is a large part of the mean, and altered
@@ -261,10 +256,6 @@ def near_duplicates(stack: np.ndarray, patients: Sequence[str]) -> pd.DataFrame:
     The result depends on all patients of the cohort. It is for the data holder, before training, and must not be
     released.
     """
-    if stack.ndim != 5 or len(stack) != len(patients):
-        raise ValueError(
-            f"Expected a stack of shape ({len(patients)}, sequence, slice, row, column), found {stack.shape}."
-        )
     columns = ["patient_a", "patient_b", "correlation"]
     if len(patients) < 3:
         return pd.DataFrame({"patient_a": [], "patient_b": [], "correlation": np.empty(0)}, columns=columns)

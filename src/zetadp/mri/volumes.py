@@ -237,7 +237,7 @@ def read_centre_slices(path: Path, order: Sequence[str], count: int = 20, size: 
     path
         NIfTI volume with axes (x, y, z, channel), in any orientation.
     order
-        Canonical names of its sequences, one a channel, in the order of the file.
+        Canonical names of its sequences, each once, in the order of the file.
     count, size
         As in `centre_images`.
 
@@ -249,11 +249,7 @@ def read_centre_slices(path: Path, order: Sequence[str], count: int = 20, size: 
     ------
     UserError
         For everything that `read_volume` and `centre_images` refuse.
-    ValueError
-        If ``order`` does not have each sequence once.
     """
-    if sorted(order) != sorted(SEQUENCES):
-        raise ValueError(f"Expected order to hold each of {', '.join(SEQUENCES)} once, found {', '.join(order)}.")
     images = centre_images(read_volume(path, channels=len(order), slices=count), order, count, size)
     return images[[order.index(name) for name in SEQUENCES]]
 

@@ -107,7 +107,6 @@ def patient_name(number: int) -> str:
 
 def scanner_of(settings: PhantomSettings, number: int) -> int:
     """Return the index, from 0, of the scanner that a patient was examined with."""
-    _check_number(settings, number)
     if settings.scanner_patients is not None and number <= settings.train_patients:
         return int(np.searchsorted(np.cumsum(settings.scanner_patients), number))
     return int(_stream(settings, CohortStream.ASSIGNMENT, number).integers(settings.scanners))
@@ -234,11 +233,6 @@ def _nifti(values: np.ndarray, affine: np.ndarray) -> bytes:
     with gzip.GzipFile(filename="", fileobj=packed, mode="wb", compresslevel=1, mtime=0) as archive:
         archive.write(image.to_bytes())
     return packed.getvalue()
-
-
-def _check_number(settings: PhantomSettings, number: int) -> None:
-    if not 1 <= number <= settings.patients:
-        raise ValueError(f"Expected a patient number from 1 to {settings.patients}, found {number}.")
 
 
 def _stream(settings: PhantomSettings, purpose: CohortStream, *place: int) -> np.random.Generator:

@@ -160,8 +160,6 @@ def public_stream(settings: PublicSettings, number: int) -> np.random.Generator:
     Its generator (PCG64) is not the one of the cohort and of training (Philox, `zetadp.base.randomness`), so that no
     choice of seeds gives a public patient and a private one the same numbers.
     """
-    if not 0 <= number < settings.patients:
-        raise ValueError(f"Expected a patient number from 0 to {settings.patients - 1}, found {number}.")
     return np.random.Generator(np.random.PCG64([settings.seed, number]))
 
 
