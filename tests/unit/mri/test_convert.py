@@ -66,29 +66,25 @@ def problems(source, target, **options) -> list[str]:
     return lines
 
 
-def test_integers_come_back_as_they_were(tmp_path):
-    task = convert_folder(write_brats(tmp_path / "in"), tmp_path / "out" / "Task", test_fraction=0.5)
-    assert task.sequences == SEQUENCES
-    assert len(task.training + task.test) == 3
-    for seed in range(3):
-        values, image = stored(task, f"BraTS20_00{seed + 1}")
-        assert image.get_data_dtype() == np.int16
-        assert (image.dataobj.slope, image.dataobj.inter) == (1, 0)
-        np.testing.assert_array_equal(image.affine, AFFINE)
-        for index, array in enumerate(arrays(seed).values()):
-            np.testing.assert_array_equal(values[..., index], array)
+KINDS = {
+    "integers": (lambda array: array, np.int16),
+    "floats": (lambda array: (0.37 * array).astype(np.float32), np.float32),
+    "large integers": (lambda array: 1000 * array.astype(np.int32), np.float32),
+}
 
 
-@pytest.mark.parametrize("kind", ["floats", "large integers"])
-def test_what_does_not_fit_into_int16_comes_back_in_single_precision(kind, tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_intensities_come_back_as_they_were_in_int16_or_else_in_single_precision(kind, tmp_path):
+    change, dtype = KINDS[kind]
     expected = []
     for sequence, array in arrays(0).items():
-        values = (0.37 * array).astype(np.float32) if kind == "floats" else 1000 * array.astype(np.int32)
-        write(tmp_path / "in" / "a" / f"a_{BRATS[sequence]}.nii.gz", values)
-        expected.append(values)
-    values, image = stored(convert_folder(tmp_path / "in", tmp_path / "out"), "a")
-    assert image.get_data_dtype() == np.float32
-    np.testing.assert_array_equal(values, np.stack(expected, axis=-1).astype(np.float32))
+        expected.append(change(array))
+        write(tmp_path / "in" / "a" / f"a_{BRATS[sequence]}.nii.gz", expected[-1])
+    values, image = stored(convert_folder(tmp_path / "in", tmp_path / "out", test_fraction=0), "a")
+    assert image.get_data_dtype() == dtype
+    assert (image.dataobj.slope, image.dataobj.inter) == (1, 0)
+    np.testing.assert_array_equal(image.affine, AFFINE)
+    np.testing.assert_array_equal(values, np.stack(expected, axis=-1).astype(dtype))
 
 
 def test_the_task_passes_the_checks_and_reads_as_the_sources_do(tmp_path):

@@ -16,6 +16,7 @@ from zetadp.nn.activations import (
     activation,
     complex_tanh,
     igaussian,
+    mish,
     siglog,
     zrelu,
 )
@@ -109,3 +110,14 @@ def test_a_bias_acts_on_its_own_channel(module):
     after = unstack(module(stack(z)))
     assert after[0, 0] == before[0, 0]
     assert abs(after[0, 1] - before[0, 1]) > 0.1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_small_values_of_mish_far_to_the_left_keep_their_digits(dtype):
+    """There Mish is nearly x exp(x); a difference of numbers near one would keep none of its digits."""
+    x = torch.linspace(-60, -10, 101, dtype=dtype).view(1, -1).requires_grad_()
+    value = mish(x)
+    (gradient,) = torch.autograd.grad(value.sum(), x)
+    exact = x.detach().double()
+    torch.testing.assert_close(value.double(), exact * exact.exp(), rtol=1e-4, atol=0)
+    torch.testing.assert_close(gradient.double(), (1 + exact) * exact.exp(), rtol=1e-4, atol=0)

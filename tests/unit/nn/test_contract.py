@@ -124,30 +124,10 @@ def test_gradients_of_patients_are_those_of_a_loop(name, written_out):
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name != "wide convolution"])
-def test_ordinary_operations_can_be_differentiated_twice(name):
-    layer, x = made(name, torch.float64), inputs(name, torch.float64)[:1, :, :2, :2]
+def test_gradients_are_those_of_differences_and_ordinary_ones_can_be_differentiated_again(name):
+    layer, x = made(name, torch.float64), inputs(name, torch.float64)[:2, :, :4, :4]
     if isinstance(layer, nn.Sequential):
-        layer = layer[1]
-        x = inputs(name, torch.float64)[:1].flatten(1)
-    parameters = [p.detach().requires_grad_() for p in layer.parameters()]
-    names = [key for key, _ in layer.named_parameters()]
-
-    def output(x: torch.Tensor, *values: torch.Tensor) -> torch.Tensor:
-        return stacked(functional_call(layer, dict(zip(names, values, strict=True)), (x,)))
-
-    with ordinary_operations():
-        assert torch.autograd.gradgradcheck(output, (x.requires_grad_(), *parameters), fast_mode=True)
-
-
-def weighted(layer: nn.Module, own: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """Return a loss whose slope is another one for every number of the output."""
-    out = stacked(functional_call(layer, own, (x,)))
-    return (out * torch.linspace(-1, 1, out[0].numel(), dtype=out.dtype).view(out.shape[1:])).square().sum()
-
-
-@pytest.mark.parametrize("name", [name for name in ALL if name != "wide convolution"])
-def test_gradients_are_those_of_differences(name):
-    layer, x = made(name, torch.float64), inputs(name, torch.float64)[:2]
+        layer, x = layer[1], inputs(name, torch.float64)[:1].flatten(1)
     names = [key for key, _ in layer.named_parameters()]
 
     def output(x: torch.Tensor, *values: torch.Tensor) -> torch.Tensor:
@@ -155,6 +135,14 @@ def test_gradients_are_those_of_differences(name):
 
     given = (x.requires_grad_(), *(p.detach().requires_grad_() for p in layer.parameters()))
     assert torch.autograd.gradcheck(output, given, fast_mode=True)
+    with ordinary_operations():
+        assert torch.autograd.gradgradcheck(output, given, fast_mode=True)
+
+
+def weighted(layer: nn.Module, own: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """Return a loss whose slope is another one for every number of the output."""
+    out = stacked(functional_call(layer, own, (x,)))
+    return (out * torch.linspace(-1, 1, out[0].numel(), dtype=out.dtype).view(out.shape[1:])).square().sum()
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -177,20 +165,14 @@ def test_a_second_derivative_is_right_or_refused(name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_mapped_by_vmap_it_is_a_loop(name):
-    """With parameters of all or of each, and the mapped axis in front or not."""
-    layer = made(name, torch.float64)
-    x = stacked(inputs(name, torch.float64)[:6]).unflatten(0, (3, 2))
-    own = {key: p.detach() for key, p in layer.named_parameters()}
-    gradients = grad(lambda own, x: weighted(layer, own, x), argnums=(0, 1))
-    several = {key: torch.stack([p * k for k in (1, 1.5, 2)]) for key, p in own.items()}
-    shared, each = vmap(gradients, (None, 0))(own, x), vmap(gradients)(several, x)
-    behind = vmap(gradients, (None, 1))(own, x.movedim(0, 1))
+    """As for networks with layers of other kinds, and in Opacus."""
+    layer, x = made(name, torch.float64), inputs(name, torch.float64)[:6].unflatten(0, (3, 2))
+    own = dict(layer.named_parameters())
+    found = vmap(grad(lambda own, x: weighted(layer, own, x)), (None, 0))(own, x)
     for index in range(3):
-        mine = {key: p[index] for key, p in several.items()}
-        for found, parameters in ((shared, own), (behind, own), (each, mine)):
-            expected, of_x = gradients(parameters, x[index])
-            torch.testing.assert_close(found[1][index], of_x)
-            torch.testing.assert_close({key: value[index] for key, value in found[0].items()}, expected)
+        expected = torch.autograd.grad(weighted(layer, own, x[index]), [*own.values()]) if own else ()
+        for mine, other in zip(found.values(), expected, strict=True):
+            torch.testing.assert_close(mine[index], other)
 
 
 def results(layer: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:

@@ -93,13 +93,6 @@ def test_contributions_are_the_clipped_gradients_of_each_patient(family, trained
     torch.testing.assert_close(sums, wanted, rtol=2e-3, atol=1e-4 * bound)
 
 
-def test_only_a_small_part_is_trained():
-    def count(trained: str) -> int:
-        return sum(p.numel() for p in network("unet", trained).parameters() if p.requires_grad)
-
-    assert count("head") < count("norms") < count("all") / 4
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_settings_that_cannot_be_are_refused(family):
     with pytest.raises(ValueError, match="domain"):
