@@ -1,6 +1,5 @@
 """Attack the training code with the settings of this experiment, and compare the results with the claims."""
 
-import json
 import logging
 import math
 from dataclasses import replace
@@ -55,10 +54,10 @@ def main(
 
 def calibrated(plans: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[Plan]:
     """Return the plans that have noise, with their noise multipliers."""
-    known = {json.dumps(each["found_for"]): each["noise_multiplier"] for each in found}
+    known = {each["found_for"]: each["noise_multiplier"] for each in found}
     declared = [Plan.from_json(each) for each in plans]
     return [
-        plan.with_noise(known[json.dumps(plan.calibration())])
+        plan.with_noise(known[plan.bare().digest])
         for plan in declared
         if math.isfinite(epsilon_value(plan.run.epsilon))
     ]

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import ChainDataset, DataLoader, TensorDataset
 from training_builder import NETWORKS, network
 
 from zetadp.base.validation import UserError
@@ -59,30 +59,6 @@ class Native(nn.Module):
         return self.last((x * torch.sigmoid(x.abs())).flatten(1)).abs()
 
 
-class Composite(nn.Module):
-    """A layer with parameters of its own, complex and real, around another layer, taking two inputs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.phase = nn.Parameter(torch.randn(6, dtype=torch.complex128))
-        self.gain = nn.Parameter(torch.rand(6, dtype=torch.float64))
-        self.inner = nn.Linear(6, 6, dtype=torch.complex128)
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return self.inner(x * self.phase) * self.gain + y
-
-
-class UsesComposite(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.before = nn.Linear(64, 6, dtype=torch.complex128)
-        self.composite = Composite()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.before(x.flatten(1))
-        return self.composite(x, x.conj()).abs()
-
-
 class Sequence(nn.Module):
     """Convolutions of one and three axes, and a linear layer over a sequence."""
 
@@ -115,7 +91,6 @@ class Modulus(nn.Module):
 
 NETS = {
     "native": (native, torch.complex128),
-    "composite": (UsesComposite, torch.complex128),
     "sequence": (Sequence, torch.complex128),
     "of zetadp": (lambda: network(NETWORKS["complex hidden"], dtype=torch.float64), torch.complex128),
     **{
@@ -150,11 +125,6 @@ def loop(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.
     return {name: torch.stack(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
 
 
-def grad_samples(wrapped: nn.Module, x: torch.Tensor, y: torch.Tensor, reduction: str = "mean") -> dict:
-    functional.cross_entropy(wrapped(x), y, reduction=reduction).backward()
-    return {name.removeprefix("_module."): p.grad_sample for name, p in wrapped.named_parameters()}
-
-
 def private(model: nn.Module, dataset, engine: PrivacyEngine | None = None, **changes):
     """Return private model, optimizer and loader; all patients in every round and no noise unless said."""
     settings = {"sampling_probability": 1.0, "noise_multiplier": 0.0, "max_grad_norm": 1.0, **changes}
@@ -162,11 +132,11 @@ def private(model: nn.Module, dataset, engine: PrivacyEngine | None = None, **ch
     return (engine or PrivacyEngine()).make_private(module=model, optimizer=sgd, data_loader=dataset, **settings)
 
 
-def step(model: nn.Module, optimizer, loader, reduction: str = "mean") -> torch.Tensor:
+def step(model: nn.Module, optimizer, loader) -> torch.Tensor:
     """Take one step on the next batch; return what the optimizer saw as gradient."""
     x, y = next(iter(loader))
     optimizer.zero_grad()
-    functional.cross_entropy(model(x), y, reduction=reduction).backward()
+    functional.cross_entropy(model(x), y).backward()
     optimizer.step()
     return flat([p.grad for p in optimizer.params])
 
@@ -174,14 +144,15 @@ def step(model: nn.Module, optimizer, loader, reduction: str = "mean") -> torch.
 # Gradients
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("name", NETS)
-def test_gradients_of_samples_are_those_of_a_loop(name, reduction):
+def test_gradients_of_samples_are_those_of_a_loop(name):
     torch.manual_seed(3)
     make, dtype = NETS[name]
     model, (x, y) = make(), samples(5, dtype)
     truth = loop(model, x, y)
-    found = grad_samples(ComplexGradSampleModule(model, loss_reduction=reduction), x, y, reduction)
+    wrapped = ComplexGradSampleModule(model)
+    functional.cross_entropy(wrapped(x), y).backward()
+    found = {name.removeprefix("_module."): p.grad_sample for name, p in wrapped.named_parameters()}
     assert max(float((found[key] - truth[key]).norm() / truth[key].norm()) for key in truth) < 1e-10
 
 
@@ -284,24 +255,19 @@ def test_a_loss_that_is_shown_to_the_engine_may_not_mix_patients():
 # One patient, one clip
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_the_gradient_is_the_sum_of_clipped_gradients_of_patients(reduction):
+def test_the_gradient_is_the_mean_of_clipped_gradients_of_patients():
     """Patients with 1, 2 and 4 samples, mixed up in the dataset, some clipped and some not."""
     labels = ["b", "c", "a", "c", "b", "c", "c"]
     model = native()
     x, y = samples(len(labels))
-    rows = {label: [i for i, owner in enumerate(labels) if owner == label] for label in "abc"}
-    weight = {label: 1 if reduction == "mean" else len(mine) for label, mine in rows.items()}
-    gradients = [weight[label] * plain_gradient(model, x[mine], y[mine]) for label, mine in rows.items()]
-    norms = torch.stack([g.norm() for g in gradients])
-    bound = float(norms.sort().values[:2].mean())
-    expected = sum(g * min(1.0, bound / float(g.norm())) for g in gradients)
-    divisor = 3 if reduction == "mean" else 1
-    parts = private(model, TensorDataset(x, y), patients=labels, max_grad_norm=bound, loss_reduction=reduction)
-    found = step(*parts, reduction) * divisor
+    rows = [[i for i, owner in enumerate(labels) if owner == label] for label in "abc"]
+    gradients = [plain_gradient(model, x[mine], y[mine]) for mine in rows]
+    norms = torch.stack([g.norm() for g in gradients]).sort().values
+    bound = float(norms[:2].mean())
+    expected = sum(g * min(1.0, bound / float(g.norm())) for g in gradients) / 3
+    found = step(*private(model, TensorDataset(x, y), patients=labels, max_grad_norm=bound))
     assert float((found - expected).norm() / expected.norm()) < 3e-6
-    assert (norms > bound).any()
-    assert (norms < bound).any()
+    assert norms[0] < bound < norms[-1]
 
 
 def test_a_patient_without_a_finite_gradient_contributes_zero():
@@ -314,21 +280,6 @@ def test_a_patient_without_a_finite_gradient_contributes_zero():
 
 
 # Sampling
-
-
-class ManyAtOnce(TensorDataset):
-    """A dataset that gives many items at once, but not none."""
-
-    def __getitems__(self, places):
-        return list(zip(*(torch.stack([own[place] for place in places]) for own in self.tensors), strict=True))
-
-
-def test_nobody_may_be_drawn_of_a_dataset_that_gives_many_items_at_once():
-    x, y = samples(8)
-    _, _, loader = private(native(), ManyAtOnce(x, y), sampling_probability=0.15, rounds=60)
-    given = [own for own, _ in loader]
-    assert any(len(own) == 1 and not own.any() for own in given)
-    assert any(len(own) > 1 and own.any() for own in given)
 
 
 def test_a_sampling_probability_is_what_was_said():
@@ -378,40 +329,24 @@ def test_patients_are_drawn_whole_and_independently():
     assert abs(across_rounds) < 5 / np.sqrt(drawn.size)
 
 
-# Python 3.12 warns of every fork of a process with threads; PyTorch has threads.
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_worker_processes_keep_samples_and_patients_together():
-    model = native()
-    x, y = samples(6)
-    owners = [0, 1, 2, 0, 1, 2]
-    alone = step(*private(copy.deepcopy(model), TensorDataset(x, y), patients=owners, max_grad_norm=0.1))
-    workers = DataLoader(TensorDataset(x, y), num_workers=1)
-    assert torch.equal(step(*private(model, workers, patients=owners, max_grad_norm=0.1)), alone)
+class Logarithm(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x - x.detach()).abs().log() + x
 
 
-@pytest.mark.parametrize("end", ["finite", "not finite"])
-def test_a_round_that_draws_nobody_releases_noise_and_nothing_else(end):
+@pytest.mark.parametrize("layer", [nn.Identity, Logarithm])
+def test_a_round_that_draws_nobody_releases_noise_and_nothing_else(layer):
     """The stand-in of zeros has a gradient, finite or not, and it must not show."""
-    engine = PrivacyEngine()
-    model = nn.Sequential(native(), nn.Identity() if end == "finite" else Logarithm())
-    zeros, label = torch.zeros(1, 1, 8, 8, dtype=torch.complex128), torch.zeros(1, dtype=torch.long)
-    stand_in = plain_gradient(model, zeros, label)
-    assert bool(stand_in.isfinite().all()) == (end == "finite")
+    model, engine = nn.Sequential(native(), layer()), PrivacyEngine()
+    stand_in = plain_gradient(model, torch.zeros(1, 1, 8, 8, dtype=torch.complex128), torch.zeros(1, dtype=torch.long))
     assert stand_in.any()
-    before = flat([p.detach().clone() for p in model.parameters()])
     settings = {"sampling_probability": 1e-9, "population": 3, "rounds": 1}
-    parts = private(model, TensorDataset(*samples(3)), engine, noise_multiplier=0.0, **settings)
+    parts = private(model, TensorDataset(*samples(3)), engine, **settings)
     assert not step(*parts).any()
-    assert torch.equal(flat([p.detach() for p in model.parameters()]), before)
     parts = private(parts[0].to_standard_module(), TensorDataset(*samples(3)), engine, noise_multiplier=2.0, **settings)
     found = step(*parts) * parts[1].expected_batch_size
     assert float(found.std()) == pytest.approx(2.0, rel=5 / np.sqrt(2 * len(found)))
     assert engine.rounds.total() == 2
-
-
-class Logarithm(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (x - x.detach()).abs().log() + x
 
 
 # Refusals
@@ -420,18 +355,15 @@ class Logarithm(nn.Module):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"grad_sample_mode": "ghost"}, "grad_sample_mode"),
         ({"poisson_sampling": False}, "poisson_sampling"),
         ({"max_grad_norm": [1.0, 1.0]}, "max_grad_norm"),
         ({"population": 2}, "population=2"),
         ({"patients": [1, 2]}, "found 2 labels"),
         ({"patients": ["a", "a", None]}, "patients"),
-        ({"patients": ["P1", "P1 ", "P2"]}, "P1"),
         ({"sampling_probability": 1.1}, "sampling_probability"),
         ({"noise_multiplier": -1.0}, "noise_multiplier"),
         ({"max_grad_norm": 0.0}, "max_grad_norm"),
         ({"rounds": 0}, "rounds"),
-        ({"rounds": 2.5}, "rounds"),
     ],
 )
 def test_what_cannot_be_made_right_is_refused(changes, message):
@@ -443,7 +375,7 @@ def test_what_cannot_be_made_right_is_refused(changes, message):
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.complex32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.complex32])
 def test_networks_in_half_precision_are_refused(dtype):
     model = nn.Linear(64, CLASSES)
     for parameter in model.parameters():
@@ -480,19 +412,12 @@ def test_other_networks_optimizers_and_datasets_are_refused():
     with pytest.raises(UserError, match="optimizer"):
         PrivacyEngine().make_private(module=model, optimizer=stranger, data_loader=TensorDataset(x, y), **settings)
 
-    class Stream(IterableDataset):
-        def __iter__(self):
-            yield from zip(x, y, strict=True)
-
     with pytest.raises(UserError, match="IterableDataset"):
-        private(model, Stream())
-
-
-def test_distributed_networks_are_refused():
-    model = DistributedDataParallel.__new__(DistributedDataParallel)
-    nn.Module.__init__(model)
+        private(model, ChainDataset([]))
+    distributed = DistributedDataParallel.__new__(DistributedDataParallel)
+    nn.Module.__init__(distributed)
     with pytest.raises(UserError, match="one process"):
-        check_network(model, torch.optim.SGD(native().parameters()))
+        check_network(distributed, stranger)
 
 
 def test_another_release_of_opacus_and_none_are_refused(monkeypatch):
@@ -512,7 +437,7 @@ def test_another_release_of_opacus_and_none_are_refused(monkeypatch):
 # Training loops that would break the guarantee
 
 
-def test_a_step_needs_a_batch_of_the_loader():
+def test_a_step_needs_a_whole_batch_of_the_loader():
     x, y = samples(3)
     model, optimizer, loader = private(native(), TensorDataset(x, y))
     functional.cross_entropy(model(x), y).backward()
@@ -521,10 +446,6 @@ def test_a_step_needs_a_batch_of_the_loader():
     step(model, optimizer, loader)
     with pytest.raises(UserError, match="none since the last step"):
         optimizer.step()
-
-
-def test_a_part_of_a_batch_is_refused():
-    model, optimizer, loader = private(native(), TensorDataset(*samples(3)))
     x, y = next(iter(loader))
     functional.cross_entropy(model(x[:2]), y[:2]).backward()
     with pytest.raises(UserError, match="each of the 3 samples"):
@@ -532,14 +453,9 @@ def test_a_part_of_a_batch_is_refused():
 
 
 def test_opacus_may_not_cut_batches_into_pieces():
-    model, optimizer, loader = private(native(), TensorDataset(*samples(6)), patients=[0, 0, 0, 1, 1, 1])
-    with (
-        pytest.raises(UserError, match="BatchMemoryManager"),
-        BatchMemoryManager(data_loader=loader, max_physical_batch_size=2, optimizer=optimizer) as pieces,
-    ):
-        next(iter(pieces))
-    assert optimizer._step_skip_queue == []
-    step(model, optimizer, loader)
+    _, optimizer, loader = private(native(), TensorDataset(*samples(6)), patients=[0, 0, 0, 1, 1, 1])
+    with pytest.raises(UserError, match="BatchMemoryManager"):
+        BatchMemoryManager(data_loader=loader, max_physical_batch_size=2, optimizer=optimizer).__enter__()
 
 
 # The example of the page

@@ -30,8 +30,13 @@ rule audit:
         runtime="2h",
     params:
         plans=[
-            CONFIG.plan(RunName(*run, 0)).bare().to_json()
-            for run in sorted({(run.network, run.arm, run.epsilon) for run in RUNS})
+            replace(plan.bare(), run=plan.run, unit=plan.unit).to_json()
+            for plan in (
+                CONFIG.plan(RunName(*run, 0))
+                for run in sorted(
+                    {(run.network, run.arm, run.epsilon) for run in RUNS}
+                )
+            )
         ],
         delta=CONFIG.privacy.delta,
         noise_source=CONFIG.privacy.noise,

@@ -120,17 +120,11 @@ def performance(wildcards):
 
 def calibration(plan):
     """Return the name of a calibration, which runs of the same constants and target share."""
-    content = json.dumps(plan.calibration())
-    return f"eps-{plan.run.epsilon}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+    return f"eps-{plan.run.epsilon}-{plan.bare().digest[:8]}"
 
 
 CALIBRATIONS = {
-    calibration(plan): replace(
-        plan.bare(),
-        run=RunName("any", "any", plan.run.epsilon, 0),
-        unit="patient",
-        units_of_a_person=1,
-    ).to_json()
+    calibration(plan): plan.bare().to_json()
     for plan in (CONFIG.plan(run) for run in RUNS)
     if math.isfinite(epsilon_value(plan.run.epsilon))
 }

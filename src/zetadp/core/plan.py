@@ -339,18 +339,15 @@ class Plan:
         """Return the plan with further hashes of inputs from public data."""
         return replace(self, public={**self.public, **digests})
 
-    def calibration(self) -> list[Any]:
-        """Return the values that determine the noise; plans with equal values need the same noise."""
-        sizes = [[node.population, float(node.expected)] for node in self.nodes]
-        mixing = self.training.mixing
-        rows = [] if mixing is None else [[mixing.rows, mixing.active]]
-        sums = None if self.sums is None else asdict(self.sums)
-        return [self.run.epsilon, self.delta, self.training.rounds, self.threat, sums, sizes, *rows]
-
     def bare(self) -> Self:
-        """Return the plan with only its name, its unit and the values that determine its noise."""
+        """Return the plan with only the values that determine its noise: equal bare plans need the same noise."""
         return replace(
             self,
+            run=RunName("any", "any", self.run.epsilon, 0),
+            nodes=tuple(replace(node, noise_multiplier=0.0) for node in self.nodes),
+            unit="patient",
+            units_of_a_person=1,
+            cohort_unit="patient",
             network=NetworkSettings("linear") if self.training.mixing is None else HEAD,
             training=self.training.bare(),
             cohort="",

@@ -35,11 +35,11 @@ def noise_of_plan(plan: Plan) -> float:
 
 
 def write_noise(*, noise: Path, plan: dict[str, Any]) -> None:
-    """Write the noise multiplier of a plan, before any training, with the constants that it was found for."""
+    """Write the noise multiplier of a bare plan (`Plan.bare`), before any training, with the plan's hash."""
     declared = Plan.from_json(plan)
     multiplier = noise_of_plan(declared)
     logging.getLogger(__name__).info("noise multiplier %g", multiplier)
-    write_json(noise, {"noise_multiplier": multiplier, "found_for": declared.calibration()})
+    write_json(noise, {"noise_multiplier": multiplier, "found_for": declared.digest})
 
 
 def check_noise(plan: Plan) -> None:
@@ -47,16 +47,13 @@ def check_noise(plan: Plan) -> None:
     target = epsilon_value(plan.run.epsilon)
     if not math.isfinite(target):
         return
-    if min(node.noise_multiplier for node in plan.nodes) == 0:
-        found = "none"
-    else:
-        distinct = {(node.population, node.expected, node.noise_multiplier): node.name for node in plan.nodes}
-        cost = max(promise_of(plan, name).epsilon for name in distinct.values())
-        found = "" if cost <= target * TOLERANCE else f"noise that costs epsilon {rounded_up(cost)}"
-    if found:
+    distinct = {(node.population, node.expected, node.noise_multiplier): node.name for node in plan.nodes}
+    cost = max(promise_of(plan, name).epsilon for name in distinct.values())
+    if cost > target * TOLERANCE:
         raise UserError(
             f"Expected a plan with the noise of epsilon {plan.run.epsilon} at delta {plan.delta:g}, as its name says, "
-            f"found {found}. Set it with plan.with_noise(zetadp.core.promise.noise_of_plan(plan)), or name the run inf."
+            f"found noise that costs epsilon {rounded_up(cost)}. Set it with "
+            "plan.with_noise(zetadp.core.promise.noise_of_plan(plan)), or name the run inf."
         )
 
 

@@ -73,16 +73,11 @@ class RunPromise:
             noise=(single, single / math.sqrt(plan.training.rounds)),
         )
 
-    @property
-    def cost(self) -> str:
-        """Epsilon and delta, as text."""
-        return f"epsilon {shown(self.epsilon)} at delta {self.delta:g}"
-
     def __str__(self) -> str:
         if self.epsilon == math.inf:
             text = "No guarantee: this run adds no noise."
         else:
-            text = f"This run costs each patient {self.cost}"
+            text = f"This run costs each patient epsilon {rounded_up(self.epsilon)} at delta {self.delta:g}"
             if self.together is not None:
                 text += with_earlier(self.together, self.runs_before)
             text += (
@@ -110,12 +105,7 @@ def spent_with(plan: Plan, ledger: Path) -> tuple[float | None, int]:
 
 def with_earlier(together: float, before: int) -> str:
     """Return the cost with earlier runs, as the end of a sentence."""
-    return f"; with {before} earlier run(s) on the same patients, epsilon {shown(together)}"
-
-
-def shown(epsilon: float) -> str:
-    """Return epsilon as text, never below its value."""
-    return "infinity" if epsilon == math.inf else rounded_up(epsilon)
+    return f"; with {before} earlier run(s) on the same patients, epsilon {rounded_up(together)}"
 
 
 def _dimension(plan: Plan, model: nn.Module) -> int:

@@ -11,17 +11,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from opacus.optimizers import DPOptimizer
 from opacus.validators import ModuleValidator
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, StackDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from zetadp.base.validation import UserError, in_range, one_of, positive, whole
+from zetadp.base.validation import UserError, in_range, positive, whole
 from zetadp.core.records import checked_owners
 from zetadp.opacus.gradients import ComplexGradSampleModule, FirstBatches
 from zetadp.opacus.optimizer import NOBODY, CurrentBatch, PatientOptimizer, check_network
@@ -30,55 +30,8 @@ from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.kinds import Kind, NoisySum
 
 
-class PatientSampler(Sampler[list[int]]):
-    """Draws every patient independently in every round, with all of its samples.
-
-    Parameters
-    ----------
-    owners
-        Number of the patient that each sample belongs to.
-    sampling_probability
-        Chance that a patient is drawn in a round.
-    rounds
-        Number of rounds in one pass.
-    generator
-        Generator of the draws. The default is PyTorch's global generator.
-    """
-
-    def __init__(
-        self, owners: Sequence[int], sampling_probability: float, rounds: int, generator: torch.Generator | None
-    ) -> None:
-        self.samples: list[list[int]] = [[] for _ in range(max(owners) + 1)]
-        for sample, owner in enumerate(owners):
-            self.samples[owner].append(sample)
-        self.sampling_probability, self.rounds, self.generator = sampling_probability, rounds, generator
-
-    def __len__(self) -> int:
-        return self.rounds
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for _ in range(self.rounds):
-            # Double precision: single would round the probability to a multiple of 2^-24.
-            uniform = torch.rand(len(self.samples), dtype=torch.float64, generator=self.generator)
-            drawn = (uniform < self.sampling_probability).nonzero().flatten().tolist()
-            yield [sample for patient in drawn for sample in self.samples[patient]]
-
-
-KEPT = (
-    "generator",
-    "num_workers",
-    "pin_memory",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "prefetch_factor",
-    "persistent_workers",
-)
-"""Settings of a data loader that are kept. Batch size, sampler and shuffling are not: patients are drawn instead."""
-
-
-class PatientLoader(DataLoader[Any]):
-    """A data loader of Poisson-sampled patients that reports the owners of each batch's samples to the optimizer.
+class PatientLoader:
+    """Batches of Poisson-sampled patients: each is drawn in every round independently, with all of its samples.
 
     If a round draws no patient, the batch is a single sample of zeros. It has no owner and contributes nothing. The
     round still releases noise, and no layer gets an empty batch.
@@ -86,7 +39,7 @@ class PatientLoader(DataLoader[Any]):
     Parameters
     ----------
     source
-        A map-style dataset, or a data loader of one, whose generator, collation and workers are taken over.
+        A map-style dataset, or a data loader of one, whose generator and collation are taken over.
     patients
         Patient of each item of the dataset, by any labels. None makes each item a patient.
     sampling_probability
@@ -95,11 +48,6 @@ class PatientLoader(DataLoader[Any]):
         Number of batches in one pass over the loader; None takes about ``1 / sampling_probability``.
     current
         Where the optimizer finds the batch and the owners of its samples.
-
-    Attributes
-    ----------
-    population
-        Number of patients in the dataset.
     """
 
     def __init__(
@@ -111,55 +59,51 @@ class PatientLoader(DataLoader[Any]):
         rounds: int | None,
         current: CurrentBatch,
     ) -> None:
-        given = source if isinstance(source, DataLoader) else None
-        settings = {} if given is None else {name: getattr(given, name) for name in KEPT}
-        dataset: Any = source if given is None else given.dataset
+        given = source if isinstance(source, DataLoader) else DataLoader(source)
+        dataset: Any = given.dataset
         if isinstance(dataset, IterableDataset):
             raise UserError("Expected a dataset whose items can be drawn by number, found an IterableDataset.")
-        numbers: dict[Hashable, int] = {}
+        self.dataset: Any = dataset
+        self.collate = default_collate if given is not source else given.collate_fn
+        self.generator, self.sampling_probability, self.current = given.generator, sampling_probability, current
         labels = range(len(dataset)) if patients is None else checked_owners(patients, "patients")
-        owners = [numbers.setdefault(label, len(numbers)) for label in labels]
-        if len(owners) != len(dataset) or not owners:
+        if len(labels) != len(dataset) or not labels:
             raise UserError(
-                f"Expected a patient for each of the {len(dataset)} items of the dataset, found {len(owners)} labels."
+                f"Expected a patient for each of the {len(dataset)} items of the dataset, found {len(labels)} labels."
             )
-        rounds = max(1, round(1 / sampling_probability)) if rounds is None else rounds
-        whole(1, 10**9, rounds=rounds)
-        collate = default_collate if given is None else given.collate_fn
-        stand_in = tree_map(lambda x: torch.zeros_like(x) if torch.is_tensor(x) else x, collate([dataset[0]]))
-        super().__init__(
-            _Owned(owners, dataset),  # type: ignore[arg-type]
-            batch_sampler=PatientSampler(owners, sampling_probability, rounds, settings.get("generator")),
-            collate_fn=_Collate(collate, stand_in),
-            **settings,
-        )
-        self.sampling_probability, self.current, self.population = sampling_probability, current, len(numbers)
+        samples: dict[Hashable, list[int]] = {}
+        for sample, label in enumerate(labels):
+            samples.setdefault(label, []).append(sample)
+        self.samples = list(samples.values())
+        self.rounds = max(1, round(1 / sampling_probability)) if rounds is None else rounds
+        whole(1, 10**9, rounds=self.rounds)
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        for owners, batch in super().__iter__():
-            self.current.owners, self.current.content = owners, batch
+    @property
+    def batch_sampler(self) -> None:
+        """Refuse to split a batch into several passes: a split patient would be clipped and counted twice."""
+        raise UserError("Opacus's BatchMemoryManager cuts batches anywhere, also within a patient. Train without it.")
+
+    @property
+    def population(self) -> int:
+        """Number of patients in the dataset."""
+        return len(self.samples)
+
+    def __len__(self) -> int:
+        return self.rounds
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(self.rounds):
+            # Double precision: single would round the probability to a multiple of 2^-24.
+            uniform = torch.rand(self.population, dtype=torch.float64, generator=self.generator)
+            drawn = (uniform < self.sampling_probability).nonzero().flatten().tolist()
+            owners = [patient for patient in drawn for _ in self.samples[patient]]
+            if drawn:
+                batch = self.collate([self.dataset[sample] for patient in drawn for sample in self.samples[patient]])
+            else:
+                first = self.collate([self.dataset[0]])
+                owners, batch = [NOBODY], tree_map(lambda x: torch.zeros_like(x) if torch.is_tensor(x) else x, first)
+            self.current.owners, self.current.content = torch.tensor(owners), batch
             yield batch
-
-
-class _Owned(StackDataset[Any]):
-    """A dataset whose items include their patient, so that worker processes keep the two together."""
-
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        # A dataset that gives many items at once was never asked for none, as it is where nobody is drawn.
-        found: list[Any] = super().__getitems__(indices) if indices else []
-        return found
-
-
-class _Collate:
-    """Collates samples and their owners; a class, not a closure, because worker processes pickle it."""
-
-    def __init__(self, collate: Callable[[list[Any]], Any], stand_in: Any) -> None:  # noqa: ANN401  (a user's, or Opacus's)
-        self.collate, self.stand_in = collate, stand_in
-
-    def __call__(self, items: list[tuple[int, Any]]) -> tuple[Tensor, Any]:
-        if not items:
-            return torch.tensor([NOBODY]), self.stand_in
-        return torch.tensor([owner for owner, _ in items]), self.collate([item for _, item in items])
 
 
 class PrivacyEngine:
@@ -196,7 +140,6 @@ class PrivacyEngine:
         patients: Sequence[Hashable] | torch.Tensor | None = None,
         population: int | None = None,
         rounds: int | None = None,
-        loss_reduction: Literal["mean", "sum"] = "mean",
         criterion: Callable[[Any, Any], torch.Tensor] | None = None,
     ) -> tuple[ComplexGradSampleModule, PatientOptimizer, PatientLoader]:
         """Return network, optimizer and loader for private training. The training loop needs no change.
@@ -206,8 +149,8 @@ class PrivacyEngine:
         module, optimizer
             The network, in training mode, and an optimizer of its parameters.
         data_loader
-            A dataset, or a loader with a dataset. The new loader uses the given loader's generator, collation and
-            workers, but not its batch size and shuffling.
+            A dataset, or a loader with a dataset. The new loader uses the given loader's generator and collation, but
+            not its batch size, shuffling and worker processes.
         sampling_probability
             Chance p that a patient is drawn in a round.
         noise_multiplier
@@ -223,18 +166,15 @@ class PrivacyEngine:
             patients in the data, which then becomes public: the guarantee does not hide how many patients there are.
         rounds
             Number of batches in one pass over the loader. The default is about ``1 / p``.
-        loss_reduction
-            ``"mean"`` or ``"sum"``, as in `PatientOptimizer`.
         criterion
             The loss that the training loop computes from outputs and targets, so that it can be checked: it must be a
-            mean or a sum over samples. The engine cannot see a loss that is not passed here.
+            mean over samples. The engine cannot see a loss that is not passed here.
 
         Raises
         ------
         UserError
             If a setting is refused, or the arguments contradict each other.
         """
-        one_of(("mean", "sum"), loss_reduction=loss_reduction)
         positive(max_grad_norm=max_grad_norm, sampling_probability=sampling_probability)
         in_range(0, 1, sampling_probability=sampling_probability)
         in_range(0, math.inf, noise_multiplier=noise_multiplier)
@@ -252,7 +192,7 @@ class PrivacyEngine:
                 f"Expected at most population={population} patients in the dataset, found {loader.population}."
             )
         check = FirstBatches(module, criterion=criterion, current=current)
-        private_module = ComplexGradSampleModule(module, loss_reduction=loss_reduction, check=check)
+        private_module = ComplexGradSampleModule(module, check=check)
         private_module.forbid_grad_accumulation()
         private_optimizer = PatientOptimizer(
             optimizer.original_optimizer if isinstance(optimizer, DPOptimizer) else optimizer,
@@ -260,7 +200,6 @@ class PrivacyEngine:
             noise_multiplier=noise_multiplier,
             max_grad_norm=max_grad_norm,
             expected_patients=sampling_probability * population,
-            loss_reduction=loss_reduction,
         )
         private_optimizer.attach_step_hook(
             lambda own: self.rounds.update([NoisySum(sampling_probability, own.noise_multiplier)])

@@ -111,10 +111,7 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
     max_grad_norm
         The clipping norm B of one patient's gradient over all parameters.
     expected_patients
-        Expected number R of patients in a batch, a public constant. It is the divisor if the loss is a mean.
-    loss_reduction
-        ``"mean"``: a patient's gradient is the mean over the patient's samples, and the noisy sum is divided by R.
-        ``"sum"``: the gradient is the sum over the samples, and the noisy sum is not divided.
+        Expected number R of patients in a batch, a public constant, by which the noisy sum is divided.
 
     Notes
     -----
@@ -130,19 +127,17 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
         noise_multiplier: float,
         max_grad_norm: float,
         expected_patients: float,
-        loss_reduction: str = "mean",
     ) -> None:
         super().__init__(
             optimizer,
             noise_multiplier=noise_multiplier,
             max_grad_norm=max_grad_norm,
             expected_batch_size=expected_patients,
-            loss_reduction=loss_reduction,
         )
         self.current = current
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
-        """Set the gradient of each parameter to the noisy sum over the patients drawn, divided by R for a mean."""
+        """Set the gradient of each parameter to the noisy sum over the patients drawn, divided by R."""
         gradients = self._patient_gradients(self.current.take())
         factors, finite = clip_factors(gradients, self.max_grad_norm)
         for p, gradient in zip(self.params, gradients, strict=True):
@@ -152,15 +147,14 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
                 noise = self.noise_multiplier * self.max_grad_norm
                 total = total + torch.normal(0.0, noise, total.shape, device=total.device, dtype=total.dtype)
             p.grad = torch.view_as_complex(total.view(*p.shape, 2)) if p.is_complex() else total.view(p.shape)
-            if self.loss_reduction == "mean":
-                p.grad /= self.expected_batch_size
+            p.grad /= self.expected_batch_size
             p.grad_sample = None  # no step may use it again, with the owners of another batch
         if self.step_hook is not None:
             self.step_hook(self)
         return True
 
     def _patient_gradients(self, owners: Tensor) -> list[Tensor]:
-        """Return for each parameter one real tensor of shape (patient, size), complex parameters as pairs."""
+        """Return each parameter's means over a patient's samples, real of shape (patient, size), complex as pairs."""
         known = owners != NOBODY
         patients, row, counts = torch.unique(owners[known], return_inverse=True, return_counts=True)
         gradients = []
@@ -178,12 +172,5 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
             parts = torch.view_as_real(samples.resolve_conj()) if p.is_complex() else samples
             parts = parts.flatten(1)[known.to(parts.device)]
             sums = parts.new_zeros(len(patients), parts.shape[1]).index_add_(0, row.to(parts.device), parts)
-            gradients.append(sums / counts.to(sums)[:, None] if self.loss_reduction == "mean" else sums)
+            gradients.append(sums / counts.to(sums)[:, None])
         return gradients
-
-    def signal_skip_step(self, do_skip: bool = True) -> None:
-        """Refuse to split a batch into several passes: a split patient would be clipped and counted twice."""
-        if do_skip:
-            raise UserError(
-                "Opacus's BatchMemoryManager cuts batches anywhere, also within a patient. Train without it."
-            )

@@ -102,7 +102,7 @@ def declared(
 def script_arguments(tmp_path: Path) -> dict:
     plans = [declared([12, 10], [5.0, 5.0], epsilon=epsilon) for epsilon in ("8", "inf")]
     noise = tmp_path / "noise.json"
-    noise.write_text(json.dumps({"found_for": plans[0].calibration(), "noise_multiplier": 2.0}))
+    noise.write_text(json.dumps({"found_for": plans[0].bare().digest, "noise_multiplier": 2.0}))
     return {
         "noise": [noise],
         "csv": tmp_path / "audit.csv",
@@ -156,8 +156,6 @@ def test_the_script_audits_each_mechanism_of_the_grid_once_at_the_node_that_draw
 
 def test_the_script_takes_the_noise_that_was_found_for_each_plan():
     plans = [declared([12, 10], [5.0, 5.0], epsilon=epsilon) for epsilon in ("8", "1", "inf", "unclipped")]
-    found = [
-        {"found_for": json.loads(json.dumps(p.calibration())), "noise_multiplier": 9.0 - n} for n, p in enumerate(plans)
-    ]
+    found = [{"found_for": plan.bare().digest, "noise_multiplier": 9.0 - n} for n, plan in enumerate(plans)]
     calibrated = SCRIPT["calibrated"]([plan.to_json() for plan in plans], found)
     assert [(plan.run.epsilon, plan.nodes[0].noise_multiplier) for plan in calibrated] == [("8", 9.0), ("1", 8.0)]

@@ -32,21 +32,15 @@ def groups(net):
 OPTIMISERS = {
     "SGD in groups": groups,
     "AdamW": lambda net: torch.optim.AdamW(net.parameters(), lr=0.02, weight_decay=0.1, amsgrad=True),
-    "RMSprop": lambda net: torch.optim.RMSprop(net.parameters(), lr=0.02),
-    "Adagrad": lambda net: torch.optim.Adagrad(net.parameters(), lr=0.02),
     "RAdam": lambda net: torch.optim.RAdam(net.parameters(), lr=0.02),
 }
 SCHEDULERS = {
     "none": lambda _: None,
     "StepLR": lambda optimiser: lr_scheduler.StepLR(optimiser, 2, gamma=0.5),
-    "MultiStepLR": lambda optimiser: lr_scheduler.MultiStepLR(optimiser, [1, 1, 3]),
-    "CosineAnnealingLR": lambda optimiser: lr_scheduler.CosineAnnealingLR(optimiser, 6),
     "LambdaLR": lambda optimiser: lr_scheduler.LambdaLR(optimiser, lambda done: 0.9**done),
-    "MultiplicativeLR": lambda optimiser: lr_scheduler.MultiplicativeLR(optimiser, lambda done: 1 / (1 + done)),
     "OneCycleLR": lambda optimiser: lr_scheduler.OneCycleLR(
         optimiser, 0.3, total_steps=ROUNDS, cycle_momentum=not {"momentum", "betas"}.isdisjoint(optimiser.defaults)
     ),
-    "CyclicLR": lambda optimiser: lr_scheduler.CyclicLR(optimiser, 0.01, 0.1, 2, cycle_momentum=False),
     "SequentialLR": lambda optimiser: lr_scheduler.SequentialLR(
         optimiser,
         [
@@ -55,10 +49,6 @@ SCHEDULERS = {
         ],
         milestones=[3],
     ),
-    "ChainedScheduler": lambda optimiser: lr_scheduler.ChainedScheduler(
-        [lr_scheduler.ConstantLR(optimiser, 0.1, total_iters=2), lr_scheduler.ExponentialLR(optimiser, 0.9)]
-    ),
-    "CosineAnnealingWarmRestarts": lambda optimiser: lr_scheduler.CosineAnnealingWarmRestarts(optimiser, 2),
     "ReduceLROnPlateau": lambda optimiser: lr_scheduler.ReduceLROnPlateau(optimiser, patience=0, factor=0.5),
 }
 ROUNDS = 6

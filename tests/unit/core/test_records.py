@@ -99,13 +99,10 @@ def test_every_item_of_a_stratum_is_as_likely():
     assert np.abs(counts - trials * p).max() < 5 * (trials * p * (1 - p)) ** 0.5
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 6])
-def test_numbers_of_items_that_cannot_are_a_users_error(count):
-    with pytest.raises(UserError, match=f"training.images_per_patient to be a multiple of 4 .* found {count}"):
-        checked_units([[list(range(20))]], KINDS, count)
-
-
-def test_a_unit_without_an_item_of_some_stratum_is_a_users_error():
+def test_items_that_are_not_equal_parts_of_all_strata_are_refused():
+    for count in (0, 6):
+        with pytest.raises(UserError, match=f"training.images_per_patient to be a multiple of 4 .* found {count}"):
+            checked_units([[list(range(20))]], KINDS, count)
     with pytest.raises(UserError, match="lacks one"):
         checked_units([[[0, 2], [1]]], np.array([0, 0, 1]), 2)
 
@@ -118,12 +115,8 @@ def test_a_unit_with_fewer_items_than_asked_is_the_mean_of_all_of_them():
     # Strata weigh the same, and so do the items of each.
     assert [weights[chosen == item].sum() for item in range(4)] == pytest.approx([1 / 6, 1 / 6, 1 / 6, 1 / 2])
     assert all((weights[chosen == item] > 0).sum() == 1 for item in range(4))
-
-
-def test_items_weigh_the_same_where_every_unit_has_enough():
-    for units, count in (([[0, 1], [2, 3]], 2), ([[0, 1, 2], [3, 4]], 2)):
-        holder = node(units)
-        assert choose_items(holder, draw_of(holder, [1]), np.zeros(5, int), count)[1] is None
+    enough = node([[0, 1, 2], [3, 4]])
+    assert choose_items(enough, draw_of(enough, [1]), np.zeros(5, int), 2)[1] is None
 
 
 def test_items_of_a_unit_of_its_own_are_all_items_of_declared_number():
@@ -142,20 +135,14 @@ MASK = np.arange(ITEMS) < 4
 
 REFUSED = {
     "in two patients": ([[range(4), range(3, 8)]], "item 3"),
-    "twice in a patient": ([[[0, 0, 1], [2]]], "item 0"),
-    "a patient twice": ([[range(4), range(4)]], "item 0"),
     "at two nodes": ([[range(4)], [range(4, 6), [0]]], "item 0"),
     "a mask": ([[MASK, ~MASK]], "unit 0.*flatnonzero"),
-    "a mask as a list": ([[MASK.tolist(), (~MASK).tolist()]], "flatnonzero"),
     "a mask as a tensor": ([[torch.from_numpy(MASK)]], "flatnonzero"),
     "negative": ([[range(-4, 0)]], "-4"),
     "beyond the end": ([[range(8, 13)]], "12"),
     "fractions": ([[[0.5, 1.5]]], "whole number"),
-    "numbers with a point": ([[np.arange(4.0)]], "whole number"),
-    "texts": ([[["a", "b"]]], "whole number"),
     "two axes": ([[np.arange(4).reshape(2, 2)]], "unit 0"),
     "nobody's": ([[range(4), []]], "unit 1"),
-    "nobody's, as an array": ([[np.zeros(0, dtype=int)]], "unit 0"),
     "one flat list": ([[0, 1, 2]], "positions"),
 }
 
@@ -170,7 +157,7 @@ def test_units_that_are_no_units_are_refused(name):
 @pytest.mark.parametrize(
     "units",
     [
-        [range(4), range(4, 8)],
+        [range(4), range(4, 8)],  # the items of nobody are left out
         [np.arange(4), np.arange(4, 12, dtype=np.uint8)],
         [torch.arange(4), torch.tensor([7])],
         [(0, 5), [np.int64(3)]],
@@ -180,7 +167,3 @@ def test_units_that_are_no_units_are_refused(name):
 def test_positions_of_any_whole_kind_are_taken(units):
     (held,) = checked_units([units], np.zeros(ITEMS), 1)
     assert [list(map(int, own)) for own in held] == [list(map(int, own)) for own in units]
-
-
-def test_items_of_nobody_are_left_out():
-    assert len(checked_units([[[0, 1, 2, 3]]], np.zeros(ITEMS), 1)) == 1

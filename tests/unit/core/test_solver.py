@@ -77,34 +77,20 @@ def test_the_head_is_that_of_the_mean_over_nodes_of_the_mean_over_patients(tmp_p
     assert math.isnan(result.history["learning_rate"][0])
 
 
-def test_the_server_knows_the_noise_of_the_mean_message(tmp_path, monkeypatch):
+def test_the_server_knows_the_noise_of_the_mean_message_of_the_nodes_that_are_there(monkeypatch):
     """By it the strength of the pull to the public classes is set."""
-    stated, messages, original = [], [], ClassMeans.head
-    monkeypatch.setattr(
-        ClassMeans,
-        "head",
-        lambda self, mean, noise, public: (stated.append(noise), original(self, mean, noise, public))[1],
-    )
-    loud = [replace(plan, noise_multiplier=1e4) for plan in PLANS]
-    wide = replace(HEAD, components=500)
-    trained(tmp_path, plans=loud, network=wide, items=data(500), after_round=lambda _, sent: messages.append(sent))
-    values = messages[0].mean(dim=0)
-    assert stated[0] == pytest.approx(1e4 * 0.5 * math.hypot(1 / 2, 1 / 3) / 2)
-    assert float(values.square().mean().sqrt()) == pytest.approx(stated[0], rel=6 / (2 * values.numel()) ** 0.5)
-
-
-def test_where_a_node_is_missing_the_server_knows_the_noise_of_the_others(monkeypatch):
     seen, original = [], ClassMeans.head
     monkeypatch.setattr(
         ClassMeans, "head", lambda self, mean, noise, public: seen.append(noise) or original(self, mean, noise, public)
     )
     held = [*PLANS, replace(PLANS[1], name="node-03")]
     plan = plan_for(RUN, HEAD, settings(), held, threat="masked_sums", sums=Sums(colluding=0, missing=1))
-    parts = Assembly.of(plan, data())
+    parts, alone = Assembly.of(plan, data()), {"threat": "local", "sums": None}
     for changes, missing, wanted in (
         ({}, [], 0.8 * 3**0.5 / 8),
         ({}, ["node-02"], 0.8 * 2**0.5 / 5),
-        ({"threat": "local", "sums": None}, ["node-02"], 0.8 * math.hypot(1 / 2, 1 / 3) / 2),
+        (alone, [], 0.8 * math.hypot(1 / 2, 1 / 3, 1 / 3) / 3),
+        (alone, ["node-02"], 0.8 * math.hypot(1 / 2, 1 / 3) / 2),
     ):
         changed = replace(parts, plan=replace(plan, **changes))
         changed.receiver().step(torch.zeros(1, parts.phase.message), 0, missing)

@@ -27,12 +27,6 @@ class Pairs(torch.utils.data.Dataset):
         return ITEMS[place], LABELS[place]
 
 
-class Chunked(Pairs):
-    """A map-style dataset with an attribute that HDF5 datasets have too."""
-
-    chunks = 2
-
-
 def in_a_file(tmp_path):
     file = h5py.File(tmp_path / "items.h5", "w")
     return file.create_dataset("items", data=ITEMS.numpy(), chunks=(2, 3))
@@ -44,7 +38,6 @@ SOURCES = {
     "list of tensors": lambda _: (list(ITEMS), LABELS),
     "HDF5": lambda tmp_path: (in_a_file(tmp_path), LABELS),
     "Dataset": lambda _: (Pairs(), None),
-    "Dataset with chunks": lambda _: (Chunked(), None),
 }
 
 
@@ -138,22 +131,15 @@ WRONG = {
     "items by name": ({"items": Broken(lambda place: {"x": ITEMS[place]}), "labels": None}, "items"),
     "an item that cannot be read": ({"items": Broken(lost), "labels": None}, "items"),
     "a dataset without labels": ({"items": torch.utils.data.TensorDataset(ITEMS), "labels": None}, "labels|items"),
-    "one label": ({"labels": 3}, "labels"),
     "fewer labels": ({"labels": LABELS[:5]}, "labels"),
-    "fewer ids": ({"patients": IDS[:5]}, "patients"),
     "nobody": ({"patients": [*IDS[:5], None]}, "patients"),
-    "NaN as id": ({"patients": [*IDS[:5], float("nan")]}, "patients"),
-    "empty id": ({"patients": [*IDS[:5], ""]}, "patients"),
     "two owners": ({"patients": [*IDS[:5], {"a", "b"}]}, "patients"),
-    "positions": ({"patients": [range(3), range(3, 6)]}, "patients"),
     "a mask": ({"patients": [True, False] * 3}, "patients"),
     "positions of patients": ({"patients": {"a": [0, 1]}}, "patients"),
     "names of classes": ({"labels": list("ababab")}, "labels"),
     "sparse": ({"items": torch.eye(6).to_sparse()}, "items"),
-    "one text": ({"patients": "abcdef"}, "patients"),
     "NaN": ({"items": with_nan()}, "items"),
     "labels of NaN": ({"labels": [0.5, float("nan"), 1, 1, 1, 1]}, "labels"),
-    "texts": ({"items": np.array(list("abcdef"))}, "items"),
     "a loader": ({"items": torch.utils.data.DataLoader(Pairs())}, "items"),
     "nothing": ({"items": ITEMS[:0], "labels": [], "patients": []}, "item"),
     "no labels": ({"labels": None}, "labels"),

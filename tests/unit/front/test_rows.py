@@ -35,7 +35,7 @@ def mixing(kind: str, rows: int = ROWS) -> MixingSettings:
     return MixingSettings(rows, active=1 / 4 if kind == "open" else 1.0, balance=2.0)
 
 
-def plan(kind: str, *, sigma: float = 0.0, noise: str = "seeded", epsilon: str = "inf", rows: int = ROWS) -> Plan:
+def plan(kind: str, *, sigma: float = 0.0, epsilon: str = "inf", rows: int = ROWS) -> Plan:
     balanced = kind == "all classes"
     settings = TrainingSettings(
         1,
@@ -43,7 +43,6 @@ def plan(kind: str, *, sigma: float = 0.0, noise: str = "seeded", epsilon: str =
         clip=2.0,
         estimator="mixed_rows",
         feature_norm=0.9,
-        noise=noise,
         mixing=mixing(kind, rows),
     )
     task = {"name": "classification", "classes": CLASSES, "balanced": balanced}
@@ -64,7 +63,7 @@ def data(kind: str) -> tuple[LabelledItems, list[list[list[int]]]]:
     return records, [units[: SIZES[0]], units[SIZES[0] :]]
 
 
-def released(of: Plan, kind: str, folder, *, store: bool = False) -> tuple[torch.Tensor, Assembly, list]:
+def released(of: Plan, kind: str, folder) -> tuple[torch.Tensor, Assembly, list]:
     """Return the rows of a round, shape (node, row, dimension), with the draws that made them."""
     records, units = data(kind)
     parts = Assembly.of(of, records)
@@ -72,9 +71,8 @@ def released(of: Plan, kind: str, folder, *, store: bool = False) -> tuple[torch
         if not ledger.attempts:
             ledger.start(parts.header())
         nodes = [Node(parts.mechanism(node.name, 7, ledger), own) for node, own in zip(of.nodes, units, strict=True)]
-        outbox = Outbox(ledger, folder / "messages" if store else None)
         draws = [node.mechanism.draw(0) for node in nodes]
-        messages, bad = do_round(parts.phase, nodes, records, outbox, 0)
+        messages, bad = do_round(parts.phase, nodes, records, Outbox(ledger), 0)
     assert bad == 0
     return messages.view(len(nodes), of.training.mixing.rows, -1), parts, draws
 
@@ -140,15 +138,6 @@ def test_noise_is_calibrated_for_the_rows_of_one_unit():
     sigma = noise_of_plan(of)
     assert 1.9 < accounting.epsilon({NoisySum(4 * DEGREE / SIZES[0], sigma): 3}, of.delta) <= 2
     assert noise_of_plan(plan("labelled", sigma=10.0, epsilon="2")) != sigma
-
-
-def test_rows_that_were_kept_are_sent_again_byte_for_byte(tmp_path):
-    of = plan("labelled", sigma=3.0, noise="os")
-    first, _, _ = released(of, "labelled", tmp_path, store=True)
-    again, _, _ = released(of, "labelled", tmp_path, store=True)
-    assert torch.equal(first, again)
-    (attempt,) = read_ledger(tmp_path / "ledger.jsonl")
-    assert len(attempt.events) == len(SIZES)
 
 
 @pytest.mark.parametrize("kind", KINDS)

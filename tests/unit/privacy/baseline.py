@@ -127,7 +127,7 @@ def main() -> None:
     rows: dict[str, dict[str, Any]] = {}
     noises: dict[str, float] = {}
     for scenario, plan in plans():
-        constants = json.dumps(plan.calibration())
+        constants = plan.bare().digest
         if math.isfinite(epsilon_value(plan.run.epsilon)) and constants not in noises:
             noises[constants] = noise_of_plan(plan)
         complete = plan.with_noise(noises.get(constants, 0.0))
