@@ -8,7 +8,8 @@ from typing import Any
 
 from zetadp.audit.detection import AuditResult
 from zetadp.audit.settings import AuditSettings
-from zetadp.audit.suite import Target, carry_out, frame, plan, sheet
+from zetadp.audit.suite import carry_out, frame, plan, sheet
+from zetadp.audit.trainings import Audited
 from zetadp.base.epsilon import epsilon_shown, epsilon_value
 from zetadp.base.storage import read_json, write_text
 from zetadp.base.validation import UserError
@@ -19,7 +20,7 @@ from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown, to_text
 
-COHORT = "none, a stub network and images of its own"
+COHORT = "none, a small head and features of its own"
 SEEDS = "one fixed seed an audit; exact noise has none"
 
 
@@ -38,8 +39,8 @@ def main(
     threads: int,
 ) -> None:
     """Write table and figure, and end in an error if a claim is refuted."""
-    targets = targets_of(calibrated(plans, [read_json(path) for path in noise]))
-    audits = plan(targets, delta=delta, noise=noise_source, settings=AuditSettings(**settings))
+    targets = targets_of(calibrated(plans, [read_json(path) for path in noise]), noise_source)
+    audits = plan(targets, delta=delta, settings=AuditSettings(**settings))
     results = carry_out(audits, threads)
     content = frame(results)
     table = sheet(content, experiment)
@@ -63,13 +64,13 @@ def calibrated(plans: list[dict[str, Any]], found: list[dict[str, Any]]) -> list
     ]
 
 
-def targets_of(plans: list[Plan]) -> list[Target]:
-    """Return the targets of audits: one for all runs that share sampling, noise and rounds."""
+def targets_of(plans: list[Plan], noise: str) -> list[Audited]:
+    """Return the mechanisms to audit: one for all runs that share sampling, noise and rounds."""
     names: dict[tuple[float, float, int], list[str]] = {}
     for chosen in sorted(plans, key=lambda each: epsilon_value(each.run.epsilon)):
         run = chosen.run
         if chosen.sums is not None or chosen.unit == "image" or chosen.training.mixing is not None:
-            # The audited stub is one node that protects patients in its own message, with one sum a round. These runs
+            # The audit is of one node that protects patients in its own message, with one sum a round. These runs
             # claim something else. Their noise is also so weak that the attack, which adds up rounds, may have no power
             # if few patients are drawn.
             skipped = "not audited, per image, in sums only or in rows"
@@ -83,8 +84,14 @@ def targets_of(plans: list[Plan]) -> list[Target]:
         if name not in names.setdefault(mechanism, []):
             names[mechanism].append(name)
     return [
-        Target(f"training, {' and '.join(shared)}, {mechanism[2]} rounds", *mechanism)
-        for mechanism, shared in names.items()
+        Audited(
+            f"training, {' and '.join(shared)}, {rounds} rounds",
+            noise_multiplier=sigma,
+            probability=probability,
+            rounds=rounds,
+            noise=noise,
+        )
+        for (probability, sigma, rounds), shared in names.items()
     ]
 
 

@@ -22,13 +22,13 @@ from training_builder import Held, train_run
 from mutants.installing import certain, mutant, statistical
 from mutants.margins import FALSE_ALARM, correlation_limit, count_is_plausible, variance_limits
 from mutants.stub import CLIP, Messages, federation, random_records
-from zetadp.audit.detection import Trials, trials_for_curve
-from zetadp.audit.one_round import Audited, audit_one_round, one_round_rates
+from zetadp.audit.detection import Trials
+from zetadp.audit.suite import OF_A_ROUND, OF_DIFFERENCES, SHARED_TRIALS
+from zetadp.audit.trainings import Audited, audit
 from zetadp.core.plan import RunName
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.events import Event
-from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.mechanism import NodeMechanism
 
 OVERWHELMING = 300.0
@@ -195,31 +195,28 @@ def check_exact_messages_are_kept_before_they_are_sent(folder: Path) -> None:
     assert paid == 2, f"two releases, {paid} paid for"
 
 
-def _audited(folder: Path, mu_of_fault: float, **how: Any) -> None:
-    claim, faulty = {NoisySum(1.0, 1.0): 1}, one_round_rates(1.0, 1 / mu_of_fault)
-    trials = trials_for_curve(claim, faulty, false_alarm=FALSE_ALARM)
+def _audited(folder: Path, audited: Audited) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    result = audit_one_round(folder, Trials(trials, confidence=1 - FALSE_ALARM), Audited(clip=CLIP), **how)
-    assert result.claimed == 1.0
-    assert result.passed, f"{result.name}: claimed mu {result.claimed:.2f}, shown at least {result.measured:.2f}"
+    result = audit(folder, Trials(SHARED_TRIALS, confidence=1 - FALSE_ALARM), replace(audited, clip=CLIP))
+    assert result.passed, f"{result.name}: claimed {result.claimed:.2f}, shown at least {result.measured:.2f}"
 
 
 @statistical
 def check_audit_of_an_imaginary_canary(folder: Path) -> None:
     """A patient whose gradient is imaginary in all parameters; bare imaginary parts show it without error."""
-    _audited(folder, 2**0.5, direction="imaginary")
+    _audited(folder, OF_A_ROUND[1])
 
 
 @statistical
 def check_audit_of_nodes(folder: Path) -> None:
-    """The difference of two nodes, which cancels what their noises share: mu is 0.71 if they share nothing."""
-    _audited(folder, 4.0, view="nodes", nodes=2)
+    """The difference of nodes, which cancels what their noises share."""
+    _audited(folder, OF_DIFFERENCES["noise shared by nodes"])
 
 
 @statistical
 def check_audit_of_rounds(folder: Path) -> None:
-    """The difference to a round in which the patient's gradient is zero: mu is 0.71 if rounds share no noise."""
-    _audited(folder, 4.0, view="rounds")
+    """The difference of two rounds, which cancels what their noises share; the patient is drawn in one of them."""
+    _audited(folder, OF_DIFFERENCES["noise shared by rounds"])
 
 
 SEEDED = "zetadp.privacy.mechanism:NodeMechanism._privatised"

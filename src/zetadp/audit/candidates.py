@@ -16,12 +16,10 @@ probability :math:`\int \phi(x - \mu) \Phi(x)^{K-1} dx`.
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -32,13 +30,12 @@ from scipy.stats import norm
 from torch import Tensor
 
 from zetadp.audit.inversion import whitened_kspace
+from zetadp.audit.trainings import attacked_run, scratch_folder
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import Sheet, numbers_of
-from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.pretrained import starting_weights
 from zetadp.core.records import LabelledItems
-from zetadp.core.training import train
 from zetadp.nn.backbone import Backbone
 from zetadp.phantom.public import PublicSettings, simulate_public_patient
 from zetadp.phantom.scanners import CHANNELS
@@ -91,13 +88,10 @@ def gradients(plan: Plan, backbone: Backbone | None, size: int) -> Tensor:
     if backbone is not None and plan.network.domain == "features":
         inputs = torch.from_numpy(backbone.record_features(inputs[:, :, 0].numpy()))
     labels = torch.arange(len(CHANNELS)).repeat_interleave(slices).repeat(count)
-    nodes = [[range(each * number, each * (number + 1))] for number in range(count)]
     found: list[Tensor] = []
-    with tempfile.TemporaryDirectory(prefix="zetadp-audit-") as folder:
-        files = RunFiles(Path(folder) / "ledger.jsonl", Path(folder) / "checkpoint")
-        records = LabelledItems(inputs.flatten(0, 1), labels)
-        start = starting_weights(plan.network, backbone)
-        train(plan, records, nodes, files, start=start, after_round=lambda _, sent: found.append(sent.clone() / clip))
+    records, start = LabelledItems(inputs.flatten(0, 1), labels), starting_weights(plan.network, backbone)
+    with scratch_folder() as folder:
+        attacked_run(plan, records, folder, start=start, after_round=lambda _, sent: found.append(sent.clone() / clip))
     return torch.stack(found)
 
 

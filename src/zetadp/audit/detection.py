@@ -1,4 +1,4 @@
-r"""Minimum error rates of attacks, and conclusions from observed errors about the noise.
+"""Minimum error rates of attacks, and conclusions from observed errors about the noise.
 
 An attack gives every trial a score, and decides "the patient took part" above a threshold. The numbers of false alarms
 and misses are Binomial. Their upper limits are those of Clopper and Pearson (1934, doi:10.1093/biomet/26.4.404), each
@@ -6,12 +6,9 @@ at half the allowed error. A claim gives the smallest miss rate of any attack fo
 limit of the misses is smaller, the claim is refuted. The limits are valid for a threshold that is fixed before the
 trials.
 
-One pair of error rates gives a lower bound on :math:`\mu` (Dong, Roth and Su 2022, doi:10.1111/rssb.12454):
-
-.. math:: \mu \ge \Phi^{-1}(1 - \alpha) - \Phi^{-1}(\beta).
-
-If patients are drawn at random, it gives the largest noise with which such an attack would be possible, for the same
-sampling and number of rounds. This is the audit by trade-off function of Nasr et al. (2023, arXiv:2302.07956).
+One pair of error rates gives the largest noise with which such an attack would be possible, for the same sampling and
+number of rounds, and so a lower bound on epsilon. This is the audit by trade-off function of Nasr et al. (2023,
+arXiv:2302.07956).
 
 The same limits give the number of trials that an audit needs to refute a false claim, and the power of that number:
 both limits must lie below a point of the claimed trade-off curve.
@@ -22,12 +19,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
-from scipy.special import ndtri
 from scipy.stats import beta, binom
 
 from zetadp.base.validation import in_range, positive
@@ -129,16 +126,16 @@ class Errors:
 
 @dataclass(frozen=True)
 class AuditResult:
-    """A claim, and the result of an attack on it.
+    """A claimed epsilon, and the result of an attack on it.
 
     Attributes
     ----------
     name
         The target and the attack.
-    claimed
-        The claim: mu, or epsilon if there is a `delta`.
+    claimed, delta
+        The claim.
     measured
-        Lower confidence bound on the same value of the mechanism that ran.
+        Lower confidence bound on the epsilon of the mechanism that ran.
     estimate, highest
         The value without a confidence margin, and the upper end of the confidence interval for *this attack*. A better
         attack could find more than either.
@@ -146,41 +143,28 @@ class AuditResult:
         The errors at the threshold. Their confidence is the probability with which `measured` is a lower bound.
     mechanisms
         The mechanisms that were claimed, whose trade-off curve the errors are compared with.
-    delta
-        The delta of epsilon; None if the values are mu.
     finds, power
         The fault that the attack looks for, and the chance to find it; None if the fault leaves no noise.
     """
 
     name: str
     claimed: float
+    delta: float
     measured: float
     estimate: float
     highest: float
     errors: Errors
     mechanisms: Exposure
-    delta: float | None = None
     finds: str = ""
     power: float | None = None
 
     @classmethod
-    def of(cls, name: str, errors: Errors, mechanisms: Exposure, delta: float | None = None) -> AuditResult:
-        """Judge what is claimed of mechanisms by an attack's errors: epsilon at a delta, or mu without one.
-
-        Raises
-        ------
-        ValueError
-            If neither exists: no delta, and units that do not take part in every release.
-        """
-        claimed = accounting.exact_mu(mechanisms) if delta is None else accounting.epsilon(mechanisms, delta)
-        if claimed is None:
-            raise ValueError("Expected mechanisms in which every unit takes part, or a delta, found neither.")
-
-        def value(alpha: float, misses: float) -> float:
-            return mu_of_errors(alpha, misses) if delta is None else epsilon_of_errors(mechanisms, delta, alpha, misses)
-
-        measured, estimate, highest = map(value, errors.alpha, errors.beta)
-        return cls(name, claimed, measured, estimate, highest, errors, mechanisms, delta)
+    def of(cls, name: str, errors: Errors, mechanisms: Exposure, delta: float) -> AuditResult:
+        """Judge the epsilon that is claimed of mechanisms at a delta by an attack's errors."""
+        claimed = accounting.epsilon(mechanisms, delta)
+        shown = partial(epsilon_of_errors, mechanisms, delta)
+        measured, estimate, highest = map(shown, errors.alpha, errors.beta)
+        return cls(name, claimed, delta, measured, estimate, highest, errors, mechanisms)
 
     @property
     def passed(self) -> bool:
@@ -215,11 +199,6 @@ def count_errors(
     if np.isnan(out).any() or np.isnan(inside).any():
         raise ValueError("Expected scores, found NaN among them: the attack failed, and nothing can be concluded.")
     return Errors(int((out > threshold).sum()), int((inside <= threshold).sum()), len(out), len(inside), confidence)
-
-
-def mu_of_errors(alpha: float, misses: float) -> float:
-    """Return the smallest mu at which an attack can have these error rates; zero if guessing can have them."""
-    return float(max(0.0, ndtri(1 - alpha) - ndtri(misses)))
 
 
 def epsilon_of_errors(mechanisms: Exposure, delta: float, alpha: float, misses: float) -> float:

@@ -28,30 +28,43 @@ allowed error divided by the number of all limits (Bonferroni): points, arms and
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
+from torch import nn
 
-from zetadp.audit.detection import FALSE_ALARM, upper_limit
-from zetadp.audit.membership_models import AttackedRuns, Models, arms, train_models
+from zetadp.audit.detection import FALSE_ALARM, Errors
 from zetadp.audit.settings import MembershipSettings
+from zetadp.audit.trainings import attacked_run, scratch_folder
 from zetadp.base.epsilon import UNCLIPPED, rounded_up
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError, in_range
+from zetadp.base.workflow import PROGRESS
+from zetadp.core.evaluation import outputs_of
+from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.records import LabelledItems
+from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.federation.partition import node_name
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure
+from zetadp.privacy.book import recorded_runs
+from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.exposure import Run, seen_by
+from zetadp.privacy.threat import Audience
+
+progress = logging.getLogger(PROGRESS)
 
 RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 """False-positive rates at which every attack is judged. They are fixed before any trial."""
+AUDIENCES: tuple[Audience, ...] = ("reader", "server")
 
 
 @dataclass(frozen=True)
@@ -77,6 +90,112 @@ class Claim:
     def power(self, rates: Sequence[float] | np.ndarray) -> np.ndarray:
         """Return the largest power at each false-positive rate by the trade-off curve, which is the full claim."""
         return 1 - np.array(accounting.trade_off(self.mechanisms, list(map(float, rates))))
+
+
+@dataclass(frozen=True)
+class AttackedRuns:
+    """One kind of run that is attacked.
+
+    Attributes
+    ----------
+    name
+        Name of the arm in tables.
+    epsilon
+        As in `RunName`: a number, ``inf`` or ``unclipped``.
+    rounds
+        Number of rounds of a run.
+    noise_multiplier
+        sigma; zero adds no noise.
+    """
+
+    name: str
+    epsilon: str
+    rounds: int
+    noise_multiplier: float = 0.0
+
+    @property
+    def private(self) -> bool:
+        """Whether there is a privacy claim for its models."""
+        return self.noise_multiplier > 0
+
+
+@dataclass(frozen=True)
+class Models:
+    """Outputs of a set of finished models, and their members.
+
+    Attributes
+    ----------
+    members
+        Whether each patient took part in each run, shape (run, patient).
+    confidence
+        Mean log odds of the true class over a patient's images, shape (run, patient).
+    accuracy
+        Share of a patient's images that the model classifies correctly, shape (run, patient).
+    exposure
+        Releases in the ledger of the first model; all follow from the same plan.
+    """
+
+    members: np.ndarray
+    confidence: np.ndarray
+    accuracy: np.ndarray
+    exposure: Run
+
+    def part(self, runs: slice) -> Models:
+        """Return the models of some of the runs."""
+        return Models(self.members[runs], self.confidence[runs], self.accuracy[runs], self.exposure)
+
+
+def arms(settings: MembershipSettings, delta: float) -> list[AttackedRuns]:
+    """Return the attacked arms: a private one, the same without noise, and an overfitted one without clipping."""
+    sigma = noise_for_epsilon(settings.epsilon, delta, settings.sampling_probability, settings.rounds)
+    return [
+        AttackedRuns(f"private, epsilon {settings.epsilon:g}", f"{settings.epsilon:g}", settings.rounds, sigma),
+        AttackedRuns("clipped, no noise", "inf", settings.rounds),
+        AttackedRuns("unclipped, overfitted", UNCLIPPED, settings.rounds * settings.overfitted),
+    ]
+
+
+def train_models(
+    arm: AttackedRuns,
+    settings: MembershipSettings,
+    network: NetworkSettings,
+    records: LabelledItems,
+    members: np.ndarray,
+) -> Models:
+    """Train one model for each row of ``members``, shape (run, patient), and return the models' outputs."""
+    each, size = len(records.inputs) // settings.patients, settings.population
+    constants = (size, settings.sampling_probability * size, arm.noise_multiplier)
+    plan = Plan(
+        run=RunName(network.family, "federated", arm.epsilon, settings.seed),
+        network=network,
+        training=TrainingSettings(
+            rounds=arm.rounds,
+            images_per_patient=each,
+            optimiser=OptimiserSettings(learning_rate=settings.learning_rate),
+            clip=settings.clip,
+            noise=settings.noise,
+        ),
+        nodes=tuple(NodeConstants(node_name(node), *constants) for node in range(settings.nodes)),
+        task={"name": "classification", "classes": int(records.targets.max()) + 1},
+    )
+    shown: list[tuple[np.ndarray, np.ndarray]] = []
+    for number, row in enumerate(members):
+        # The gradient of a patient that does not take part is not finite, so the patient contributes zero.
+        inputs = records.inputs.clone()
+        inputs[torch.from_numpy(np.repeat(~row, each)).to(inputs.device)] = math.nan
+        # Runs with different numbers draw independently. The seed is equal, so that the starting weights are.
+        numbered, known = replace(plan, cohort=f"attacked-{number}"), replace(records, inputs=inputs)
+        with scratch_folder() as folder:
+            model = attacked_run(numbered, known, folder).model
+            if number == 0:
+                (exposure,) = recorded_runs(folder / "ledger.jsonl")
+        shown.append(_shown(model, records, each))
+        if (number + 1) % 100 == 0:
+            progress.info("%s: %d of %d trainings", arm.name, number + 1, len(members))
+    confidence, accuracy = (np.stack(part) for part in zip(*shown, strict=True))
+    if not np.isfinite(confidence).all():
+        raise UserError(f"Models of the arm {arm.name!r} diverged. Lower audit.membership.learning_rate or overfitted.")
+    return Models(members, confidence, accuracy, exposure)
 
 
 def roc_band(
@@ -118,30 +237,17 @@ def roc_band(
         # Rounding must not lose an alarm: in floating point, 0.29 * 100 is below 29.
         alarms = min(math.floor(rate * len(outs) + 1e-9), len(outs) - 1)
         hits = int((ins > outs[alarms]).sum())
-        rows.append(
-            {
-                "fpr": alarms / len(outs),
-                "fpr_upper": upper_limit(alarms, len(outs), level),
-                "tpr": hits / len(ins),
-                "lower": 1 - upper_limit(len(ins) - hits, len(ins), level),
-                "upper": upper_limit(hits, len(ins), level),
-            }
-        )
+        errors = Errors(alarms, len(ins) - hits, len(outs), len(ins), 1 - 2 * level)
+        power = {"tpr": hits / len(ins), "lower": 1 - errors.beta.upper, "upper": 1 - errors.beta.lower}
+        rows.append({"fpr": alarms / len(outs), "fpr_upper": errors.alpha.upper, **power})
     return pd.DataFrame(rows)
 
 
 def against(band: pd.DataFrame, audience: str, claim: Claim) -> pd.DataFrame:
     """Add to the band the claim's bound at each point of the lower edge, and whether the edge exceeds it."""
     allowed = claim.power(band["fpr_upper"].to_numpy())
-    return band.assign(
-        **{
-            f"allowed_{audience}": allowed,
-            f"leaves_{audience}": band["lower"].to_numpy() > allowed,
-        }
-    )
-
-
-AUDIENCES = ("reader", "server")
+    leaves = band["lower"].to_numpy() > allowed
+    return band.assign(**{f"allowed_{audience}": allowed, f"leaves_{audience}": leaves})
 
 
 @dataclass(frozen=True)
@@ -206,28 +312,24 @@ def audit_membership(
         models = train_models(arm, settings, network, records, members)
         shadow, attacked = models.part(slice(settings.shadows)), models.part(slice(settings.shadows, None))
         patient = most_exposed(shadow)
-        if arm.private:
-            claims = claims_of(attacked.exposure, node_name(patient // settings.population), delta)
-        results.append(_attack(arm, shadow, attacked, patient, claims, len(kinds)))
+        for audience in AUDIENCES if arm.private else ():
+            seen = seen_by(attacked.exposure, audience)
+            assert seen is not None, "only `another node` may be missing"
+            claims[audience] = Claim(seen[node_name(patient // settings.population)], delta)
+        scores = likelihood_ratios(shadow, attacked.confidence[:, patient], patient)
+        inside = attacked.members[:, patient]
+        band = roc_band(scores[~inside], scores[inside], arms=len(kinds))
+        for judged, claim in claims.items():
+            band = against(band, judged, claim)
+        of_members, of_others = (float(attacked.accuracy[who].mean()) for who in (attacked.members, ~attacked.members))
+        results.append(Attack(arm, patient, scores[~inside], scores[inside], of_members, of_others, band))
     return results, claims
-
-
-def claims_of(run: Run, node: str, delta: float) -> dict[str, Claim]:
-    """Return a run's claims for a patient of a node, against readers of its models and against the server."""
-    claims = {}
-    for audience in ("reader", "server"):
-        seen = seen_by(run, audience)
-        assert seen is not None, "only `another node` may be missing"
-        claims[audience] = Claim(seen[node], delta)
-    return claims
 
 
 def most_exposed(shadow: Models) -> int:
     """Return the patient for whom the confidence of shadow models with and without the patient differs most."""
-    separation = []
-    for patient in range(shadow.members.shape[1]):
-        inside, outside = _fits(shadow, patient)
-        separation.append(abs(inside[0] - outside[0]) / math.hypot(inside[1], outside[1]))
+    fits = [_fits(shadow, patient) for patient in range(shadow.members.shape[1])]
+    separation = [abs(inside[0] - outside[0]) / math.hypot(inside[1], outside[1]) for inside, outside in fits]
     return int(np.argmax(separation))
 
 
@@ -271,26 +373,6 @@ def refutation(attacks: Sequence[Attack], claims: dict[str, Claim], path: Path) 
     return None
 
 
-def _attack(
-    arm: AttackedRuns, shadow: Models, attacked: Models, patient: int, claims: dict[str, Claim], kinds: int
-) -> Attack:
-    """Score every attacked model for one patient and judge the scores."""
-    scores = likelihood_ratios(shadow, attacked.confidence[:, patient], patient)
-    inside = attacked.members[:, patient]
-    band = roc_band(scores[~inside], scores[inside], arms=kinds)
-    for audience, claim in claims.items():
-        band = against(band, audience, claim)
-    return Attack(
-        arm=arm,
-        patient=patient,
-        scores_out=scores[~inside],
-        scores_in=scores[inside],
-        accuracy_members=float(attacked.accuracy[attacked.members].mean()),
-        accuracy_others=float(attacked.accuracy[~attacked.members].mean()),
-        band=band,
-    )
-
-
 def _fits(shadow: Models, patient: int) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return mean and standard deviation of the confidence in a patient, for models with and without the patient."""
     values, inside = shadow.confidence[:, patient], shadow.members[:, patient]
@@ -304,3 +386,14 @@ def _fits(shadow: Models, patient: int) -> tuple[tuple[float, float], tuple[floa
         return float(part.mean()), max(float(part.std(ddof=1)), 1e-9)
 
     return fit(values[inside]), fit(values[~inside])
+
+
+def _shown(model: nn.Module, records: LabelledItems, each: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a model's confidence and accuracy on each patient."""
+    scores = outputs_of(model, records.inputs).double()
+    labels = records.targets[:, None]
+    true = scores.gather(1, labels)[:, 0]
+    # From the scores, not from the probabilities, which round to one if a model is certain.
+    odds = true - scores.scatter(1, labels, -math.inf).logsumexp(dim=1)
+    right = (scores.argmax(dim=1) == labels[:, 0]).double()
+    return odds.view(-1, each).mean(dim=1).cpu().numpy(), right.view(-1, each).mean(dim=1).cpu().numpy()

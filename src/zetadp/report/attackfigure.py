@@ -71,8 +71,7 @@ def audit_figure(results: Sequence[AuditResult], experiment: str) -> Figure:
             panel.barh(row, low, height=0.5, color=_STANDS if result.passed else _REFUTED)
             panel.plot([low, high], [row, row], color=_GREY, linewidth=1.2)
             panel.plot(middle, row, "o", color="white", markeredgecolor=_GREY, markeredgewidth=1.3, markersize=5.5)
-            sign = "μ" if result.delta is None else "ε"
-            text = f"{sign} ≥ {result.measured:.2f} of {rounded_up(result.claimed, 3)}"
+            text = f"ε ≥ {result.measured:.2f} of {rounded_up(result.claimed, 3)}"
             text += ("" if result.power is None else f", power {result.power:.2f}") if result.passed else ", refuted"
             panel.text(1.02, row, text, transform=panel.get_yaxis_transform(), va="center", fontsize=8.5)
         panel.axvspan(1, WIDEST, color=_FORBIDDEN, linewidth=0, zorder=0)
@@ -94,12 +93,12 @@ def audit_figure(results: Sequence[AuditResult], experiment: str) -> Figure:
 
 def _key(results: Sequence[AuditResult]) -> str:
     """Explain the symbols and words of the picture."""
-    deltas = ", ".join(f"{delta:g}" for delta in sorted({r.delta for r in results if r.delta is not None}))
+    deltas = ", ".join(f"{delta:g}" for delta in sorted({result.delta for result in results}))
     return "\n".join(
         [
-            f"μ, ε{f' (at δ = {deltas})' if deltas else ''}: privacy figures, claimed and (≥) shown by the attack. "
-            "Canary: a patient made to be found. B: clipping norm.",
-            "p: chance of a patient to be drawn. Noise: seeded, or of the operating system (os). "
+            f"ε (at δ = {deltas}): claimed, and (≥) shown by the attack. Canary: a patient made to be found. "
+            "B: clipping norm.",
+            "p: chance of a patient to be drawn. Noise: seeded, or exact, of the operating system. "
             "Power: chance to refute the claim if the noise were too small by √2.",
         ]
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.special import ndtri
 
 from papers.neuromixgdp.attack import HierarchicalAttack
 from papers.neuromixgdp.printed import PrintedRelease
-from zetadp.audit.detection import mu_of_errors
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 
@@ -31,7 +31,7 @@ def test_the_claim_is_refuted_and_the_safe_rule_is_not():
     errors, sizes, noise = tried.errors(RELEASES), tried.release, tried.noise_multiplier
     (claimed,) = accounting.trade_off(printed(tried), [errors.alpha.upper])
     assert errors.beta.upper < claimed, "fewer misses than the proposition allows, without any central limit"
-    shown = mu_of_errors(errors.alpha.upper, errors.beta.upper)
+    shown = ndtri(1 - errors.alpha.upper) - ndtri(errors.beta.upper)  # of a Gaussian mechanism
     assert shown > MU
     (safe,) = accounting.trade_off(sizes.mechanisms(noise), [errors.alpha.upper])
     assert errors.beta.upper >= safe

@@ -10,15 +10,21 @@ import training_builder as builder
 from scipy.stats import norm
 from training_builder import by_record, of_record
 
-from zetadp.audit import membership, membership_models
-from zetadp.audit.membership import audit_membership, likelihood_ratios, most_exposed, refutation
-from zetadp.audit.membership_models import AttackedRuns, Models, arms, train_models
+from zetadp.audit import membership
+from zetadp.audit.membership import (
+    AttackedRuns,
+    Models,
+    arms,
+    audit_membership,
+    likelihood_ratios,
+    most_exposed,
+    refutation,
+    train_models,
+)
 from zetadp.audit.settings import MembershipSettings
 from zetadp.base.epsilon import UNCLIPPED
-from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
-from zetadp.core.training import train
-from zetadp.nn.models import NetworkSettings, build
+from zetadp.nn.models import NetworkSettings
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.mechanism import NodeMechanism
@@ -97,19 +103,6 @@ def test_a_patient_that_is_out_leaves_no_trace_and_the_constants_alone():
         assert (history.population, history.expected, history.rounds) == (2, 2.0, 3)
 
 
-def test_a_training_of_nobody_stays_where_it_starts(monkeypatch):
-    results = []
-    monkeypatch.setattr(
-        membership_models, "train", lambda *given, **named: results.append(train(*given, **named)) or results[-1]
-    )
-    full = replace(SMALL, sampling_probability=1.0)
-    models = train_models(AttackedRuns("open", UNCLIPPED, 3), full, LINEAR, RECORDS, np.zeros((1, 4), dtype=bool))
-    start = build(LINEAR, builder.CLASSES, builder.SIZE, stream(SMALL.seed, Purpose.WEIGHTS))
-    assert models.confidence[0] == pytest.approx(membership_models._shown(start, RECORDS, builder.CLASSES)[0], rel=1e-6)
-    # By the rule for gradients that are not finite, not because the gradient of an empty image happens to be zero.
-    assert results[0].not_finite == 4 * 3
-
-
 def test_trainings_share_the_start_and_no_draw():
     members = np.ones((3, 4), dtype=bool)
     private = train_models(arms(SMALL, DELTA)[0], SMALL, LINEAR, RECORDS, members)
@@ -123,7 +116,7 @@ def test_trainings_share_the_start_and_no_draw():
 def test_confidence_is_the_mean_log_odds_of_the_true_class():
     network = builder.NETWORKS["complex pooled"]
     model = builder.network(network)
-    confidence, accuracy = membership_models._shown(model, RECORDS, builder.CLASSES)
+    confidence, accuracy = membership._shown(model, RECORDS, builder.CLASSES)
     with torch.no_grad():
         probabilities = model(of_record(RECORDS, 2)[0]).double().softmax(dim=1)
     labels = of_record(RECORDS, 2)[1]
@@ -153,6 +146,6 @@ def test_too_few_shadow_models_of_a_kind_are_a_mistake_of_the_user():
 
 
 def test_models_that_diverge_are_named(monkeypatch):
-    monkeypatch.setattr(membership_models, "_shown", lambda *_: (np.full(4, np.nan), np.zeros(4)))
+    monkeypatch.setattr(membership, "_shown", lambda *_: (np.full(4, np.nan), np.zeros(4)))
     with pytest.raises(UserError, match=r"audit\.membership\.learning_rate"):
         train_models(AttackedRuns("open", UNCLIPPED, 1), SMALL, LINEAR, RECORDS, np.ones((1, 4), dtype=bool))

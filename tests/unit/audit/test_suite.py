@@ -6,16 +6,16 @@ import json
 import logging
 import runpy
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from zetadp.audit.detection import AuditResult, Errors, Trials
-from zetadp.audit.one_round import Audited, audit_one_round
 from zetadp.audit.settings import AuditSettings
-from zetadp.audit.suite import LESS_NOISE, OF_NODES, PlannedAudit, Target, carry_out, frame, plan, sheet
+from zetadp.audit.suite import PlannedAudit, carry_out, frame, plan, sheet
+from zetadp.audit.trainings import Audited
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
@@ -28,66 +28,59 @@ from zetadp.report.attackfigure import audit_figure
 ROOT = Path(__file__).parents[3]
 SCRIPT = runpy.run_path(str(ROOT / "scripts/audit.py"))
 SIGMA = noise_for_epsilon(8, 1e-3, 0.5, 20)
-TARGET = Target("training, federated at ε = 8, 20 rounds", 0.5, SIGMA, 20)
+TARGET = Audited("training, federated at ε = 8, 20 rounds", SIGMA, probability=0.5, rounds=20)
 
 
 @cache
 def honest() -> tuple[AuditResult, ...]:
-    errors, shared = Errors(450, 450, 1466, 1466, 0.999), Errors(120, 120, 300, 300, 0.999)
-    once = {NoisySum(1.0, 1.0): 1}
-    whole = AuditResult.of(TARGET.name, Errors(100, 100, 600, 600, 0.999), {NoisySum(0.5, SIGMA): 20}, 1e-3)
+    once, whole = {NoisySum(1.0, 1.0): 1}, {NoisySum(0.5, SIGMA): 20}
     return (
-        replace(AuditResult.of("one round, general canary", errors, once), finds=LESS_NOISE, power=0.99),
-        replace(AuditResult.of("difference of nodes", shared, once), finds=OF_NODES),
-        replace(whole, finds=LESS_NOISE, power=0.9),
+        replace(
+            AuditResult.of("difference of nodes", Errors(120, 120, 300, 300, 0.999), once, 1e-3), finds="shared noise"
+        ),
+        replace(AuditResult.of(TARGET.name, Errors(100, 100, 600, 600, 0.999), whole, 1e-3), finds="less", power=0.9),
     )
 
 
 def refuted() -> tuple[AuditResult, ...]:
-    _, *rest = honest()
-    return AuditResult.of("bad", Errors(90, 90, 1466, 1466, 0.999), {NoisySum(1.0, 1.0): 1}), *rest
+    return AuditResult.of("bad", Errors(90, 90, 1466, 1466, 0.999), {NoisySum(1.0, 1.0): 1}, 1e-3), *honest()
 
 
 def test_the_plan_shares_one_false_alarm_among_all_audits_and_finds_its_fault_in_every_one():
-    audits = plan([TARGET, TARGET], delta=1e-3, noise="seeded", settings=AuditSettings())
-    errors = [1 - audit.run.keywords["trials"].confidence for audit in audits]
-    assert sum(errors) == pytest.approx(1e-3)
-    assert all(audit.power is None or 0.985 < audit.power < 1 for audit in audits)
-    assert sum(audit.power is not None for audit in audits) == 6
-    assert audits[-1].run.keywords["audited"].noise_multiplier == SIGMA
+    audits = plan([TARGET, TARGET], delta=1e-3, settings=AuditSettings())
+    assert sum(1 - planned.trials.confidence for planned in audits) == pytest.approx(1e-3)
+    assert all(planned.power is None or 0.985 < planned.power < 1 for planned in audits)
+    assert sum(planned.power is not None for planned in audits) == 6
+    assert [planned.audited for planned in audits[-2:]] == [TARGET, TARGET]
+    assert len({planned.trials.seed for planned in audits}) == len(audits)
 
 
 def test_a_bound_on_rounds_lowers_trials_and_says_so(caplog):
     with caplog.at_level(logging.INFO):
-        few = plan([TARGET], delta=1e-3, noise="seeded", settings=AuditSettings(most_rounds=10_000))[-1]
-    assert few.run.keywords["trials"].count == 10_000 // 40
+        few = plan([TARGET], delta=1e-3, settings=AuditSettings(most_rounds=10_000))[-1]
+    assert few.trials.count == 10_000 // 40
     assert few.power < 0.9
     assert "most_rounds" in caplog.text
-    given = plan([TARGET], delta=1e-3, noise="os", settings=AuditSettings(trials=77))[-1]
-    assert (given.run.keywords["trials"].count, given.run.keywords["audited"].noise) == (77, "os")
+    first, *_, last = plan([TARGET], delta=1e-3, settings=AuditSettings(trials=77))
+    assert last.trials.count == 77 < first.trials.count
 
 
 def test_audits_in_several_processes_find_the_same_in_the_same_order(caplog):
     audits = [
-        PlannedAudit(
-            partial(
-                audit_one_round, trials=Trials(20, seed=clip), audited=Audited(clip=clip, probability=0.5, population=2)
-            ),
-            "a",
-        )
+        PlannedAudit(Audited(f"B = {clip}", clip=clip, probability=0.5, population=2), Trials(20, seed=clip))
         for clip in (1, 2, 3)
     ]
     with caplog.at_level(logging.INFO):
         found = carry_out(audits, 2)
     assert {record.message.partition(": ")[2] for record in caplog.records} == {each.name for each in found}
     assert found == carry_out(audits)
-    assert all(f"B = {clip}" in each.name for clip, each in zip((1, 2, 3), found, strict=True))
+    assert [each.name for each in found] == ["B = 1", "B = 2", "B = 3"]
     assert len({result.errors for result in found}) == 3
 
 
 def test_the_table_and_the_picture_print_no_claim_below_the_figure():
-    result = replace(honest()[2], claimed=7.9901)
-    assert sheet(frame([result]), "default").rows[0][4] == "8"
+    result = replace(honest()[1], claimed=7.9901)
+    assert sheet(frame([result]), "default").rows[0][3] == "8"
     texts = [text.get_text() for text in audit_figure([result], "x").axes[0].texts]
     assert any(text.startswith("ε ≥") and " of 8, power" in text for text in texts)
 
@@ -129,7 +122,7 @@ def test_the_script_writes_everything_and_ends_in_error_where_a_claim_fell(tmp_p
         main(**given)
         assert not (tmp_path / "refuted.md").exists()
     else:
-        with pytest.raises(UserError, match=r"show more \(bad: claimed 1.000"):
+        with pytest.raises(UserError, match=r"show more \(bad: claimed 3.139"):
             main(**given)
         assert "refuted" in (tmp_path / "refuted.md").read_text()
     table = pd.read_csv(given["csv"], comment="#")
@@ -148,9 +141,10 @@ def test_the_script_audits_each_mechanism_of_the_grid_once_at_the_node_that_draw
         declared([12, 10], [12.0, 10.0], 7).with_noise(5.0),
         declared(*federated, unit="image", units_of_a_person=2).with_noise(3.0),
     ]
-    targets = SCRIPT["targets_of"](plans + plans)
+    targets = SCRIPT["targets_of"](plans + plans, "os")
     found = [(t.probability, t.noise_multiplier, t.rounds) for t in targets]
     assert found == [(0.5, 9.0, 3), (0.5, 2.0, 3), (1.0, 5.0, 7)]
+    assert {target.noise for target in targets} == {"os"}
     assert "central at ε = 8 and federated at ε = 8" in targets[1].name
 
 

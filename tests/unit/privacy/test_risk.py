@@ -130,7 +130,7 @@ def audit(folder):
     folder.mkdir()
     once = {NoisySum(1.0, 1.0): 1}
     results = [
-        replace(AuditResult.of(name, Errors(wrong, wrong, 1466, 1466, 0.999), once), finds="less noise")
+        replace(AuditResult.of(name, Errors(wrong, wrong, 1466, 1466, 0.999), once, 1e-3), finds="less noise")
         for name, wrong in (("one round", 450), ("training", 9))
     ]
     (folder / "audit.csv").write_text(to_csv(frame(results), ("a note",)))
