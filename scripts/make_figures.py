@@ -17,17 +17,15 @@ def main(
     curves: Path,
     cohort_label: str,
     confusion: Path | None = None,
-    per_class: Path | None = None,
 ) -> None:
-    """Draw the metric against epsilon and training curves and, for a task with classes, confusion and recall."""
+    """Draw the metric against epsilon and training curves and, for a task with classes, confusion."""
     runs = tables.collect([path.parent for path in metrics])
     table = tables.table1(runs, cohort_label)
     chance = tables.chance_of(runs)
     save_svg(accuracy_against_epsilon(table, cohort_label, chance=chance), accuracy)
     save_svg(figures.training_curves(tables.histories(runs), cohort_label, chance=chance), curves)
-    if confusion is not None and per_class is not None:
+    if confusion is not None:
         save_svg(figures.confusion_matrices(runs, cohort_label), confusion)
-        save_svg(figures.accuracy_per_class(runs, cohort_label), per_class)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write Table 1 and the tables by class, patient and node."""
+"""Write Table 1, and the table by node."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,14 +20,12 @@ def main(
     md: Path,
     txt: Path,
     html: Path,
-    per_class: Path,
-    per_patient: Path,
     per_node: Path,
     cohort: str,
     cohort_label: str,
     planned: int,
 ) -> None:
-    """Write accuracy against epsilon in four formats from the same cells, and three finer tables as CSV.
+    """Write accuracy against epsilon in four formats from the same cells, and the table by node as CSV.
 
     ``planned`` is the number of runs of the experiment; a table of fewer runs has a note that the others follow.
     """
@@ -41,8 +39,6 @@ def main(
     write_text(md, rendering.to_markdown(replace(sheet, notes=(*sheet.notes, *made))))
     write_text(html, to_html(sheet))
     write_text(txt, rendering.to_text(rendering.accuracy_sheet(table, below, intervals=False)))
-    write_text(per_class, rendering.to_csv(tables.per_class(runs), (*made, *below)))
-    write_text(per_patient, rendering.to_csv(tables.per_patient(runs), (*made, *below)))
     write_text(per_node, rendering.to_csv(tables.per_node(runs), (*made, *below)))
 
 

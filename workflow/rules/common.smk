@@ -73,8 +73,7 @@ RUN_WILDCARDS = "runs/{network}/{arm}/eps-{epsilon}/seed-{seed}"
 LOG_WILDCARDS = "{network}-{arm}-eps-{epsilon}-seed-{seed}"
 TABLES = [f"{RESULTS}/tables/table1.{kind}" for kind in ("csv", "md", "html", "txt")]
 FIGURES = [
-    f"{RESULTS}/figures/{name}.svg"
-    for name in ("accuracy", "confusion", "per_class", "curves")
+    f"{RESULTS}/figures/{name}.svg" for name in ("accuracy", "confusion", "curves")
 ]
 
 # The public backbones of a task's domains, where they have one of their own; its rules name that of all others BACKBONE.

@@ -25,10 +25,7 @@ use rule make_tables as tabulate_headline with:
             kind: f"{HEADLINE}/tables/table1.{kind}"
             for kind in ("csv", "md", "html", "txt")
         },
-        **{
-            kind: f"{HEADLINE}/tables/{kind}.csv"
-            for kind in ("per_class", "per_patient", "per_node")
-        },
+        per_node=f"{HEADLINE}/tables/per_node.csv",
     log:
         "logs/tabulate_headline.log",
 

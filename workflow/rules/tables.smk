@@ -16,8 +16,6 @@ rule make_tables:
             category="Results",
             labels={"result": "accuracy against epsilon, table"},
         ),
-        per_class=f"{RESULTS}/tables/per_class.csv",
-        per_patient=f"{RESULTS}/tables/per_patient.csv",
         per_node=f"{RESULTS}/tables/per_node.csv",
     log:
         "logs/make_tables.log",
@@ -40,12 +38,6 @@ OF_CLASSES = (
             caption="../report/confusion.rst",
             category="Results",
             labels={"result": "confusion of the sequences"},
-        ),
-        "per_class": report(
-            f"{RESULTS}/figures/per_class.svg",
-            caption="../report/per_class.rst",
-            category="Results",
-            labels={"result": "recall of each sequence"},
         ),
     }
     if CLASSES

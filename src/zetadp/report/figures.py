@@ -1,4 +1,4 @@
-"""Figures of results: the metric and the recall of each class against epsilon, training curves, and confusion.
+"""Figures of results: the metric against epsilon, training curves, and confusion.
 
 Every function returns a matplotlib figure; `figurestyle.save_svg` writes it as the same bytes each time. All results
 are on held-out patients.
@@ -43,7 +43,7 @@ from zetadp.report.figurestyle import (
     without_noise_shown,
     wrapped,
 )
-from zetadp.report.tables import CELL, holders, metric_shown, not_empty, per_class
+from zetadp.report.tables import CELL, holders, metric_shown, not_empty
 
 Cell = tuple[str, str, str]
 MAX_MATRICES = 12
@@ -216,8 +216,12 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
     with figure_style():
         # Epsilon has an order, so its lines take their colours from a map: lighter is less private.
         shades = mpl.colormaps["viridis"](np.linspace(0.0, 0.8, len(epsilons)))
-        figure, columns, cells = _by_arm(histories, histories)
-        for panel, cell in cells:
+        shown, called = arms_shown(histories), networks_shown(histories)
+        cells = list(histories.groupby(["network", "arm"], sort=True))
+        columns = columns_for(len(cells))
+        figure, panels = panel_grid(len(cells), columns, 3.1)
+        for panel, ((network, arm), cell) in zip(panels, cells, strict=True):
+            name_panel(panel, f"network {called[str(network)]}, {shown[str(arm)]}", columns)
             for index, epsilon in enumerate(epsilons):
                 run = cell[cell["epsilon"] == epsilon].dropna(subset=["value"])
                 if not run.empty:
@@ -226,7 +230,6 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
             percent_axis(panel)
             panel.set_xlim(left=0)
             panel.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-        panels = [panel for panel, _ in cells]
         label_outer(panels, columns, "round", f"validation {metric_shown(histories['metric'].iloc[0])} in %")
         set_title(figure, f"Training, {cohort_label}")
         meaning = f"No {holders(histories)} were watched"
@@ -236,53 +239,6 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
         order = [epsilon_named(epsilon) for epsilon in epsilons]
         set_legend(figure, panels, meaning, guarantee_shown(histories), without_noise_shown(epsilons), order=order)
     return figure
-
-
-def accuracy_per_class(runs: pd.DataFrame, cohort_label: str) -> Figure:
-    """Draw the recall of each class against epsilon, one panel for each network and arm.
-
-    With several seeds, bars span one standard deviation over seeds to either side.
-
-    Parameters
-    ----------
-    runs
-        Result of `tables.collect`, for a task with classes.
-    cohort_label
-        Name of the cohort for the title.
-    """
-    table = per_class(runs)
-    epsilons = sorted(table["epsilon"].unique(), key=epsilon_order)
-    names, word = list(table["class"].unique()), str(runs["called"].iloc[0])
-    with figure_style():
-        figure, columns, cells = _by_arm(table, runs)
-        for panel, cell in cells:
-            for index, name in enumerate(names):
-                rows = cell[cell["class"] == name].set_index("epsilon")
-                shift = 0.1 * (index - (len(names) - 1) / 2)
-                present = [(p + shift, rows.loc[e]) for p, e in enumerate(epsilons) if e in rows.index]
-                spread = np.array([row["recall_std"] for _, row in present], dtype=float)
-                recall = [row["recall"] for _, row in present]
-                bars = None if np.isnan(spread).all() else spread
-                panel.errorbar([p for p, _ in present], recall, bars, label=name, capsize=2, **line_look(index))
-            epsilon_axis(panel, epsilons, columns)
-            percent_axis(panel)
-        panels = [panel for panel, _ in cells]
-        label_outer(panels, columns, guarantee_shown(runs) or "ε", "recall in %")
-        set_title(figure, f"Accuracy by {word}, {cohort_label}")
-        meaning = f"Held-out test {holders(runs)}; {spread_shown(table['seeds'], 'bars')}"
-        set_legend(figure, panels, meaning, without_noise_shown(epsilons), order=names)
-    return figure
-
-
-def _by_arm(rows: pd.DataFrame, runs: pd.DataFrame) -> tuple[Figure, int, list[tuple[Axes, pd.DataFrame]]]:
-    """Return a figure with a panel for each network and arm, its number of columns, and the rows of each panel."""
-    shown, called = arms_shown(runs), networks_shown(runs)
-    cells = list(rows.groupby(["network", "arm"], sort=True))
-    columns = columns_for(len(cells))
-    figure, panels = panel_grid(len(cells), columns, 3.1)
-    for panel, ((network, arm), _) in zip(panels, cells, strict=True):
-        name_panel(panel, f"network {called[str(network)]}, {shown[str(arm)]}", columns)
-    return figure, columns, [(panel, own) for panel, (_, own) in zip(panels, cells, strict=True)]
 
 
 def draw_chance(panel: Axes, chance: float | None) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from zetadp.report.tables import is_simulated, metric_shown
 FIGURE = "accuracy.svg"
 _SHOWN = {
     "confusion.svg": "Confusion of the classes",
-    "per_class.svg": "Recall of each class",
     "curves.svg": "Training curves on validation data",
     "patient.svg": "Data of one held-out patient",
 }
@@ -32,46 +30,44 @@ _OF_A_RUN = (
 _MOST_NAMED = 4
 
 
-@dataclass(frozen=True)
-class Results:
-    """Content of an experiment's page.
+def write_report(*, table: Path, total: Path, text: Path, pictures: list[Path], page: Path, name: str) -> None:
+    """Write the page of an experiment, which needs no other file and no network.
 
-    Attributes
+    Parameters
     ----------
     table
-        Result of `tables.table1`.
-    notes
-        Sentences below the table, and the lines on how it was made (`provenance.origin`).
-    total
-        Content of ``privacy_total.json``.
-    statement
-        The same as text.
+        ``table1.csv``, with the notes below the table and the lines on how it was made.
+    total, text
+        ``privacy_total.json``, and the same as text.
     pictures
-        SVG files by their names.
+        SVG files, known by their names.
+    page
+        The page.
+    name
+        Name of the experiment.
     """
-
-    table: pd.DataFrame
-    notes: tuple[str, ...]
-    total: Mapping[str, Any]
-    statement: str
-    pictures: Mapping[str, Path]
-
-    @classmethod
-    def read(cls, table: Path, total: Path, text: Path, pictures: Iterable[Path]) -> Results:
-        """Read ``table1.csv``, ``privacy_total.json`` and its text. Pictures are read when the page is written."""
-        lines = table.read_text(encoding="utf-8").splitlines()
-        notes = tuple(line.removeprefix("# ") for line in lines if line.startswith("#"))
-        frame = pd.read_csv(table, comment="#", dtype={"epsilon": str})
-        named = {path.name: path for path in pictures}
-        return cls(frame, notes, read_json(total), text.read_text(encoding="utf-8"), named)
-
-
-def write_report(*, table: Path, total: Path, text: Path, pictures: list[Path], page: Path, name: str) -> None:
-    """Write the page of an experiment from the files that other stages made. It needs no other file, and no network."""
-    found = Results.read(table, total, text, pictures)
-    result, details = list(_result(found)), list(_details(found))
-    title = f"Results of the experiment {name}"
-    write_text(page, page_html(title, [*result, *details], repeated=len(result), whole=True))
+    frame = pd.read_csv(table, comment="#", dtype={"epsilon": str})
+    lines = table.read_text(encoding="utf-8").splitlines()
+    notes = [line.removeprefix("# ") for line in lines if line.startswith("#")]
+    made = [note for note in notes if note.partition(":")[0] in KEYS]
+    below = tuple(note for note in notes if note not in made)
+    drawn = {path.name: path for path in pictures}
+    title = f"{metric_shown(str(frame['metric'].iloc[0]))} against ε"
+    main = {title: drawn[FIGURE]} if FIGURE in drawn else {}
+    others = {shown: drawn[file] for file, shown in _SHOWN.items() if file in drawn}
+    # The landing page shows these as well.
+    result = [
+        Section("In two sentences", [reached(frame), spent(read_json(total))]),
+        Section("Figure and table", pictures=main, tables=[accuracy_sheet(frame, below)]),
+    ]
+    details = [
+        Section("Privacy of each network", [_OF_A_RUN], tables=[_stated(frame)]),
+        Section("Privacy of all runs together", texts=[text.read_text(encoding="utf-8")]),
+        *([Section("Further figures", pictures=others)] if others else []),
+        Section("Origin", points=made),
+    ]
+    heading = f"Results of the experiment {name}"
+    write_text(page, page_html(heading, [*result, *details], repeated=len(result), whole=True))
 
 
 def reached(table: pd.DataFrame) -> str:
@@ -100,30 +96,6 @@ def spent(total: Mapping[str, Any]) -> str:
     if total["noise_source"] == "seeded":
         found += "; the noise is seeded, so this is a simulation and protects nobody"
     return f"Privacy: {found[0].lower()}{found[1:]}{f'; {without}' if broken else ''}."
-
-
-def _result(found: Results) -> Iterable[Section]:
-    """Yield the parts that the landing page shows as well."""
-    yield Section("In two sentences", [reached(found.table), spent(found.total)])
-    title = f"{metric_shown(str(found.table['metric'].iloc[0]))} against ε"
-    pictures = {title: found.pictures[FIGURE]} if FIGURE in found.pictures else {}
-    made = tuple(note for note in found.notes if note.partition(":")[0] in KEYS)
-    below = tuple(note for note in found.notes if note not in made)
-    yield Section("Figure and table", pictures=pictures, tables=[accuracy_sheet(found.table, below)])
-
-
-def _details(found: Results) -> Iterable[Section]:
-    """Yield the parts that only the page itself shows."""
-    yield Section(
-        "Privacy of each network",
-        [_OF_A_RUN],
-        tables=[_stated(found.table)],
-    )
-    yield Section("Privacy of all runs together", texts=[found.statement])
-    others = {text: found.pictures[name] for name, text in _SHOWN.items() if name in found.pictures}
-    if others:
-        yield Section("Further figures", pictures=others)
-    yield Section("Origin", points=[note for note in found.notes if note.partition(":")[0] in KEYS])
 
 
 def _stated(table: pd.DataFrame) -> Sheet:

@@ -1,4 +1,4 @@
-"""Tables of finished runs: the task's metric against epsilon, by class, by patient and by node.
+"""Tables of finished runs: the task's metric against epsilon, and by node.
 
 Every table is a long-form data frame with shares in percent; `zetadp.report.rendering` prints it. Tables come from the
 files of the runs (``metrics.json``, ``privacy.json``, ``history.csv``) and from nothing else.
@@ -7,7 +7,7 @@ files of the runs (``metrics.json``, ``privacy.json``, ``history.csv``) and from
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping, Sized
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from zetadp.privacy.threat import PERSONS
 
 CELL = ["network", "arm", "epsilon"]
 MEASURED = ("metric", "per_patient", "per_patient_images")
-OF_CLASSES = ("per_class", "confusion", "classes", "called")
-"""Keys of ``metrics.json`` that only classification has."""
+OF_CLASSES = ("confusion", "classes", "called")
+"""Keys of ``metrics.json`` that only classification has, as far as tables need them."""
 BESIDE = {"image_accuracy": "each image by itself", "volume_accuracy": "volumes"}
 """Further accuracies of pulse sequences, in addition to the metric, and their names in tables."""
 REPLICATES = "replicates"
@@ -70,7 +70,7 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
     Data frame sorted by network, arm, epsilon (infinity last) and seed. ``value`` is the task's ``metric``, in [0, 1].
     ``epsilon`` is the target that names the run, ``epsilon_stated`` the figure of its privacy statement, and ``threat``
     the statement's threat model. ``epsilon_single_messages`` is None unless that is masked sums. The columns
-    ``per_patient``, ``per_patient_images``, ``per_class``, ``confusion``, ``classes``, ``nodes`` and ``node_metric``
+    ``per_patient``, ``per_patient_images``, ``confusion``, ``classes``, ``nodes`` and ``node_metric``
     hold objects. The columns of `OF_CLASSES` are None for tasks that are no classification.
 
     Raises
@@ -170,38 +170,6 @@ def table1(runs: pd.DataFrame, cohort_label: str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def per_class(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return recall, precision and F1 in % of each class, mean and standard deviation over seeds."""
-
-    def rows(group: pd.DataFrame) -> list[dict[str, Any]]:
-        found = []
-        for name in group["classes"].iloc[0] or ():
-            row: dict[str, Any] = {"class": name, "seeds": len(group)}
-            for metric in ("recall", "precision", "f1"):
-                values = pd.Series([run[name][metric] for run in group["per_class"]], dtype=float)
-                row[metric], row[f"{metric}_std"] = _mean_std(values)
-            found.append(row)
-        return found
-
-    return _long(runs, rows)
-
-
-def per_patient(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the task's metric in % of each held-out patient, mean and standard deviation over seeds."""
-
-    def rows(group: pd.DataFrame) -> list[dict[str, Any]]:
-        found, metric = [], group["metric"].iloc[0]
-        for patient in sorted(set().union(*group["per_patient"])):
-            values = pd.Series([run[patient] for run in group["per_patient"] if patient in run])
-            images = max(run.get(patient, 0) for run in group["per_patient_images"])
-            mean, std = _mean_std(values)
-            row = {"patient": patient, "images": images, "seeds": len(values), metric: mean, f"{metric}_std": std}
-            found.append(row)
-        return found
-
-    return _long(runs, rows)
-
-
 def per_node(runs: pd.DataFrame) -> pd.DataFrame:
     """Return epsilon and the task's metric of each node: nodes of different sizes have different epsilons.
 
@@ -211,8 +179,10 @@ def per_node(runs: pd.DataFrame) -> pd.DataFrame:
     ``accuracy`` and ``accuracy_std``: its mean and standard deviation over seeds, in %, on the node's own validation
     patients. They are missing if nothing was measured.
     """
-
-    def rows(group: pd.DataFrame) -> list[dict[str, Any]]:
+    not_empty(runs)
+    found = []
+    for cell, group in _cells(runs):
+        metric = group["metric"].iloc[0]
         # A node's size may depend on the seed, so there is a row for each size.
         spent: dict[tuple[str, int], list[float]] = {}
         reached: dict[tuple[str, int], list[float | None]] = {}
@@ -221,14 +191,11 @@ def per_node(runs: pd.DataFrame) -> pd.DataFrame:
                 key = (name, int(node["population"]))
                 spent.setdefault(key, []).append(float(node["epsilon"]))
                 reached.setdefault(key, []).append(measured.get(name))
-        found, metric = [], group["metric"].iloc[0]
         for key, values in spent.items():
             mean, std = _mean_std(pd.Series(reached[key], dtype=float))
             row = {"node": key[0], "population": key[1], "seeds": len(values), "epsilon_node": max(values)}
-            found.append({**row, metric: mean, f"{metric}_std": std})
-        return found
-
-    return _long(runs, rows)
+            found.append({**dict(zip(CELL, cell, strict=True)), **row, metric: mean, f"{metric}_std": std})
+    return pd.DataFrame(found)
 
 
 def _row(directory: Path) -> dict[str, Any]:
@@ -299,13 +266,6 @@ def not_empty(runs: Sized) -> None:
 def _cells(runs: pd.DataFrame) -> list[tuple[tuple[str, str, str], pd.DataFrame]]:
     """Return the runs of each network, arm and epsilon, in order."""
     return [((str(n), str(a), str(e)), group) for (n, a, e), group in ordered(runs).groupby(CELL, sort=False)]
-
-
-def _long(runs: pd.DataFrame, rows: Callable[[pd.DataFrame], list[dict[str, Any]]]) -> pd.DataFrame:
-    """Apply ``rows`` to each cell and stack the results, with network, arm and epsilon in front."""
-    not_empty(runs)
-    found = [{**dict(zip(CELL, cell, strict=True)), **row} for cell, group in _cells(runs) for row in rows(group)]
-    return pd.DataFrame(found)
 
 
 def _mean_std(fractions: pd.Series) -> tuple[float, float]:

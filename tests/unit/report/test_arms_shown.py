@@ -74,7 +74,6 @@ def test_it_is_named_wherever_the_run_is_shown_and_nowhere_else(tmp_path, what):
         figures.accuracy_against_epsilon(tables.table1(alone, LABEL), "c"),
         figures.confusion_matrices(alone, "c"),
         figures.training_curves(tables.histories(alone), "c"),
-        figures.accuracy_per_class(alone, "c"),
     ):
         texts = [" ".join(text.get_text().split()) for text in figure.findobj(mpl.text.Text)]
         assert any(case["figures"] in text for text in texts)

@@ -42,7 +42,6 @@ DRAW = {
     "accuracy": accuracy,
     "confusion": lambda folders: confusion_matrices(collect(folders), LABEL),
     "curves": lambda folders: figures.training_curves(histories(collect(folders)), LABEL),
-    "classes": lambda folders: figures.accuracy_per_class(collect(folders), LABEL),
     "patient": lambda folders: patient(),
 }
 
@@ -100,14 +99,14 @@ def test_accuracy_shows_means_and_spread_over_seeds_and_with_one_seed_the_interv
 def test_epsilon_and_those_held_out_are_named_as_the_statements_have_it(tmp_path, privacy, said):
     folder = write_run(tmp_path, {"a": 8, "b": 14}, **privacy)
     runs, table = collect([folder]), table1(collect([folder]), LABEL)
-    by_epsilon = (accuracy_against_epsilon(table, LABEL), figures.accuracy_per_class(runs, LABEL))
+    by_epsilon = accuracy_against_epsilon(table, LABEL)
     curves = figures.training_curves(histories(runs), LABEL)
     expected = said if said != "ε" else "∞: clipped, no noise, no guarantee"
-    assert [panel.get_xlabel() for figure in by_epsilon for panel in figure.axes] == [said] * 2
+    assert [panel.get_xlabel() for panel in by_epsilon.axes] == [said]
     assert expected in texts(confusion_matrices(runs, LABEL))
     assert any(expected in text for text in texts(curves))
     whose = "records" if privacy.get("unit") == "record" else "patients"
-    for figure in (*by_epsilon, curves):
+    for figure in (by_epsilon, curves):
         (heading,) = [text for text in texts(figure) if "Held-out" in text and "bars" not in text[:8]]
         assert f" {whose};" in heading
 

@@ -8,14 +8,7 @@ from run_builder import write_run
 
 from zetadp.base.validation import UserError
 from zetadp.report.notes import notes
-from zetadp.report.tables import (
-    collect,
-    histories,
-    per_class,
-    per_node,
-    per_patient,
-    table1,
-)
+from zetadp.report.tables import collect, histories, per_node, table1
 
 LABEL = "simulated cohort"
 
@@ -112,27 +105,9 @@ def test_missing_and_doubled_runs_are_named(tmp_path):
     (folder / "privacy.json").write_text('{"epsilon": 3}')
     with pytest.raises(UserError, match=r"privacy\.json, found no delta"):
         collect([folder])
-    for table in (lambda runs: table1(runs, LABEL), histories, per_class, per_patient, per_node):
+    for table in (lambda runs: table1(runs, LABEL), histories, per_node):
         with pytest.raises(UserError, match="at least one finished run"):
             table(pd.DataFrame())
-
-
-def test_per_class_averages_over_seeds(tmp_path):
-    # 20 images in order FLAIR, T1w, T1gd, T2w, five each; the first ``count`` are right.
-    runs = collect([write_run(tmp_path, {"a": 7}, seed=0), write_run(tmp_path, {"a": 9}, seed=1)])
-    table = per_class(runs).set_index("class")
-    assert list(table.index) == ["FLAIR", "T1w", "T1gd", "T2w"]
-    np.testing.assert_allclose(table["recall"], [100, 60, 0, 0])
-    assert table.loc["T1w", "recall_std"] == pytest.approx(100 * math.sqrt(0.08))
-    # Wrong T2w images are called FLAIR: 5 of 10 FLAIR answers are right.
-    assert table.loc["FLAIR", "precision"] == pytest.approx(50)
-
-
-def test_per_patient_averages_over_seeds(three_seeds):
-    table = per_patient(three_seeds).set_index("patient")
-    np.testing.assert_allclose(table["accuracy"], [100 * 28 / 60, 100 * 50 / 60])
-    assert list(table["images"]) == [20, 20]
-    assert table.loc["b", "accuracy_std"] == pytest.approx(100 * np.std([0.5, 1, 1], ddof=1))
 
 
 def test_per_node_shows_the_largest_epsilon_and_the_nodes_accuracy(tmp_path):
