@@ -61,7 +61,7 @@ def main(
     rows = read_partition(partition).merge(read_table(table)[["record", "file"]], on="record")
     watched = rows[rows["role"] == "validation"]
     write_site_folder(work / "images/server", dataset.parent, watched, "test")
-    patience = ("missing", "least_nodes", "round_seconds", "give_up_seconds")
+    answer_seconds = federation.pop("answer_seconds")
     federated = LocalFederation(work, declared, idle_seconds=max(0.25, 0.1 * len(names)))
     server = federated.server(
         model=model.resolve(),
@@ -75,7 +75,7 @@ def main(
         evaluate_every=performance["evaluate_every"],
         checkpoint_seconds=performance["checkpoint_seconds"],
         threads=1,
-        patience=Patience(**{key: federation[key] for key in patience}),
+        patience=Patience(**federation),
         permission=Permission(declared.delta) if declared.exact else None,
         cap=Cap.named(cap, declared.delta),
         series=series,
@@ -92,7 +92,7 @@ def main(
                 state=states / name,
                 # The cohort's ledger decides whether there may be another attempt.
                 attempts=UNLIMITED,
-                answer_seconds=federation["answer_seconds"],
+                answer_seconds=answer_seconds,
                 device=device,
                 backbone=public,
                 chunk=performance["chunk"],

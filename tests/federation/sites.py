@@ -33,6 +33,7 @@ SLICES, SIZE, SEED = 2, 8, 20260
 OFTEN = Performance(evaluate_every=2, checkpoint_seconds=0.0, chunk=4)
 """One patient a pass, as exact noise takes them: so engines agree to the bit."""
 QUICK = Patience(poll_seconds=0.001, round_seconds=0.05, give_up_seconds=0.3)
+KEY = ec.generate_private_key(CURVE)
 TINY = NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=2)
 
 
@@ -79,7 +80,7 @@ def make_hospital(
     folder: Path,
     sides: tuple[int, int] = (SIZE, SIZE),
     start=None,
-    key=None,
+    key: ec.EllipticCurvePrivateKey = KEY,
     records: LabelledItems | None = None,
     **changes: object,
 ) -> Hospital:
@@ -175,7 +176,7 @@ class DirectLine:
     def ask(self, name: str, request: Request) -> None:
         self.requests.append((name, request))
         hospital = self.hospitals[name]
-        reply = self.tamper(request, hospital.exchange(request, hospital.reply))
+        reply = self.tamper(request, hospital.exchange(request))
         if reply is not None:
             self.replies.append(reply)
 

@@ -19,7 +19,7 @@ from zetadp.privacy.exposure import declared
 from zetadp.privacy.ledger import read_ledger
 
 QUICKER = Patience(poll_seconds=0.001, round_seconds=0.03, give_up_seconds=0.1, tries=2)
-POLICIES = {"wait": QUICKER, "continue": replace(QUICKER, missing="continue", least_nodes=1)}
+POLICIES = {"wait": QUICKER, "continue": replace(QUICKER, least_nodes=1)}
 
 FAULTS = {"none": 65, "lost": 15, "short": 8, "refused": 8, "killed": 4}
 
@@ -52,7 +52,7 @@ class Storm:
             if fault == "short" and isinstance(reply, Answer):
                 return replace(reply, update=reply.update[:-4])
             if fault == "refused":
-                return Refusal(reply.name, reply.attempt, reply.round, Reason.TIME)
+                return Refusal(reply.name, reply.attempt, reply.round, Reason.FAILED)
             return reply
 
         line = DirectLine(hospitals(self.plan, self.folder, attempts=99), tamper)

@@ -139,7 +139,8 @@ def test_answers_carry_nothing_that_depends_on_patients_but_the_update(tmp_path)
     assert (first.name, first.round) == (second.name, second.round)
     lines = [[json.loads(line)["entry"] for line in answer.lines] for answer in answers]
     for entries, answer in zip(lines, answers, strict=True):
-        assert len(entries[-1].pop("digest")) == 64  # of the update
+        assert len(entries[-2].pop("digest")) == 64  # of the update
+        assert entries[-1].pop("signature")  # of the line before
         assert entries[0].pop("federation") == answer.attempt
         assert len(entries[0].pop("nonce")) == 32
         assert len(entries[0].pop("register")) == 64  # of lines that the secret beside them keys
@@ -179,7 +180,7 @@ WRONG = {
     "short": lambda answer: replace(answer, update=answer.update[:-4]),
     "real": lambda answer: replace(answer, update=answer.update[: len(answer.update) // 2]),
     "long": lambda answer: replace(answer, update=answer.update + b"\0\0\0\0"),
-    "refused": lambda answer: Refusal(answer.name, answer.attempt, answer.round, Reason.TIME),
+    "refused": lambda answer: Refusal(answer.name, answer.attempt, answer.round, Reason.FAILED),
     "lost": lambda _: None,
 }
 
@@ -193,7 +194,7 @@ def test_waiting_a_wrong_answer_ends_the_run_and_a_right_one_resumes_it(wrong, t
     assert len(last_attempt(tmp_path).releases()) == 3 * plan.training.rounds
 
 
-GO_ON = replace(QUICK, missing="continue", least_nodes=2)
+GO_ON = replace(QUICK, least_nodes=2)
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
@@ -314,7 +315,7 @@ def forge_lines(change):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda lines: lines[:-2], "sent an update that its ledger does not hold"),
+        (lambda lines: lines[:-3], "sent an update that its ledger does not hold"),
         (lambda lines: [], "sent an update that its ledger does not hold"),
         (lambda lines: lines[1:], "does not follow from what was seen of it"),
         (
@@ -328,16 +329,6 @@ def test_an_update_without_its_ledger_is_refused(change, said, tmp_path):
     line = DirectLine(hospitals(plan, tmp_path), forge_lines(change))
     with pytest.raises(UserError, match=f"node-01 .*{said}|ledger of node-01 .*{said}"):
         coordinator(plan, line, tmp_path).run()
-
-
-def test_a_ledger_that_lost_lines_is_refused(tmp_path):
-    plan = make_plan()
-    with pytest.raises(UserError, match="ended the run"):
-        coordinator(plan, DirectLine(hospitals(plan, tmp_path), stop_after(1)), tmp_path).run()
-    path = hospitals(plan, tmp_path)[0].participant.ledger
-    path.write_text("".join(line + "\n" for line in path.read_text().splitlines()[:2]))
-    with pytest.raises(UserError, match="node-01 refused: the node's ledger lacks lines"):
-        coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path).run()
 
 
 def test_a_checkpoint_of_the_trainer_of_one_process_is_that_of_another_run(tmp_path):
@@ -378,34 +369,11 @@ def test_late_and_doubled_answers_change_nothing(tmp_path):
     assert len(last_attempt(tmp_path / "b").releases()) == 3 * plan.training.rounds
 
 
-def test_after_a_node_crashed_within_a_round_both_its_releases_count(tmp_path, monkeypatch):
-    plan = make_plan(noise="os")
-    three = hospitals(plan, tmp_path)
-    failed = []
-    original = three[1].reply
-
-    def reply(request, _):
-        if request.round == 1 and not failed:
-            failed.append(True)
-            with monkeypatch.context() as patched:
-                patched.setattr("zetadp.core.outbox.Outbox.keep", lambda *_: 1 / 0)
-                return original(request)
-        return original(request)
-
-    three[1].reply = reply
-    # Exact noise takes time, and a busy machine more: the round must be asked for again, not given up.
-    coordinator(plan, DirectLine(three), tmp_path, replace(QUICK, give_up_seconds=10)).run()
-    found = histories(last_attempt(tmp_path).releases())
-    assert found["node-02"].releases == plan.training.rounds + 1
-    assert found["node-01"].releases == plan.training.rounds
-    assert found["node-01"].unshielded == 1
-
-
 def test_a_node_that_followed_another_plan_all_the_same_is_found_out_by_its_ledger(tmp_path):
     plan, quieter = make_plan(), make_plan(sigma=0.1)
     stray = make_hospital(quieter, 2, tmp_path)
     obedient = stray.reply
-    stray.reply = lambda request, _: obedient(replace(request, plan=quieter.digest))
+    stray.reply = lambda request: obedient(replace(request, plan=quieter.digest))
     with pytest.raises(UserError, match="the ledger of node-03 holds releases of another plan"):
         coordinator(plan, DirectLine([*hospitals(plan, tmp_path)[:2], stray]), tmp_path).run()
 
@@ -439,7 +407,7 @@ def test_what_holds_when_a_hospital_leaves_in_the_middle(tmp_path):
     leaver, rounds = "node-03", plan.training.rounds
     line = DirectLine(hospitals(plan, tmp_path))
     line.tamper = lambda request, reply: line.away.add(leaver) or reply if request.round == 1 else reply
-    coordinator(plan, line, tmp_path, patience=replace(QUICK, missing="continue", round_seconds=0.05)).run()
+    coordinator(plan, line, tmp_path, patience=replace(QUICK, least_nodes=1, round_seconds=0.05)).run()
     own = read_ledger(tmp_path / leaver / "ledgers" / f"{plan.label}.jsonl")[-1]
     assert len(own.releases()) == 2
     (run,) = recorded_runs(tmp_path / "server/ledger.jsonl")

@@ -43,10 +43,10 @@ def test_a_name_in_a_plan_is_a_plain_name_or_the_plan_is_refused(key, name):
     assert str(refused.value).isprintable()
 
 
-def test_a_hospital_is_shown_no_page_of_a_plan_with_a_forged_cost(tmp_path, capsys):
+def test_nothing_is_made_or_printed_of_a_plan_with_a_forged_cost(tmp_path, capsys):
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(changed("cohort", "glioma\nnode-02\n  costs:    node-02: epsilon 0.1\x1b[8m")))
-    assert main(["federation", "show", str(path)]) == 1
+    assert main(["federation", "member", str(path), "node-02", "--key", "node-02.key"]) == 1
     said = capsys.readouterr()
     assert said.out == ""
     assert "cohort" in said.err
@@ -200,5 +200,5 @@ def test_an_address_of_a_server_has_a_host_and_a_port_or_no_kit_is_made(tmp_path
 
 def test_a_plan_of_many_brackets_is_one_message(tmp_path, capsys):
     (tmp_path / "plan.json").write_text("[" * 100_000)
-    assert main(["federation", "show", str(tmp_path / "plan.json")]) == 1
+    assert main(["federation", "member", str(tmp_path / "plan.json"), "a", "--key", "a.key"]) == 1
     assert "plan.json" in capsys.readouterr().err

@@ -1,26 +1,21 @@
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from federation.sites import assembly, make_hospital, make_plan, write_hospital_folder
+from federation.sites import assembly, make_hospital, make_plan
 
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 from zetadp.core.outbox import Outbox
+from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.progress import seconds_to_tick
-from zetadp.federation.certificates import make_node_key
+from zetadp.core.promise import check_promise, noise_of_plan
 from zetadp.federation.hospital import Hospital
-from zetadp.federation.participant import Participant
+from zetadp.federation.kit import invitation
 from zetadp.federation.protocol import Answer, Reason, Refusal, Request, decode, encode
-from zetadp.federation.settings import HospitalSettings
 from zetadp.privacy.book import Book
-from zetadp.privacy.budget import Cap
 from zetadp.privacy.exposure import total
 from zetadp.privacy.ledger import Ledger, read_ledger
 
@@ -147,26 +142,60 @@ def test_a_plan_that_costs_more_than_it_says_is_refused(tmp_path):
         make_hospital(replace(named, delta=1e-5), 0, tmp_path)
 
 
-def test_a_hospitals_own_limit_counts_every_attempt_and_every_image(tmp_path):
+def test_a_cap_counts_every_attempt_and_every_image(tmp_path):
     found = make_hospital(EXACT, 0, tmp_path).participant.promise.epsilon
-    make_hospital(EXACT, 0, tmp_path, most_epsilon=1.01 * found)
-    with pytest.raises(UserError, match=r"at most epsilon .* in 2 trainings, as most_epsilon says, found"):
-        make_hospital(EXACT, 0, tmp_path, most_epsilon=1.01 * found, attempts=2)
+
+    def check(plan, **changes):
+        make_hospital(plan, 0, tmp_path, cap=1.01 * found, **changes).participant.check_cap()
+
+    check(EXACT)
     nodes = [replace(node, population=8 * node.population, expected=8 * node.expected) for node in EXACT.nodes]
     images = replace(EXACT, unit="image", units_of_a_person=8, nodes=tuple(nodes))
+    for plan, attempts in ((EXACT, 2), (images, 1)):
+        with pytest.raises(UserError, match="The cap is"):
+            check(plan, attempts=attempts)
     promise = make_hospital(images, 0, tmp_path).participant.promise
     assert promise.epsilon == pytest.approx(found)
     assert promise.person > 3 * found
     assert f"for a patient with all 8 images {rounded_up(promise.person)}" in str(promise)
-    with pytest.raises(UserError, match="in one training"):
-        make_hospital(images, 0, tmp_path, most_epsilon=1.01 * found)
 
 
-def test_real_patients_need_a_fixed_time_of_answer(tmp_path):
-    settings = {"name": "a", "plan": tmp_path, "images": tmp_path, "state": tmp_path, "answer_seconds": 0.0}
-    with pytest.raises(UserError, match="answer_seconds above zero"):
-        HospitalSettings(**settings)
-    HospitalSettings(**settings, simulation=True)
+def plan_of(rounds: int, name: str = "net", **changes) -> Plan:
+    nodes = tuple(NodeConstants(f"node-0{number}", 4, 4, 1.0) for number in (1, 2, 3))
+    plan = replace(make_plan(noise="os", rounds=rounds), nodes=nodes, run=RunName(name, "federated", "8", 0), **changes)
+    return plan.with_noise(noise_of_plan(plan))
+
+
+def test_an_attempt_of_another_plan_is_another_attempt_whatever_the_server_calls_it(tmp_path):
+    """Both plans have one name, and so one ledger."""
+    first = make_hospital(plan_of(1), 1, tmp_path, cap=8.5)
+    other = make_hospital(plan_of(12), 1, tmp_path, cap=8.5, attempts=2)
+    assert isinstance(first.reply(request(first.plan)), Answer)
+    assert other.reply(request(other.plan)).reason == Reason.CAP
+    assert total(Book.read(tmp_path / "node-02/ledgers").runs(), 1e-3) <= 8.5
+
+
+@pytest.mark.parametrize(
+    ("delta", "population", "expected", "rounds", "sigma"),
+    [(0.99, 6, 6, 20, 1e-3), (0.5, 6, 1, 3, 0.05), (1e-2, 200, 1, 1, 0.02), (1e-3, 4000, 1, 2, 0.02)],
+)
+def test_no_delta_of_the_coordinators_makes_a_plan_cheap(delta, population, expected, rounds, sigma):
+    nodes = (NodeConstants("node-1", population, expected, sigma),)
+    run = RunName("x", "federated", "1", 0)
+    plan = replace(make_plan(noise="os", rounds=rounds), nodes=nodes, run=run, delta=delta)
+    with pytest.raises(UserError, match="node-1"):
+        check_promise(plan, "node-1")
+
+
+def test_a_hospital_judges_at_its_own_delta_whatever_the_plan_says(tmp_path):
+    plan = plan_of(2, delta=0.05)  # epsilon 8 at the coordinator's delta, and more at a smaller one
+    for own in ({}, {"delta": 0.01}):
+        with pytest.raises(UserError, match="node-01"):
+            make_hospital(plan, 0, tmp_path, **own)
+    for agreed, delta in ((plan, 0.05), (plan_of(2), 1e-3)):
+        participant = make_hospital(agreed, 0, tmp_path, delta=0.05, cap=9).participant
+        assert participant.promise.delta == participant.cap.delta == delta
+    assert "at delta 0.05" not in invitation(plan, "node-01")
 
 
 def test_another_number_of_patients_than_planned_is_refused(tmp_path):
@@ -186,7 +215,7 @@ def test_a_hospitals_cap_holds_over_plans_restarts_and_rounds_that_are_drawn_ane
     rounds = EXACT.training.rounds
     more = make_plan(noise="os", rounds=rounds + 1)
     room = make_hospital(more, 0, tmp_path).participant.promise.epsilon  # for one round that is drawn anew
-    cap = Cap(1.0001 * room, EXACT.delta)
+    cap = 1.0001 * room
     other = replace(EXACT, run=replace(EXACT.run, seed=7))
 
     def at(plan):
@@ -197,7 +226,7 @@ def test_a_hospitals_cap_holds_over_plans_restarts_and_rounds_that_are_drawn_ane
     with pytest.raises(UserError, match="The cap is"):
         at(other).participant.check_cap()
     at(EXACT).participant.check_cap()  # it has begun, and may go on
-    lower = make_hospital(EXACT, 0, tmp_path, cap=Cap(0.999 * cost, EXACT.delta))
+    lower = make_hospital(EXACT, 0, tmp_path, cap=0.999 * cost)
     with pytest.raises(UserError, match="The run does not continue"):
         lower.participant.check_cap()
     for number in (1, 2):  # each dies after it was recorded; there is room for drawing one of them again
@@ -207,43 +236,4 @@ def test_a_hospitals_cap_holds_over_plans_restarts_and_rounds_that_are_drawn_ane
         again = at(EXACT).reply(request(EXACT, number))
         assert isinstance(again, Answer) if number == 1 else again.reason == Reason.CAP
     assert releases(at(EXACT)) == [4]
-    assert cost < total(Book.read(tmp_path / "node-01/ledgers").runs(), EXACT.delta) <= cap.epsilon
-
-
-FORKED = """
-import sys
-from pathlib import Path
-import torch
-from federation.sites import assembly
-from zetadp.core.plan import Plan
-from zetadp.federation import hospital as module
-from zetadp.federation.node import computed
-from zetadp.federation.protocol import Request, encode
-
-work = Path(sys.argv[1])
-many = lambda: torch.ones(4_000_000).exp().sum()
-of, reply = module.site_task_of, module.Hospital.reply
-module.site_task_of = lambda task: many() and of(task)
-module.Hospital.reply = lambda self, *asked: many() and reply(self, *asked)
-hospital = module.load_hospital(work / "node.yaml", work / "node.key")
-plan = Plan.read(work / "plan.json")
-weights = encode(assembly(plan).phase.weights())
-print(type(computed(hospital, Request(plan.digest, "attempt", 0, 0, "", weights))).__name__)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("threads", ["", "threads: 2\n"])
-def test_a_round_is_computed_whatever_the_preparation_of_the_patients_did_with_threads(threads, tmp_path):
-    """As it does where features are computed: a fork that expects its parent's threads would wait for ever."""
-    EXACT.write(tmp_path / "plan.json")
-    write_hospital_folder(tmp_path / "images", EXACT.nodes[0].population)
-    text = "name: node-01\nplan: plan.json\nimages: images\nstate: state\nlimit_seconds: 20\n"
-    (tmp_path / "node.yaml").write_text(text + threads)
-    make_node_key(tmp_path / "node.pub.pem", tmp_path / "node.key")
-    Participant.read(HospitalSettings.read(tmp_path / "node.yaml"), tmp_path / "node.key").approve("a test")
-    here = str(Path(__file__).parents[1])
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([here, *sys.path]), "OMP_NUM_THREADS": "2"}
-    command = [sys.executable, "-c", FORKED, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100, env=environment)
-    assert done.stdout == "Answer\n", done.stderr[-2000:]
+    assert cost < total(Book.read(tmp_path / "node-01/ledgers").runs(), EXACT.delta) <= cap

@@ -100,7 +100,7 @@ def test_sites_that_follow_the_recipe_train_a_model_and_stop_cleanly(tmp_path):
             site = tmp_path / name
             write_hospital_folder(site / "images", plan.nodes[place].population, place)
             own = yaml.safe_load(NODE) | {"name": name, "images": "images", "state": "state", "answer_seconds": 0.2}
-            own["most_epsilon"] = 20
+            own["cap"] = 20
             shutil.copy(tmp_path / "plan.json", site)
             (site / "node.yaml").write_text(yaml.safe_dump(own))
             Participant.read(HospitalSettings.read(site / "node.yaml"), tmp_path / f"keys/{name}.key").approve("a test")
@@ -127,10 +127,9 @@ def test_sites_that_follow_the_recipe_train_a_model_and_stop_cleanly(tmp_path):
             (own,) = read_ledger(tmp_path / name / "state/ledgers" / f"{plan.label}.jsonl")
             assert own.releases() == [plan.event(name, number) for number in range(2)]
             assert own.header["noise"] == "os"
-            receipt = ["--receipt", f"{tmp_path}/out/receipts/{name}.json"]
-            receipt += ["--authority", f"{tmp_path}/keys/authority.pem", "--server", "127.0.0.1"]
-            receipt += ["--ledgers", f"{tmp_path}/{name}/state/ledgers"]
-            assert main(["verify", *receipt]) == 0
+            noted = re.findall(f"last line of the ledger of {name}: (.*)", said)
+            ledger = f"{tmp_path}/{name}/state/ledgers/{plan.label}.jsonl"
+            assert main(["verify", ledger, "--key", f"{tmp_path}/keys/{name}.pub.pem", "--head", *noted]) == 0
 
         # A service manager stops a node politely; a crash does not. Nothing of either stays.
         for node, how in zip(nodes, (signal.SIGTERM, signal.SIGKILL), strict=True):

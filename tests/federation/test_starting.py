@@ -14,13 +14,9 @@ import yaml
 from commanded import mistake
 from federation.sites import make_plan
 
-from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.federation.certificates import make_credentials
-from zetadp.federation.launcher import (
-    folder_in_use,
-    free_port,
-)
+from zetadp.federation.launcher import free_port
 from zetadp.federation.participant import Participant
 from zetadp.federation.settings import HospitalSettings
 
@@ -85,21 +81,6 @@ def test_a_server_that_is_interrupted_says_so_and_a_second_one_is_refused(site, 
     assert said.startswith("zetadp: Stopped before the end")
 
 
-def test_a_folder_in_use_is_free_when_its_process_ends_however_that_happens(tmp_path):
-    hold = (
-        "import sys, time; from pathlib import Path; from zetadp.federation.launcher import folder_in_use\n"
-        "with folder_in_use(Path(sys.argv[1]), '--folder'): print('held', flush=True); time.sleep(1000)"
-    )
-    folder = tmp_path / "new" / "folder"
-    with subprocess.Popen([sys.executable, "-c", hold, folder], stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout.readline() == "held\n"
-        with pytest.raises(UserError, match=f"The folder {folder} is in use"), folder_in_use(folder, "--folder"):
-            pass
-        other.kill()
-    with folder_in_use(folder, "--folder"):
-        pass
-
-
 # Commands with a mistake in them: each ends in one message, which names the file or key, before a process is started.
 
 
@@ -121,7 +102,7 @@ FAULTS_OF_SERVERS = {
     "one key": lambda site: swap(site, "keys/node-01.pub.pem", "keys/node-02.pub.pem"),
     "'node-02'": lambda site: put_settings(site, keys={"node-01": "keys/node-01.pub.pem"}),
     "modle": lambda site: put_settings(site, modle="a"),
-    "'mising' at patience": lambda site: put_settings(site, patience={"mising": "wait"}),
+    "'tires' at patience": lambda site: put_settings(site, patience={"tires": 3}),
     "patience.give_up_seconds": lambda site: put_settings(site, patience={"give_up_seconds": "1 day"}),
     "keys.node-01": lambda site: put_settings(site, keys={"node-01": True}),
     "evaluate_every": lambda site: put_settings(site, evaluate_every=0),
@@ -147,8 +128,11 @@ FAULTS_OF_NODES = [
     ("images", {"images": None}),
     ("simulation", {"simulation": "no"}),
     ("answer_seconds", {"answer_seconds": True}),
-    ("cap", {"cap": 8}),
-    ("cap.delta", {"cap": {"epsilon": 8}}),
+    ("cap", {"cap": 0}),
+    ("cap", {"cap": {"epsilon": 8}}),
+    ("cap", {"cap": float("inf")}),
+    *(("delta", {"delta": delta}) for delta in (0, 1, float("nan"), True)),
+    ("answer_seconds above zero", {"answer_seconds": 0}),
     ("device", {"device": "gpu"}),
     ("--server", {"--server": "server.example"}),
     ("keys/no.pem", {"--authority": "keys/no.pem"}),

@@ -31,7 +31,7 @@ FOUR = sums_plan(4, missing=1, rounds=2)
 SIZE = assembly(PLAN).phase.message
 PATIENT = replace(QUICK, give_up_seconds=60.0)
 SELDOM = replace(OFTEN, checkpoint_seconds=1e9)
-GO_ON = replace(QUICK, missing="continue")
+GO_ON = replace(QUICK, least_nodes=1)
 
 
 def summing(plan, line, folder, patience=PATIENT):
@@ -48,7 +48,7 @@ def ask(hospital, **changes) -> Answer | Refusal:
     start = assembly(hospital.plan).phase.weights()
     weights = encode(start + changes.pop("seed", 0) * torch.ones_like(start))
     asked = Request(hospital.plan.digest, "training", 0, 0, "", weights)
-    return hospital.exchange(replace(asked, **changes), hospital.reply)
+    return hospital.exchange(replace(asked, **changes))
 
 
 def values_of(sites, **changes) -> tuple[FreshValue, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -12,43 +13,24 @@ from federation.consortium import Consortium
 from federation.test_faults import wait_until
 
 from zetadp.cli import main
-from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.pretrained import with_public
+from zetadp.core.plan import NodeConstants, Plan
 from zetadp.core.promise import noise_of_plan, promise_of
-from zetadp.core.settings import OptimiserSettings, TrainingSettings
-from zetadp.federation.ledgers import write_receipts
+from zetadp.federation.demo import demo_plan
 from zetadp.mri.convert import write_site_folder
 from zetadp.mri.decathlon import read_task
-from zetadp.nn.backbone import load_backbone, shipped_backbone
-from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.accounting import compose, epsilon
-from zetadp.privacy.threat import MASKED_SUMS, Sums
 
 pytestmark = pytest.mark.slow
 
 
-def head_plan(rounds: int) -> Plan:
-    """Return the plan of the default's head with three hospitals of one patient each."""
-    how = TrainingSettings(
-        rounds,
-        images_per_patient=80,
-        optimiser=OptimiserSettings(name="sgd", learning_rate=30.0, drop_after=1.0, averaged=0.5),
-        clip=0.1,
-        noise="os",
+def one_patient_each(rounds: int) -> Plan:
+    """Return the plan of the demonstration with three hospitals of one real patient each."""
+    demo = demo_plan()
+    nodes = tuple(NodeConstants(f"node-{n + 1:02d}", 1, 1) for n in range(3))
+    plan = replace(
+        demo, nodes=nodes, training=replace(demo.training, rounds=rounds), simulated=False, cohort="three-real-patients"
     )
-    network = NetworkSettings("head", "study", components=64, taper="noise", start="public")
-    plan = Plan(
-        RunName("head", "federated", "8", 0),
-        network,
-        how,
-        tuple(NodeConstants(f"node-{n + 1:02d}", 1, 1) for n in range(3)),
-        cohort="three-real-patients",
-        threat=MASKED_SUMS,
-        sums=Sums(colluding=1, missing=0, spare=2),
-        task={"name": "brain_sequences", "slices": 20, "size": 32, "decision": "slice"},
-    )
-    plan = plan.with_noise(noise_of_plan(plan))
-    return with_public(plan, load_backbone(shipped_backbone(plan.network)))
+    return plan.with_noise(noise_of_plan(plan))
 
 
 class OnePatientEach(Consortium):
@@ -70,7 +52,7 @@ class OnePatientEach(Consortium):
 
 
 def test_real_patients_pay_what_was_promised_through_the_death_of_a_node_and_of_the_server(tmp_path, capsys):
-    plan = head_plan(rounds=4)
+    plan = one_patient_each(rounds=4)
     with OnePatientEach(tmp_path, plan, faulty=True, python=warm.python()) as three:
         three.start_nodes()
         settings = three.training()
@@ -88,13 +70,9 @@ def test_real_patients_pay_what_was_promised_through_the_death_of_a_node_and_of_
         three.run(three.training_again())
         found = {name: three.own_attempt(name).releases() for name in three.names}
     assert [len(own) for own in found.values()] == [4, 5, 5]
-    write_receipts(settings, three.credentials)
     for name, own in found.items():
         assert epsilon(compose(own), plan.delta) <= promise_of(plan, name).epsilon <= 8
         ledger = three.state(name) / "ledgers" / f"{plan.label}.jsonl"
-        receipt = ["--receipt", str(settings.ledger.parent / "receipts" / f"{name}.json"), "--server", "127.0.0.1"]
-        trusted = ["--authority", str(three.credentials.authority), "--ledgers", str(ledger.parent)]
-        assert main(["verify", *receipt, *trusted]) == 0
         assert main(["verify", str(ledger), "--key", str(three.credentials.node(name)[0])]) == 0
         capsys.readouterr()
         assert main(["ledger", str(ledger), "--json"]) == 0

@@ -184,7 +184,7 @@ class SummingHospitals(Hospitals):
         hospital = self.hospitals[place]
         weights = encode(self.weights) if values else b""
         asked = Request(self.plan.digest, "training", number, 0, "", weights, number=again, values=tuple(values))
-        return hospital.exchange(replace(asked, **changes), hospital.reply)
+        return hospital.exchange(replace(asked, **changes))
 
     def values(self, places: Sequence[int], number: int, again: int, training: str = "training") -> list[FreshValue]:
         """Return a fresh value of each hospital for a try."""

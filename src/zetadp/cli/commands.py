@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated
 
 from zetadp.base.constraints import Share
-from zetadp.base.storage import write_text
 from zetadp.base.validation import UserError
 from zetadp.cli import federation, privacy, runs
 from zetadp.cli.arguments import ONE_EACH_TIME, add_command
@@ -213,23 +212,20 @@ def report(
     *,
     configfile: Annotated[Path | None, "scenario (.yaml) of the experiment"] = None,
     headline: Annotated[bool, "print the table of the first runs, unless all runs are finished"] = False,
-    html: Annotated[Path | None, "copy the page with the result to this file (.html)"] = None,
 ) -> None:
     """Print the table of an experiment, and the paths of its files.
 
     The table is that of accuracy against epsilon. The workflow also writes report.html, one page with the result, the
-    figures and the cost in privacy. It needs no network and can be printed. --html copies this page to another file.
+    figures and the cost in privacy. It needs no network and can be printed.
 
     Examples
     --------
     zetadp report
     zetadp report --configfile workflow/scenarios/smoke.yaml
-    zetadp report results/default --html result.html
+    zetadp report results/default
     """
     from zetadp.config.load import experiment_name
 
-    if headline and html:
-        raise UserError("Expected --headline or --html, found both: the page is made when the experiment is finished.")
     folder = results or Path("results") / experiment_name(Path("config.yaml"), configfile)
     table = folder / "tables/table1.txt"
     if headline:
@@ -246,12 +242,8 @@ def report(
             print(f"  {path}")
     print(f"privacy of all runs on the cohort:\n  {folder / 'privacy_total.txt'}")
     page = folder / "report.html"
-    if html:
-        if not page.is_file():
-            raise UserError(f"Expected a finished experiment in {folder}, found no {page.name}. Run snakemake first.")
-        write_text(html, page.read_text(encoding="utf-8"))
     if page.is_file():
-        print(f"all on one page, for a browser or a printer:\n  {html or page}")
+        print(f"all on one page, for a browser or a printer:\n  {page}")
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
@@ -276,7 +268,6 @@ OF_FEDERATIONS: tuple[Callable[..., None], ...] = (
     federation.kit,
     federation.roster,
     federation.serve,
-    federation.show,
     federation.key,
     federation.member,
     federation.approve,

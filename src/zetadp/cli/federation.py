@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -185,8 +184,8 @@ def serve(
     """Run the server for one training run, to its end.
 
     Its settings (server.yaml) name the files for the model (.safetensors), its history (.csv) and the ledger (.jsonl).
-    A receipt (.json) for each hospital is written next to the ledger. The exit code is 0 only if the model was written.
-    After an interruption, start the same command again.
+    At the end, the last line of each hospital's ledger is printed, for the hospital to note. The exit code is 0 only if
+    the model was written. After an interruption, start the same command again.
 
     Examples
     --------
@@ -194,56 +193,25 @@ def serve(
     zetadp federation serve server.yaml --credentials keys --port 8443
     """
     from zetadp.federation.certificates import Credentials
-    from zetadp.federation.launcher import SILENT, check_flower, require_free_port
-    from zetadp.federation.ledgers import FOLDER, write_receipts
+    from zetadp.federation.launcher import require_free_port
     from zetadp.federation.settings import ServerSettings
 
-    check_flower()
     own = ServerSettings.read(settings)
-    _, keys = own.agreed()
+    _, keys, _ = own.agreed
     files = Credentials(credentials.resolve())
     files.check_server()
     require_free_port(host, port)
-    os.environ.update(SILENT)
     log_to_terminal("%(message)s")
     tell(f"Serving at port {port}. Waiting for {', '.join(keys)}.")
     try:
         from zetadp.federation import server
 
-        server.serve(settings, files.folder, host, port)
+        server.serve(own, files, host, port)
     except KeyboardInterrupt:
         raise UserError(
             "Stopped before the end of the run. Start the same command again to continue from the checkpoint."
         ) from None
-    finally:
-        # Receipts are due for a run that is given up too: its releases stay released.
-        write_receipts(own, files)
     print(f"model: {own.model}\nhistory: {own.history}\nledger: {own.ledger}")
-    print(f"receipts: {own.ledger.parent / FOLDER}")
-
-
-def show(
-    plan: Annotated[Path, "the plan (plan.json)"],
-    *,
-    node: Annotated[str | None, "name of one hospital's node (default: all)"] = None,
-    roster: Annotated[Path | None, "the roster (roster.json), where the plan has masked sums"] = None,
-) -> None:
-    """Print what a plan asks of a hospital, and its cost in privacy.
-
-    In plain words: what is trained, what leaves each hospital, what never does, and what it costs a patient. With
-    --roster, check the roster and print its hash too.
-
-    Examples
-    --------
-    zetadp federation show plan.json
-    zetadp federation show plan.json --node node-03
-    """
-    from zetadp.core.plan import Plan
-    from zetadp.federation.kit import invitation
-    from zetadp.federation.masks import Roster
-
-    agreed = Plan.read(plan)
-    print(invitation(agreed, node, None if roster is None else Roster.read(roster, agreed)))
 
 
 def key(
@@ -355,11 +323,9 @@ def node(
     """
     from zetadp.base.device import pick_device
     from zetadp.federation.certificates import checked_server, read_certificate
-    from zetadp.federation.launcher import SILENT, check_flower, folder_in_use
     from zetadp.federation.participant import Participant
     from zetadp.federation.settings import HospitalSettings
 
-    check_flower()
     own = HospitalSettings.read(settings)
     checked_server(server)
     read_certificate(authority)
@@ -367,10 +333,8 @@ def node(
     participant.check_cap()
     pick_device(own.device)
     approved = participant.approved()
-    with folder_in_use(own.state.resolve(), f"state in {settings}"):
-        tell(f"{participant.promise}; {approved}\n{participant.name} is starting.")
-        os.environ.update(SILENT)
-        log_to_terminal(f"{participant.name}: %(message)s")
-        from zetadp.federation.node import run_until_stopped
+    tell(f"{participant.promise}; {approved}\n{participant.name} is starting.")
+    log_to_terminal(f"{participant.name}: %(message)s")
+    from zetadp.federation.node import run_node
 
-        run_until_stopped(settings=settings, server=server, authority=authority, key=key, idle_seconds=idle_seconds)
+    run_node(participant, server, authority, key, idle_seconds)

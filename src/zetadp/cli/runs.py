@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from zetadp.base.constraints import Count, Positive
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import read_json
 from zetadp.base.validation import UserError
 from zetadp.cli.arguments import Delta, Probability
-
-if TYPE_CHECKING:
-    from zetadp.privacy.verification import Check
 
 
 def release(
@@ -139,18 +136,13 @@ def risk(
 
 
 def verify(
-    place: Annotated[Path | None, "folder of a finished run; with --key, a ledger", "RUN"] = None,
+    place: Annotated[Path, "folder of a finished run; with --key, a ledger", "RUN"],
     *,
     ledgers: Annotated[
         Path | None, "folder of the cohort's ledgers; also check that none of them is missing or cut off"
     ] = None,
     head: Annotated[str | None, "head of the ledger's chain that was noted elsewhere, instead of --ledgers"] = None,
-    receipt: Annotated[Path | None, "receipt of a federation's server (.json), instead of RUN"] = None,
-    authority: Annotated[
-        Path | None, "certificate of the authority (authority.pem) that signed the server's certificate"
-    ] = None,
-    server: Annotated[str | None, "name or address by which nodes reach the server", "HOST"] = None,
-    key: Annotated[Path | None, "public key (.pub.pem) of a hospital's node, or a certificate of it"] = None,
+    key: Annotated[Path | None, "public key (.pub.pem) of a hospital's node"] = None,
 ) -> None:
     """Check that a finished run is unchanged and its epsilon correct.
 
@@ -162,43 +154,29 @@ def verify(
     ledgers (--ledgers; without it, the account that a run of the library names, or ledgers/COHORT above the folder of a
     run of the pipeline), or a head of the ledger that you noted earlier (--head).
 
-    A hospital of a federation has no such folder. With --receipt (.json, from the coordinator), --authority (.pem) and
-    --server, check instead that its ledgers record all that the server has received. An older copy of a ledger does
-    not.
-
-    A hospital's node signs its ledger with its own key, and the server's copy carries the signatures. With --key
-    (.pub.pem, from the hospital), check that the node signed a ledger up to its last line.
+    A hospital of a federation has no such folder. Its node signs its ledger with its own key, and the server's copy
+    carries the signatures. With --key (.pub.pem, from the hospital), check that the node signed a ledger up to its last
+    line. With --head too, check that the ledger still has the line that the server printed. An older copy does not.
 
     Examples
     --------
     zetadp verify results/default/runs/head/federated/eps-1/seed-0 --ledgers ledgers/phantom-no-atlas
     zetadp verify runs/mine
-    zetadp verify --receipt node-02.json --authority authority.pem --server server.example --ledgers state/ledgers
     zetadp verify state/ledgers/head-federated-eps-8-seed-0.jsonl --key node-02.pub.pem
     """
-    checks: list[Check]
-    if place is not None and receipt is None and key is None:
+    if key is None:
         from zetadp.privacy.verification import verify_run
 
         checks = verify_run(place, ledgers or (None if head else account_of(place)), head)
-    elif place is not None and receipt is None and key is not None:
+    else:
         from zetadp.federation.ledgers import check_ledger
 
-        checks = check_ledger(place, key)
-    elif place is None and key is None and receipt and authority and server and ledgers:
-        from zetadp.federation.ledgers import check_receipt
-
-        checks = check_receipt(receipt, authority, ledgers, server)
-    else:
-        raise UserError(
-            "Expected the folder of a finished run, or --receipt with --authority, --server and --ledgers, or a "
-            "hospital's ledger with --key."
-        )
+        checks = check_ledger(place, key, head)
     for check in checks:
         print(f"wrong: {check.what}: {check.fault}" if check.fault else f"ok: {check.what}")
     wrong = sum(bool(check.fault) for check in checks)
     if wrong:
-        raise UserError(f"{wrong} of {len(checks)} checks of {place or receipt} failed. Do not rely on it.")
+        raise UserError(f"{wrong} of {len(checks)} checks of {place} failed. Do not rely on it.")
 
 
 def budget(

@@ -210,6 +210,10 @@ class Config:
         unit, images = section["unit"], 1
         if unit == IMAGE:
             images = self.images_of_a_patient
+            if (wanted_images := training.images_per_patient) > images:
+                raise UserError(
+                    f"Expected at most the {images} images of a patient, found {wanted_images}.", "images_per_patient"
+                )
             sizes = [size * images for size in sizes]
             expected = [each * training.images_per_patient for each in expected]
         names = [CENTRAL_HOLDER] if threat == "central" else [node_name(number) for number in range(len(sizes))]

@@ -31,7 +31,7 @@ from zetadp.core.settings import GAUSSIAN
 from zetadp.core.task import SIMULATED_NAME, task_of
 from zetadp.federation.partition import PartitionSettings, node_sizes
 from zetadp.mri.decathlon import SEQUENCES
-from zetadp.nn.settings import DESCENT, IMAGE, MIXED_ROWS
+from zetadp.nn.settings import AT_ONCE, DESCENT, IMAGE, MIXED_ROWS
 
 Rule = Callable[..., Iterator[str]]
 _RULES: list[Rule] = []
@@ -53,58 +53,37 @@ def _rule(function: Rule) -> Rule:
     return function
 
 
+OF_ESTIMATORS = {
+    **dict.fromkeys(("learning_rate", "drop_after", "drop_factor", "optimiser", "momentum", "averaged"), (DESCENT,)),
+    **dict.fromkeys(("rounds", "participation", "expected_patients"), (DESCENT,)),
+    "feature_norm": AT_ONCE,
+    "mixing": (MIXED_ROWS,),
+}
+"""Training settings of some estimators alone. Those but descent have one round, in which all patients take part."""
+
+
 @_rule
 def _estimators(networks: Mapping[str, Network]) -> Iterator[str]:
     """Yield training settings that the estimator does not support."""
     for name, network in networks.items():
-        own, estimator, where = network.training, network.estimator, f"networks.{name}"
-        if estimator == DESCENT and "feature_norm" in own:
-            yield (
-                f"{where}.training.feature_norm: expected with estimators other than {DESCENT}, which clips gradients "
-                f"alone; found with {DESCENT}. Leave it out."
-            )
-        if estimator != MIXED_ROWS and "mixing" in own:
-            yield f"{where}.training.mixing: expected with estimator {MIXED_ROWS} only; found with {estimator}."
-        if estimator == DESCENT:
-            continue
-        for key in ("learning_rate", "drop_after", "drop_factor", "optimiser", "momentum", "averaged"):
-            if key in own:
-                yield f"{where}.training.{key}: expected with estimator {DESCENT} only; found with {estimator}."
-        if own.get("rounds", 1) != 1:
-            yield (
-                f"{where}.training.rounds: expected 1 for estimator {estimator}, whose nodes send one message; found "
-                f"{own['rounds']}. Leave it out."
-            )
-        if own.get("participation", EVERYBODY) != EVERYBODY or "expected_patients" in own:
-            yield (
-                f"{where}.training: expected participation {EVERYBODY} and no expected_patients for estimator "
-                f"{estimator}, in which all patients take part. Leave both out."
-            )
+        for key, wanted in OF_ESTIMATORS.items():
+            if key in network.training and network.estimator not in wanted:
+                yield (
+                    f"networks.{name}.training.{key}: expected with estimator {' or '.join(wanted)} only; found with "
+                    f"{network.estimator}. Leave it out."
+                )
 
 
 @_rule
-def _images(
-    networks: Mapping[str, Network], training: Mapping[str, Any], cohort: Cohort, slices: Slices
-) -> Iterator[str]:
-    """Yield reasons why single images cannot be the unit of a run."""
+def _images(networks: Mapping[str, Network], training: Mapping[str, Any], cohort: Cohort) -> Iterator[str]:
+    """Yield runs whose unit is the image, where it does not protect anybody."""
     for name, network in networks.items():
-        settings = network.all_training(training)
-        if settings["unit"] != IMAGE:
-            continue
-        unit, drawn = (
-            f"networks.{name}.training.{key}" if key in network.training else f"training.{key}"
-            for key in ("unit", "images_per_patient")
-        )
-        if cohort.source != "simulated":
+        if network.all_training(training)["unit"] == IMAGE and cohort.source != "simulated":
+            place = f"networks.{name}.training" if "unit" in network.training else "training"
             yield (
-                f"{unit}: expected patient for a cohort with source {cohort.source}; found image. A guarantee per "
-                "image does not protect patients, so it is there for simulated cohorts only."
+                f"{place}.unit: expected patient for a cohort with source {cohort.source}; found image. A guarantee "
+                "per image does not protect patients, so it is there for simulated cohorts only."
             )
-        if network.estimator != DESCENT:
-            yield f"{unit}: expected patient for estimator {network.estimator} of {name}; found image."
-        images, wanted = len(SEQUENCES) * slices.count, settings["images_per_patient"]
-        if wanted > images:
-            yield f"{drawn}: expected at most the {images} images of a patient; found {wanted}."
 
 
 @_rule

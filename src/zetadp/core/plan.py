@@ -177,6 +177,8 @@ class Plan:
             raise UserError(
                 f"Expected unit patient for domain {STUDY}: one image changes the features of all others.", "unit"
             )
+        if self.unit == "image" and self.training.estimator != DESCENT:
+            raise UserError(f"Expected unit patient for estimator {self.training.estimator}, found image.", "unit")
         names = [node.name for node in self.nodes]
         if not names or len(set(names)) != len(names):
             raise ValueError(f"Expected one node or more, each with a different name, found {names}.")

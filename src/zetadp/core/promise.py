@@ -99,8 +99,8 @@ class Promise:
         return text
 
 
-def promise_of(plan: Plan, name: str, attempts: int = 1, delta: float | None = None) -> Promise:
-    """Return the cost of a number of attempts by a plan for the patients of a node, as the server sees its releases.
+def promise_of(plan: Plan, name: str, delta: float | None = None) -> Promise:
+    """Return the cost of one attempt by a plan for the patients of a node, as the server sees its releases.
 
     Other nodes' noise counts in masked sums only.
 
@@ -108,13 +108,11 @@ def promise_of(plan: Plan, name: str, attempts: int = 1, delta: float | None = N
     ----------
     plan, name
         The plan, and the node's name in it.
-    attempts
-        Number of attempts.
     delta
         The delta at which the cost is computed; None for the plan's.
     """
     delta = plan.delta if delta is None else delta
-    releases = Counter({kind: attempts * count for kind, count in plan.mechanisms(name).items()})
+    releases = plan.mechanisms(name)
     images = plan.units_of_a_person
     if accounting.epsilon(Counter(dict.fromkeys(releases, 1)), delta) > USELESS:
         return Promise(name, plan.unit, math.inf, delta, images, math.inf)
@@ -126,19 +124,13 @@ def promise_of(plan: Plan, name: str, attempts: int = 1, delta: float | None = N
     return Promise(name, plan.unit, epsilon, delta, images, person, alone)
 
 
-def check_promise(
-    plan: Plan, name: str, *, most_epsilon: float | None = None, attempts: int = 1, delta: float = OWN_DELTA
-) -> Promise:
-    """Return the cost of one attempt. Refuse a plan that costs more than its name says or than the node allows.
+def check_promise(plan: Plan, name: str, delta: float = OWN_DELTA) -> Promise:
+    """Return the cost of one attempt. Refuse a plan that costs more than its name says.
 
     Parameters
     ----------
     plan, name
         The plan, and the node's name in it.
-    most_epsilon
-        The largest epsilon that all permitted attempts together may cost a patient. None: only the plan's name limits.
-    attempts
-        Number of permitted attempts.
     delta
         The node's own delta. The plan is judged at this delta, or at the plan's where that is smaller. A larger delta
         makes every plan look cheap, so the coordinator's is not believed.
@@ -146,8 +138,8 @@ def check_promise(
     Raises
     ------
     UserError
-        If epsilon of the plan is above the one in the run's name, or above the node's own limit, if the name of a plan
-        with noise sets no limit, or if delta is so large that it would hide that a patient is drawn at all.
+        If epsilon of the plan is above the one in the run's name, if the name of a plan with noise sets no limit, or if
+        delta is so large that it would hide that a patient is drawn at all.
     """
     delta = min(plan.delta, delta)
     _check_delta(plan, name, delta)
@@ -164,15 +156,6 @@ def check_promise(
             f"Expected a plan that costs the patients of {name} at most epsilon {plan.run.epsilon}, as its name says, "
             f"found {rounded_up(found.epsilon)} at delta {delta:g}. Do not take part; ask for another plan."
         )
-    if most_epsilon is not None:
-        total = promise_of(plan, name, attempts, delta).person
-        if total > most_epsilon:
-            times = "one training" if attempts == 1 else f"{attempts} trainings"
-            condition = f", {IF_HIDDEN}" if plan.masked else ""
-            raise UserError(
-                f"Expected a plan that costs a patient of {name} at most epsilon {most_epsilon:g} in {times}, as "
-                f"most_epsilon says, found {rounded_up(total)} at delta {delta:g}{condition}."
-            )
     return found
 
 

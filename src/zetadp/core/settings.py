@@ -248,13 +248,11 @@ class Patience:
 
     Attributes
     ----------
-    missing
-        ``wait``: a round is complete only with every node. ``continue``: after ``round_seconds`` the round continues
-        with the nodes that answered.
     least_nodes
-        With ``continue``, the fewest nodes that make a round; with fewer the server waits.
+        Fewest nodes that make a round, which continues with those that answered after ``round_seconds``. None: all
+        nodes of the plan. Masked sums may declare that they need more.
     round_seconds
-        Seconds after which a round continues without the missing nodes.
+        Seconds after which a round continues without the missing nodes, where it may.
     give_up_seconds
         Seconds after which the run ends with an error. It can be resumed.
     tries
@@ -263,8 +261,7 @@ class Patience:
         Seconds between two checks for new answers.
     """
 
-    missing: Annotated[str, OneOf(("wait", "continue"))] = "wait"
-    least_nodes: Count = 1
+    least_nodes: Count | None = None
     round_seconds: Positive = 600
     give_up_seconds: Positive = 3600
     tries: Count = 3

@@ -6,7 +6,6 @@ import ipaddress
 import json
 import os
 import re
-import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from zetadp.base.storage import write_text
@@ -26,7 +25,7 @@ from zetadp.base.validation import UserError, shown
 DAYS = 365
 LOOPBACK = ("127.0.0.1", "localhost")
 KEY_COMMAND = "zetadp federation key"
-_MADE_BY = f"as `{KEY_COMMAND}` makes it"
+ECDSA = ec.ECDSA(hashes.SHA256())
 _LABEL = "(?!-)[A-Za-z0-9_-]{1,63}(?<!-)"
 Parsed = TypeVar("Parsed")
 _HOST = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
@@ -115,27 +114,37 @@ class Credentials:
         """
         certificate, key = self.server
         authority, own = read_certificate(self.authority), read_certificate(certificate)
-        read_server_key(key)
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
-        except ssl.SSLError as error:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+        except OSError as error:
             raise UserError(
-                f"Expected {key} to be the private key of {certificate}, found another: {error}."
+                f"Expected {key} to be the private key of {certificate}, without a password: {error.strerror}."
             ) from error
-        try:
-            check_issued(own, authority, None, datetime.now(UTC))
-        except UserError as error:
-            raise UserError(f"The certificate {certificate} cannot serve: {error}. Make another one.") from error
+        if fault := _fault_of(own, authority):
+            raise UserError(f"The certificate {certificate} cannot serve: {fault}. Make another one.")
+
+
+def _fault_of(certificate: x509.Certificate, authority: x509.Certificate) -> str:
+    """Return why nodes that trust an authority refuse a certificate of a server; empty if they accept it."""
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (InvalidSignature, ValueError, TypeError):
+        return "this authority did not issue it"
+    now = datetime.now(UTC)
+    if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+        return f"it is not in force on {now:%Y-%m-%d}"
+    known = {type(extension.value): extension.value for extension in certificate.extensions}
+    basic, usage = known.get(x509.BasicConstraints), known.get(x509.ExtendedKeyUsage)
+    if isinstance(basic, x509.BasicConstraints) and basic.ca:
+        return "it is a certificate of an authority"
+    if isinstance(usage, x509.ExtendedKeyUsage) and ExtendedKeyUsageOID.SERVER_AUTH not in usage:
+        return "it is not a certificate for servers"
+    return "" if x509.SubjectAlternativeName in known else "it is for no host"
 
 
 def read_certificate(path: Path) -> x509.Certificate:
     """Return the certificate in a file; raise a `UserError` unless the file holds one."""
     return _read(path, x509.load_pem_x509_certificate, "a certificate in PEM")
-
-
-def read_server_key(path: Path) -> Any:  # noqa: ANN401  (cryptography names no type for all kinds)
-    """Return a server's private key; raise a `UserError` unless the file holds one that needs no password."""
-    return _read(path, lambda text: serialization.load_pem_private_key(text, None), "a private key in PEM, unlocked")
 
 
 def read_node_key(path: Path, command: str = KEY_COMMAND) -> ec.EllipticCurvePrivateKey:
@@ -150,21 +159,13 @@ def read_node_key(path: Path, command: str = KEY_COMMAND) -> ec.EllipticCurvePri
     return key
 
 
-def read_public_key(path: Path) -> bytes:
-    """Return a node's public key in PEM; raise a `UserError` unless the file holds one."""
-    _read(path, serialization.load_pem_public_key, f"a public key {_MADE_BY}")
-    return path.read_bytes()
-
-
-def read_verifier(path: Path) -> Any:  # noqa: ANN401  (cryptography names no type for all kinds)
-    """Return the public key in a file, or that of a certificate; raise a `UserError` unless it holds one of them."""
-
-    def parse(content: bytes) -> object:
-        if b"BEGIN CERTIFICATE" in content:
-            return x509.load_pem_x509_certificate(content).public_key()
-        return serialization.load_pem_public_key(content)
-
-    return _read(path, parse, f"a public key {_MADE_BY}, or a certificate")
+def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:
+    """Return a node's public key; raise a `UserError` unless the file holds one."""
+    expected = f"a public key as `{KEY_COMMAND}` makes it"
+    key = _read(path, serialization.load_pem_public_key, expected)
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise UserError(f"Expected {path} to hold {expected}, found a public key of another kind.")
+    return key
 
 
 def _read(path: Path, parse: Callable[[bytes], Parsed], expected: str) -> Parsed:
@@ -181,66 +182,12 @@ def fingerprint(certificate: Path) -> str:
     return read_certificate(certificate).fingerprint(hashes.SHA256()).hex(":").upper()
 
 
-def check_issued(certificate: x509.Certificate, authority: x509.Certificate, host: str | None, when: datetime) -> None:
-    """Check that nodes accept a certificate of a server: of this authority, in force, and for the host, where known.
-
-    Raises
-    ------
-    UserError
-        If it is not, with the fault as the end of a sentence.
-    """
-    try:
-        certificate.verify_directly_issued_by(authority)
-    except (InvalidSignature, ValueError, TypeError) as error:
-        raise UserError("this authority did not issue it") from error
-    if not certificate.not_valid_before_utc <= when <= certificate.not_valid_after_utc:
-        raise UserError(f"it was not in force on {when:%Y-%m-%d}")
-    known = {type(extension.value): extension.value for extension in certificate.extensions}
-    basic, usage = known.get(x509.BasicConstraints), known.get(x509.ExtendedKeyUsage)
-    if isinstance(basic, x509.BasicConstraints) and basic.ca:
-        raise UserError("it is a certificate of an authority")
-    if isinstance(usage, x509.ExtendedKeyUsage) and ExtendedKeyUsageOID.SERVER_AUTH not in usage:
-        raise UserError("it is not a certificate for servers")
-    names = known.get(x509.SubjectAlternativeName, ())
-    hosts = [str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress)]
-    if not (hosts if host is None else {host, f"*.{host.partition('.')[2]}"} & set(hosts)):
-        raise UserError(f"it is for {', '.join(map(shown, hosts)) or 'no host'} and not for {host or 'a server'}")
-
-
-def check_connection(server: str, authority: Path) -> str:
-    """Return why no server answers at an address; empty if one does, with a certificate of the authority.
-
-    Raises
-    ------
-    UserError
-        If what answers is not the server: waiting would not change that.
-    """
-    host, port = checked_server(server)
-    context = ssl.create_default_context(cafile=authority)
-    try:
-        with (
-            socket.create_connection((host, port), timeout=10) as line,
-            context.wrap_socket(line, server_hostname=host),
-        ):
-            return ""
-    except ssl.SSLCertVerificationError as error:
-        raise UserError(
-            f"The certificate that {server} shows is refused: {error.verify_message}. Ask the coordinator for "
-            f"authority.pem, and for the name in the server's certificate; {authority} is what --authority names."
-        ) from error
-    except ssl.SSLError as error:
-        raise UserError(f"Another program than a server of zetadp answers at {server}: {error.reason}.") from error
-    except OSError as error:
-        return str(error.strerror or error)
-
-
-def signature(content: Mapping[str, Any], key: Any) -> str:  # noqa: ANN401  (cryptography's many kinds)
+def signature(content: Mapping[str, Any], key: ec.EllipticCurvePrivateKey) -> str:
     """Return the signature of facts by a private key, in hexadecimal."""
-    signed: bytes = key.sign(_signed(content), *_scheme(key))
-    return signed.hex()
+    return key.sign(_signed(content), ECDSA).hex()
 
 
-def check_signature(content: Mapping[str, Any], key: Any) -> None:  # noqa: ANN401  (cryptography's many kinds)
+def check_signature(content: Mapping[str, Any], key: ec.EllipticCurvePublicKey) -> None:
     """Check facts and their ``signature`` by a public key.
 
     Raises
@@ -250,22 +197,13 @@ def check_signature(content: Mapping[str, Any], key: Any) -> None:  # noqa: ANN4
     """
     facts = {name: value for name, value in content.items() if name != "signature"}
     try:
-        key.verify(bytes.fromhex(content["signature"]), _signed(facts), *_scheme(key))
+        key.verify(bytes.fromhex(content["signature"]), _signed(facts), ECDSA)
     except (InvalidSignature, TypeError, ValueError) as error:
         raise UserError("it was altered after it was signed, or signed with another key") from error
 
 
 def _signed(content: Mapping[str, Any]) -> bytes:
     return json.dumps(dict(content), sort_keys=True).encode()
-
-
-def _scheme(key: object) -> tuple[Any, ...]:
-    """Return how a key signs, whatever kind the institution's certificates are of."""
-    if isinstance(key, ec.EllipticCurvePrivateKey | ec.EllipticCurvePublicKey):
-        return (ec.ECDSA(hashes.SHA256()),)
-    if isinstance(key, rsa.RSAPrivateKey | rsa.RSAPublicKey):
-        return (padding.PKCS1v15(), hashes.SHA256())
-    return ()  # Ed25519 leaves no choice
 
 
 def make_credentials(folder: Path, nodes: Sequence[str], hosts: Sequence[str] = ()) -> Credentials:

@@ -93,7 +93,7 @@ class Coordinator:
         self.performance = performance or Performance()
         self.names = [node.name for node in plan.nodes]
         # Without noise, parts of sums travel unmasked, and the sum needs every one of them.
-        self.least = self.patience.least_nodes if plan.sums is None else len(plan.nodes)
+        self.least = len(self.names) if plan.sums is not None else patience.least_nodes or len(self.names)
         parts = self.parts = Assembly.of(plan, watched, start)
         self.task, self.receiver, self.phase = parts.task, parts.receiver(), parts.phase
         copies = copies_of(files.ledger)
@@ -107,6 +107,11 @@ class Coordinator:
         self._counted: set[str] = set()
         self._there: set[str] | None = None
         self._told = 0.0
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether a round may continue without some of the nodes."""
+        return self.least < len(self.names)
 
     def run(self) -> nn.Module:
         """Train to the last round and return the model.
@@ -243,7 +248,7 @@ class Coordinator:
     def _gather(self, number: int) -> None:
         """Wait before the first request until all nodes are there, so that nobody pays for a training that never is.
 
-        With ``continue``, wait for ``round_seconds`` at most.
+        If a round may continue without some, wait for ``round_seconds`` at most.
 
         Raises
         ------
@@ -251,11 +256,11 @@ class Coordinator:
             If nodes stay away for too long.
         """
         patience, begun = self.patience, time.monotonic()
-        longest = patience.round_seconds if patience.missing == "continue" else patience.give_up_seconds
+        longest = patience.round_seconds if self.may_go_on else patience.give_up_seconds
         while not self._counted and (away := [name for name in self.names if name not in self.line.reachable()]):
             self._tell_who_is_there(number, {})
             if time.monotonic() - begun >= longest:
-                if patience.missing == "continue":
+                if self.may_go_on:
                     return
                 raise self._silent(number, away, longest)
             time.sleep(patience.poll_seconds)
@@ -294,14 +299,12 @@ class Coordinator:
         if not missing:
             return True
         hopeless = [name for name in missing if failures[name] >= patience.tries]
-        if patience.missing == "continue":
-            late = waited >= patience.round_seconds
-            if len(messages) >= self.least and (late or self._absent.issuperset(set(missing) - {*hopeless})):
-                return True
-            if len(self.names) - len(hopeless) < self.least:
-                raise self._stopped(number, f"fewer than {self.least} nodes can answer")
-        elif hopeless:
-            raise self._stopped(number, f"{', '.join(hopeless)} failed {patience.tries} times")
+        late = waited >= patience.round_seconds
+        if len(messages) >= self.least and (late or self._absent.issuperset(set(missing) - {*hopeless})):
+            return True
+        if len(self.names) - len(hopeless) < self.least:
+            failed = f"{', '.join(hopeless)} failed {patience.tries} times"
+            raise self._stopped(number, f"{failed}, and at least {self.least} nodes must answer")
         if waited >= patience.give_up_seconds:
             raise self._silent(number, missing, patience.give_up_seconds)
         return False

@@ -2,14 +2,14 @@
 
 A request decides nothing about the computation except the weights. The node sends the privatised sum and the new lines
 of its ledger, which hold public constants. It never sends a count, a loss, a time or the text of an error.
-`zetadp.federation.node` computes the answer in a process of its own, which is ended if it takes too long.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -41,11 +41,9 @@ from zetadp.federation.protocol import (
     decode,
     encode,
 )
-from zetadp.federation.settings import HospitalSettings
 from zetadp.privacy import accounting
-from zetadp.privacy.book import held, ledger_files
+from zetadp.privacy.book import ledger_files
 from zetadp.privacy.budget import CapError
-from zetadp.privacy.events import Event
 from zetadp.privacy.ledger import Ledger, LostError, read_ledger
 
 logger = logging.getLogger(__name__)
@@ -108,23 +106,21 @@ class Hospital:
             phase = check_run(phase, records, self.units)
             self.rules = phase.has_rules
 
-    def exchange(
-        self, request: Request, compute: Callable[[Request, FreshValue | None], Answer | Refusal]
-    ) -> Answer | Refusal:
-        """Reply to a request, which ``compute`` answers, in this process or in a child.
+    def exchange(self, request: Request) -> Answer | Refusal:
+        """Reply to a request, with masked sums also by a fresh value.
 
         Fresh values stay in the memory of this process, and the one for a try is taken out before its computation
         begins. So no two computations have the same masks, whatever happens to either.
         """
         if self.participant.roster is None:
-            return compute(request, None)
+            return self.reply(request)
         if not request.weights and not request.values:
             if request.plan != self.plan.digest:
                 return self.refuse(request, Reason.PLAN)
             value = self._fresh(request.place)
             return Answer(self.participant.name, request.attempt, request.round, b"", (), request.number, value)
         held, self._held = self._held, None
-        reply = compute(request, held[1] if held is not None and held[0] == request.place else None)
+        reply = self.reply(request, held[1] if held is not None and held[0] == request.place else None)
         if isinstance(reply, Answer) and request.round + 1 < self.plan.training.rounds:
             return replace(reply, value=self._fresh((request.attempt, request.round + 1, 0)))
         return reply
@@ -133,7 +129,6 @@ class Hospital:
         """Return a fresh value for a try, which replaces the one that is held."""
         participant = self.participant
         assert participant.roster is not None  # as in `exchange`
-        assert participant.key is not None  # as with every roster
         value = fresh_value(participant.roster, participant.name, participant.key, *place)
         self._held = place, value
         return value
@@ -206,7 +201,8 @@ class Hospital:
         if roster is not None:
             attempt = Try(roster, *request.place, request.values)
         with Ledger(self.participant.ledger) as ledger:
-            ledger.before_record = partial(self._check_again, ledger)
+            if (cap := self.participant.cap) is not None:
+                ledger.before_record = partial(cap.check_again, ledger)
             self._begin(ledger, request, parts)
             outbox = Outbox(ledger, self.participant.messages, "" if attempt is None else attempt.digest(digest))
             _refuse_repetition(outbox, request.round, phase.weights())
@@ -224,8 +220,7 @@ class Hospital:
             if ledger.releases(request.round) > before:
                 # Only now: what was just recorded is synced, and with it the note that the older ones were sent.
                 outbox.discard(request.checkpointed)
-            if self.participant.key is not None:
-                ledger.sign(partial(signed_head, self.participant.name, self.participant.key))
+            ledger.sign(partial(signed_head, self.participant.name, self.participant.key))
             lines = _lines_after(self.participant.ledger, request.head)
         # Closing the ledger has put these lines on disk: the server may remember them.
         update = encode(messages[0])
@@ -260,16 +255,9 @@ class Hospital:
         spare = self.settings.attempts - len(begun)
         if spare <= 0:
             raise _RefusedError(Reason.ATTEMPTS)
-        # One lock for all limits: a process that asked for it twice would wait for itself.
-        with held(self.participant.ledger.parent):
-            for limit in self.participant.limits:
-                limit.check_plan(self.participant.ledger, header, spare)
+        cap = self.participant.cap
+        with nullcontext() if cap is None else cap.starting(self.participant.ledger, header, spare):
             ledger.start(header)
-
-    def _check_again(self, ledger: Ledger, events: Sequence[Event]) -> None:
-        """Ask every limit before a round is released another time."""
-        for limit in self.participant.limits:
-            limit.check_again(ledger, events)
 
 
 def _refuse_repetition(outbox: Outbox, number: int, weights: Tensor) -> None:
@@ -308,28 +296,18 @@ def _lines_after(path: Path, head: str) -> tuple[str, ...]:
     return lines[heads.index(head) + 1 :]
 
 
-def load_hospital(path: Path, key: Path) -> Hospital:
-    """Read a hospital's settings, check that the plan is approved, check and prepare the patients.
-
-    Parameters
-    ----------
-    path
-        The hospital's settings.
-    key
-        The node's private key, with which the plan was approved.
+def load_hospital(participant: Participant) -> Hospital:
+    """Check that the plan is approved, then check and prepare the hospital's patients.
 
     Raises
     ------
     UserError
         If the plan is not approved, or settings, plan and patients do not agree.
     """
-    settings = HospitalSettings.read(path)
-    # Rounds are computed in forks of this process. Threads do not survive a fork, and a fork that expects them waits
-    # for ever. So this process must never start any.
-    torch.set_num_threads(1)
-    participant = Participant.read(settings, key)
-    plan = participant.plan
-    logger.info("the plan %s was %s", plan.digest[:16], participant.approved())
+    settings, plan = participant.settings, participant.plan
+    participant.approved()
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
     backbone = backbone_of(plan, settings.backbone, pick_device(settings.device))
     records = site_task_of(plan.task).site(
         settings.images,

@@ -104,7 +104,7 @@ def duration(seconds: float) -> str:
     return f"{round(seconds / length, 1):g} {unit}"
 
 
-def invitation(plan: Plan, node: str | None = None, roster: Roster | None = None) -> str:
+def invitation(plan: Plan, node: str, roster: Roster | None = None) -> str:
     """Return a plan in plain words.
 
     Parameters
@@ -112,7 +112,7 @@ def invitation(plan: Plan, node: str | None = None, roster: Roster | None = None
     plan
         The plan, with its noise.
     node
-        The hospital whose part is told; None for all.
+        The hospital whose part is told.
     roster
         The roster of masked sums; None where there is none, or none yet.
 
@@ -121,11 +121,7 @@ def invitation(plan: Plan, node: str | None = None, roster: Roster | None = None
     UserError
         If the plan has no such node.
     """
-    known = {each.name: each for each in plan.nodes}
-    if node is not None and node not in known:
-        raise UserError(f"Expected a node of the plan ({', '.join(known)}), found {node}.")
-    chosen = list(known.values()) if node is None else [known[node]]
-    lines = [*_training(plan, roster), *(line for each in chosen for line in _part(plan, each))]
+    lines = [*_training(plan, roster), *_part(plan, plan.nodes[plan.place(node)])]
     return "\n".join(shown(line) for line in lines)
 
 
@@ -174,7 +170,7 @@ def _part(plan: Plan, node: NodeConstants) -> Iterator[str]:
         )
     yield "            A training that is begun again costs as much again; `attempts` in node.yaml sets how often."
     if math.isfinite(promise.person):
-        yield f"  agree by `most_epsilon: {rounded_up(promise.person)}` in node.yaml: the node refuses what costs more"
+        yield f"  agree by `cap: {rounded_up(promise.person)}` in node.yaml: the node refuses what costs more"
 
 
 def _what(plan: Plan) -> str:

@@ -89,9 +89,9 @@ class Member:
         try:
             # Both are written in one way alone, so that equal keys are equal texts.
             known = (_point(self.public), _pem(self.verifier)) == (self.agreement, self.signing)
-        except (ValueError, TypeError) as error:
-            raise UserError(f"{wrong}: Expected keys on the curve P-384, found something else: {error}.") from error
-        if not known or not isinstance(self.verifier.curve, ec.SECP384R1):
+        except (ValueError, TypeError):
+            known = False
+        if not known:
             raise UserError(f"{wrong}: Expected keys on the curve P-384 as `zetadp federation member` writes them.")
         try:
             check_signature(asdict(self), self.verifier)
@@ -120,9 +120,12 @@ class Member:
         return ec.EllipticCurvePublicKey.from_encoded_point(CURVE, bytes.fromhex(self.agreement))
 
     @cached_property
-    def verifier(self) -> Any:  # noqa: ANN401  (cryptography names no type for all kinds)
-        """The signing key."""
-        return serialization.load_pem_public_key(self.signing.encode())
+    def verifier(self) -> ec.EllipticCurvePublicKey:
+        """The signing key; it is on the curve."""
+        key = serialization.load_pem_public_key(self.signing.encode())
+        if not (isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP384R1)):
+            raise TypeError("Expected a key on the curve P-384, found another.")
+        return key
 
 
 @dataclass(frozen=True)
@@ -446,7 +449,6 @@ def _point(key: ec.EllipticCurvePublicKey) -> str:
     return key.public_bytes(serialization.Encoding.X962, form).hex()
 
 
-def _pem(key: Any) -> str:  # noqa: ANN401  (cryptography names no type for all kinds)
+def _pem(key: ec.EllipticCurvePublicKey) -> str:
     form = serialization.PublicFormat.SubjectPublicKeyInfo
-    found: bytes = key.public_bytes(serialization.Encoding.PEM, form)
-    return found.decode()
+    return key.public_bytes(serialization.Encoding.PEM, form).decode()

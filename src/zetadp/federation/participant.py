@@ -33,7 +33,7 @@ from zetadp.federation.certificates import (
 )
 from zetadp.federation.masks import Member, Roster
 from zetadp.federation.settings import HospitalSettings
-from zetadp.privacy.budget import Cap, RunCap
+from zetadp.privacy.budget import Cap
 from zetadp.privacy.ledger import read_ledger
 
 SHORTEST = 12
@@ -105,7 +105,7 @@ class Participant:
     plan
         The hospital's copy of the plan.
     key
-        The node's private key, which signs its ledger and its fresh values; None signs nothing.
+        The node's private key, which signs its ledger, its approvals and its fresh values.
     roster, agreement
         With masked sums, the roster and the node's private agreement key.
     promise
@@ -115,12 +115,12 @@ class Participant:
     ------
     UserError
         If the plan does not know the hospital, if the roster states other keys of it, if the plan protects nobody, or
-        an image instead of a patient, where patients are real, or if it costs more than its name or the settings say.
+        an image instead of a patient, where patients are real, or if it costs more than its name says.
     """
 
     settings: HospitalSettings
     plan: Plan
-    key: EllipticCurvePrivateKey | None = None
+    key: EllipticCurvePrivateKey
     roster: Roster | None = None
     agreement: EllipticCurvePrivateKey | None = None
     promise: Promise = field(init=False)
@@ -130,8 +130,8 @@ class Participant:
         name, how, plan = self.name, self.plan.training, self.plan
         sigma = plan.nodes[plan.place(name)].noise_multiplier
         if plan.masked:
-            if self.roster is None or self.agreement is None or self.key is None:
-                raise ValueError("Expected roster, agreement key and signing key for a plan with masked sums.")
+            if self.roster is None or self.agreement is None:
+                raise ValueError("Expected roster and agreement key for a plan with masked sums.")
             self.roster.check_own(name, self.agreement, self.key)
         if how.release != GAUSSIAN:
             raise UserError(
@@ -149,9 +149,7 @@ class Participant:
                 f"Expected a plan that protects a patient at {name}, found unit image, which protects one of a "
                 f"patient's {plan.units_of_a_person} images. {simulated}"
             )
-        limit, attempts, own = self.settings.most_epsilon, self.settings.attempts, self.settings.delta
-        promise = check_promise(plan, name, most_epsilon=limit, attempts=attempts, delta=own)
-        object.__setattr__(self, "promise", promise)
+        object.__setattr__(self, "promise", check_promise(plan, name, self.settings.delta))
 
     @classmethod
     def read(cls, settings: HospitalSettings, key: Path) -> Self:
@@ -178,20 +176,18 @@ class Participant:
         return self.settings.state / "messages" / self.plan.label
 
     @property
-    def limits(self) -> list[Cap]:
-        """What patients may spend: ``most_epsilon`` in this training, and the cap in all of them."""
-        found = [] if self.settings.cap is None else [self.settings.cap]
-        if self.settings.most_epsilon is not None:
-            found.append(RunCap(self.settings.most_epsilon, min(self.plan.delta, self.settings.delta)))
-        return found
+    def cap(self) -> Cap | None:
+        """The most that all runs in the state folder may cost a patient, at the delta of the promise."""
+        return None if self.settings.cap is None else Cap(self.settings.cap, self.promise.delta)
 
     def check_cap(self) -> None:
-        """Refuse a plan whose attempts would bring the hospital's patients above one of its limits."""
-        for limit in self.limits:
-            if self.ledger.exists() and any(attempt.events for attempt in read_ledger(self.ledger)):
-                limit.continuing(self.ledger)
-            else:
-                limit.check_plan(self.ledger, self.header(self.plan.header()), self.settings.attempts)
+        """Refuse a plan whose attempts would bring the hospital's patients above its cap."""
+        if self.cap is None:
+            return
+        if self.ledger.exists() and any(attempt.events for attempt in read_ledger(self.ledger)):
+            self.cap.continuing(self.ledger)
+        else:
+            self.cap.check_plan(self.ledger, self.header(self.plan.header()), self.settings.attempts)
 
     def header(self, header: Mapping[str, Any]) -> dict[str, Any]:
         """Return the description of an attempt for this hospital's ledger: whose it is, and how many are declared."""
@@ -256,7 +252,7 @@ class Participant:
         if content.keys() != KEYS:
             raise UserError(f"Expected {path} to be an approval, found something else. {remedy}")
         try:
-            check_signature(content, None if self.key is None else self.key.public_key())
+            check_signature(content, self.key.public_key())
         except UserError as error:
             raise UserError(f"The approval {path} is not valid for this node's key: {error}. {remedy}") from error
         if (content["node"], content["plan"]) != (self.name, self.plan.digest):

@@ -129,7 +129,6 @@ class Reason(StrEnum):
     TRIES = "the plan's rounds and spare tries are used up"
     CAP = "the node's cap on what its patients may pay would be crossed"
     BUSY = "the node is at work on an earlier request"
-    TIME = "the node's computation took too long and was ended"
     FAILED = "the node failed; its own log says why"
 
 
@@ -158,7 +157,7 @@ class Refusal(_Placed):
     @property
     def final(self) -> bool:
         """Whether asking again, with nothing changed, can only bring the same."""
-        return self.reason not in (Reason.BUSY, Reason.TIME, Reason.FAILED, Reason.VALUE)
+        return self.reason not in (Reason.BUSY, Reason.FAILED, Reason.VALUE)
 
 
 class WrongEnvelopeError(ValueError):

@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,7 +65,7 @@ class SummingCoordinator(Coordinator):
         self.note = self.files.checkpoint.with_name(f"{self.files.checkpoint.stem}.try.json")
         self._values: dict[str, tuple[Place, str, FreshValue]] = {}
         self._sessions: dict[str, str] = {}
-        self.least = max(self.patience.least_nodes, roster.least)
+        self.least = max(self.patience.least_nodes or len(self.names), roster.least)
 
     def _round(self, ledger: Ledger, number: int) -> tuple[Tensor, list[str]]:
         weights = encode(self.receiver.weights)
@@ -175,7 +174,7 @@ class SummingCoordinator(Coordinator):
             waited = time.monotonic() - begun
             if not (missing or void):
                 return total if self._in_range(total) else None
-            if void or (patience.missing == "continue" and waited >= patience.round_seconds):
+            if void or (self.may_go_on and waited >= patience.round_seconds):
                 self._absent.update(() if void else missing)
                 return None
             if waited >= patience.give_up_seconds:
@@ -190,15 +189,15 @@ class SummingCoordinator(Coordinator):
         return False
 
 
-def serve(settings: Path | str, credentials: Path | str, host: str, port: int) -> None:
+def serve(settings: ServerSettings, credentials: Credentials, host: str, port: int) -> None:
     """Train with the nodes that connect, then write the model, its history and a sealed copy of its ledger.
 
     Parameters
     ----------
     settings
-        The server's settings file.
+        The server's settings.
     credentials
-        Folder of the server's certificates and keys.
+        The server's certificates and keys.
     host, port
         Where nodes reach the server.
 
@@ -207,35 +206,39 @@ def serve(settings: Path | str, credentials: Path | str, host: str, port: int) -
     UserError
         If the training ends without a model.
     """
-    own, files = ServerSettings.read(Path(settings)), Credentials(Path(credentials))
-    if own.threads:
-        torch.set_num_threads(own.threads)
-    plan, keys = own.agreed()
-    patience = own.patience
-    lifetime = patience.give_up_seconds if patience.missing == "wait" else 2 * patience.round_seconds
-    backbone = backbone_of(plan, own.backbone)
-    watched = _watched(own, plan, backbone)
-    with SuperLink(files, host, port, keys, lifetime) as line:
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    plan, keys, roster = settings.agreed
+    backbone = backbone_of(plan, settings.backbone)
+    watched = _watched(settings, plan, backbone)
+    series, patience = Series.named(settings.series), settings.patience
+    lifetime = patience.give_up_seconds if patience.least_nodes is None else 2 * patience.round_seconds
+    files = RunFiles(settings.ledger_file, settings.checkpoint, settings.permission, settings.cap, series)
+    with SuperLink(credentials, host, port, keys, lifetime) as line:
         # A server of masked sums sees no single message.
-        roster = Roster.named(own.roster, plan)
         kind = Coordinator if roster is None else partial(SummingCoordinator, roster=roster)
         coordinator = kind(
             plan,
             patience,
             line,
             watched,
-            RunFiles(own.ledger_file, own.checkpoint, own.permission, own.cap, Series.named(own.series)),
+            files,
             start=starting_weights(plan.network, backbone),
-            performance=Performance(own.evaluate_every, own.checkpoint_seconds),
+            performance=Performance(settings.evaluate_every, settings.checkpoint_seconds),
         )
-        model = coordinator.run()
+        try:
+            model = coordinator.run()
+        finally:
+            # Hospitals note them for a training that is given up too: its releases stay released.
+            for name, mirror in coordinator.mirrors.items():
+                logger.info("last line of the ledger of %s: %s", name, mirror.known or "none was seen")
     trained = Trained(model, coordinator.state.history, coordinator.ledger_head, None, coordinator.receiver.released)
-    save_model(own.model, trained, plan, inputs=watched.inputs.shape[-1], backbone=backbone)
-    with written_whole(own.history) as temporary:
+    save_model(settings.model, trained, plan, inputs=watched.inputs.shape[-1], backbone=backbone)
+    with written_whole(settings.history) as temporary:
         coordinator.state.history.astype({"round": int}).to_csv(temporary, index=False)
-    with written_whole(own.ledger) as temporary:
-        shutil.copyfile(own.ledger_file, temporary)
-    own.checkpoint.unlink(missing_ok=True)
+    with written_whole(settings.ledger) as temporary:
+        shutil.copyfile(settings.ledger_file, temporary)
+    settings.checkpoint.unlink(missing_ok=True)
     if isinstance(coordinator, SummingCoordinator):
         coordinator.note.unlink(missing_ok=True)
 

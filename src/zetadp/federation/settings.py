@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar, Self
 
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 from zetadp.base.constraints import Count, OneOf, Positive, Within, check_fields
 from zetadp.base.epsilon import SMALLEST_DELTA
@@ -20,8 +21,30 @@ from zetadp.federation.masks import Roster
 from zetadp.privacy.budget import Cap, Permission
 
 
+class SiteSettings:
+    """Settings in a file that no other site can change."""
+
+    SITE: ClassVar[str]
+    """Whose they are, for messages."""
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read settings from a YAML or JSON file; paths in it are relative to its folder.
+
+        Raises
+        ------
+        UserError
+            If the file cannot be read or has a key too many or too few.
+        """
+        return read_file(cls, path, cls.SITE)
+
+    def __post_init__(self) -> None:
+        """Check every setting."""
+        check_fields(self)
+
+
 @dataclass(frozen=True)
-class HospitalSettings:
+class HospitalSettings(SiteSettings):
     """Settings that a hospital decides for itself, in a file that no other site can change.
 
     Attributes
@@ -38,22 +61,20 @@ class HospitalSettings:
         Folder for the ledger, the kept messages and the prepared images. The ledger in it must never be deleted.
     attempts
         How often the training may be begun from its first round. Each attempt is paid for by the same patients.
-    most_epsilon
-        The most that all attempts together may cost a patient. It is asked of what the ledger records, whatever plan
-        earlier attempts had. A plan that costs more than its own epsilon is always refused. Null sets no further limit.
-    delta
-        The delta at which the hospital judges what a plan costs, or at the plan's if that is smaller. A larger delta
-        makes every plan look cheap, so write more than 0.001 only if you know why.
     cap
-        The most that all runs recorded in the state folder together may cost a patient: ``epsilon`` and ``delta``. The
-        node refuses an attempt, or another release of a round, that would cross it. Null for no cap.
+        The largest epsilon that all runs recorded in the state folder together may cost a patient. The node refuses an
+        attempt, or another release of a round, that would cross it. A plan that costs more than its own epsilon is
+        always refused. Null sets no further limit.
+    delta
+        The delta at which the hospital judges what a plan costs, and of the cap, or the plan's if that is smaller. A
+        larger delta makes every plan look cheap, so write more than 0.001 only if you know why.
     backbone
         File of the public backbone, where the plan names one; null takes the one that comes with the package.
     answer_seconds
         Answers leave at whole multiples of this number of seconds after the request, because the duration of a round
         reveals how many patients were drawn. Choose more than a round takes in which every patient is drawn.
     limit_seconds
-        A longer computation is ended, and the server is informed.
+        A longer computation ends the node, which a service manager starts again.
     device
         ``auto``, ``cpu`` or ``cuda``.
     threads
@@ -66,15 +87,16 @@ class HospitalSettings:
         there is no one to protect.
     """
 
+    SITE: ClassVar[str] = "a hospital's node"
+
     name: str
     plan: Path
     images: Path
     state: Path
     roster: Path | None = None
     attempts: Count = 1
-    most_epsilon: Positive | None = None
+    cap: Positive | None = None
     delta: Annotated[float, Within(ge=SMALLEST_DELTA, le=1 - SMALLEST_DELTA)] = OWN_DELTA
-    cap: Cap | None = None
     backbone: Path | None = None
     answer_seconds: float = 10.0
     limit_seconds: Positive = 3600.0
@@ -85,27 +107,16 @@ class HospitalSettings:
 
     def __post_init__(self) -> None:
         """Check every setting, and refuse those without protection unless the patients are simulated."""
-        check_fields(self)
+        super().__post_init__()
         if not self.simulation and not self.answer_seconds > 0:
             raise UserError(
                 f"Expected answer_seconds above zero where patients are real, found {self.answer_seconds}: the time of "
                 "an answer would tell how many patients were drawn."
             )
 
-    @classmethod
-    def read(cls, path: Path) -> HospitalSettings:
-        """Read settings from a YAML or JSON file; paths in it are relative to its folder.
-
-        Raises
-        ------
-        UserError
-            If the file cannot be read or has a key too many or too few.
-        """
-        return read_file(cls, path, "a hospital's node")
-
 
 @dataclass(frozen=True)
-class ServerSettings:
+class ServerSettings(SiteSettings):
     """Settings that the server decides for itself.
 
     Attributes
@@ -140,6 +151,8 @@ class ServerSettings:
         The most that all runs recorded next to ``ledger_file`` may cost a patient: ``epsilon`` and ``delta``.
     """
 
+    SITE: ClassVar[str] = "a federation's server"
+
     plan: Path
     keys: dict[str, Path]
     model: Path
@@ -159,23 +172,9 @@ class ServerSettings:
     cap: Cap | None = None
     series: str = "none"
 
-    def __post_init__(self) -> None:
-        """Check every setting."""
-        check_fields(self)
-
-    @classmethod
-    def read(cls, path: Path) -> ServerSettings:
-        """Read settings from a YAML or JSON file; paths in it are relative to its folder.
-
-        Raises
-        ------
-        UserError
-            If the file cannot be read or has a key too many or too few.
-        """
-        return read_file(cls, path, "a federation's server")
-
-    def agreed(self) -> tuple[Plan, dict[str, bytes]]:
-        """Return the plan and the public key of each of its nodes.
+    @cached_property
+    def agreed(self) -> tuple[Plan, dict[str, EllipticCurvePublicKey], Roster | None]:
+        """The plan, the public key of each of its nodes, and the roster where the plan has masked sums.
 
         Raises
         ------
@@ -188,13 +187,13 @@ class ServerSettings:
                 f"Expected a key for each of {[node.name for node in plan.nodes]}, found {sorted(self.keys)}."
             )
         keys = {name: read_public_key(path) for name, path in self.keys.items()}
-        if len({key.strip() for key in keys.values()}) < len(keys):
+        if len({key.public_numbers() for key in keys.values()}) < len(keys):
             raise UserError(f"Expected a key of its own for each of {sorted(keys)}, found one key at several nodes.")
-        if (roster := Roster.named(self.roster, plan)) is not None:
-            for member in roster.members:
-                if load_pem_public_key(keys[member.name]) != member.verifier:
-                    raise UserError(
-                        f"Expected the signing key of {member.name} in {self.roster} to be the one in keys, found "
-                        "another. Ask the hospital which one is its own."
-                    )
-        return plan, keys
+        roster = Roster.named(self.roster, plan)
+        for member in roster.members if roster is not None else ():
+            if keys[member.name] != member.verifier:
+                raise UserError(
+                    f"Expected the signing key of {member.name} in {self.roster} to be the one in keys, found another. "
+                    "Ask the hospital which one is its own."
+                )
+        return plan, keys, roster

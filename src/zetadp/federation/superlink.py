@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import uvicorn
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from fastapi import FastAPI
 from flwr.app import Message
 from flwr.app.message import make_message
@@ -75,23 +75,28 @@ class SuperLink:
     host, port
         Where it listens.
     keys
-        Public key of each node in PEM. A node is who its key says, whatever it calls itself.
+        Public key of each node. A node is who its key says, whatever it calls itself.
     lifetime
         Seconds after which a request that nobody fetched is dropped.
     """
 
     def __init__(
-        self, credentials: Credentials, host: str, port: int, keys: Mapping[str, bytes], lifetime: float
+        self,
+        credentials: Credentials,
+        host: str,
+        port: int,
+        keys: Mapping[str, EllipticCurvePublicKey],
+        lifetime: float,
     ) -> None:
-        self._keys, self._lifetime = keys, lifetime
+        self._keys = {name: public_key_to_bytes(key) for name, key in keys.items()}
+        self._lifetime = lifetime
         self._nodes: dict[str, tuple[int, str]] = {}
         self._looked = float("-inf")
         self._sent: dict[str, _Sent] = {}
         store = ObjectStoreFactory(FLWR_IN_MEMORY_DB_NAME)
         factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), store)
         self._state, self._store = factory.state(), store.store()
-        for name, key in keys.items():
-            public = public_key_to_bytes(load_pem_public_key(key))  # type: ignore[arg-type]
+        for name, public in self._keys.items():
             self._state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, public, LIFE_SECONDS, name=name)
         self._run = self._state.create_run(
             None, None, None, {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP

@@ -13,7 +13,7 @@ from zetadp.base.validation import UserError, in_range, positive
 from zetadp.privacy.book import Book, held
 from zetadp.privacy.events import Event
 from zetadp.privacy.exposure import Run, declared_run, named, runs_of, total
-from zetadp.privacy.ledger import Attempt, Ledger, begun, protected_attempts, read_ledger
+from zetadp.privacy.ledger import Attempt, Ledger, begun, protected_attempts
 from zetadp.privacy.threat import IF_HIDDEN
 
 
@@ -80,7 +80,7 @@ class Cap:
             If the total would exceed the cap.
         """
         new = declared_run(f"{ledger.stem} next", header)
-        before = self._book(ledger).runs(about=ledger)
+        before = Book.read(ledger.parent).runs(about=ledger)
         self._refuse(before, [*before, *[new] * attempts], "The run")
 
     def continuing(self, ledger: Path) -> None:
@@ -91,7 +91,7 @@ class Cap:
         CapError
             If they exceed it, for example because the cap was lowered after the attempt had started.
         """
-        runs = self._book(ledger).runs(about=ledger)
+        runs = Book.read(ledger.parent).runs(about=ledger)
         found = total(runs, self.delta)
         if found > self.epsilon:
             raise CapError(
@@ -118,13 +118,9 @@ class Cap:
         again = [event for event in events if ledger.holds(event)]
         if not again:
             return
-        book = self._book(ledger.path)
+        book = Book.read(ledger.path.parent)
         more = book.with_releases(ledger.path, again)
         self._refuse(book.runs(ledger.path), more.runs(ledger.path), "Another release of a round")
-
-    def _book(self, ledger: Path) -> Book:
-        """Return the book that counts."""
-        return Book.read(ledger.parent)
 
     def _refuse(self, before: Sequence[Run], after: Sequence[Run], what: str) -> None:
         found = total(after, self.delta)
@@ -139,13 +135,6 @@ class Cap:
 def _condition(runs: Sequence[Run]) -> str:
     """Return what a total depends on: masked sums count as the server sees them."""
     return f", {IF_HIDDEN}" if any(run.sums for run in runs) else ""
-
-
-class RunCap(Cap):
-    """The largest epsilon that the attempts in a run's own ledger may cost together, whatever other runs cost."""
-
-    def _book(self, ledger: Path) -> Book:
-        return Book(ledger.parent, {ledger: read_ledger(ledger)} if ledger.exists() else {})
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def verify_run(folder: Path, ledgers: Path | None = None, head: str | None = Non
     ledgers
         The cohort's folder of live ledgers, whose register vouches for the ledger.
     head
-        A head of the ledger that was noted elsewhere, such as in a receipt, and vouches for the lines up to it. Without
+        A head of the ledger that was noted elsewhere, and vouches for the lines up to it. Without
         one of the two the ledger could be made up, and a check says so.
 
     Raises

@@ -139,11 +139,6 @@ def test_predict_names_what_it_cannot_read(model, brain, tmp_path, capsys):
     assert "brain.nii.gz" in mistake(capsys, "predict", model, brain)
 
 
-def test_a_file_that_cannot_be_written_is_named(tmp_path, capsys):
-    absent = tmp_path / "absent" / "node-01.pub.pem"
-    assert f"Cannot use {absent}: No such file" in mistake(capsys, "federation", "key", absent, tmp_path / "a.key")
-
-
 def write_scans(root, *names):
     """Write one folder a scan, with one file a sequence."""
     for number, name in enumerate(names):

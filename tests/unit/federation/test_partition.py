@@ -87,12 +87,6 @@ def test_by_scanner_each_node_holds_and_watches_one_scanner():
     assert table.query("role == 'train'").groupby("node").size().tolist() == [7, 7, 6]
 
 
-def test_a_patient_watched_or_tested_is_never_trained_on():
-    table = spread(index(18, 12, records=3), 3, 2)
-    roles = table.groupby("patient")["role"].unique().map(list)
-    assert sorted(map(str, set(map(tuple, roles)))) == ["('test',)", "('train',)", "('validation',)"]
-
-
 @pytest.mark.parametrize(
     ("by", "sizes"), [("uniform", [6, 6, 5]), ("uniform", [6, 6, 7]), ("scanner", [6, 6, 7]), ("scanner", [5, 7, 6])]
 )

@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.promise import check_promise, noise_of_plan, promise_of
+from zetadp.core.promise import noise_of_plan, promise_of
 from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting, gaussian
@@ -170,10 +170,8 @@ def test_a_plan_without_what_masked_sums_need_is_refused(changes, words):
         replace(PLAN, **changes)
 
 
-def test_limits_that_a_masked_sum_would_exceed_say_which_figure_they_bind(tmp_path):
+def test_a_cap_that_a_masked_sum_would_exceed_says_which_figure_it_binds(tmp_path):
     plan, words = PLAN.with_noise(noise_of_plan(PLAN)), "as long as masks hide single messages"
-    with pytest.raises(UserError, match=rf"most_epsilon says, found .*, {words}\."):
-        check_promise(plan, "c", most_epsilon=1.0)
     with pytest.raises(CapError, match=rf"to \S+ at delta 0.001, {words}\. The cap is 1\."):
         Cap(1.0, DELTA).check_plan(tmp_path / "run.jsonl", plan.header())
     local = replace(plan, threat="local", sums=None)
