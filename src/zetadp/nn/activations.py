@@ -118,10 +118,6 @@ class Pointwise(nn.Module):
         """Apply to a stacked or complex tensor."""
         return self.function(x)
 
-    def extra_repr(self) -> str:
-        """Return the function's name."""
-        return str(getattr(self.function, "__name__", ""))
-
 
 class Mish(nn.Module):
     """The function `mish`, for real tensors.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import shutil
 import struct
 from itertools import count
@@ -12,13 +11,13 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 import pytest
-from commanded import mistake
+from commanded import ended, mistake
 from decathlon_builder import volume, write_tiny_task, write_volume
 from public_head import write_public_head
 
 from zetadp.base.validation import UserError
 from zetadp.cli import main
-from zetadp.mri.decathlon import SEQUENCES
+from zetadp.mri.decathlon import SEQUENCES, read_task
 from zetadp.mri.index import index_cohort
 from zetadp.mri.volumes import read_centre_slices
 
@@ -51,23 +50,11 @@ def scans(root, *names, arrays=None, affine=None):
     return root
 
 
-def converted(capsys, *arguments) -> str:
-    """Run `zetadp convert`, which must succeed, and return everything that it said."""
-    code = main(["convert", *map(str, arguments)])
-    said = "".join(capsys.readouterr())
-    assert code == 0, said
-    return said
-
-
 def patients(task) -> dict[str, str]:
-    train, test = (len(json.loads((task / "dataset.json").read_text())[part]) for part in ("training", "test"))
+    """Return the patient of each record of a task without test patients."""
     key = task / "patient_key.tsv"
-    if key.is_file():
-        parts = pd.read_csv(key, sep="\t", dtype=str, keep_default_na=False)
-        train, test = (
-            parts.loc[parts["file"].str.startswith(folder), "patient"].nunique() for folder in ("imagesTr", "imagesTs")
-        )
-    table = index_cohort(task, train_patients=train, test_patients=test, slices=1)
+    names = pd.read_csv(key, sep="\t", dtype=str)["patient"] if key.is_file() else pd.Series(read_task(task).training)
+    table = index_cohort(task, train_patients=names.nunique(), test_patients=0, slices=1)
     return dict(zip(table["record"], table["patient"], strict=True))
 
 
@@ -83,7 +70,7 @@ FOLLOW_UPS = {
 def test_no_person_is_guessed_from_a_name(tmp_path, capsys):
     names = (*FOLLOW_UPS, "UCSF-PDGM-0429_nifti", "UCSF-PDGM-0429_FU003d_nifti")
     names += ("BraTS-GLI-00001-000", "BraTS-GLI-00001-001", "P01_2019-01-02", "P01_2019-07-05")
-    said = converted(capsys, scans(tmp_path / "in", *names), tmp_path / "out", "--test-fraction", 0)
+    _, said, _ = ended(capsys, "convert", scans(tmp_path / "in", *names), tmp_path / "out", "--test-fraction", 0)
     assert "unit: patient" not in said
     assert "--patient" in said  # how to do better
     assert patients(tmp_path / "out") == {name: name for name in names}
@@ -95,7 +82,7 @@ def test_persons_that_the_user_tells_stay_whole(how, tmp_path, capsys):
     table = tmp_path / "patients.tsv"
     table.write_text("record\tpatient\n" + "".join(f"{record}\t{name}\n" for record, name in FOLLOW_UPS.items()))
     told = {"table": ("--patients", table), "rule": ("--patient-pattern", r"(UPENN-GBM-\d+)_\d+")}[how]
-    said = converted(capsys, source, tmp_path / "out", *told, "--test-fraction", 0)
+    _, said, _ = ended(capsys, "convert", source, tmp_path / "out", *told, "--test-fraction", 0)
     assert patients(tmp_path / "out") == FOLLOW_UPS
     assert "2 training" in said
 
@@ -255,7 +242,7 @@ def test_an_orientation_that_was_assumed_is_said(forms, said, tmp_path, capsys, 
         image = nib.load(path)
         single = nib.Nifti1Image(np.asarray(image.dataobj)[..., 0], None, image.header)
         nib.save(single, source / f"P1/scan_{word}.nii.gz")
-    converted(capsys, source, tmp_path / "out", "--test-fraction", 0)
+    ended(capsys, "convert", source, tmp_path / "out", "--test-fraction", 0)
     assert said in caplog.text
 
 
