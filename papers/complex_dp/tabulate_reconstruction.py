@@ -41,6 +41,7 @@ from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown
 from zetadp.tasks.reconstruction.pretraining import public_slices
 from zetadp.tasks.reconstruction.public import PublicNetworks
+from zetadp.tasks.reconstruction.settings import SEED
 from zetadp.tasks.reconstruction.volumes import nmse, psnr, ssim
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def best_weight(task: Reconstruction) -> float:
     # Every patient has at least one slice, so no more patients are needed.
     settings = replace(PublicNetworks.load(PUBLIC_FILE).settings, patients=TRIED)
     kspace, target = (part[:TRIED].numpy() for part in public_slices(settings, task.size))
-    random = stream(settings.seed, Purpose.IMAGES)
+    random = stream(SEED, Purpose.IMAGES)
     seen = kspace * np.stack([task.masks().draw(task.size, random) for _ in kspace])[:, None]
     errors = {weight: nmse(target, compressed_sensing(seen, weight, ITERATIONS)) for weight in WEIGHTS}
     print(f"NMSE on public patients by weight of total variation: {errors}", flush=True)

@@ -83,28 +83,16 @@ def images():
     return torch.rand(COUNT, 28, 28, generator=torch.Generator().manual_seed(0))
 
 
-def test_components_are_uncorrelated_and_in_order_of_variance(images):
-    encoder = fit_axes(blocks, images, 10)
-    found = encoder.components(images)
-    covariance = found.T @ found / COUNT
+def test_axes_are_principal_whatever_the_passes_and_features_are_partly_whitened(images, monkeypatch):
+    axes = fit_axes(blocks, images, 10)
+    found = axes.components(images)
     assert found.mean(dim=0).abs().max() < 1e-6
-    assert torch.allclose(covariance, torch.diag(encoder.variances), atol=1e-6)
-    assert (encoder.variances.diff() <= 0).all()
-
-
-def test_components_do_not_depend_on_how_images_are_divided_into_passes(images, monkeypatch):
-    whole = fit_axes(blocks, images, 10)
+    assert torch.allclose(found.T @ found / COUNT, torch.diag(axes.variances), atol=1e-6)
+    assert (axes.variances.diff() <= 0).all()
+    features = axes.scaled(found)
+    assert torch.allclose(features, unit(found / axes.variances.sqrt() ** WHITENING), atol=1e-6)
+    assert torch.allclose(features.norm(dim=1), torch.ones(COUNT))
     monkeypatch.setattr("zetadp.tasks.encoder.AT_ONCE", 7)
     parts = fit_axes(blocks, images, 10)
-    assert torch.allclose(whole.variances, parts.variances, atol=1e-6)
-    assert torch.allclose(whole.components(images).abs(), parts.components(images).abs(), atol=1e-4)
-
-
-def test_whitening_divides_by_a_power_of_the_public_variance_and_keeps_the_norm_at_one(images):
-    encoder = fit_axes(blocks, images, 10)
-    components = encoder.components(images)
-    found = encoder.scaled(components)
-    assert found.shape == (COUNT, 10)
-    assert torch.allclose(found.norm(dim=1), torch.ones(COUNT))
-    expected = components / encoder.variances.sqrt() ** WHITENING
-    assert torch.allclose(found, unit(expected), atol=1e-6)
+    assert torch.allclose(axes.variances, parts.variances, atol=1e-6)
+    assert torch.allclose(found.abs(), parts.components(images).abs(), atol=1e-4)

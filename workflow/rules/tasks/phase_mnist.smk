@@ -51,7 +51,6 @@ rule pair_digits:
         runtime="30m",
     params:
         composite=PHASE_MNIST.composite,
-        seed=PHASE_MNIST.seed,
         sizes=CONFIG.cohort.patients,
         stage="zetadp.tasks.phase_mnist.digits:pair_digits",
         code=code_of("scripts/stage.py", "zetadp.tasks.phase_mnist.digits"),

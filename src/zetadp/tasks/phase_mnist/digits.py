@@ -161,6 +161,8 @@ def _content(folder: Path, source: Source, part: Part, kind: str) -> bytes:
 logger = logging.getLogger(__name__)
 
 LARGEST = 9
+SEED = 0
+"""Seed of the pairs, a public constant."""
 PARTS: tuple[Part, ...] = ("train", "test")
 
 
@@ -174,7 +176,7 @@ def paired(labels: np.ndarray, part: Part, seed: int, *, once: bool) -> tuple[np
     part
         Part of the images. Training and test images have separate random streams.
     seed
-        Seed of the pairing, a public constant.
+        Seed of the pairs.
     once
         Whether every image is used at most once. The rarer of two labels then limits the number of pairs: MNIST's
         training images give 5923 + 5851 + 5958 + 5918 + 5421 = 29,071. The two labels take turns as the real part, so
@@ -207,16 +209,14 @@ def paired(labels: np.ndarray, part: Part, seed: int, *, once: bool) -> tuple[np
     return real[order], imaginary[order]
 
 
-def pair_digits(
-    *, files: list[Path], examples: Path, table: Path, composite: str, seed: int, sizes: dict[str, int]
-) -> None:
+def pair_digits(*, files: list[Path], examples: Path, table: Path, composite: str, sizes: dict[str, int]) -> None:
     """Write the examples of both parts, and one row for each: patient, record, part, scanner, sha256."""
     images: list[np.ndarray] = []
     made, names = [], []
     for part in PARTS:
         own_images, labels = read_digits(files[0].parent, part)
         # Test pairs are always drawn in the same way, so that accuracies can be compared.
-        real, imaginary = paired(labels, part, seed, once=composite == "once" and part == "train")
+        real, imaginary = paired(labels, part, SEED, once=composite == "once" and part == "train")
         count = sizes[part]
         if count > len(real):
             raise UserError(

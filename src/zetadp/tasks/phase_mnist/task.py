@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from zetadp.base.constraints import OneOf, Within
+from zetadp.base.constraints import OneOf
 from zetadp.base.storage import Items
 from zetadp.core.task import Classification, Words, records_of
 from zetadp.tasks.phase_mnist.digits import SIDE, inputs
@@ -39,13 +39,10 @@ class PhaseMnist(Classification):
         How examples are made. ``drawn`` pairs each image as real part with a random image of label 9 - l as imaginary
         part, drawn with replacement, as in the paper. ``once`` pairs without replacement, so every image is used at
         most once. ``none`` is plain MNIST with real images.
-    seed
-        Seed of the pairs, a public constant.
     """
 
     classes: int | None = 10
     composite: Annotated[str, OneOf(COMPOSITES)] = "drawn"
-    seed: Annotated[int, Within(ge=0, le=2**31)] = 0
 
     called = "digit"
     downloads = True

@@ -14,12 +14,15 @@ from zetadp.base.validation import settings_of
 from zetadp.nn.models import build
 from zetadp.tasks.encoder import learn
 from zetadp.tasks.reconstruction.public import PublicNetworks
-from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings, PublicNetworkSettings
+from zetadp.tasks.reconstruction.settings import SEED, Examinations, MaskSettings, PublicNetworkSettings
 from zetadp.tasks.reconstruction.simulated import examination
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+RATE = 3e-3
+"""Highest learning rate."""
 
 
 def fit(settings: PublicNetworkSettings, masks: MaskSettings, size: int) -> PublicNetworks:
@@ -54,7 +57,7 @@ def make(*, networks: Path, settings: dict[str, Any], mask: dict[str, Any], size
 def public_slices(settings: PublicNetworkSettings, size: int) -> tuple[Tensor, Tensor]:
     """Return complete k-space (complex64) and targets (float32) of all public patients, shape (slice, size, size)."""
     common = replace(Examinations(**settings.examinations), size=size)
-    made = [examination(common, settings.seed, number, "public").slices(size) for number in range(settings.patients)]
+    made = [examination(common, SEED, number, "public").slices(size) for number in range(settings.patients)]
     kspace, target = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*made, strict=True))
     return kspace, target
 
@@ -63,7 +66,7 @@ def _fitted(
     settings: PublicNetworkSettings, family: str, masks: MaskSettings, kspace: Tensor, target: Tensor
 ) -> dict[str, Tensor]:
     """Train a network on slices, with a new mask for each slice in each pass, and return its weights."""
-    random = stream(settings.seed, Purpose.PRETRAINING)
+    random = stream(SEED, Purpose.PRETRAINING)
     model = build(settings.network(family), 1, kspace.shape[-1], random)
     steps = len(kspace) // settings.batch
 
@@ -74,5 +77,5 @@ def _fitted(
                 seen = kspace[chosen] * torch.from_numpy(lines)[:, None]
                 yield (model(seen[:, None]) - target[chosen]).abs().mean()
 
-    learn(model, settings.learning_rate, settings.passes * steps, losses())
+    learn(model, RATE, settings.passes * steps, losses())
     return {name: value.detach() for name, value in model.state_dict().items()}

@@ -9,12 +9,14 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from zetadp.base.constraints import Count, Filled, OneOf, Positive, Seed, Within, check_fields
+from zetadp.base.constraints import Count, Filled, OneOf, Within, check_fields
 from zetadp.base.validation import in_range
 from zetadp.nn.settings import NetworkSettings
 
 FAMILIES = ("unet", "real_unet")
 """Families of public networks."""
+SEED = 1000
+"""Seed of public patients, and of the masks and starting weights of public networks."""
 UpToTen = Annotated[float, Within(ge=0, le=10)]
 
 
@@ -87,10 +89,6 @@ class Examinations:
         Slices per examination.
     noise
         Standard deviation of the noise in each part of an image, relative to the mean signal of the head.
-    phase
-        Standard deviation of the receiver's smooth phase, in radians.
-    shading
-        Standard deviation of the logarithm of the coil's smooth sensitivity.
     scalp
         Brightness of the scalp relative to the mean signal of the brain. 0 leaves the scalp out.
     """
@@ -100,8 +98,6 @@ class Examinations:
     size: Annotated[int, Within(ge=16, le=512)] = 96
     slices: Count = 4
     noise: UpToTen = 0.05
-    phase: UpToTen = 1.0
-    shading: UpToTen = 0.3
     scalp: UpToTen = 0.0
 
     def __post_init__(self) -> None:
@@ -117,7 +113,7 @@ class PublicNetworkSettings:
     ----------
     families
         Families of the networks, from `FAMILIES`.
-    widths, convolutions, activation
+    widths, convolutions
         Same as in `zetadp.nn.settings.NetworkSettings`.
     patients
         Number of public patients.
@@ -125,10 +121,6 @@ class PublicNetworkSettings:
         Number of passes over all slices. Each pass draws new masks.
     batch
         Slices per step.
-    learning_rate
-        Highest learning rate of AdamW.
-    seed
-        Seed of patients, masks and starting weights.
     examinations
         Settings of the public patients (`Examinations`).
     """
@@ -136,12 +128,9 @@ class PublicNetworkSettings:
     families: Annotated[Sequence[Annotated[str, OneOf(FAMILIES)]], Filled()] = ("unet",)
     widths: Sequence[int] = (8, 16, 32)
     convolutions: int = 1
-    activation: str = "crelu"
     patients: Count = 100
     passes: Count = 12
     batch: Count = 8
-    learning_rate: Positive = 3e-3
-    seed: Seed = 1000
     examinations: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -153,5 +142,5 @@ class PublicNetworkSettings:
 
     def network(self, family: str) -> NetworkSettings:
         """Return the settings of a public network."""
-        shape = {"widths": tuple(self.widths), "convolutions": self.convolutions, "activation": self.activation}
-        return NetworkSettings(family, **shape)  # type: ignore[arg-type]
+        widths = tuple(self.widths)
+        return NetworkSettings(family, widths=widths, convolutions=self.convolutions, activation="crelu")

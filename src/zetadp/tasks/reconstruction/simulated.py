@@ -34,8 +34,10 @@ PLACE = 11
 """Number that separates the random streams of these patients from those of other simulated cohorts."""
 APART = 4
 """Distance between two slices in millimetres."""
-PHASE_SPACING = 120.0
-COIL_SPACING = 150.0
+PHASE, PHASE_SPACING = 1.0, 120.0
+"""Standard deviation of the receiver's smooth phase in radians, and how far apart it varies in millimetres."""
+SHADING, COIL_SPACING = 0.3, 150.0
+"""The same of the logarithm of the coil's smooth sensitivity."""
 
 
 def examination(common: Examinations, seed: int, number: int, name: str = "phantom") -> KspaceVolume:
@@ -69,8 +71,8 @@ def examination(common: Examinations, seed: int, number: int, name: str = "phant
     sequence = CHANNELS.index(str(random.choice(list(common.sequences))))
     clean = _image(common, random, sequence)
     grid = VoxelGrid((common.size, common.size, 1))
-    phase = common.phase * smooth_field(random, grid, PHASE_SPACING)[..., 0].T + random.uniform(-np.pi, np.pi)
-    coil = np.exp(common.shading * smooth_field(random, grid, COIL_SPACING)[..., 0].T)
+    phase = PHASE * smooth_field(random, grid, PHASE_SPACING)[..., 0].T + random.uniform(-np.pi, np.pi)
+    coil = np.exp(SHADING * smooth_field(random, grid, COIL_SPACING)[..., 0].T)
     complete = _oversampled(clean * coil * np.exp(1j * phase))
     sigma = common.noise * np.abs(clean[clean != 0]).mean()
     parts = random.standard_normal((*complete.shape, 2), dtype=np.float32)

@@ -81,28 +81,15 @@ def test_a_backbone_of_other_sequences_is_refused_for_brains():
         prepare(np.ones((1, 4, 1, 8, 8), np.float32), "features", other)
 
 
-@pytest.mark.parametrize("name", ["complex pooled", "complex fourier", "real image", "linear"])
-def test_orientation_and_axes_do_not_matter(tmp_path, brain, name):
-    model = finished(tmp_path, NETWORKS[name])
+def test_a_channel_is_classified_as_in_a_file_of_its_own_in_another_orientation(tmp_path, brain):
+    model = finished(tmp_path, NETWORKS["complex pooled"])
     first = predict_volume(model, write_volume(tmp_path / "ras.nii.gz", brain, "RAS"))
     assert list(first["channel"]) == [0, 1, 2, 3]
     assert first["sequence"].isin(SEQUENCES).all()
-    for orientation in ("LPS", "PIR", "ASL"):
-        again = predict_volume(model, write_volume(tmp_path / f"{orientation}.nii", brain, orientation))
-        pd.testing.assert_frame_equal(first, again)
     for channel in range(len(SEQUENCES)):
-        alone = write_volume(tmp_path / f"{channel}.nii.gz", brain[..., channel], "PIR")
-        row = predict_volume(model, alone)
+        row = predict_volume(model, write_volume(tmp_path / f"{channel}.nii.gz", brain[..., channel], "PIR"))
         expected = first.iloc[[channel]].assign(channel=0).reset_index(drop=True)
         pd.testing.assert_frame_equal(row, expected, atol=1e-6)
-
-
-def test_a_mirrored_brain_is_another_input(tmp_path, brain):
-    """The test above is worth something: what is turned without its affine is seen turned."""
-    model = finished(tmp_path)
-    upright = recorded(model, write_volume(tmp_path / "brain.nii", brain))
-    mirrored = recorded(model, write_volume(tmp_path / "mirrored.nii", brain[::-1]))
-    assert np.abs(upright - mirrored).max() > 0.1
 
 
 def test_slices_vote(tmp_path, brain):

@@ -73,11 +73,6 @@ def test_a_fold_that_is_none_of_ten_is_refused(tmp_path, fold):
         collected(recordings(tmp_path, change))
 
 
-@pytest.mark.parametrize("name", ["NA", "None", "nan", "007", "1e5"])
-def test_a_patient_may_have_any_name(tmp_path, name):
-    assert name in collected(recordings(tmp_path, with_patients(p4=name)))[0]["patient"].tolist()
-
-
 def test_the_parts_of_a_folder_are_folds_of_patients(tmp_path):
     recordings(tmp_path, with_patients(p2="p0", p3="p1", p6="p4", p7="p5"))
     table, signals = collected(tmp_path, 2)
@@ -121,11 +116,6 @@ def test_a_damaged_array_is_refused_by_name(tmp_path, change):
 def test_arrays_that_do_not_fit_or_cannot_be_in_millivolts_are_refused(tmp_path, arrays, said):
     with pytest.raises(UserError, match=said):
         collected(recordings(tmp_path, **arrays))
-
-
-def test_hidden_files_beside_an_array_do_not_exist(tmp_path):
-    (recordings(tmp_path) / "._all.npz").write_bytes(b"\0\5\x16\7")
-    assert len(collected(tmp_path)[0]) == 8
 
 
 @pytest.fixture

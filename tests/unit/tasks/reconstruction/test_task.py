@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from papers.complex_dp.baselines import zero_filled
-from zetadp.base.tables import checked
 from zetadp.base.validation import UserError
 from zetadp.core.evaluation import outputs_of
 from zetadp.nn.models import build
@@ -55,11 +54,6 @@ def test_volumes_become_slices_whose_missing_lines_are_zero(folder, tmp_path):
         assert held.targets[own.index].max() == 1
     with pytest.raises(UserError, match=r"Expected 4 patients in the part train as declared, found 2"):
         prepared(folder, tmp_path, train=4)
-    names = index[["patient", "record", "part"]].replace("phantom-0004", "phantom-0000")
-    with pytest.raises(UserError, match="patient phantom-0000 in one part"):
-        checked(names.assign(record=index["record"]), {"train": 2, "test": 2}, "volumes")
-    with pytest.raises(UserError, match="found twin twice"):
-        checked(index.assign(record="twin"), SIZES, "volumes")
 
 
 def test_metrics_are_of_volumes_and_intervals_over_patients(folder, tmp_path):
