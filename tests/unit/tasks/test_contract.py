@@ -24,9 +24,9 @@ from zetadp.tasks.ecg.encoder import BATCH, BeatEncoder
 from zetadp.tasks.ecg.simulated import simulated_recordings
 from zetadp.tasks.phase_mnist.encoder import DigitEncoder
 from zetadp.tasks.phase_mnist.simulated import simulated_digits
-from zetadp.tasks.reconstruction.pretraining import fit
+from zetadp.tasks.reconstruction.pretraining import make
 from zetadp.tasks.reconstruction.public import PublicNetworks
-from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings, PublicNetworkSettings
+from zetadp.tasks.reconstruction.settings import Examinations, PublicNetworkSettings
 from zetadp.tasks.reconstruction.simulated import examination, simulate_volumes
 from zetadp.tasks.reconstruction.volumes import undersample
 from zetadp.tasks.speech_commands.encoder import WordEncoder
@@ -35,9 +35,13 @@ from zetadp.tasks.speech_commands.simulated import simulated_words
 CPU = torch.device("cpu")
 SIZES = {"train": 4, "test": 3}
 EXAMINATIONS = {"population": "procedural", "size": 32, "slices": 2}
-NETWORKS = PublicNetworkSettings(
-    widths=(4, 8), patients=2, passes=1, batch=2, examinations={"population": "procedural", "slices": 2}
-)
+NETWORKS = {
+    "widths": [4, 8],
+    "patients": 2,
+    "passes": 1,
+    "batch": 2,
+    "examinations": {"population": "procedural", "slices": 2},
+}
 
 
 def index_of(names: list[str]) -> pd.DataFrame:
@@ -286,13 +290,12 @@ def test_an_encoder_follows_from_its_recipe_survives_a_file_and_sees_each_item_a
         kind.load(tmp_path / "other.safetensors")
 
 
-def test_public_networks_follow_from_their_settings_and_survive_a_file(tmp_path):
-    networks = fit(NETWORKS, MaskSettings(), 32)
-    assert tensors_digest(networks.tensors()) == tensors_digest(fit(NETWORKS, MaskSettings(), 32).tensors())
-    networks.save(tmp_path / "networks.safetensors")
-    assert tensors_digest(PublicNetworks.load(tmp_path / "networks.safetensors").tensors()) == tensors_digest(
-        networks.tensors()
-    )
+def test_public_networks_follow_from_their_settings_and_are_no_other_file(tmp_path):
+    for name in ("one", "again"):
+        make(networks=tmp_path / name, settings=NETWORKS, mask={}, size=32)
+    one, again = (PublicNetworks.load(tmp_path / name) for name in ("one", "again"))
+    assert tensors_digest(one.tensors()) == tensors_digest(again.tensors())
+    assert one.settings.patients == again.settings.patients == 2
     save_tensors(tmp_path / "other.safetensors", {"a": torch.zeros(1)}, {})
     with pytest.raises(UserError, match="public networks"):
         PublicNetworks.load(tmp_path / "other.safetensors")

@@ -266,11 +266,8 @@ class Abstention:
         sure
             Probability of the answers (`probabilities`), shape (volume,).
         """
-        far = self.public.distances(features) > self.public.farthest
-        return [
-            UNLIKE if f else UNSURE if w else ""
-            for f, w in zip(far.tolist(), (sure < self.least).tolist(), strict=True)
-        ]
+        far, weak = self.public.distances(features) > self.public.farthest, sure < self.least
+        return [UNLIKE if f else UNSURE if w else "" for f, w in zip(far.tolist(), weak.tolist(), strict=True)]
 
 
 def mean_scores(model: FinishedModel, features: Tensor) -> list[Tensor]:

@@ -49,9 +49,13 @@ class BeatEncoder(PublicEncoder):
     outputs = 2 + 6
 
     def learn_simulated(self, random: np.random.Generator) -> Tensor:
-        """Train the network on simulated patients, and return their beats."""
-        beats, targets = public_beats(self.recipe["patients"], self.recipe["seed"])
-        steps, epochs = len(beats) // BATCH, self.recipe["epochs"]
+        """Train the network on simulated patients with one recording each, and return their beats."""
+        patients, seed, epochs = (self.recipe[key] for key in ("patients", "seed", "epochs"))
+        # Simulate at the sampling rate of beats: resampling would take most of the time.
+        made = list(simulated_recordings(patients, seed=seed, place=PUBLIC, share=0.5, several=0, rate=100))
+        beats = torch.from_numpy(np.stack([usual_beat(recording) for recording, _ in made]))
+        targets = torch.from_numpy(np.stack([_waves_of(patient) for _, patient in made]))
+        steps = len(beats) // BATCH
 
         def losses() -> Iterator[Tensor]:
             for _ in range(epochs):
@@ -80,27 +84,6 @@ class BeatEncoder(PublicEncoder):
         found = Items.read(beats)
         values = cls.load(encoder).features(found.arrays["values"])[:, None, None].astype(np.complex64)
         Items({**found.arrays, "values": values}, found.names).write(features, AXES, "1")
-
-
-def public_beats(patients: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Simulate beats of public patients, and return them with the targets of `BeatEncoder`.
-
-    Parameters
-    ----------
-    patients
-        Number of patients. Half of them have LBBB.
-    seed
-        Seed of the patients.
-
-    Returns
-    -------
-    Beats of shape (beat, lead, sample) and targets of shape (beat, 8), both float32, one beat per patient.
-    """
-    # Simulate at the sampling rate of beats: resampling would take most of the time.
-    made = list(simulated_recordings(patients, seed=seed, place=PUBLIC, share=0.5, several=0, rate=100))
-    beats = torch.from_numpy(np.stack([usual_beat(recording) for recording, _ in made]))
-    targets = [_waves_of(patient) for _, patient in made]
-    return beats, torch.from_numpy(np.stack(targets))
 
 
 def _waves_of(patient: SimulatedPatient) -> np.ndarray:

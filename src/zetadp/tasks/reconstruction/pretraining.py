@@ -25,33 +25,26 @@ RATE = 3e-3
 """Highest learning rate."""
 
 
-def fit(settings: PublicNetworkSettings, masks: MaskSettings, size: int) -> PublicNetworks:
-    """Train the public networks on simulated patients.
+def make(*, networks: Path, settings: dict[str, Any], mask: dict[str, Any], size: int) -> None:
+    """Train a public network of each family on simulated patients, and write them.
 
     Parameters
     ----------
-    settings
-        Settings of the networks, the patients and the training.
-    masks
-        Settings of the masks, the same as for the private patients.
+    networks
+        File that is written (`PublicNetworks`).
+    settings, mask
+        Settings of networks, patients and training (`PublicNetworkSettings`), and of the masks, the same as for the
+        private patients (`MaskSettings`).
     size
         Rows and columns of a slice.
-
-    Returns
-    -------
-    One network for each family in the settings.
     """
-    kspace, target = public_slices(settings, size)
+    own, masks = settings_of(PublicNetworkSettings, settings, "public"), MaskSettings(**mask)
+    kspace, target = public_slices(own, size)
     weights: dict[str, Tensor] = {}
-    for family in settings.families:
-        fitted = _fitted(settings, family, masks, kspace, target)
+    for family in own.families:
+        fitted = _fitted(own, family, masks, kspace, target)
         weights |= {f"{family}.{name}": value for name, value in fitted.items()}
-    return PublicNetworks(settings, weights)
-
-
-def make(*, networks: Path, settings: dict[str, Any], mask: dict[str, Any], size: int) -> None:
-    """Train public networks with settings from the configuration, and write them."""
-    fit(settings_of(PublicNetworkSettings, settings, "public"), MaskSettings(**mask), size).save(networks)
+    PublicNetworks(own, weights).save(networks)
 
 
 def public_slices(settings: PublicNetworkSettings, size: int) -> tuple[Tensor, Tensor]:

@@ -80,7 +80,7 @@ class PublicNetworks:
         tensors, content = load_tensors(path, device)
         try:
             return cls(PublicNetworkSettings(**content["public"]), tensors)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError) as error:
             raise UserError(
-                f"Expected {path} to hold public networks for reconstruction, found another file of zetadp: {error}."
+                f"Expected {path} to hold public networks, found another file of zetadp: {error}."
             ) from error

@@ -63,11 +63,6 @@ class KspaceVolume:
     kspace: np.ndarray
     target: np.ndarray
 
-    @property
-    def maximum(self) -> float:
-        """Largest intensity of the target, the reference of PSNR and SSIM."""
-        return float(self.target.max())
-
     def slices(self, size: int) -> tuple[np.ndarray, np.ndarray]:
         """Return complete k-space and target of a square field of view.
 
@@ -78,9 +73,9 @@ class KspaceVolume:
 
         Returns
         -------
-        k-space (complex64) and target (float32), both of shape (slice, size, size), in units of `maximum`. The k-space
-        is the Fourier transform of the cut image, like that of a scan with a smaller field of view. Its lines can
-        therefore be left out one by one.
+        k-space (complex64) and target (float32), both of shape (slice, size, size), in units of the target's largest
+        intensity. The k-space is the Fourier transform of the cut image, like that of a scan with a smaller field of
+        view. Its lines can therefore be left out one by one.
 
         Raises
         ------
@@ -92,8 +87,9 @@ class KspaceVolume:
                 f"Expected volumes of at least {size} x {size} pixels (task.settings.size), found "
                 f"{self.target.shape[1]} x {self.target.shape[2]} in {self.name}. Lower task.settings.size."
             )
-        image = cut(to_image(self.kspace), size, size) / np.float32(self.maximum)
-        return to_kspace(image).astype(np.complex64), cut(self.target, size, size) / np.float32(self.maximum)
+        peak = np.float32(self.target.max())
+        image = cut(to_image(self.kspace), size, size) / peak
+        return to_kspace(image).astype(np.complex64), cut(self.target, size, size) / peak
 
     def write(self, folder: Path) -> None:
         """Write the volume to a folder as ``<name>.h5``, completely or not at all."""
