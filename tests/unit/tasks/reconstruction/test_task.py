@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from papers.complex_dp.baselines import zero_filled
+from zetadp.base.tables import checked
 from zetadp.base.validation import UserError
 from zetadp.core.evaluation import outputs_of
 from zetadp.nn.models import build
@@ -54,6 +55,8 @@ def test_volumes_become_slices_whose_missing_lines_are_zero(folder, tmp_path):
         assert held.targets[own.index].max() == 1
     with pytest.raises(UserError, match=r"Expected 4 patients in the part train as declared, found 2"):
         prepared(folder, tmp_path, train=4)
+    with pytest.raises(UserError, match="found twin twice"):
+        checked(index.assign(record="twin"), SIZES, "volumes")
 
 
 def test_metrics_are_of_volumes_and_intervals_over_patients(folder, tmp_path):

@@ -133,12 +133,17 @@ def indexed(folder: Path, unit: str, sizes: dict[str, int]) -> pd.DataFrame:
     return read_table(made["table"])
 
 
-def test_who_tests_follows_from_the_speaker_alone(folder):
+def test_units_are_speakers_or_clips_and_who_tests_follows_from_the_speaker_alone(folder):
     tested = {speaker for speaker in SPEAKERS if is_tested(speaker)}
     assert 0 < len(tested) < len(SPEAKERS)
     counts = {"train": 12 - len(tested), "test": len(tested)}
     rows = indexed(folder, "speaker", counts)
     assert set(rows["record"][rows["part"] == "test"]) == tested
+    clips = read_clips(folder).names
+    count = int(clips["speaker"].map(is_tested).sum())
+    rows = indexed(folder, "clip", {"train": len(clips) - count, "test": count})
+    assert set(rows["record"]) == set(clips["clip"])
+    assert rows["sha256"].nunique() == len(rows)
     # A fifth of many speakers, whoever the others are.
     many = [is_tested(f"{number:08x}") for number in range(4000)]
     assert np.mean(many) == pytest.approx(0.2, abs=4 * (0.2 * 0.8 / 4000) ** 0.5)
@@ -157,14 +162,6 @@ def test_which_clips_of_a_speaker_stay_does_not_depend_on_others(folder):
     before, after = (each.names["speaker"].value_counts() for each in (clips, chosen(clips, 5)))
     for speaker in SPEAKERS:
         assert after[speaker] == (before[speaker] if is_tested(speaker) else 5)
-
-
-def test_units_are_clips_or_speakers(folder):
-    clips = read_clips(folder)
-    tested = clips.names["speaker"].map(is_tested)
-    rows = indexed(folder, "clip", {"train": (~tested).sum(), "test": tested.sum()})
-    assert set(rows["record"]) == set(clips.names["clip"])
-    assert rows["sha256"].nunique() == len(rows)
 
 
 def test_a_spectrogram_is_a_direct_transform_of_windowed_frames():
