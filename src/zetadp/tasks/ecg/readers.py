@@ -148,29 +148,22 @@ LAYOUTS: dict[str, tuple[Callable[[Path, pd.DataFrame], Iterator[Entry]], tuple[
 
 def _described(row: pd.Series, label: int) -> Recording:
     """Return the recording that a row with PTB-XL's columns describes, without its signal."""
-    age = pd.to_numeric(row.get("age", ""), errors="coerce")
+    age, fold = (pd.to_numeric(row.get(name, ""), errors="coerce") for name in ("age", "strat_fold"))
+    if fold not in range(1, FOLDS + 1):
+        raise UserError(
+            f"Expected strat_fold of recording {row['ecg_id']} to be 1 to {FOLDS}, found {row['strat_fold']!r}."
+        )
     return Recording(
         name=row["ecg_id"],
         patient=row["patient_id"].removesuffix(".0"),
         signal=NOTHING,
         rate=ARRAYS_RATE,
         label=label,
-        fold=_fold(row["strat_fold"], row["ecg_id"]),
+        fold=int(fold),
         age=float(age) if age < OLDEST else 90.0 if age >= OLDEST else float("nan"),
         device=" ".join(str(row.get("device", "")).split()),
         form=str(row.get("form", "")),
     )
-
-
-def _fold(text: str, name: str) -> int:
-    """Return a fold as a table writes it. Spreadsheets write whole numbers as 4.0."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = float("nan")
-    if number not in range(1, FOLDS + 1):
-        raise UserError(f"Expected strat_fold of recording {name} to be 1 to {FOLDS}, found {text!r}.")
-    return int(number)
 
 
 def _codes(text: str, name: str) -> set[str]:

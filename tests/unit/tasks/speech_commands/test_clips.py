@@ -120,7 +120,9 @@ def test_a_clip_that_is_not_whole_is_refused(folder, content):
         read_clips(folder)
 
 
-def test_one_clip_never_replaces_another(folder):
+def test_one_clip_never_replaces_another_and_hidden_files_do_not_exist(folder):
+    (folder / f"yes/._{SPEAKERS[0]}_nohash_0.wav").write_bytes(b"\0\5\x16\7")
+    assert len(read_clips(folder).names) == 8 * 14
     (folder / f"yes/{SPEAKERS[0]}_nohash_00.wav").write_bytes(WHOLE)
     with pytest.raises(UserError, match=SPEAKERS[0]):
         read_clips(folder)
