@@ -9,6 +9,7 @@ populations of patients and scanners are in `populations`.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import logging
 from collections.abc import Iterable
@@ -153,7 +154,7 @@ def simulate_patient(settings: PhantomSettings, number: int) -> np.ndarray:
     return volume
 
 
-def write_patients(settings: PhantomSettings, folder: Path, numbers: Iterable[int]) -> list[str]:
+def write_patients(settings: PhantomSettings, folder: Path, numbers: Iterable[int]) -> dict[str, dict[str, str]]:
     """Write volumes below the task folder; their bytes depend on the settings and the patient alone.
 
     Parameters
@@ -167,20 +168,20 @@ def write_patients(settings: PhantomSettings, folder: Path, numbers: Iterable[in
 
     Returns
     -------
-    The names of the files, relative to the folder.
+    For every file written, by its name relative to the folder, its ``sha256``, which the index is compared with.
     """
-    written = []
+    written = {}
     for number in numbers:
         name = str(_image_path(settings, number))
         data = _nifti(simulate_patient(settings, number), VoxelGrid(settings.grid).affine)
         with written_whole(folder / name) as temporary:
             temporary.write_bytes(data)
-        written.append(name)
+        written[name] = {"sha256": hashlib.sha256(data).hexdigest()}
     return written
 
 
 def write_shard(*, receipt: Path, shard: str, shards: int, folder: str, settings: dict[str, Any]) -> None:
-    """Write the volumes of a shard of the cohort, then a receipt with the name of every file."""
+    """Write the volumes of a shard of the cohort, then a receipt with the hash of every file."""
     phantom = PhantomSettings(**settings)
     numbers = np.array_split(np.arange(1, phantom.patients + 1), shards)[int(shard)]
     files = write_patients(phantom, Path(folder), numbers.tolist())

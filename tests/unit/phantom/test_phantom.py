@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 
@@ -53,12 +54,14 @@ def test_affine_places_the_first_voxel_left_to_right_front_to_back():
 
 def test_written_files_are_the_layout_and_do_not_depend_on_shards(tmp_path):
     whole = write_patients(SETTINGS, tmp_path / "a", range(1, 10))
-    shards = write_patients(SETTINGS, tmp_path / "b", [9, 3, 1]) + write_patients(SETTINGS, tmp_path / "b", [8, 2])
-    shards += write_patients(SETTINGS, tmp_path / "b", range(4, 8))
-    assert sorted(whole) == sorted(shards)
+    shards = write_patients(SETTINGS, tmp_path / "b", [9, 3, 1]) | write_patients(SETTINGS, tmp_path / "b", [8, 2])
+    shards |= write_patients(SETTINGS, tmp_path / "b", range(4, 8))
+    assert whole == shards
     assert len(whole) == 9
-    for name in whole:
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    for name, facts in whole.items():
+        data = (tmp_path / "a" / name).read_bytes()
+        assert data == (tmp_path / "b" / name).read_bytes()
+        assert facts == {"sha256": hashlib.sha256(data).hexdigest()}
         image = nib.load(tmp_path / "a" / name)
         assert image.shape[:3] == (64, 64, 24)
         np.testing.assert_allclose(image.header.get_zooms()[:3], (3.75, 3.75, 1))
