@@ -21,11 +21,6 @@ SETTINGS = PublicSettings(seed=3, patients=16)
 GRID = VoxelGrid(SETTINGS.grid)
 
 
-@pytest.fixture(scope="module")
-def images():
-    return np.stack([simulate_public_patient(SETTINGS, number) for number in range(SETTINGS.patients)])
-
-
 FROZEN = {
     draw_anatomy: {0: (24.13, 31.84, 73.71, -19.53), 5: (25.18, 57.56, 18.74, -13.01)},
     draw_shapes: {0: (32.95, -29.1, 58.19, -27.06), 11: (-18.35, 5.42, 84.47, -76.67)},
