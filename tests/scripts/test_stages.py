@@ -221,10 +221,10 @@ def test_shards_hold_every_public_patient_once(tmp_path):
 
 def test_outputs_of_an_attack_are_written_before_the_stage_fails_and_copies_stay(tmp_path):
     # So few trials that no arm can leave the region: the attack proves nothing.
-    few = asdict(MembershipSettings(patients=2, slices=1, size=8, rounds=1, overfitted=1, shadows=20, trainings=16))
+    few = asdict(MembershipSettings(patients=2, rounds=1, overfitted=1, shadows=20, trainings=16))
     paths = {"table": tmp_path / "membership.csv", "picture": tmp_path / "membership.svg"}
     with pytest.raises(UserError, match=r"proves nothing.*refuted-membership\.csv"):
-        stage("audit_membership", **paths, settings=few, network=None, delta=1e-3, device="cpu")
+        stage("audit_membership", **paths, settings=few, delta=1e-3)
     table = pd.read_csv(tmp_path / "membership.csv")
     assert list(table["arm"].unique()) == ["private, epsilon 8", "clipped, no noise", "unclipped, overfitted"]
     assert (table.groupby("arm").size() == len(RATES)).all()

@@ -21,18 +21,11 @@ rule audit_membership:
     conda:
         "../../envs/audit.yaml"
     resources:
-        gpu=gpus() if CONFIG.audit.membership.network else 0,
         mem_mb=4000,
         runtime="4h",
     params:
         settings=asdict(CONFIG.audit.membership),
-        network=(
-            CONFIG.networks[CONFIG.audit.membership.network].content
-            if CONFIG.audit.membership.network
-            else None
-        ),
         delta=CONFIG.privacy.delta,
-        device=CONFIG.device,
         code=code_of("scripts/audit_membership.py"),
     script:
         "../../scripts/audit_membership.py"

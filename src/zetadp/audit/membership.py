@@ -41,7 +41,7 @@ import torch
 from torch import nn
 
 from zetadp.audit.detection import FALSE_ALARM, Errors
-from zetadp.audit.settings import MembershipSettings
+from zetadp.audit.settings import NODES, MembershipSettings
 from zetadp.audit.trainings import attacked_run, scratch_folder
 from zetadp.base.epsilon import UNCLIPPED, rounded_up
 from zetadp.base.randomness import Purpose, stream
@@ -172,10 +172,9 @@ def train_models(
             rounds=arm.rounds,
             images_per_patient=each,
             optimiser=OptimiserSettings(learning_rate=settings.learning_rate),
-            clip=settings.clip,
             noise=settings.noise,
         ),
-        nodes=tuple(NodeConstants(node_name(node), *constants) for node in range(settings.nodes)),
+        nodes=tuple(NodeConstants(node_name(node), *constants) for node in range(NODES)),
         task={"name": "classification", "classes": int(records.targets.max()) + 1},
     )
     shown: list[tuple[np.ndarray, np.ndarray]] = []

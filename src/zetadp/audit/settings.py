@@ -9,6 +9,8 @@ from zetadp.base.constraints import Count, Epsilons, Filled, OneOf, Positive, Se
 
 LEAST_TRIALS = 50
 """Fewest trials on each side of an audit."""
+NODES = 2
+"""Nodes of the runs that membership inference attacks."""
 
 
 @dataclass(frozen=True)
@@ -40,19 +42,17 @@ class MembershipSettings:
     ----------
     epsilon
         Target epsilon of the private arm, against the server.
-    patients, nodes
-        Number of candidates, each of whom takes part in a run with probability one half, and number of nodes that hold
-        them in equal parts.
-    slices, size
-        Number of images of each sequence, and their side, for the code that makes the patients.
+    patients
+        Number of candidates, each of whom takes part in a run with probability one half. `NODES` nodes hold them in
+        equal parts.
     sampling_probability
         Probability that a patient is drawn in a round.
     rounds
         Number of rounds of a run.
     overfitted
         The unclipped arm has this many times as many rounds.
-    learning_rate, clip
-        Learning rate of the server's optimiser, and clipping norm.
+    learning_rate
+        Learning rate of the server's optimiser.
     shadows
         Number of shadow models of each arm.
     trainings
@@ -61,39 +61,31 @@ class MembershipSettings:
         Seed of everything except noise from the operating system.
     noise
         As in `TrainingSettings`.
-    network
-        Name of a network to attack; null takes softmax regression, of which hundreds train in seconds. Other networks
-        want a GPU.
     """
 
     epsilon: Positive = 8
     patients: Count = 8
-    nodes: Count = 2
-    slices: Annotated[int, Within(ge=1, le=24)] = 4
-    size: Annotated[int, Within(ge=8)] = 16
     sampling_probability: Annotated[float, Within(gt=0, le=1)] = 0.5
     rounds: Count = 10
     overfitted: Count = 3
     learning_rate: Positive = 0.05
-    clip: Positive = 1.0
     shadows: Annotated[int, Within(ge=16)] = 100
     trainings: Annotated[int, Within(ge=16)] = 400
     seed: Seed = 0
     noise: Annotated[str, OneOf(("seeded", "os"))] = "seeded"
-    network: str | None = None
 
     def __post_init__(self) -> None:
         """Check every setting."""
         check_fields(self)
-        if self.patients < self.nodes or self.patients % self.nodes:
+        if self.patients % NODES:
             raise ValueError(
-                f"Expected the same number of patients at each of {self.nodes} nodes, found {self.patients} patients."
+                f"Expected the same number of patients at each of {NODES} nodes, found {self.patients} patients."
             )
 
     @property
     def population(self) -> int:
         """Number N of patients at one node."""
-        return self.patients // self.nodes
+        return self.patients // NODES
 
 
 @dataclass(frozen=True)

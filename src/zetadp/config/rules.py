@@ -207,17 +207,14 @@ def _volumes(cohort: Cohort, slices: Slices) -> Iterator[str]:
 @_rule
 def _attacks(audit: Audit, networks: Mapping[str, Network], task: TaskSection) -> Iterator[str]:
     """Yield networks and tasks that attacks cannot attack."""
-    attacked = {"audit.membership.network": audit.membership.network} if audit.membership.network else {}
     kinds = {f"audit.inversion.kinds.{n}.network": kind.network for n, kind in enumerate(audit.inversion.kinds)}
     named = {f"audit.candidates.networks.{n}": name for n, name in enumerate(audit.candidates.networks)}
     of_messages = kinds | named
     if of_messages and task.name != BRAIN:
         yield f"{next(iter(of_messages))}: expected no attack on messages for task {task.name}."
-    for where, name in (attacked | of_messages).items():
+    for where, name in of_messages.items():
         if name not in networks:
             yield f"{where}: no network {name!r}.{did_you_mean(name, networks)}"
-        elif where in attacked and networks[name].needs_backbone:
-            yield f"{where}: expected a network that needs no public backbone; found {name}."
         elif where in kinds:
             network = networks[name]
             if (network.family, network.domain, network.start) != ("complex", "kspace", "random"):

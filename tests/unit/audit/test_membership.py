@@ -31,7 +31,7 @@ from zetadp.privacy.mechanism import NodeMechanism
 
 DELTA = 1e-3
 LINEAR = NetworkSettings("linear")
-SMALL = MembershipSettings(epsilon=4, patients=4, size=builder.SIZE, rounds=5, shadows=40, trainings=390)
+SMALL = MembershipSettings(epsilon=4, patients=4, rounds=5, shadows=40, trainings=390)
 RECORDS = builder.records(SMALL.patients)
 
 

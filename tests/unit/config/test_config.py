@@ -240,8 +240,6 @@ FAULTS = [
     (ATTACKED, attack(candidates={"networks": ["idle"]}), "audit.candidates.networks.0", "runs"),
     (ATTACKED, attack(candidates={"networks": ["read"]}), "audit.candidates.networks.0", "layers"),
     (ATTACKED, attack(candidates={"networks": ["attacked"], "patients": 50}), "audit.candidates", "100"),
-    (ATTACKED, attack(membership={"network": "read"}), "audit.membership.network", "read"),
-    (ATTACKED, attack(membership={"network": "linaer"}), "audit.membership.network", "'linear'"),
     (PAPER, {"pretraining": {"held_out": 1600}}, "pretraining", "1600"),
 ]  # fmt: skip
 
