@@ -260,7 +260,7 @@ def _epsilon_rdp(key: _Key, delta: float) -> float:
     # The accountant warns about each order whose series does not converge. Leaving out an order can only raise epsilon.
     with only_errors("absl"):
         for kind, count in key:
-            accountant.compose(kind.renyi_event(), count)
+            accountant.compose(kind.dp_event(), count)
         return float(accountant.get_epsilon(delta))
 
 

@@ -127,11 +127,7 @@ class Kind(ABC):
 
     @abstractmethod
     def dp_event(self) -> DpEvent:
-        """Return one release as an event of dp-accounting. Gaussian noise that hides no more replaces another law."""
-
-    def renyi_event(self) -> DpEvent:
-        """Return one release as an event whose Renyi divergences dp-accounting knows, and are not smaller."""
-        return self.dp_event()
+        """Return one release as an event that dp-accounting can compose, and that costs no less."""
 
     @abstractmethod
     def of_person(self, units: int) -> Kind:
@@ -224,19 +220,10 @@ class GaussianSum(Kind):
         )
 
     def dp_event(self) -> DpEvent:
-        """Return one sum as an event of dp-accounting."""
-        from dp_accounting import dp_event
-
-        if self.units > 1 and self.sampling_probability < 1:
-            drawn, chances, _ = _drawn(self.sampling_probability, self.units)
-            return dp_event.MixtureOfGaussiansDpEvent(self.noise_multiplier, drawn, chances)
-        return gaussian_event(self.sampling_probability, self.noise_multiplier / self.units)
-
-    def renyi_event(self) -> DpEvent:
         """Return the event in which all units of the person are drawn whenever any unit is. This can only cost more."""
-        if self.units == 1:
-            return self.dp_event()
-        return gaussian_event(any_drawn(self.sampling_probability, self.units), self.noise_multiplier / self.units)
+        chance = self.sampling_probability
+        drawn = chance if self.units == 1 else any_drawn(chance, self.units)
+        return gaussian_event(drawn, self.noise_multiplier / self.units)
 
     def of_person(self, units: int) -> Self:
         """Return the sums for a person with `units` times as many units."""
