@@ -81,10 +81,7 @@ class Book:
         """Read the ledgers of one folder, and refuse if the folder and its register differ."""
         # The register is read before and after the ledgers: runs in progress add to both.
         before = Register.read(folder)
-        ledgers = {}
-        for path in ledger_files(folder):
-            with named(path, "a line"):
-                ledgers[path] = read_ledger(path)
+        ledgers = {path: read_ledger(path) for path in ledger_files(folder)}
         known = Register.read(folder)
         problems = [f"{folder / name} is missing" for name in sorted(before.last) if folder / name not in ledgers]
         problems += filter(None, (fault_of(path, attempts, known, before) for path, attempts in ledgers.items()))
@@ -159,8 +156,7 @@ def read_ledgers(files: Iterable[Path]) -> dict[Path, Sequence[Attempt]]:
         if folder not in known:
             whole = any((folder / name).exists() for name in (REGISTER, NAME))
             known[folder] = Book.read(folder).ledgers if whole else {}
-        with named(path, "a line"):
-            found[path] = known[folder].get(path) or read_ledger(path)
+        found[path] = known[folder].get(path) or read_ledger(path)
     return found
 
 

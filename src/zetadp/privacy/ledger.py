@@ -12,8 +12,8 @@ import fcntl
 import os
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -172,11 +172,9 @@ class Ledger:
         self._head, self._synced, self._registered = START, True, START
         self.before_record: Callable[[Sequence[Event]], None] | None = None
         self._file: IO[bytes] | None = None
-        try:
+        with _writing(path):
             make_folder(path.parent)
             self._lock: IO[bytes] = path.with_name(f".{path.name}.lock").open("ab")
-        except OSError as error:
-            raise UserError(_cannot_write(path, error)) from error
         try:
             self._take_lock()
             self._take_up()
@@ -203,23 +201,20 @@ class Ledger:
         return self.attempts[-1] if self.attempts else Attempt(header={})
 
     def _open(self) -> None:
-        try:
+        with _writing(self.path):
             # Unbuffered: after a failed write nothing is left that closing the file would try to write again.
             self._file = self.path.open("a+b", buffering=0)
             self._size = os.fstat(self._file.fileno()).st_size
             sync_folder(self.path.parent)
-        except OSError as error:
-            raise UserError(_cannot_write(self.path, error)) from error
 
     def _take_lock(self) -> None:
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with _writing(self.path):
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(
                 f"The ledger {self.path} is in use: another process trains the same run. Wait for it, or end it."
             ) from error
-        except OSError as error:
-            raise UserError(_cannot_write(self.path, error)) from error
 
     def _mend(self, torn: int) -> None:
         """Replace a line that a crash cut off by a note, so that it still counts as a release of an attempt.
@@ -270,10 +265,8 @@ class Ledger:
         """Write every line to disk. Nothing may name or copy a line before."""
         if self._synced or self._file is None:
             return
-        try:
+        with _writing(self.path):
             os.fsync(self._file.fileno())
-        except OSError as error:
-            raise UserError(_cannot_write(self.path, error)) from error
         self._synced = True
 
     def _register(self) -> None:
@@ -393,13 +386,11 @@ class Ledger:
         link = Link.after(self._head, content)
         line = f"{link.text}\n".encode()
         file = self._same_file()
-        try:
+        with _writing(self.path):
             while line:
                 written = file.write(line)
                 self._size += written
                 line = line[written:]
-        except OSError as error:
-            raise UserError(_cannot_write(self.path, error)) from error
         self._head, self._synced = link.head, False
         if sync:
             self.sync()
@@ -408,11 +399,9 @@ class Ledger:
     def _same_file(self) -> IO[bytes]:
         """Return the open file, if it is the one that lies at the path, and as long as this process left it."""
         file = self._file
-        try:
+        with _writing(self.path):
             there = self.path.stat()
             same = file is not None and os.path.samestat(there, os.fstat(file.fileno())) and there.st_size == self._size
-        except OSError as error:
-            raise UserError(_cannot_write(self.path, error)) from error
         if file is None or not same:
             raise UserError(
                 f"Expected the ledger {self.path} as this process left it, found another file in its place, or one of "
@@ -488,7 +477,10 @@ def _parse(path: Path) -> tuple[list[Attempt], str, int]:
             "can be computed from it here: use the version of zetadp that wrote it."
         ) from error
     except BrokenChainError as error:
-        raise UserError(_edited(path, error)) from error
+        raise UserError(
+            f"Line {error.number} of the ledger {path} {error.why}: the file was edited or damaged. No epsilon can be "
+            "computed from it; restore it from a backup."
+        ) from error
     return attempts, head, len(tail)
 
 
@@ -558,13 +550,15 @@ def _take(link: Link, attempts: list[Attempt], number: int = 0) -> None:
     attempts[-1].last, attempts[-1].signature = link.head, signature
 
 
-def _edited(path: Path, error: BrokenChainError) -> str:
-    return (
-        f"Line {error.number} of the ledger {path} {error.why}: the file was edited or damaged. "
-        "No epsilon can be computed from it; restore it from a backup."
-    )
-
-
-def _cannot_write(path: Path, error: OSError) -> str:
-    reason = error.strerror or str(error)
-    return f"Cannot write the ledger {path}: {reason}. Nothing was released. Repair the disk or folder, then run again."
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Turn an error of the disk into one message; that a lock is taken is no such error."""
+    try:
+        yield
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise UserError(
+            f"Cannot write the ledger {path}: {error.strerror or error}. Nothing was released. Repair the disk or "
+            "folder, then run again."
+        ) from error
