@@ -133,15 +133,6 @@ def test_a_ledger_that_no_register_names_is_an_error(tmp_path, capsys, name):
         spent(tmp_path / "here", capsys)
 
 
-@pytest.mark.parametrize("command", ["ledger", "risk"])
-def test_no_statement_is_made_of_a_ledger_beside_which_others_are_missing(tmp_path, capsys, command):
-    record(tmp_path / "a.jsonl")
-    record(tmp_path / "b.jsonl")
-    (tmp_path / "b.jsonl").unlink()
-    assert main([command, str(tmp_path / "a.jsonl")]) == 1
-    assert "b.jsonl" in capsys.readouterr().err
-
-
 def test_a_run_whose_ledger_was_deleted_does_not_begin_again(folder):
     (folder / "first-8.jsonl").unlink()
     with pytest.raises(UserError, match=r"first-8\.jsonl is missing"):

@@ -170,6 +170,15 @@ def test_a_plan_without_what_masked_sums_need_is_refused(changes, words):
         replace(PLAN, **changes)
 
 
+def test_a_plan_is_read_as_it_was_written_and_its_numbers_change_noise_and_draws(tmp_path):
+    PLAN.write(tmp_path / "plan.json")
+    assert Plan.read(tmp_path / "plan.json") == PLAN
+    others = [replace(PLAN, sums=Sums(*each)) for each in ((0, 1, 2), (1, 0, 2), (1, 1, 3))]
+    assert len({repr(plan.bare()) for plan in (PLAN, *others)}) == 4
+    assert len({plan.seeding for plan in (PLAN, *others)}) == 4
+    assert noise_of_plan(others[2]) > noise_of_plan(PLAN) > noise_of_plan(others[0])
+
+
 def test_a_cap_that_a_masked_sum_would_exceed_says_which_figure_it_binds(tmp_path):
     plan, words = PLAN.with_noise(noise_of_plan(PLAN)), "as long as masks hide single messages"
     with pytest.raises(CapError, match=rf"to \S+ at delta 0.001, {words}\. The cap is 1\."):

@@ -92,13 +92,6 @@ def test_a_replay_counts_twice_and_is_never_hidden_by_other_nodes():
     assert found["audiences"]["reader"]["epsilon"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_the_worst_node_is_quoted():
-    quiet, loud = rounds_of(5.0, 30, ["quiet"]), rounds_of(4.0, 30, ["loud"])
-    found = state(Run("two", histories([*quiet, *loud]), 30))
-    assert found["worst_node"] == "loud"
-    assert found["epsilon"] == found["nodes"]["loud"]["epsilon"] > found["nodes"]["quiet"]["epsilon"]
-
-
 def test_one_hospital_alone_has_no_other_node():
     central = Run("central", histories(rounds_of(12.85, 50, ["central"], 24 / 484, 484)), 50)
     found = state(central, unit="record")
