@@ -20,6 +20,7 @@ from federation.sites import make_plan, write_hospital_folder
 
 from zetadp.base.tensors import load_tensors
 from zetadp.cli import main
+from zetadp.federation.certificates import make_credentials
 from zetadp.federation.launcher import free_port
 from zetadp.federation.participant import Participant
 from zetadp.federation.settings import HospitalSettings
@@ -85,7 +86,7 @@ def test_sites_that_follow_the_recipe_train_a_model_and_stop_cleanly(tmp_path):
     plan = make_plan(nodes=2, rounds=2, noise="os")
     names = [node.name for node in plan.nodes]
     plan.write(tmp_path / "plan.json")
-    assert main(["federation", "certificates", str(tmp_path / "keys"), "--nodes", *names]) == 0
+    make_credentials(tmp_path / "keys", names)
     port = free_port()
     shown = yaml.safe_load(SERVER)
     shown["keys"] = {name: f"keys/{name}.pub.pem" for name in names}

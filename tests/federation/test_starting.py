@@ -155,7 +155,7 @@ def test_what_a_node_lacks_is_one_message_before_it_starts(named, changes, site,
 
 def test_what_cannot_be_written_or_read_is_one_message(tmp_path, capsys):
     (tmp_path / "file").touch()
-    assert "file" in mistake(capsys, "federation", "certificates", tmp_path / "file/keys", "--nodes", "a")
+    assert "file" in mistake(capsys, "federation", "certificates", tmp_path / "file/keys")
     assert "no/a.pem" in mistake(capsys, "federation", "key", tmp_path / "no/a.pem", tmp_path / "a.key")
     assert "no/a.key" in mistake(capsys, "federation", "key", tmp_path / "a.pem", tmp_path / "no/a.key")
     assert not [*tmp_path.glob("a.*")], "half a pair"

@@ -160,13 +160,6 @@ def test_strangers_are_refused(keys, served, tmp_path, monkeypatch, caplog):
     assert not superlink.reachable()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # as uvicorn ends its thread
-def test_a_port_that_another_program_took_before_the_server_started_is_named(keys, served):
-    port = int(served[1].partition(":")[2])
-    with pytest.raises(UserError, match=f"port {port} of 127"), SuperLink(keys, "127.0.0.1", port, {}, 60.0):
-        pass
-
-
 def test_nothing_is_served_except_the_interface_for_nodes(served):
     superlink, address = served
     paths = {route.path for route in iter_route_contexts(superlink._server.config.app.routes)}

@@ -37,29 +37,24 @@ def demo(*, folder: Annotated[Path, "new folder for all that is made"] = Path("d
 def certificates(
     folder: Annotated[Path, "new or empty folder"],
     *,
-    nodes: Annotated[Sequence[str], "for trials: names of the nodes", "NAME"] = (),
     hosts: Annotated[Sequence[str], "names and addresses of the server, in addition to the loopback address"] = (),
 ) -> None:
     """Make the certificate of the server.
 
     Its files are server.pem and server.key. The certificate of the authority that signs it is authority.pem. The
-    authority's private key is not stored, so it signs nothing else. With --nodes, also make the keys of the nodes.
-    That is for trials. In a real federation every hospital makes its own key (zetadp federation key), so that no
-    private key is ever sent.
+    authority's private key is not stored, so it signs nothing else. Every hospital makes its own key (zetadp federation
+    key), so that no private key is ever sent.
 
     Examples
     --------
     zetadp federation certificates keys --hosts server.example
-    zetadp federation certificates trial --nodes node-01 node-02 node-03
+    zetadp federation certificates keys --hosts server.example 192.0.2.7
     """
     from zetadp.federation.certificates import make_credentials
 
-    made = make_credentials(folder, nodes, hosts)
+    made = make_credentials(folder, hosts=hosts)
     print(f"for everybody:   {made.authority}")
     print(f"for the server:  {made.server[0]}, {made.server[1]} (secret)")
-    for name in nodes:
-        public, private = made.node(name)
-        print(f"for {name}:  {private} (secret); its public key {public} is for the server")
 
 
 def plan(

@@ -206,7 +206,7 @@ def _signed(content: Mapping[str, Any]) -> bytes:
     return json.dumps(dict(content), sort_keys=True).encode()
 
 
-def make_credentials(folder: Path, nodes: Sequence[str], hosts: Sequence[str] = ()) -> Credentials:
+def make_credentials(folder: Path, nodes: Sequence[str] = (), hosts: Sequence[str] = ()) -> Credentials:
     """Make a test set; the private key of the authority is not kept.
 
     For a real federation let every hospital make its own key, and let the server's certificate be signed by an

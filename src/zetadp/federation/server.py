@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zetadp.base.storage import read_json, write_json, written_whole
+from zetadp.base.storage import make_folder, read_json, write_json, written_whole
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.pretrained import backbone_of, save_model, starting_weights
 from zetadp.core.records import LabelledItems
@@ -62,7 +62,7 @@ class SummingCoordinator(Coordinator):
     def __init__(self, *arguments: Any, roster: Roster, **more: Any) -> None:  # noqa: ANN401  (as for Coordinator)
         super().__init__(*arguments, **more)
         self.roster = roster
-        self.note = self.files.checkpoint.with_name(f"{self.files.checkpoint.stem}.try.json")
+        self.note = self.files.messages / "try.json"
         self._values: dict[str, tuple[Place, str, FreshValue]] = {}
         self._sessions: dict[str, str] = {}
         self.least = max(self.patience.least_nodes or len(self.names), roster.least)
@@ -151,6 +151,7 @@ class SummingCoordinator(Coordinator):
         """
         number, patience = attempt.round, self.patience
         values = [asdict(value) for value in attempt.values]
+        make_folder(self.note.parent)
         write_json(self.note, {"training": attempt.training, "round": number, "try": attempt.number, "values": values})
         asked = replace(self._request(ledger, number, weights), number=attempt.number, values=attempt.values)
         total, void = torch.zeros(1, self.phase.message, dtype=torch.int64), False
@@ -238,9 +239,7 @@ def serve(settings: ServerSettings, credentials: Credentials, host: str, port: i
         coordinator.state.history.astype({"round": int}).to_csv(temporary, index=False)
     with written_whole(settings.ledger) as temporary:
         shutil.copyfile(settings.ledger_file, temporary)
-    settings.checkpoint.unlink(missing_ok=True)
-    if isinstance(coordinator, SummingCoordinator):
-        coordinator.note.unlink(missing_ok=True)
+    files.finish()
 
 
 def _watched(settings: ServerSettings, plan: Plan, backbone: Backbone | None) -> LabelledItems:

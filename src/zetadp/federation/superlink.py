@@ -36,7 +36,6 @@ from starlette.middleware.base import BaseHTTPMiddleware
 
 from zetadp.base.validation import UserError, shown
 from zetadp.federation.certificates import Credentials
-from zetadp.federation.launcher import require_free_port
 from zetadp.federation.protocol import (
     LIFE_SECONDS,
     Answer,
@@ -141,7 +140,6 @@ class SuperLink:
         while not self._server.started and self._thread.is_alive():
             time.sleep(0.05)
         if not self._server.started:
-            require_free_port(self._server.config.host, self._server.config.port)
             raise UserError("The server did not start. The lines above say why.")
         return self
 
