@@ -10,7 +10,7 @@ from zetadp.base.tables import read_table
 from zetadp.base.workflow import run
 from zetadp.core.plan import Plan
 from zetadp.core.pretrained import with_public
-from zetadp.core.progress import announced_tick, wait_for_tick
+from zetadp.core.progress import announced_tick, seconds_to_tick
 from zetadp.core.settings import Patience
 from zetadp.federation.launcher import LocalFederation
 from zetadp.federation.partition import read_partition
@@ -106,7 +106,7 @@ def main(
         for part in ("messages", "images"):
             shutil.rmtree(states / name / part, ignore_errors=True)
     if tick:
-        wait_for_tick(begun, tick)
+        time.sleep(seconds_to_tick(begun, tick))
         forget_times(Path(ledger_file))
     declared.write(agreed)
     for path in work.iterdir():

@@ -12,7 +12,7 @@ from zetadp.base.workflow import run
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import Plan
 from zetadp.core.pretrained import save_model, starting_weights, with_public
-from zetadp.core.progress import announced_tick, wait_for_tick
+from zetadp.core.progress import announced_tick, seconds_to_tick
 from zetadp.core.records import LabelledItems, single_items
 from zetadp.core.settings import Performance
 from zetadp.core.task import pipeline_task_of
@@ -71,7 +71,7 @@ def main(
         performance=Performance(**performance),
     )
     if tick:
-        wait_for_tick(begun, tick)
+        time.sleep(seconds_to_tick(begun, tick))
         forget_times(files.ledger)
     logger.info("%s: all %d rounds done", declared.run, declared.training.rounds)
     declared.write(agreed)

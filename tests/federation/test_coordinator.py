@@ -336,10 +336,9 @@ def test_a_checkpoint_of_the_trainer_of_one_process_is_that_of_another_run(tmp_p
     server = coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path)
     with Ledger(server.files.ledger) as ledger:
         ledger.start({})
-        head = ledger.head
-    saved = Checkpoint(1, "keyed", {}, pd.DataFrame({"round": [1]}), head, secret="of the trainer")
-    server.files.checkpoint.parent.mkdir(parents=True, exist_ok=True)
-    saved.save(server.files.checkpoint)
+        saved = Checkpoint(1, "keyed", {}, pd.DataFrame({"round": [1]}), "", secret="of the trainer")
+        server.files.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        saved.save(server.files.checkpoint, server.receiver, ledger)
     server.run()
     assert [len(attempt.releases()) for attempt in read_ledger(server.files.ledger)] == [0, 3 * plan.training.rounds]
 

@@ -61,8 +61,9 @@ class Checkpoint:
     secret: str = ""
     compiled: bool | None = None
 
-    def save(self, path: Path) -> None:
-        """Write the checkpoint, whole or not at all."""
+    def save(self, path: Path, receiver: Receiver, ledger: Ledger) -> None:
+        """Write the run as it is now, with the state of its receiver, whole or not at all."""
+        self.state, self.ledger_head = receiver.state(), ledger.head
         content = {**vars(self), "history": self.history.to_dict("list")}
         state = content.pop("state")
         save_tensors(path, {key: value.detach().cpu().contiguous() for key, value in state.items()}, content)
@@ -72,11 +73,6 @@ class Checkpoint:
         """Read a checkpoint; raise `UserError` if the file is damaged."""
         tensors, content = load_tensors(path, device)
         return cls(**{**content, "state": tensors, "history": pd.DataFrame(content["history"]).astype(float)})
-
-    def write(self, path: Path, receiver: Receiver, ledger: Ledger) -> None:
-        """Write the run as it is now, with the state of its receiver."""
-        self.state, self.ledger_head = receiver.state(), ledger.head
-        self.save(path)
 
     def check(self, path: Path, ledger: Ledger, secret: str) -> None:
         """Raise `UserError` if the ledger's lines or the secret are lost.

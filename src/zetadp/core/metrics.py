@@ -20,9 +20,7 @@ LEVEL = 0.95
 """Share of intervals that cover the statistic over the population of patients, if there are many patients."""
 
 
-def summarise(
-    predictions: pd.DataFrame, names: Sequence[str], called: str = "class", *, seed: int = 0
-) -> dict[str, Any]:
+def summarise(predictions: pd.DataFrame, names: Sequence[str], called: str = "class") -> dict[str, Any]:
     """Summarise the predictions of one run on held-out patients.
 
     Parameters
@@ -34,8 +32,6 @@ def summarise(
         Names of the classes, in the order of their labels.
     called
         Word for a class, for instance ``sequence`` or ``digit``.
-    seed
-        Seed of the bootstrap. Use the same seed for all runs, so that their intervals differ only because of the runs.
 
     Returns
     -------
@@ -54,7 +50,8 @@ def summarise(
     patients, index = np.unique(predictions["patient"].astype(str).to_numpy(), return_inverse=True)
     right = np.bincount(index, weights=correct, minlength=len(patients))
     images = np.bincount(index, minlength=len(patients))
-    low, high = accuracy_interval(right, images, stream(seed, Purpose.BOOTSTRAP))
+    # The same resamples for all runs, so that their intervals differ only because of the runs.
+    low, high = accuracy_interval(right, images, stream(0, Purpose.BOOTSTRAP))
     return {
         "metric": "accuracy",
         "images": len(predictions),

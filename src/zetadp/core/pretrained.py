@@ -47,7 +47,7 @@ class FinishedModel:
     backbone
         The public backbone whose features the network takes; None for other networks.
     trained_on
-        Description of its training, as `trained_on` returns it; empty in files of earlier versions.
+        Description of its training, as `save_model` writes it; empty in files of earlier versions.
     """
 
     network: nn.Module
@@ -188,26 +188,21 @@ def save_model(path: Path, trained: Trained, plan: Plan, *, inputs: int, backbon
     tensors = {key: value.detach().cpu() for key, value in trained.model.named_parameters()}
     if trained.released is not None:
         tensors[RELEASED] = trained.released
-    content: dict[str, Any] = {"ledger_head": trained.ledger_head, "trained_on": trained_on(plan)}
-    if isinstance(backbone, Backbone) and plan.network.domain in FEATURES:
-        tensors |= {f"{BACKBONE}{key}": value.detach().cpu() for key, value in backbone.tensors().items()}
-        content |= {"public": backbone.content()}
-    content |= model_content(plan.network, plan.task, inputs)
-    save_tensors(path, tensors, content)
-
-
-def trained_on(plan: Plan) -> dict[str, Any]:
-    """Return the description of a model's training in its file: public constants only."""
-    units = sum(node.population for node in plan.nodes)
-    return {
+    about = {  # public constants only
         "cohort": plan.cohort,
         "unit": plan.unit,
-        "units": units,
+        "units": plan.people,
         "epsilon": plan.run.epsilon,
         "delta": plan.delta,
         "noise": plan.training.noise,
         "simulated": plan.simulated,
     }
+    content: dict[str, Any] = {"ledger_head": trained.ledger_head, "trained_on": about}
+    if isinstance(backbone, Backbone) and plan.network.domain in FEATURES:
+        tensors |= {f"{BACKBONE}{key}": value.detach().cpu() for key, value in backbone.tensors().items()}
+        content |= {"public": backbone.content()}
+    content |= model_content(plan.network, plan.task, inputs)
+    save_tensors(path, tensors, content)
 
 
 def model_content(network: NetworkSettings, task: Mapping[str, Any], inputs: int) -> dict[str, Any]:

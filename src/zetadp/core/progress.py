@@ -43,10 +43,8 @@ class Progress:
     def __init__(self, plan: Plan, metric: str, start: int) -> None:
         self.run, self.start, self.rounds = plan.run, start, plan.training.rounds
         self.timed = plan.training.noise != "os"
-        self.begun = time.monotonic()
-        self.reported = self.begun
-        self.name = metric
-        self.metric = float("nan")
+        self.begun = self.reported = time.monotonic()
+        self.name, self.metric = metric, math.nan
 
     def seconds(self) -> float:
         """Return the seconds since training started or continued."""
@@ -54,27 +52,20 @@ class Progress:
 
     def report(self, done: int) -> None:
         """Log the number of rounds done, if a line is due."""
-        now = time.monotonic()
-        watched = "" if math.isnan(self.metric) else f", held-out {self.name} {100 * self.metric:.1f} %"
-        if not self.timed:
-            if now - self.reported >= ROUGH_SECONDS and done < self.rounds:
-                self.reported = now
-                logger.info("%s: about %d %%%s", self.run, 5 * (20 * done // self.rounds), watched)
-            return
-        if now - self.reported < SECONDS and done < self.rounds:
+        now, last = time.monotonic(), done == self.rounds
+        due = now - self.reported >= (SECONDS if self.timed else ROUGH_SECONDS)
+        if not (self.timed if last else due):
             return
         self.reported = now
+        watched = "" if math.isnan(self.metric) else f", held-out {self.name} {100 * self.metric:.1f} %"
+        if not self.timed:
+            logger.info("%s: about %d %%%s", self.run, 5 * (20 * done // self.rounds), watched)
+            return
         speed = (done - self.start) / max(now - self.begun, 1e-9)
         left = (self.rounds - done) / speed
-        logger.info(
-            "%s: round %d of %d, %.1f rounds/s%s, %s left",
-            self.run,
-            done,
-            self.rounds,
-            speed,
-            watched,
-            f"{left / 60:.0f} min" if left >= 120 else f"{left:.0f} s",
-        )
+        remaining = f"{left / 60:.0f} min" if left >= 120 else f"{left:.0f} s"
+        text = "%s: round %d of %d, %.1f rounds/s%s, %s left"
+        logger.info(text, self.run, done, self.rounds, speed, watched, remaining)
 
 
 def announced_tick(plan: Plan, tick: float) -> float:
@@ -116,8 +107,3 @@ def seconds_to_tick(begun: float, tick: float) -> float:
     """
     passed = time.monotonic() - begun
     return max(0.0, math.ceil(passed / tick) * tick - passed) if tick > 0 else 0.0
-
-
-def wait_for_tick(begun: float, tick: float) -> None:
-    """Sleep until a whole number of ticks has passed, as `seconds_to_tick` counts them."""
-    time.sleep(seconds_to_tick(begun, tick))

@@ -172,7 +172,7 @@ def train(
         seconds_before = float(run.history["seconds"].max()) if len(run.history) else 0.0
 
         def save() -> None:
-            run.write(files.checkpoint, receiver, ledger)
+            run.save(files.checkpoint, receiver, ledger)
             outbox.discard(run.round)
 
         if run.round == 0:

@@ -155,7 +155,7 @@ class Coordinator:
 
     def _save(self, ledger: Ledger, done: int) -> None:
         self.state.round = done
-        self.state.write(self.files.checkpoint, self.receiver, ledger)
+        self.state.save(self.files.checkpoint, self.receiver, ledger)
 
     def _look(self, done: int) -> None:
         metric, loss = watched(self.task, self.phase.model, self.watched)

@@ -62,8 +62,7 @@ class RunPromise:
             The run's ledger, beside those of all earlier runs in the patients' account.
         """
         together, before = spent_with(plan, ledger)
-        worst = max(plan.nodes, key=lambda node: node.noise_multiplier / node.expected)
-        single = worst.noise_multiplier / worst.expected * math.sqrt(_dimension(plan, model))
+        single = plan.noise_of_mean() * math.sqrt(_dimension(plan, model))
         return cls(
             epsilon=max(promise_of(plan, node.name).epsilon for node in plan.nodes),
             delta=plan.delta,

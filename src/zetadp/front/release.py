@@ -212,8 +212,7 @@ def release_records(
         None if cap is None else Cap(cap, plan.delta),
     )
     trained = train(plan, data, [records.places], files)
-    if trained.released is None:
-        raise RuntimeError("Expected rows of a plan that releases them, found none.")
+    assert trained.released is not None  # a plan of rows releases some
     statement = last_statement(read_ledger(ledger), plan.label)
     write_release(file, trained.released, plan, data.inputs.shape[-1], statement)
     files.finish()

@@ -3,14 +3,12 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from training_builder import CLASSES, NETWORKS, SIZE, backbone, network, patients
 
 from zetadp.base.tensors import save_tensors
 from zetadp.base.validation import UserError
-from zetadp.core.checkpoint import Checkpoint
 from zetadp.core.pretrained import BACKBONE, FinishedModel, load_model, model_content, starting_weights
 from zetadp.core.task import task_of
 from zetadp.mri.kspace import to_kspace, whiten
@@ -40,17 +38,22 @@ def test_a_model_that_was_saved_gives_the_same_scores(tmp_path, name):
     assert torch.equal(found.network(images[0]), model(images[0]))
 
 
+def head_file(folder, **how):
+    """Write the model of a head with its backbone; return the path, the head and the backbone."""
+    public, settings, path = backbone(), NetworkSettings("head", components=2, **how), folder / "model.safetensors"
+    head = build(settings, 4, 4, np.random.default_rng(1))
+    tensors = dict(head.named_parameters()) | {f"{BACKBONE}{key}": value for key, value in public.tensors().items()}
+    content = model_content(settings, TASK, 4) | {"public": public.content()}
+    save_tensors(path, {key: value.detach() for key, value in tensors.items()}, content)
+    return path, head, public
+
+
 @pytest.mark.parametrize(
     ("domain", "start", "beside"), [("study", "public", True), ("study", "random", False), ("layers", "public", False)]
 )
 def test_a_head_on_a_study_that_started_from_the_public_head_has_it_beside(tmp_path, domain, start, beside):
-    public = backbone()
-    settings = NetworkSettings("head", domain, components=2, start=start, taper=0.7)
-    head = build(settings, 4, 4, np.random.default_rng(1))
-    tensors = dict(head.named_parameters()) | {f"{BACKBONE}{key}": value for key, value in public.tensors().items()}
-    content = model_content(settings, TASK, 4) | {"public": public.content()}
-    save_tensors(tmp_path / "model.safetensors", {key: value.detach() for key, value in tensors.items()}, content)
-    found = load_model(tmp_path / "model.safetensors")
+    path, head, public = head_file(tmp_path, domain=domain, start=start, taper=0.7)
+    found = load_model(path)
     items = torch.randn(2 * 4 * 20, 1, 1, 4, dtype=torch.complex64)
     own = head(items).detach()
     expected = found.task.beside(own, head_scores(items[:, 0, 0], public.heads[2])) if beside else own
@@ -60,7 +63,7 @@ def test_a_head_on_a_study_that_started_from_the_public_head_has_it_beside(tmp_p
 
 def test_a_file_that_is_no_model_is_a_users_error(tmp_path):
     path = tmp_path / "run.partial"
-    Checkpoint(1, "abc", {"weights": torch.zeros(3)}, pd.DataFrame(), "0").save(path)
+    save_tensors(path, {"weights": torch.zeros(3)}, {"round": 1, "fingerprint": "abc"})
     with pytest.raises(UserError, match=r"Expected .*run\.partial to be a trained model"):
         load_model(path)
     with pytest.raises(UserError, match="Cannot read"):
@@ -84,20 +87,8 @@ def test_weights_that_do_not_fit_the_network_are_a_users_error(tmp_path, changes
         load_model(path)
 
 
-def head_file(folder, name="model.safetensors", **changes):
-    """Write the model of a head with its backbone; return the path, the head and the backbone."""
-    public = backbone()
-    settings = NetworkSettings("head", "features", components=2, start="public")
-    head = build(settings, 4, 4, np.random.default_rng(0))
-    head.load_state_dict(public.start(settings))
-    tensors = dict(head.state_dict()) | {f"{BACKBONE}{key}": value for key, value in public.tensors().items()}
-    content = model_content(settings, TASK, 4) | {"public": public.content()} | changes
-    save_tensors(folder / name, tensors, content)
-    return folder / name, head, public
-
-
 def test_a_head_brings_its_backbone(tmp_path):
-    path, head, public = head_file(tmp_path)
+    path, head, public = head_file(tmp_path, domain="features")
     found = load_model(path)
     slices = np.random.default_rng(1).random((3, SIZE, SIZE)).astype(np.float32)
     features = public.features(whiten(to_kspace(slices)))

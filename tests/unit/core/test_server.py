@@ -25,21 +25,19 @@ def test_nodes_weigh_the_same():
 SGD = OptimiserSettings(0.3, drop_after=0.5, drop_factor=4, name="sgd", momentum=0.6, averaged=0.4)
 
 
-@pytest.mark.parametrize("settings", [OptimiserSettings(0.05), SGD], ids=["nadam", "sgd"])
-@pytest.mark.parametrize("done", [0, 1, 7, 12])
-def test_a_server_that_took_over_a_state_goes_on_bit_by_bit(done, settings):
+@pytest.mark.parametrize("done", [0, 7, 12])
+def test_a_server_that_took_over_a_state_goes_on_bit_by_bit(done):
     sent = messages(15)
-    one = Server(torch.ones(10), settings, 15)
+    one = Server(torch.ones(10), SGD, 15)
     for number in range(done):
         one.step(sent[number], number)
     kept = {key: value.clone() for key, value in one.state().items()}
-    other = Server(torch.zeros(10), settings, 15)
+    other = Server(torch.zeros(10), SGD, 15)
     other.load(kept)
     for number in range(done, 15):
         one.step(sent[number], number)
         other.step(sent[number], number)
         assert torch.equal(one.weights, other.weights)
-    assert one.state().keys() == other.state().keys()
     assert all(torch.equal(value, other.state()[key]) for key, value in one.state().items())
 
 

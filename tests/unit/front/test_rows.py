@@ -7,16 +7,18 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from training_builder import Held, plan_for, train_run
+from training_builder import Held, plan_for
 
 from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
+from zetadp.core.checkpoint import RunFiles
 from zetadp.core.outbox import Outbox
 from zetadp.core.plan import Plan, RunName
 from zetadp.core.promise import noise_of_plan
 from zetadp.core.records import LabelledItems, Node
 from zetadp.core.round import do_round
 from zetadp.core.settings import MixingSettings, TrainingSettings
+from zetadp.core.training import train
 from zetadp.front.rows import mixed_as
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting
@@ -142,22 +144,8 @@ def test_noise_is_calibrated_for_the_rows_of_one_unit():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_head_learns_the_classes_from_rows(kind, tmp_path):
-    records, _ = data(kind)
-    of = plan(kind, rows=400)
-    people = iter(range(sum(SIZES)))
-    trained = train_run(
-        of.run,
-        HEAD,
-        of.training,
-        [Held(n.name, [[next(people)] for _ in range(n.population)], n.population, n.expected, 0.0) for n in of.nodes],
-        LabelledItems(records.inputs[: sum(SIZES)], records.targets[: sum(SIZES)])
-        if kind != "all classes"
-        else records,
-        None,
-        ledger_path=tmp_path / "ledger.jsonl",
-        checkpoint_path=tmp_path / "checkpoint.safetensors",
-        of_plan={"task": dict(of.task)},
-    )
+    records, units = data(kind)
+    trained = train(plan(kind, rows=400), records, units, RunFiles(tmp_path / "ledger.jsonl", tmp_path / "checkpoint"))
     scores = trained.model(records.inputs)
     assert (scores.argmax(dim=1) == records.targets).float().mean() > 0.9
 
