@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
 
-from zetadp.base.storage import make_folder, read_json, sync_folder, write_json
+from zetadp.base.storage import make_folder, read_json, sync_folder, write_json, writing
 from zetadp.base.validation import UserError
 from zetadp.federation.certificates import check_signature, read_public_key, signature
 from zetadp.privacy.book import read_ledgers
@@ -87,17 +87,13 @@ class Mirror:
         if known == len(lines):
             return
         self.head = take_lines(lines[known:], self.attempts, self.head)
-        try:
+        with writing(self.path):
             make_folder(self.path.parent)
             with self.path.open("ab") as file:
                 file.write("".join(f"{line}\n" for line in lines[known:]).encode())
                 file.flush()
                 os.fsync(file.fileno())
             sync_folder(self.path.parent)
-        except OSError as error:
-            raise UserError(
-                f"Cannot write {self.path}: {error.strerror or error}. Free space or allow writing, then run again."
-            ) from error
 
     @property
     def releases(self) -> list[Event]:
