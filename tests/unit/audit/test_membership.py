@@ -10,7 +10,7 @@ import training_builder as builder
 from scipy.stats import norm
 from training_builder import by_record, of_record
 
-from zetadp.audit import membership
+from zetadp.audit import membership, trainings
 from zetadp.audit.membership import (
     AttackedRuns,
     Models,
@@ -23,8 +23,10 @@ from zetadp.audit.membership import (
 )
 from zetadp.audit.settings import MembershipSettings
 from zetadp.base.epsilon import UNCLIPPED
+from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
-from zetadp.nn.models import NetworkSettings
+from zetadp.core.training import train
+from zetadp.nn.models import NetworkSettings, build
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.mechanism import NodeMechanism
@@ -101,6 +103,19 @@ def test_a_patient_that_is_out_leaves_no_trace_and_the_constants_alone():
     assert (inside.confidence[:, others] != again.confidence[:, others]).any()
     for history in models.exposure.nodes.values():
         assert (history.population, history.expected, history.rounds) == (2, 2.0, 3)
+
+
+def test_a_training_of_nobody_stays_where_it_starts(monkeypatch):
+    results = []
+    monkeypatch.setattr(
+        trainings, "train", lambda *given, **named: results.append(train(*given, **named)) or results[-1]
+    )
+    full = replace(SMALL, sampling_probability=1.0)
+    models = train_models(AttackedRuns("open", UNCLIPPED, 3), full, LINEAR, RECORDS, np.zeros((1, 4), dtype=bool))
+    start = build(LINEAR, builder.CLASSES, builder.SIZE, stream(SMALL.seed, Purpose.WEIGHTS))
+    assert models.confidence[0] == pytest.approx(membership._shown(start, RECORDS, builder.CLASSES)[0], rel=1e-6)
+    # By the rule for gradients that are not finite, not because the gradient of an empty image happens to be zero.
+    assert results[0].not_finite == 4 * 3
 
 
 def test_trainings_share_the_start_and_no_draw():

@@ -90,6 +90,8 @@ def test_the_canary_is_clipped_and_as_imaginary_as_is_asked(clip, imaginary):
 )
 def test_honest_code_passes_and_the_attack_sees_all_there_is_to_see(tmp_path, audited):
     trials = TRIALS if audited.rounds > 1 else trials_for(ONE)
+    plan = audited.plan(Trials(1), 2)
+    assert (plan.clip, plan.exact) == (audited.clip, audited.noise == "os")
     result = audit(tmp_path, Trials(trials), audited)
     probability, sigma, rounds = audited.probability, audited.noise_multiplier, audited.rounds
     assert result.mechanisms == {NoisySum(probability, sigma): rounds}
