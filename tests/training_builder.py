@@ -141,6 +141,12 @@ def items_each(data: LabelledItems) -> int:
     return int(ends[0]) + 1 if len(ends) else len(data.strata)
 
 
+def joined(*parts: LabelledItems) -> LabelledItems:
+    """Return the items of several records one after the other."""
+    inputs, targets = (torch.cat([getattr(part, name) for part in parts]) for name in ("inputs", "targets"))
+    return LabelledItems(inputs, targets, np.concatenate([part.strata for part in parts]))
+
+
 def by_record(data: LabelledItems) -> Tensor:
     """Return the inputs as a view of shape (record, item, ...)."""
     return data.inputs.view(-1, items_each(data), *data.inputs.shape[1:])
@@ -149,8 +155,8 @@ def by_record(data: LabelledItems) -> Tensor:
 def of_record(data: LabelledItems, record: int) -> tuple[Tensor, Tensor]:
     """Return inputs and targets of one record."""
     each = items_each(data)
-    own = data.part(slice(each * record, each * (record + 1)))
-    return own.inputs, own.targets
+    own = slice(each * record, each * (record + 1))
+    return data.inputs[own], data.targets[own]
 
 
 def backbone(seed: int = 0) -> Backbone:

@@ -21,13 +21,13 @@ from federation.sites import (
     make_plan,
     random_records,
 )
-from training_builder import NETWORKS, backbone
+from training_builder import NETWORKS, backbone, joined
 
 from zetadp.base.validation import UserError
 from zetadp.core.checkpoint import Checkpoint, RunFiles
 from zetadp.core.plan import Plan, RunName
 from zetadp.core.pretrained import starting_weights, with_public
-from zetadp.core.records import LabelledItems, items_of, single_items
+from zetadp.core.records import items_of, single_items
 from zetadp.core.settings import MixingSettings, Performance
 from zetadp.core.training import train
 from zetadp.federation.protocol import Answer, Reason, Refusal, encode
@@ -63,7 +63,7 @@ def simulated(plan: Plan, folder, how: Performance = OFTEN, *, start=None, sides
     """Train by the engine of one process."""
     sizes = [node.population // plan.units_of_a_person for node in plan.nodes]
     parts = [random_records(size, place, sides) for place, size in enumerate(sizes)]
-    records = LabelledItems.joined(*parts)
+    records = joined(*parts)
     ends = np.cumsum(sizes)
     each = len(records.inputs) // sum(sizes)
     own = [items_of([(i,) for i in range(end - size, end)], each) for size, end in zip(sizes, ends, strict=True)]

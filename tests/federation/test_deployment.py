@@ -17,13 +17,12 @@ import warm
 from federation.consortium import Consortium
 from federation.namespace import alone_in_the_world
 from federation.sites import OFTEN, TINY, make_plan, sums_plan
-from training_builder import backbone
+from training_builder import backbone, joined
 
 from zetadp.base.tensors import load_tensors
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import Plan
 from zetadp.core.pretrained import BACKBONE, backbone_of, starting_weights, with_public
-from zetadp.core.records import LabelledItems
 from zetadp.core.task import site_task_of
 from zetadp.core.training import train
 from zetadp.nn.models import NetworkSettings
@@ -51,7 +50,7 @@ def simulated(consortium: Consortium, plan: Plan, public: Path | None) -> dict[s
         first += len(held.inputs)
     files = RunFiles(consortium.folder / "sim/ledger.jsonl", consortium.folder / "sim/checkpoint.safetensors")
     start = starting_weights(plan.network, used)
-    trained = train(plan, LabelledItems.joined(*parts), units, files, start=start, performance=OFTEN)
+    trained = train(plan, joined(*parts), units, files, start=start, performance=OFTEN)
     return dict(trained.model.named_parameters())
 
 

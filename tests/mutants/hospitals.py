@@ -85,7 +85,8 @@ class Hospitals(Messages):
         plan = replace(plan, nodes=tuple(nodes))
         assert plan.clip == CLIP
         self.plan, self.declared = plan, [plan.event(name, 0) for name in self.names]
-        parts = [LabelledItems.joined(*(data.part(slice(CLASSES * r, CLASSES * (r + 1))) for r in own)) for own in held]
+        places = [[CLASSES * record + item for record in own for item in range(CLASSES)] for own in held]
+        parts = [LabelledItems(data.inputs[own], data.targets[own], data.strata[own]) for own in places]
         self.hospitals = [make_hospital(plan, place, folder, records=own) for place, own in enumerate(parts)]
         self.assembled = Assembly.of(plan, self.hospitals[0].records)
         self.layout, self.weights = self.assembled.phase.layout, self.assembled.phase.weights()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
-from training_builder import items_each
+from training_builder import items_each, joined
 
 from mutants.installing import certain, mutant, replacement
 from mutants.stub import CLASSES, CLIP, Chosen, Stub, federation, random_records
@@ -195,7 +195,7 @@ def check_a_patient_that_is_not_finite_adds_zero(folder: Path) -> None:
     good = random_records(2, seed=6, scale=10.0)
     one = random_records(1)
     bad = [replace(one, inputs=torch.full_like(one.inputs, value)) for value in (math.nan, math.inf, 3e38)]
-    data = LabelledItems.joined(good, *bad)
+    data = joined(good, *bad)
     networks = _networks()
     for name, number in product(("affine", "complex"), range(len(bad))):
         how: dict[str, Any] = {"records": data, "model": networks[name]}

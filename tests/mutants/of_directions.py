@@ -12,13 +12,12 @@ import torch
 from dp_accounting.pld import privacy_loss_distribution
 from scipy import stats
 from torch import Tensor
-from training_builder import Held, train_run
+from training_builder import Held, joined, train_run
 
 from mutants.installing import certain, mutant, replacement, statistical
 from mutants.margins import FALSE_ALARM, count_is_plausible
 from mutants.stub import CLIP, federation, random_records
 from zetadp.core.plan import RunName
-from zetadp.core.records import LabelledItems
 from zetadp.core.settings import Performance, TrainingSettings
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.book import recorded_runs
@@ -86,7 +85,7 @@ def check_a_direction_is_that_of_the_clipped_sum(folder: Path) -> None:
     Gradients are from a quarter of the clip to eight times as long, so that neither their plain sum nor that of their
     directions will do.
     """
-    data = LabelledItems.joined(*(random_records(1, seed=n, scale=scale) for n, scale in enumerate((0.1, 0.3, 3.0))))
+    data = joined(*(random_records(1, seed=n, scale=scale) for n, scale in enumerate((0.1, 0.3, 3.0))))
     clipped = []
     for one in range(3):
         with federation(folder / str(one), [[one]], expected=1, clip=math.inf, records=data) as fed:

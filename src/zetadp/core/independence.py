@@ -7,7 +7,7 @@ contributions of a batch, replaces single units by others, and requires the rema
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 
 import numpy as np
@@ -162,17 +162,22 @@ def check_independence(
     # The forward pass of the whole batch comes first. It names what the gradients of a network without a patient axis,
     # which see one unit at a time, would hide until the network is evaluated.
     shown = first_mixture(forward, batch, torch.arange(units))
-    for name, before in stored.items():
-        if not same([before], [twin.state_dict()[name]]):
+    check_stores_nothing(twin, stored)
+    if shown is not None:
+        raise UserError(_where(twin, shown, items, evaluated))
+    if first_mixture(gradients, batch, torch.arange(units)) is not None:
+        raise UserError(f"{APART}, found a backward pass that mixes them. {REMEDY}")
+
+
+def check_stores_nothing(network: nn.Module, before: Mapping[str, Tensor]) -> None:
+    """Raise `UserError` if the tensors of a network's state are not those from before it saw any item."""
+    for name, value in network.state_dict().items():
+        if not same([before[name]], [value]):
             raise UserError(
                 f"model: Expected a network that stores nothing about the items, found one that changes {name!r}, "
                 f"which would be released without noise. {REMEDY} Statistics of public data are kept if the layer is "
                 "in evaluation mode (layer.eval())."
             )
-    if shown is not None:
-        raise UserError(_where(twin, shown, items, evaluated))
-    if first_mixture(gradients, batch, torch.arange(units)) is not None:
-        raise UserError(f"{APART}, found a backward pass that mixes them. {REMEDY}")
 
 
 def first_mixture(

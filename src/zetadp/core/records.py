@@ -71,17 +71,6 @@ class LabelledItems:
         own = targets.repeat(len(inputs)) if shared else targets.flatten()
         return cls(inputs.flatten(0, 1), own, np.tile(kinds, len(inputs)))
 
-    @classmethod
-    def joined(cls, *parts: LabelledItems) -> Self:
-        """Return the items of several records one after the other."""
-        inputs, targets = (torch.cat([getattr(p, name) for p in parts]) for name in ("inputs", "targets"))
-        items = pd.concat([p.items for p in parts], ignore_index=True)
-        return cls(inputs, targets, np.concatenate([p.strata for p in parts]), items)
-
-    def part(self, own: slice) -> Self:
-        """Return some of the items."""
-        return type(self)(self.inputs[own], self.targets[own], self.strata[own], self.items.iloc[own])
-
     def to(self, device: torch.device) -> Self:
         """Return the same records on a device."""
         return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))

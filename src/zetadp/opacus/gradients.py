@@ -22,7 +22,7 @@ from torch.func import functional_call, grad, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from zetadp.base.validation import UserError
-from zetadp.core.independence import REMEDY, first_mixture, moved_copy, same
+from zetadp.core.independence import REMEDY, check_stores_nothing, first_mixture, moved_copy
 from zetadp.opacus.optimizer import CurrentBatch, check_precision
 
 Sampler: TypeAlias = "Callable[[nn.Module, list[Tensor], Tensor], dict[nn.Parameter, Tensor]]"
@@ -182,7 +182,7 @@ class FirstBatches:
             return
         self.largest = len(owners)
         network = moved_copy(self.copy)
-        stored = {name: buffer.clone() for name, buffer in network.named_buffers()}
+        stored = {name: value.clone() for name, value in network.state_dict().items()}
         wrapped = ComplexGradSampleModule(network, loss_reduction="sum")
 
         def evaluated(batch: Sequence[Tensor]) -> Any:  # noqa: ANN401  (as the user's network has them)
@@ -204,12 +204,7 @@ class FirstBatches:
         batch, lanes = [leaves[place].detach().cpu() for place in places], torch.arange(len(owners))
         with torch.enable_grad():
             mixed = first_mixture(gradients, batch, lanes)
-        changed = [name for name, buffer in network.named_buffers() if not same([stored[name]], [buffer])]
-        if changed:
-            raise UserError(
-                f"Expected a network that stores nothing about the samples, found one that changes {changed[0]!r}, "
-                f"which would be released without noise. {REMEDY}"
-            )
+        check_stores_nothing(network, stored)
         if mixed is not None:
             raise UserError(
                 "Expected samples that do not change each other's gradients, found a network that mixes them in "

@@ -184,11 +184,7 @@ def test_seeded_draws_depend_on_no_bit_of_the_data(tmp_path):
 
 OTHER_SETTINGS = {
     "clip": {"settings": replace(SETTINGS, clip=0.5)},
-    "rounds": {"settings": replace(SETTINGS, rounds=6)},
-    "learning rate": {"settings": replace(SETTINGS, optimiser=OptimiserSettings(0.01))},
-    "network": {"network": NetworkSettings(widths=(2, 4), convolutions=1, head="pooled", groups=1)},
     "noise": {"plans": [replace(plan, noise_multiplier=0.9) for plan in PLANS]},
-    "run": {"run": replace(RUN, arm="central")},
     "cohort": {"of_plan": {"cohort": "other"}},
     "starting weights": {"start": build(TINY, CLASSES, SIZE, np.random.default_rng(0)).state_dict()},
     "data": {"data": records(7, images_per_class=2, seed=1)},
