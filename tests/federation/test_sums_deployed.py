@@ -65,8 +65,9 @@ def test_real_patients_pay_what_was_promised_through_the_death_of_a_node_and_of_
         (three.state("node-01") / "fault").unlink()
         three.start_nodes("node-01")
         wait_until((three.state("node-02") / "released").exists, 200)
-        three.kill("server")
+        three.kill("server", "node-02")
         three.mend()
+        three.start_nodes("node-02")
         three.run(three.training_again())
         found = {name: three.own_attempt(name).releases() for name in three.names}
     assert [len(own) for own in found.values()] == [4, 5, 5]
