@@ -129,6 +129,13 @@ def test_differences_of_independent_noise_err_as_theory_says(tmp_path, audited, 
     assert result.passed
 
 
+@pytest.mark.parametrize(("difference", "rounds", "nodes"), [("nodes", 1, 3), ("rounds", 2, 1)])
+def test_differences_cancel_noise_that_nodes_or_rounds_share(difference, rounds, nodes):
+    projections = np.zeros((rounds, 50, nodes)) + np.random.default_rng(0).standard_normal((50, 1))
+    projections[0, ::2, 0] += 1
+    assert replace(ONE, difference=difference).scores(projections) == pytest.approx([1, 0] * 25)
+
+
 def test_the_attacker_ends_at_the_weights_of_the_trained_model(tmp_path, monkeypatch):
     seen = []
 
