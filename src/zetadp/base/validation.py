@@ -174,22 +174,23 @@ def shown(text: str) -> str:
     )
 
 
-def name_key(name: str) -> str:
+def name_key(name: str | bytes | int) -> str:
     """Return the form in which names of persons and records are compared: without spaces, case and Unicode variants.
 
-    Two different names with one key are probably one name, written twice. They are never merged silently:
-    `check_distinct` refuses them.
+    A name is a text, a text in UTF-8, or a whole number. Two different names with one key are probably one name,
+    written twice. They are never merged silently: `check_distinct` refuses them.
 
     Examples
     --------
-    >>> name_key("Pat A ") == name_key("PAT\u00a0a"), name_key("007") == name_key("7")
-    (True, False)
+    >>> name_key("Pat A ") == name_key("PAT\u00a0a"), name_key(b"7") == name_key(7), name_key("007") == name_key(7)
+    (True, True, False)
     """
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    text = name.decode() if isinstance(name, bytes) else f"{name}"
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     return "".join(character for character in folded if character.isprintable() and not character.isspace())
 
 
-def check_distinct(names: Iterable[str], where: str) -> None:
+def check_distinct(names: Iterable[str | bytes | int], where: str) -> None:
     """Refuse names of persons or records of which one is empty or two have one `name_key`.
 
     Parameters
@@ -204,12 +205,12 @@ def check_distinct(names: Iterable[str], where: str) -> None:
     UserError
         If a name is empty, or two of them have one key.
     """
-    spellings: dict[str, set[str]] = {}
+    spellings: dict[str, set[str | bytes | int]] = {}
     for name in names:
         spellings.setdefault(name_key(name), set()).add(name)
     if "" in spellings:
         raise UserError(f"Expected a name in every line of {where}, found an empty one. Complete it.")
-    alike = [" and ".join(f"'{shown(name)}'" for name in sorted(them)) for them in spellings.values() if len(them) > 1]
+    alike = [" and ".join(sorted(map(repr, them))) for them in spellings.values() if len(them) > 1]
     if alike:
         raise UserError(
             f"Expected names in {where} that differ in more than spaces, capitals and Unicode forms, found "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -192,13 +192,13 @@ def single_items(units: Sequence[Sequence[int]], declared: int) -> list[list[int
     return [[item] for own in units for item in own]
 
 
-def checked_owners(owners: Iterable[Hashable], where: str) -> list[Hashable]:
+def checked_owners(owners: Iterable[Any], where: str) -> list[str | bytes | int]:
     """Return the owner of each item; a scalar of NumPy or PyTorch becomes the number or text that it holds.
 
     Parameters
     ----------
     owners
-        Owner of each item, such as its patient: hashable values that are equal for equal owners, in a list, an array, a
+        Owner of each item, such as its patient: texts, also as bytes in UTF-8, or whole numbers, in a list, an array, a
         tensor or a column of a table.
     where
         The argument or file that gave them, for the message.
@@ -206,12 +206,11 @@ def checked_owners(owners: Iterable[Hashable], where: str) -> list[Hashable]:
     Raises
     ------
     UserError
-        If the owner of an item is missing or no single value, or if two names differ in spaces, capitals or Unicode
-        forms only.
+        If the owner of an item is missing or is no text or whole number, or if two have one `name_key`.
     """
     if isinstance(owners, str):
         raise UserError(f"{where}: Expected one id for each item, found a text. Give a list of ids.")
-    found = [
+    found: list[Any] = [
         one.item() if isinstance(one, np.generic) or (isinstance(one, Tensor) and one.ndim == 0) else one
         for one in owners
     ]
@@ -230,7 +229,17 @@ def checked_owners(owners: Iterable[Hashable], where: str) -> list[Hashable]:
             )
         if isinstance(owner, bool):
             raise UserError(f"{where}: Expected ids, found {owner} for item {item}. A mask says nobody's name.")
-    check_distinct((owner for owner in found if isinstance(owner, str)), where)
+        if isinstance(owner, float) and owner.is_integer():
+            found[item] = int(owner)
+        elif not isinstance(owner, str | int) and not (
+            isinstance(owner, bytes) and owner.decode(errors="ignore").encode() == owner
+        ):
+            # The next process must write the id in the same way, or the account would not recognise the patient.
+            raise UserError(
+                f"{where}: Expected texts, texts in UTF-8 or whole numbers, found {shown(repr(owner))[:80]} for item "
+                f"{item}. Write each id as one text, such as f'{{site}} {{number}}'."
+            )
+    check_distinct(found, where)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Integral
 from typing import Any, Self
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zetadp.base.validation import UserError, first_sentence, shown
+from zetadp.base.validation import UserError, first_sentence, name_key, shown
 from zetadp.core.records import LabelledItems, checked_owners
 
 logger = logging.getLogger(__name__)
@@ -41,8 +41,8 @@ class Records:
     labels
         Correct output for each item: whole numbers of shape (item,) for classes, or what the loss expects.
     patients
-        For each item, the id of its owner: any hashable value that has a text of its own, such as a text, a number or
-        a tuple. The guarantee is for one owner with all items.
+        For each item, the id of its owner: a text, a text in UTF-8 or a whole number. An account knows a patient again
+        whatever the spaces, capitals and Unicode forms of the id. The guarantee is for one owner with all items.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Records:
         items: Any,  # noqa: ANN401  (many kinds of arrays)
         labels: Any = None,  # noqa: ANN401  (a user may give anything)
         *,
-        patients: Iterable[Hashable] | None = None,
+        patients: Iterable[str | bytes | int] | None = None,
     ) -> None:
         if not isinstance(patients, Iterable) or isinstance(patients, Mapping):
             raise UserError(
@@ -96,9 +96,7 @@ class Records:
             raise UserError(f"Records: Expected one label and one patient for each item, found {found}.")
         if not len(source):
             raise UserError("Records: Expected at least one item, found none.")
-        for owner in dict.fromkeys(owners):
-            id_text(owner)
-        codes: dict[Hashable, int] = {}
+        codes: dict[str | bytes | int, int] = {}
         numbers = [codes.setdefault(owner, len(codes)) for owner in owners]
         self.inputs: Tensor | LookedUp = source
         self.targets, self.ids, self.owner = targets, tuple(codes), np.array(numbers, dtype=np.int64)
@@ -128,22 +126,22 @@ class Records:
         if len(kinds) > 1:
             found = ", ".join(f"{shape} of {str(kind).removeprefix('torch.')}" for shape, kind in kinds)
             raise UserError(f"hospitals: Expected items of one shape and type everywhere, found {found}.")
-        whose: dict[Hashable, str] = {}
+        whose: dict[str, tuple[Any, str]] = {}
         for name, part in hospitals.items():
-            for one in part.ids:
-                if one in whose:
+            for key, one in part.keys.items():
+                first, place = whose.setdefault(key, (one, name))
+                if place != name:
                     raise UserError(
-                        f"hospitals: Expected each patient at one hospital, found {one!r} at {whose[one]} and {name}. "
-                        "Give two persons two ids. Leave the records of one person out at one hospital, or give each "
-                        "hospital a run of its own: their account adds up what the patient spends."
+                        f"hospitals: Expected each patient at one hospital, found {first!r} at {place} and {one!r} at "
+                        f"{name}. Give two persons two ids. Leave the records of one person out at one hospital, or "
+                        "give each hospital a run of its own: their account adds up what the patient spends."
                     )
-            whose |= dict.fromkeys(part.ids, name)
         whole = [each for each in inputs if isinstance(each, Tensor)]
         before = np.cumsum([0, *(part.units for part in parts)])
         return cls._of(
             inputs=torch.cat(whole) if len(whole) == len(inputs) else LookedUp(_Joined(inputs)),
             targets=torch.cat([part.targets for part in parts]),
-            ids=tuple(whose),
+            ids=tuple(one for part in parts for one in part.ids),
             owner=np.concatenate([part.owner + first for part, first in zip(parts, before[:-1], strict=True)]),
             holders={name: part.units for name, part in hospitals.items()},
             digest="".join(part.digest for part in parts),
@@ -153,6 +151,19 @@ class Records:
     def units(self) -> int:
         """Number of patients."""
         return len(self.ids)
+
+    @property
+    def keys(self) -> dict[str, str | bytes | int]:
+        """The patients' ids, by the form in which they are compared (`zetadp.base.validation.name_key`)."""
+        return {name_key(one): one for one in self.ids}
+
+    @property
+    def texts(self) -> set[str]:
+        """Texts by which an account knows the patients.
+
+        Each id in the form in which ids are compared, and as it is written, which accounts of earlier versions hold.
+        """
+        return {id_text(one) for key_and_id in self.keys.items() for one in key_and_id}
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -384,22 +395,6 @@ def _usable(items: Tensor) -> Tensor:
     raise UserError(f"items: Expected numbers of type complex64 or float32, found {items.dtype}.")
 
 
-def id_text(owner: Hashable) -> str:
-    """Return a text that stands for an id in every process: 1 and "1" are two patients, 1 and 1.0 are one.
-
-    Raises
-    ------
-    UserError
-        If the id has no text of its own. Another process could not recognise the patient, and would not count what was
-        spent before.
-    """
-    if isinstance(owner, tuple):
-        return f"tuple ({', '.join(map(id_text, owner))})"
-    if isinstance(owner, float) and owner.is_integer():
-        owner = int(owner)
-    if type(owner).__repr__ is object.__repr__:
-        raise UserError(
-            f"patients: Expected ids that have a text of their own, found {shown(repr(owner))[:80]}, which is another "
-            "one in the next process. Use texts, numbers or tuples of them, or give the class a __repr__."
-        )
+def id_text(owner: str | bytes | int) -> str:
+    """Return a text that stands for an id as it is written in every process."""
     return f"{type(owner).__name__} {owner!r}"

@@ -19,7 +19,7 @@ from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.core.training import train
 from zetadp.front.private import check_constants, check_numbers, check_population, records_of
 from zetadp.front.promises import Statement, spent_with, with_earlier
-from zetadp.front.records import Records, id_text
+from zetadp.front.records import Records
 from zetadp.front.rows import mixed_as, write_release
 from zetadp.front.run import run_places
 from zetadp.nn.settings import MIXED_ROWS, NetworkSettings
@@ -176,9 +176,7 @@ def release(
     )
     place, folder = run_places(Path(file).with_suffix(""), account)
     ledger = folder / f"{place.resolve().name}.jsonl"
-    return release_records(
-        records, plan, ledger=ledger, file=Path(file), cap=most_epsilon, ids=map(id_text, records.ids)
-    )
+    return release_records(records, plan, ledger=ledger, file=Path(file), cap=most_epsilon, ids=records.texts)
 
 
 def release_records(

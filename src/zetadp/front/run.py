@@ -29,7 +29,7 @@ from zetadp.core.settings import Performance
 from zetadp.core.task import Classification, Task
 from zetadp.core.training import train
 from zetadp.front.promises import RunPromise, Statement
-from zetadp.front.records import Records, id_text
+from zetadp.front.records import Records
 from zetadp.privacy.book import note_people, read_ledgers
 from zetadp.privacy.budget import Cap, Permission
 from zetadp.privacy.register import Secret
@@ -207,8 +207,8 @@ class PrivateRun:
         """
         if not isinstance(records, Records):
             raise UserError(f"evaluate: Expected zetadp.Records of held-out patients, found {type(records).__name__}.")
-        trained = set(self._records.ids)
-        both = [one for one in records.ids if one in trained]
+        trained = self._records.keys
+        both = [one for key, one in records.keys.items() if key in trained]
         if both:
             raise UserError(f"evaluate: Expected other patients than those of the training, found {both[0]!r} in both.")
         for what, own, given in (
@@ -278,7 +278,7 @@ class PrivateRun:
         tensors = _tensors_of(self.model)
         save_tensors(start, tensors, {"weights": tensors_digest(tensors)})
         self.plan.write(self.folder / "plan.json")
-        note_people(self.ledger, map(secret.tag, map(id_text, self._records.ids)))
+        note_people(self.ledger, map(secret.tag, self._records.texts))
         write_json(identity, now)
 
     def _load(self, weights: Path) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from zetadp.base.validation import UserError
-from zetadp.front.records import LookedUp, Records, id_text
+from zetadp.base.validation import UserError, name_key
+from zetadp.front.records import LookedUp, Records
 
 ITEMS = torch.randn(6, 3, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
 LABELS = [0, 1, 0, 1, 0, 1]
@@ -71,29 +71,22 @@ def test_other_numbers_are_converted_and_it_is_said(kind, caplog):
     assert f"to {str(expected).removeprefix('torch.')}" in caplog.text
 
 
-class Anybody:
-    """An id of a user's own class, which has a text of its own."""
-
-    def __repr__(self):
-        return "anybody"
-
-
-OWN = Anybody()
-
-
-@pytest.mark.parametrize("ids", [["a", "b", "b"], [1, 2, 2], [("x", 1), ("x", 2), ("x", 2)], [OWN, 1, 1], ["1", 1, 1]])
-def test_ids_may_be_anything_hashable(ids):
+@pytest.mark.parametrize("ids", [["a", "b", "b"], [1, 2.0, 2], [b"a", b"b", b"b"]])
+def test_ids_are_texts_or_whole_numbers(ids):
     records = Records(np.zeros((3, 1)), [0, 0, 0], patients=ids)
     assert records.units == 2
     assert records.ids == (ids[0], ids[1])
 
 
-def test_an_id_has_one_text_in_every_process():
-    """By it the account recognises patients whom another process trained on."""
-    assert len({id_text(one) for one in (7, 7.0)}) == 1
-    assert len({id_text(one) for one in (7, "7", (7,), ("7",))}) == 4
-    with pytest.raises(UserError, match=r"patients: "):
-        Records(np.zeros((1, 1)), [0], patients=[object()])
+@pytest.mark.parametrize(
+    ("ids", "earlier"),
+    [(["p0", "P0 ", b"p0"], ["str 'p0'", "str 'P0 '", "bytes b'p0'"]), ([7, 7.0, "7"], ["int 7", "int 7", "str '7'"])],
+)
+def test_an_account_knows_a_patient_however_the_id_is_written_also_one_of_an_earlier_version(ids, earlier):
+    texts = [Records(np.zeros((1, 1)), [0], patients=[one]).texts for one in ids]
+    assert [before in text for before, text in zip(earlier, texts, strict=True)] == [True] * 3
+    assert set.intersection(*texts) == {f"str '{name_key(ids[0])}'"}
+    assert [text for text in texts if len(text) == 1] == [{f"str '{name_key(ids[0])}'"}]  # of the canonical form itself
 
 
 def with_nan():
@@ -134,6 +127,10 @@ WRONG = {
     "fewer labels": ({"labels": LABELS[:5]}, "labels"),
     "nobody": ({"patients": [*IDS[:5], None]}, "patients"),
     "two owners": ({"patients": [*IDS[:5], {"a", "b"}]}, "patients"),
+    "a tuple": ({"patients": [*IDS[:5], ("c", 1)]}, "patients"),
+    "an object": ({"patients": [*IDS[:5], object()]}, "patients"),
+    "half a number": ({"patients": [*IDS[:5], 0.5]}, "patients"),
+    "bytes of another code": ({"patients": [*IDS[:5], b"\xff"]}, "patients"),
     "a mask": ({"patients": [True, False] * 3}, "patients"),
     "positions of patients": ({"patients": {"a": [0, 1]}}, "patients"),
     "names of classes": ({"labels": list("ababab")}, "labels"),
@@ -157,6 +154,16 @@ def test_a_mistake_is_refused_by_the_arguments_name(what):
         Records(given["items"], given["labels"], patients=given["patients"])
     assert re.search(r"Expected .*found|Expected .*failed", str(refused.value))
     assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize("other", ["A", "a ", b"a", "\uff41"])
+def test_two_spellings_of_one_id_are_refused_also_at_two_hospitals(other):
+    with pytest.raises(UserError, match=r"patients.*'a'"):
+        Records(ITEMS, LABELS, patients=[other, *IDS[1:]])
+    with pytest.raises(UserError, match=r"hospitals: .*'a' at north and .* at south"):
+        Records.of_hospitals(
+            {name: Records(ITEMS[:1], LABELS[:1], patients=[one]) for name, one in (("north", "a"), ("south", other))}
+        )
 
 
 def test_the_message_on_a_bad_item_names_item_and_patient():

@@ -461,7 +461,7 @@ def test_hospitals_each_add_noise_and_draw_at_one_rate(tmp_path):
 def test_one_id_at_two_hospitals_is_refused(tmp_path):
     both = of_hospitals()
     both["south"] = Records(ITEMS[:3], LABELS[:3], patients=IDS[:3])
-    with pytest.raises(UserError, match=r"hospitals: .*north and south.*a run of its own"):
+    with pytest.raises(UserError, match=r"hospitals: .* at north and .* at south.*a run of its own"):
         run(tmp_path, hospitals=both, population={"north": 20, "south": 1})
     for name, size in (("north", 20), ("south", 1)):
         own = run(tmp_path, name, data=both[name], population=size, per_round=size)
