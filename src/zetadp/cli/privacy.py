@@ -193,36 +193,38 @@ def ledger(
 
 
 def permit(
-    file: Annotated[Path, "the run's ledger (.jsonl)", "FILE"],
+    file: Annotated[Path, "the run's ledger (.jsonl), or folder of a run of the library", "FILE"],
     *,
-    delta: Annotated[Delta, "delta of the totals"] = 1e-3,
     yes: Annotated[bool, "permit it without a question, in programs"] = False,
 ) -> None:
     """Permit another attempt of a finished run on real patients.
 
     With noise from the operating system, a run is trained once. A job that would train it again, because of new
     settings or an edited library, stops and prints the total epsilon after such an attempt. This command prints that
-    total and asks. After the answer yes, it writes one permission into the run's ledger.
+    total, at the run's own delta, and asks. After the answer yes, it writes one permission into the run's ledger.
 
     Examples
     --------
     zetadp permit ledgers/hospital/decathlon-complex-federated-eps-8-seed-0.jsonl
-    zetadp permit rows.jsonl --delta 1e-5 --yes
+    zetadp permit runs/mine --yes
     """
+    from zetadp.privacy.book import recorded_runs
     from zetadp.privacy.budget import Permission
     from zetadp.privacy.ledger import Ledger, read_ledger
+    from zetadp.privacy.verification import live_ledger
 
+    file = live_ledger(file) or file
     attempts = read_ledger(file)  # fails where there is no ledger: `Ledger` would create one
-    print(f"With another attempt, {Permission(delta).cost(file, attempts)}.")
+    runs = recorded_runs(file)
+    if not runs:
+        raise UserError(f"Expected a run in {file}, found no release. Its first attempt needs no permission.")
+    print(f"With another attempt, {Permission(runs[-1].delta).cost(file, attempts)}.")
     if not (yes or _answer("Permit it? Answer yes or no: ") == "yes"):
         raise UserError(f"Expected the answer yes, so nothing was permitted in {file}. Programs say --yes.")
     with Ledger(file) as ledger:
         ledger.permit()
     print(f"Attempt {ledger.permitted} is permitted.")
-    print(
-        "In the pipeline, start it with: snakemake --forcerun MODEL.safetensors, where MODEL.safetensors is the "
-        "run's model."
-    )
+    print("Start it as before. In the pipeline: snakemake --forcerun MODEL.safetensors, the path of the run's model.")
 
 
 def _answer(question: str) -> str:

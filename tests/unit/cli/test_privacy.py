@@ -132,7 +132,7 @@ def test_a_header_that_contradicts_itself_is_one_message_with_the_file_and_what_
     ("entry", "words"),
     [
         ({"kind": "round"}, "lacks the key 'releases'"),
-        ({"kind": "round", "releases": [{"nodes": ["a"], "round": 0}]}, "lacks the key 'population'"),
+        ({"kind": "round", "releases": [{"nodes": ["a"], "round": 0}]}, "lacks the key 'clip'"),
         ({"kind": "round", "releases": 3}, "holds a value"),
     ],
 )
@@ -159,9 +159,9 @@ def test_ledgers_that_say_nothing_are_named(tmp_path, capsys):
 
 @pytest.mark.parametrize(("answer", "given"), [("yes", 1), ("", 0), ("no", 0)])
 def test_another_attempt_is_permitted_only_after_a_question(answer, given, tmp_path, capsys, monkeypatch):
-    path = write_own_ledger(tmp_path / "own.jsonl", OWN)
+    path = write_own_ledger(tmp_path / "own.jsonl", {**OWN, "delta": 1e-5})
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{answer}\n"))
     before = len(path.read_text().splitlines())
     assert main(["permit", str(path)]) == (0 if given else 1)
-    assert "epsilon" in capsys.readouterr().out
+    assert "at delta 1e-05" in capsys.readouterr().out
     assert len(path.read_text().splitlines()) == before + given
