@@ -159,6 +159,8 @@ class Config:
             return f"networks.{run.network}.training.{key}"
         if key in DEFAULTS:
             return f"training.{key}"
+        if key == "delta":
+            return "privacy.delta"
         if key == "rounds" and arm.rounds is None:
             return f"arms.{run.arm}.epochs"
         section, owner = (f"arms.{run.arm}", arm) if hasattr(arm, key) else (f"networks.{run.network}", network)

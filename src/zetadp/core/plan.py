@@ -191,6 +191,11 @@ class Plan:
             )
         if self.run.epsilon == UNCLIPPED and any(node.noise_multiplier > 0 for node in self.nodes):
             raise ValueError(f"Expected no noise in a run named {UNCLIPPED}: without clipping it would hide nothing.")
+        if self.training.noise == "os" and self.unit == "patient" and self.delta * self.people > 1:
+            raise UserError(
+                f"Expected delta of at most 1 / {self.people}, the number of patients, found {self.delta:g}.",
+                "delta",
+            )
         if self.sums is not None:
             self._check_sums(self.sums)
         if self.training.estimator != DESCENT and self.network.family != "head":

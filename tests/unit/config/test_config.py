@@ -208,6 +208,7 @@ FAULTS = [
     (PAPER, {"arms": {"federated": {"expected_patients": 1e-6, "rounds": 5, "epochs": None}}},
      "arms.federated.expected_patients", ""),
     (PAPER, grid(seeds=[2**70]), "runs.0.seeds.0", ""),
+    (PAPER, {"privacy": {"delta": 0.5}}, "privacy.delta", "1 / 484"),
     # Whose data: what a cohort of one's own takes over from another one by mistake
     (PAPER, {"cohort": {"source": "folder"}}, "cohort.folder", "None"),
     (PAPER, {"cohort": {"folder": "x"}}, "cohort.folder", "'x'"),
