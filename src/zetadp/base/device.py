@@ -31,7 +31,7 @@ def pick_device(name: str) -> torch.device:
     """
     try:
         found = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
-        torch.zeros(1, device=found)
+        torch.zeros(1, device=found).item()  # which a device without numbers, such as meta, refuses
     except (RuntimeError, AssertionError, TypeError) as error:
         raise UserError(
             f"device: Expected auto, cpu, or cuda where PyTorch has one, found {name!r}: {first_sentence(error)} Use "

@@ -86,7 +86,7 @@ def recipe_of(
         part.grad = torch.zeros_like(part)
     try:
         build(recipe, parts)[0].step()
-    except (RuntimeError, TypeError, ValueError) as error:
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(
             f"optimiser: Expected one that these weights and options fit, found {type(optimiser).__name__}: {error}. "
             "Use SGD, Adam or another."
@@ -149,8 +149,6 @@ def _tabulated(optimiser: Optimizer, scheduler: LRScheduler, rounds: int) -> lis
             f"{type(scheduler).__name__}: {error}. Take one of torch.optim.lr_scheduler, or LambdaLR with a function "
             "of the round; ReduceLROnPlateau sees the length of the released gradient."
         ) from error
-    if not all(math.isfinite(rate) for table in tables for rate in table["lr"]):
-        raise UserError("scheduler: Expected finite learning rates in all rounds, found NaN or infinity.")
     return [{key: values for key, values in table.items() if values != values[:1] * rounds} for table in tables]
 
 
@@ -160,6 +158,8 @@ def _plain(value: Any, key: str) -> Any:  # noqa: ANN401  (an option)
         value = value.item()
     if isinstance(value, tuple | list) and all(isinstance(each, PLAIN) for each in value):
         return list(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"optimiser: Expected a finite number for {key} in every round, found {value}.")
     if isinstance(value, PLAIN):
         return value
     raise UserError(f"optimiser: Expected a number for {key}, found {type(value).__name__}.")

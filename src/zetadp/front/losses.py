@@ -173,7 +173,8 @@ def _hint(model: nn.Module) -> str:
     """Return what to do about an error of a network with weights of another type, or with embeddings."""
     wide = [own for own in model.parameters() if own.dtype not in PRECISE]
     if wide:
-        return f" Its weights are {wide[0].dtype}: convert them, for instance with model.float()."
+        conversion = "to(torch.complex64)" if wide[0].is_complex() else "float()"
+        return f" Its weights are {wide[0].dtype}: convert them, for instance with model.{conversion}."
     if not any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in model.modules()):
         return ""
     return " Items are float32 or complex64. Let an embedding of n rows take items.long().clamp(0, n - 1)."
@@ -214,11 +215,15 @@ def check_model(model: nn.Module) -> None:
         raise UserError(f"model: Expected a torch.nn.Module, found {type(model).__name__}.")
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
-        raise UserError("model: Expected trained weights, found none that requires a gradient.")
-    lazy = [name for name, own in model.named_parameters() if isinstance(own, nn.parameter.UninitializedParameter)]
-    if lazy:
-        raise UserError(f"model: Expected weights of known shape, found {lazy[0]!r} without. Evaluate an item first.")
-    for name, value in model.state_dict().items():
+        raise UserError(
+            "model: Expected trained weights, found none that requires a gradient. Call "
+            "model.requires_grad_() first: a trained model comes frozen."
+        )
+    for name, value in model.state_dict(keep_vars=True).items():
+        if isinstance(value, nn.parameter.UninitializedParameter) or value.is_meta:
+            raise UserError(
+                f"model: Expected weights with values, found {name!r} without. Evaluate an item, or load it."
+            )
         if not torch.isfinite(value).all():
             raise UserError(f"model: Expected finite starting weights, found NaN or infinity in {name!r}.")
     names: dict[int, str] = {}

@@ -156,7 +156,9 @@ def ledger(path: Path | str, delta: float | None = None) -> Statement:
     runs = recorded_runs(live_ledger(Path(path)) or Path(path))
     declared = min((run.delta for run in runs), default=1.0)
     if delta is not None and not (isinstance(delta, Real) and 0 < delta <= declared):
-        raise UserError(f"delta: Expected at most {declared:g}, which the ledger declares, found {delta!r}.")
+        raise UserError(
+            f"delta: Expected more than 0 and at most {declared:g}, which the ledger declares, found {delta!r}."
+        )
     return Statement(total_statement([replace(run, delta=delta or declared) for run in runs]))
 
 

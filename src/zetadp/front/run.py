@@ -30,9 +30,9 @@ from zetadp.core.task import Classification, Task
 from zetadp.core.training import train
 from zetadp.front.promises import RunPromise, Statement
 from zetadp.front.records import Records
-from zetadp.privacy.book import note_people, read_ledgers
+from zetadp.privacy.book import Book, note_people
 from zetadp.privacy.budget import Cap, Permission
-from zetadp.privacy.register import Secret
+from zetadp.privacy.register import REGISTER, Secret
 from zetadp.privacy.statement import last_statement
 from zetadp.privacy.verification import RUN, SEAL, SEALED, seal
 
@@ -41,7 +41,10 @@ ARGUMENTS = {
     "learning_rate": "optimiser",
     "recipe": "optimiser",
     "ledger": "account",
-    "nodes": "population, per_round or epsilon",
+    "nodes": "hospitals",
+    "expected": "per_round",
+    "task": "loss or task",
+    "records": "records (as a keyed hash)",
 }
 """Arguments of `private` whose values a run's file has under other names."""
 
@@ -191,7 +194,7 @@ class PrivateRun:
         UserError
             If nothing was recorded yet.
         """
-        attempts = read_ledgers([self.ledger])[self.ledger] if self.ledger.exists() else []
+        attempts = Book.read(self.account).ledgers.get(self.ledger)  # or an error, if it is lost
         if not attempts:
             raise UserError(f"statement: Expected a run that has begun, found no ledger {self.ledger}. Call train().")
         return Statement(last_statement(attempts, self._name))
@@ -231,6 +234,10 @@ class PrivateRun:
 
     def save(self, path: Path | str) -> None:
         """Write the weights with plan and statement; `zetadp.load` reads them."""
+        if Path(path).resolve().parent == self.folder.resolve():
+            raise UserError(
+                f"save: Expected a file outside the run's own folder, whose files are sealed, found {path}."
+            )
         self._write(Path(path))
 
     def __repr__(self) -> str:
@@ -255,20 +262,39 @@ class PrivateRun:
 
     def _enter(self) -> None:
         """Write what the run is into a new folder; of a known one, check that it is this run, and load its start."""
-        secret, identity, start = Secret.of(self.account), self.folder / RUN, self.folder / "start.safetensors"
+        identity, start = self.folder / RUN, self.folder / "start.safetensors"
+        stored = read_json(identity) if identity.exists() else {}
+        mixed = (self.folder / REGISTER).exists() or (self.account / RUN).exists()
+        if mixed or self.folder.resolve() == self.account.resolve():
+            raise UserError(
+                f"folder: Expected a run and an account in folders of their own, found {self.folder} and "
+                f"{self.account}. The run's files would be mixed with ledgers. Choose another folder or account."
+            )
+        ledger = os.path.relpath(self.ledger.resolve(), self.folder.resolve())
+        if ledger == stored.get("ledger") and not (self.account / REGISTER).exists():
+            raise UserError(
+                f"account: Expected the account {self.account}, in which {self.folder} is recorded, found none. "
+                "Restore it from a backup."
+            )
+        secret = Secret.of(self.account)
         now = {
             "plan": self.plan.to_json(),
-            "ledger": os.path.relpath(self.ledger.resolve(), self.folder.resolve()),
+            "ledger": ledger,
             "records": secret.tag(self._records.digest),  # only a keyed hash is written
         }
-        if identity.exists():
-            for key, before, found in _differences(read_json(identity), now):
+        if stored:
+            if found := dict(_differences(stored, now)):
+                if len(found) > 1:
+                    found.pop("noise_multiplier", None)  # which follows from the others
+                shown = "; ".join(f"{key} {both}" for key, both in found.items())
                 raise UserError(
-                    f"folder: Expected the run that {self.folder} holds, with {key} {before}, found {found}. Give this "
-                    "run another folder, or repeat the first call."
+                    f"folder: Expected the run that {self.folder} holds, with {shown}. Give this run another folder, "
+                    "or repeat the first call."
                 )
             self._load(start)
             return
+        if self._weights.exists():
+            raise UserError(f"folder: Expected a new folder or one of a run, found the model {self._weights} alone.")
         make_folder(self.folder)
         if self.ledger.exists():
             raise UserError(
@@ -358,13 +384,16 @@ def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().cpu() for name, value in model.state_dict().items()}
 
 
-def _differences(before: Any, now: Any, key: str = "") -> Iterator[tuple[str, str, str]]:  # noqa: ANN401  (JSON)
-    """Yield the keys in which two JSON objects differ, with both values, in the words of `private`."""
-    if isinstance(before, Mapping) and isinstance(now, Mapping):
+def _differences(before: Any, now: Any, key: str = "") -> Iterator[tuple[str, str]]:  # noqa: ANN401  (JSON)
+    """Yield the keys in which two JSON objects differ, and both values as a text, in the words of `private`."""
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for pair in zip(before, now, strict=True):
+            yield from _differences(*pair, key)
+    elif isinstance(before, Mapping) and isinstance(now, Mapping) and key != "task":
         for name in dict.fromkeys([*before, *now]):
             yield from _differences(before.get(name), now.get(name), name if key != "recipe" else key)
     elif json.dumps(before) != json.dumps(now):
-        yield ARGUMENTS.get(key, key), json.dumps(before)[:60], json.dumps(now)[:60]
+        yield ARGUMENTS.get(key, key), f"{json.dumps(before)[:60]}, found {json.dumps(now)[:60]}"
 
 
 @dataclass(frozen=True)

@@ -170,9 +170,9 @@ class Permission:
             return
         cost = self.cost(ledger.path, ledger.attempts, header)
         raise UserError(
-            f"The run {ledger.path.stem} has been trained {made} time(s) already. Training it again would release more "
-            f"about the same patients: {cost}. The results of the finished run stay as they are, and the next start "
-            f"continues with them. To permit another attempt, run: zetadp permit {ledger.path}"
+            f"{ledger.path.stem} has {made} attempt(s) already. Another would release more about the same patients: "
+            f"{cost}. If the results are lost, restore them from a backup, which releases nothing. To permit another "
+            f"attempt, run: zetadp permit {ledger.path}"
         )
 
     def cost(self, ledger: Path, attempts: Sequence[Attempt], header: Mapping[str, Any] | None = None) -> str:

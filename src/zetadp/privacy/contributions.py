@@ -341,9 +341,8 @@ def one_an_item(losses: Losses, outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the losses of items. Refuse anything but one real number per item, as the mean would be wrong."""
     found = losses(outputs, targets)
     if found.shape != targets.shape[:1] or not found.is_floating_point():
-        name = getattr(losses, "__qualname__", type(losses).__name__)
         raise UserError(
-            f"Expected {name} to return one real loss per item, shape ({len(targets)},), found shape "
+            f"Expected one real loss per item, shape ({len(targets)},), found shape "
             f"{tuple(found.shape)} of {found.dtype}."
         )
     return found

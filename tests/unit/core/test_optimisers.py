@@ -97,6 +97,9 @@ WRONG = {
     "of another optimiser": lambda net: (_with(net, None)[0], _with(net, lambda o: lr_scheduler.StepLR(o, 1))[1]),
     "a function of a loss": lambda net: _with(net, lambda o: lr_scheduler.LambdaLR(o, _at_start)),
     "infinite": lambda net: _with(net, lambda o: lr_scheduler.LambdaLR(o, lambda done: float("inf") if done else 1.0)),
+    "infinite from the start": lambda net: (torch.optim.SGD(net.parameters(), lr=float("inf")), None),
+    "no number": lambda net: (torch.optim.SGD(net.parameters(), lr=float("nan")), None),
+    "for a GPU": lambda net: (torch.optim.Adam(net.parameters(), capturable=True), None),
     "no scheduler": lambda net: (_with(net, None)[0], object()),
 }
 

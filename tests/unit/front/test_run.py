@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 from functools import partial
 
@@ -215,11 +216,14 @@ def test_a_rule_on_releases_ends_training_early_and_saves_no_epsilon(tmp_path, c
 
 
 CHANGES = {
-    "rounds": ({"rounds": 7}, "rounds"),
+    "rounds": ({"rounds": 7}, "rounds 6, found 7"),
     "epsilon": ({"epsilon": 4}, "epsilon"),
+    "delta": ({"delta": 1e-4}, r"delta 0\.001, found 0\.0001\. Give"),
+    "patients drawn": ({"per_round": 10}, r"per_round 20\.0, found 10\.0\. Give"),
+    "loss": ({"loss": torch.nn.CrossEntropyLoss(reduction="none")}, "loss or task .*CrossEntropyLoss"),
     "clip": ({"clip": 2.0}, "clip"),
     "items": ({"items_per_patient": 2}, "items_per_patient"),
-    "seed": ({"seed": 0}, "seed"),
+    "seed": ({"seed": 0}, 'noise "os", found "seeded"'),
     "records": ({"data": records(items=ITEMS + 1)}, "records"),
     "account": ({"account": "elsewhere"}, "account"),
     "network": ({"model": torch.nn.Sequential(Network())}, "optimiser|model"),
@@ -472,6 +476,8 @@ def test_one_id_at_two_hospitals_is_refused(tmp_path):
 def test_a_saved_model_is_loaded_and_held_out_patients_are_others(tmp_path):
     train, test = records().split(test=10)
     trained = run(tmp_path, data=train, population=30, per_round=30, epsilon=math.inf, seed=0, rounds=30).train()
+    with pytest.raises(UserError, match=r"save: .*sealed"):
+        trained.save(trained.folder / "model.safetensors")
     trained.save(tmp_path / "model.safetensors")
     loaded = load(tmp_path / "model.safetensors", Network())
     assert torch.equal(loaded(ITEMS), trained.model(ITEMS))
@@ -578,6 +584,8 @@ WRONG = {
     "double weights": ({"model": torch.nn.Linear(WIDTH, 3, dtype=torch.complex128)}, "model"),
     "a file for a folder": ({"folder": __file__}, "folder"),
     "no weights": ({"model": torch.nn.Flatten()}, "model"),
+    "without numbers": ({"model": Network().to("meta")}, "model"),
+    "a device without numbers": ({"device": "meta"}, "device"),
     "frozen": ({"model": Network().requires_grad_(requires_grad=False)}, "model"),
     "tied": ({"model": Tied()}, "model"),
     "no module": ({"model": Network().forward}, "model"),
@@ -631,6 +639,30 @@ def test_what_does_not_fit_is_refused_by_name_and_nothing_is_written(tmp_path, w
     with pytest.raises(UserError, match=rf"^{name}: (.|\n)*Expected .*found"):
         run(tmp_path, **changed)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("lost", ["account", "ledger"])
+def test_a_finished_run_says_what_its_account_lacks(tmp_path, lost):
+    first = run(tmp_path).train()
+    shutil.rmtree(first.account) if lost == "account" else first.ledger.unlink()
+    with pytest.raises(
+        UserError, match=r"account: .*found none.*backup" if lost == "account" else r"run\.jsonl is miss"
+    ):
+        assert run(tmp_path).statement
+
+
+def test_a_run_takes_no_folder_of_an_account_or_with_a_foreign_model(tmp_path):
+    first = run(tmp_path).train()
+    with pytest.raises(UserError, match=r"^folder: .*ledgers"):
+        run(tmp_path, "ledgers", account=tmp_path / "others")
+    with pytest.raises(UserError, match=r"^folder: .*ledgers"):
+        run(tmp_path, "another", account=first.folder)
+    with pytest.raises(UserError, match=r"^folder: .*same"):
+        run(tmp_path, "same", account=tmp_path / "same")
+    (tmp_path / "new").mkdir()
+    shutil.copy(first.folder / "model.safetensors", tmp_path / "new")
+    with pytest.raises(UserError, match=r"^folder: .*model\.safetensors"):
+        run(tmp_path, "new")
 
 
 def test_commands_take_the_folder_of_a_run_and_read_delta_and_unit_from_it(tmp_path, capsys):

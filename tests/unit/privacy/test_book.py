@@ -330,7 +330,7 @@ def test_another_attempt_is_refused_with_the_total_that_it_leads_to(folder):
     with Ledger(path) as ledger:  # an attempt that released nothing does not count
         Permission(1e-3).check(ledger, HEADER)
     record(path)
-    with Ledger(path) as ledger, pytest.raises(UserError, match="2 time"):
+    with Ledger(path) as ledger, pytest.raises(UserError, match="2 attempt"):
         Permission(1e-3).check(ledger, HEADER)
     assert len(Book.read(folder).runs()) == 4
 
