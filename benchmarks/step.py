@@ -2,11 +2,10 @@
 
 A step includes everything from images on the device to updated weights: loss, gradient and optimiser. The private step
 also includes one clipped gradient per patient, sums, and noise for every node. It is the library's own step, and its
-passes are as large as in training. It is compiled if that is quicker, as training chooses in long runs
-(`zetadp.core.compiling`). The floor is the fastest non-private step that we can write, in passes of the same
-size. There are three candidates: the library's layers, the explicit weight gradients of the private step, and complex
-normalisation compiled by PyTorch. Two further steps are timed for comparison: real and imaginary parts stacked with
-ordinary automatic differentiation, and PyTorch's complex64.
+passes are as large as in training. The floor is the fastest non-private step that we can write without compiling, in
+passes of the same size. There are two candidates: the library's layers, and the explicit weight gradients of the
+private step. Two further steps are timed for comparison: real and imaginary parts stacked with ordinary automatic
+differentiation, and PyTorch's complex64.
 
 All steps of a case run in turn in one process, a few times. Then the private step and the two quickest floors run in
 turn in further processes. Several processes are needed, because the location of memory makes one process faster than
@@ -50,7 +49,7 @@ from zetadp.core.round import Phase, items_in_a_pass, side_by_side
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.nn.stacked import compiled_operations, ordinary_operations
+from zetadp.nn.stacked import ordinary_operations
 from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.contributions import Contributors, Gradient
 from zetadp.privacy.seeded_noise import noisy_mean
@@ -174,12 +173,6 @@ class Bench:
         self.server.step(torch.stack(messages), 0)
 
 
-def compiled(step: Callable[[int], None], chunk: int) -> None:
-    """Take a step with the complex normalisation compiled by PyTorch, as training does in long runs."""
-    with compiled_operations():
-        step(chunk)
-
-
 def by_ordinary_operations(model: nn.Module, images: Tensor) -> Tensor:
     """Return a network's scores by ordinary operations on stacked tensors."""
     with ordinary_operations():
@@ -242,19 +235,15 @@ def _walk(
     return x
 
 
-def steps_of(bench: Bench, chunk: int, *, compiles: bool) -> dict[str, Step]:
+def steps_of(bench: Bench, chunk: int) -> dict[str, Step]:
     """Return all steps to be timed, by name: floors, the private step, and others, in passes of ``chunk`` images."""
-    steps: dict[str, Step] = {
+    return {
         "floor": partial(bench.non_private, bench.model, chunk),
         "floor written out": partial(bench.written_out, chunk),
         "private": partial(bench.private, chunk),
         "plain stacked": partial(bench.non_private, partial(by_ordinary_operations, bench.model), chunk),
         "native complex64": partial(bench.non_private, partial(native, bench.model), chunk),
     }
-    if compiles:
-        steps["floor compiled"] = partial(compiled, partial(bench.non_private, bench.model), chunk)
-        steps["private compiled"] = partial(compiled, bench.private, chunk)
-    return steps
 
 
 def affordable(steps: dict[str, Step]) -> dict[str, Step]:
@@ -348,7 +337,7 @@ def measure_times(task: str) -> None:
     torch.set_num_threads(threads)
     device = torch.device(kind)
     bench = Bench.make(NETWORKS[network], patients, images, device)
-    steps = steps_of(bench, bench.pass_size(), compiles=True)
+    steps = steps_of(bench, bench.pass_size())
     times = timed({name: steps[name] for name in names}, repetitions, device, CLOCKS[clock], WARM)
     print(json.dumps(np.stack([times[name] for name in names], axis=1).tolist()))
 
@@ -396,7 +385,7 @@ def measure_memory(task: str) -> None:
     small = Bench.make(NETWORKS[network], 1, 4, torch.device(device))
     small.private(4)
     small.non_private(small.model, 4)
-    print(added_memory(steps_of(bench, chunk, compiles=False)[kind], torch.device(device)))
+    print(added_memory(steps_of(bench, chunk)[kind], torch.device(device)))
 
 
 def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, device: torch.device) -> dict[str, object]:
@@ -404,7 +393,7 @@ def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, dev
     bench = Bench.make(NETWORKS[network], *case, device)
     check_equal(bench)
     chunk = bench.pass_size()
-    steps = steps_of(bench, chunk, compiles=not chosen.no_compile)
+    steps = steps_of(bench, chunk)
     if device.type == "cuda":
         steps = affordable(steps)
     tried = timed(steps, chosen.tries, device, CLOCKS[chosen.clock])
@@ -463,7 +452,6 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=3, help="at least, per process (%(default)s)")
     parser.add_argument("--seconds", type=float, default=8, help="at least, per process (%(default)s)")
     parser.add_argument("--tries", type=int, default=3, help="repetitions in the first process (%(default)s)")
-    parser.add_argument("--no-compile", action="store_true", help="leave out compiled steps, which need a C++ compiler")
     parser.add_argument("--no-memory", action="store_true", help="do not measure memory")
     parser.add_argument("--output", type=Path, default=Path("results/benchmarks/step.csv"))
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)

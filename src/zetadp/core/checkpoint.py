@@ -48,8 +48,6 @@ class Checkpoint:
         Number of contributions so far that were not finite; zero where noise protects real patients.
     secret
         Name of the secret that keyed the fingerprint; empty if the fingerprint depends on no private data.
-    compiled
-        Whether the private step is compiled (`zetadp.core.compiling`); None before it is decided.
     """
 
     round: int
@@ -59,7 +57,6 @@ class Checkpoint:
     ledger_head: str
     not_finite: int = 0
     secret: str = ""
-    compiled: bool | None = None
 
     def save(self, path: Path, receiver: Receiver, ledger: Ledger) -> None:
         """Write the run as it is now, with the state of its receiver, whole or not at all."""

@@ -220,17 +220,11 @@ class Performance:
         Largest number of images in one pass; by default, the number that takes half a GiB, or 4 GiB on a GPU
         (`zetadp.core.round`). It changes results by rounding only. With noise from the operating system a pass is one
         patient, unless all patients are computed, drawn or not (heads), or all are drawn in every round.
-    compile
-        Whether PyTorch compiles the complex normalisation of the private step, which changes results by rounding only.
-        ``auto`` does so where there is a C++ compiler, the run is long and the compiled step is quicker
-        (`zetadp.core.compiling`). It is decided once in a run. ``never`` keeps bits. Only passes of one size are
-        compiled: with noise from the operating system, or where all patients take part in every round.
     """
 
     evaluate_every: Count = 20
     checkpoint_seconds: Annotated[float, Within(ge=0, le=1e9)] = 30
     chunk: Count | None = None
-    compile: Annotated[str, OneOf(("auto", "always", "never"))] = "never"
 
     @classmethod
     def from_section(cls, section: Mapping[str, Any]) -> Performance:

@@ -12,7 +12,6 @@ import logging
 import math
 import secrets
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,7 +23,6 @@ from zetadp.base.tensors import tensors_digest
 from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
 from zetadp.core.checkpoint import Checkpoint, RunFiles
-from zetadp.core.compiling import is_compiled
 from zetadp.core.evaluation import watched
 from zetadp.core.independence import check_own, check_run
 from zetadp.core.outbox import Outbox
@@ -34,7 +32,6 @@ from zetadp.core.records import LabelledItems, Node, Positions, checked_units
 from zetadp.core.round import do_round, items_in_a_pass
 from zetadp.core.settings import Performance
 from zetadp.core.task import Classification, is_packaged
-from zetadp.nn.stacked import compiled_operations
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.register import Secret
 
@@ -163,9 +160,6 @@ def train(
         nodes = [
             Node(parts.mechanism(node.name, entropy, ledger), own) for node, own in zip(plan.nodes, held, strict=True)
         ]
-        # Decided once: a run that continues keeps its way, if a compiler is still there.
-        wish = how.compile if run.compiled is None else "always" if run.compiled else "never"
-        run.compiled = is_compiled(wish, phase, nodes, records.inputs, plan.training.rounds)
         # Messages that cannot be computed again must be stored: a repeated round would be a second release.
         outbox = Outbox(ledger, files.messages if parts.grid is not None else None)
         progress = Progress(plan, parts.task.metric, run.round)
@@ -179,8 +173,7 @@ def train(
             save()  # a run that is killed early then continues and does not start over
         saved = time.monotonic()
         for number in range(run.round, plan.training.rounds):
-            with compiled_operations() if run.compiled else nullcontext():
-                messages, not_finite = do_round(phase, nodes, records, outbox, number)
+            messages, not_finite = do_round(phase, nodes, records, outbox, number)
             run.not_finite += 0 if protected else not_finite
             messages = parts.received(messages)
             receiver.step(messages, number)

@@ -174,10 +174,7 @@ class PrivateRun:
                 self._files,
                 model=copy.deepcopy(self.model),
                 task=self.task,
-                performance=Performance(
-                    evaluate_every=self.plan.training.rounds,
-                    compile="auto" if self.plan.training.noise == "os" else "never",  # a simulation repeats its bits
-                ),
+                performance=Performance(evaluate_every=self.plan.training.rounds),
                 after_round=self._after,
             )
         self.model = result.model.requires_grad_(requires_grad=False)

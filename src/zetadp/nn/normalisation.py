@@ -12,8 +12,7 @@ shift, one for each image.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from zetadp.nn.layers import per_image
-from zetadp.nn.stacked import blocks, compiled, complex_too, ordinary
+from zetadp.nn.stacked import blocks, complex_too, ordinary
 from zetadp.privacy.contributions import unit_layer
 
 
@@ -72,10 +71,6 @@ class ComplexGroupNorm(nn.Module):
         """Normalise stacked images of shape (image, 2 * channel, row, column)."""
         if ordinary():
             return plain_norm(x, self.groups, self.epsilon, _scale_and_shift(self, len(x)))
-        if compiled():
-            # Copies, because PyTorch cannot compile what are views of complex weights.
-            parts = [part.clone() for part in _scale_and_shift(self, len(x))]
-            return _compiled_norm()(x, self.groups, self.epsilon, parts)
         scale, shift = (torch.view_as_real(per_image(p, len(x), 1)) for p in (self.scale, self.shift))
         out: Tensor = _Whitened.apply(x, scale, shift, self.groups, self.epsilon)  # type: ignore[no-untyped-call]
         return out
@@ -106,15 +101,6 @@ def plain_norm(x: Tensor, groups: int, epsilon: float, parts: Sequence[Tensor]) 
     real, imaginary = ((b + s) * k * real - c * k * imaginary), ((a + s) * k * imaginary - c * k * real)
     real, imaginary = (p.view(len(x), -1, *x.shape[2:]) for p in (real, imaginary))
     return torch.cat((g * real - h * imaginary + left, h * real + g * imaginary + right), dim=1)
-
-
-@cache
-def _compiled_norm() -> Callable[..., Tensor]:
-    """Return `plain_norm`, which PyTorch compiles once for each shape: one program for all takes twice the time."""
-    torch._dynamo.config.recompile_limit = 64
-    torch._inductor.config.compile_threads = 1  # no helper processes
-    compiled: Callable[..., Tensor] = torch.compile(plain_norm, dynamic=False)
-    return compiled
 
 
 def _scale_and_shift(module: ComplexGroupNorm, images: int) -> tuple[Tensor, ...]:

@@ -4,8 +4,7 @@ A complex tensor of shape (image, channel, ...) becomes a real tensor of shape (
 first. One real convolution or matrix product with the block weight ``[[A, -B], [B, A]]`` then replaces a complex one
 with weight ``A + iB``. It is two to three times as fast as PyTorch's complex64 operators (measured).
 
-Layers take complex tensors too and then return complex ones (`complex_too`). `ordinary_operations` and
-`compiled_operations` choose between ways of computing the same numbers.
+Layers take complex tensors too and then return complex ones (`complex_too`).
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from torch import Tensor
 
 BLOCK = 1 << 19
 """Approximate numbers in one block on a CPU; a block has at least one image. On a GPU all images are one block."""
-ORDINARY, COMPILED = "ordinary", "compiled"
-_way = "written out"
+_ordinary = False
 
 
 def stack(z: Tensor) -> Tensor:
@@ -77,39 +75,17 @@ def ordinary_operations() -> Iterator[None]:
     Otherwise some layers have hand-written backward passes, which can be differentiated only once. Transforms of
     `torch.func`, which cannot map them, always use ordinary operations.
     """
-    with _computed(ORDINARY):
-        yield
-
-
-@contextmanager
-def compiled_operations() -> Iterator[None]:
-    """Let PyTorch compile the complex normalisation, forward and backward, in a block; it needs a C++ compiler.
-
-    The first call for a shape of images takes many seconds, the others less time than without. Numbers are the same up
-    to rounding. `torch.vmap` cannot map what is compiled.
-    """
-    with _computed(COMPILED):
-        yield
-
-
-@contextmanager
-def _computed(way: str) -> Iterator[None]:
-    global _way
-    before, _way = _way, way
+    global _ordinary
+    before, _ordinary = _ordinary, True
     try:
         yield
     finally:
-        _way = before
+        _ordinary = before
 
 
 def ordinary() -> bool:
     """Return whether layers use ordinary operations (`ordinary_operations`)."""
-    return _way == ORDINARY or torch._C._are_functorch_transforms_active()
-
-
-def compiled() -> bool:
-    """Return whether layers are compiled where that is quicker (`compiled_operations`)."""
-    return _way == COMPILED
+    return _ordinary or torch._C._are_functorch_transforms_active()
 
 
 def blocks(x: Tensor, size: int | None = None) -> Iterator[slice]:

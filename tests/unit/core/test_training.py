@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -218,21 +217,6 @@ def test_how_one_looks_saves_and_fits_into_memory_does_not_stop_a_resume_nor_doe
     rounds, how = [], Performance(evaluate_every=1, checkpoint_seconds=1e6, chunk=4)
     trained(paths, how=how, after_round=lambda done, _: rounds.append(done))
     assert rounds == [4, 5]
-
-
-def test_a_run_that_continues_is_compiled_as_it_was_begun(paths, monkeypatch):
-    wishes = []
-
-    def decide(wish, *_):
-        wishes.append(wish)
-        return wish != "never"
-
-    monkeypatch.setattr(zetadp.core.training, "is_compiled", decide)
-    monkeypatch.setattr(zetadp.core.training, "compiled_operations", nullcontext)
-    with pytest.raises(KilledError):
-        trained(paths, how=replace(OFTEN, compile="auto"), after_round=stop_after(3))
-    trained(paths)
-    assert wishes == ["auto", "always"]
 
 
 def test_training_needs_no_validation_patients_and_they_do_not_change_it(tmp_path, paths):
