@@ -198,8 +198,7 @@ def release_records(
         Texts of the people's ids. Without them, whatever the ledger's folder records counts as spent by these people.
     """
     data = _examples(records, plan)
-    if not ledger.exists() and (known := [*ids]):
-        note_people(ledger, map(Secret.of(ledger.parent).tag, known))
+    note_people(ledger, map(Secret.of(ledger.parent).tag, ids))
     together, before = spent_with(plan, ledger)
     earlier = "" if together is None else with_earlier(together, before)
     sys.stderr.write(f"{ledger.stem}: releases at epsilon {plan.run.epsilon}, delta {plan.delta:g}{earlier}.\n")

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from zetadp.base.storage import make_folder
+from zetadp.base.validation import UserError
 from zetadp.privacy import register
 from zetadp.privacy.events import Event
 from zetadp.privacy.exposure import Run, named, runs_of
@@ -179,8 +180,21 @@ def _is_ledger(path: Path) -> bool:
 
 
 def note_people(ledger: Path, tags: Iterable[str]) -> None:
-    """Note the keyed ids of the people whom a new ledger is about, before its first line."""
-    register.note(ledger.parent, {"people": sorted(tags), "ledger": ledger.name})
+    """Note the keyed ids of the people whom a new ledger is about, before its first line; no ids may be anybody's.
+
+    Raises
+    ------
+    UserError
+        If the ledger is about other people. The account would not count what they spend in it.
+    """
+    wanted, known = {*tags}, Register.read(ledger.parent).people.get(ledger.name)
+    if wanted and not ledger.exists():
+        register.note(ledger.parent, {"people": sorted(wanted), "ledger": ledger.name})
+    elif known is not None and not (wanted and wanted <= known):
+        raise UserError(
+            f"Expected the people whom {ledger} is about, found others. Give a release or run of other people a name "
+            "of its own."
+        )
 
 
 @contextmanager

@@ -219,13 +219,20 @@ def test_a_register_of_another_version_is_not_called_damaged(tmp_path):
 
 
 def test_a_ledger_without_a_list_of_people_may_be_about_everybody(tmp_path):
-    record(tmp_path / "one.jsonl")
-    note_people(tmp_path / "two.jsonl", ["2" * 64])
-    assert len(Book.read(tmp_path).runs(about=tmp_path / "two.jsonl")) == 1
-    note_people(tmp_path / "one.jsonl", ["1" * 64])
-    assert Book.read(tmp_path).runs(about=tmp_path / "two.jsonl") == []
-    note_people(tmp_path / "one.jsonl", ["2" * 64])  # an earlier list stays
-    assert len(Book.read(tmp_path).runs(about=tmp_path / "two.jsonl")) == 1
+    anybody, two, three = (tmp_path / f"{name}.jsonl" for name in ("one", "two", "three"))
+    record(anybody)
+    note_people(two, ["2" * 64])
+    note_people(three, ["3" * 64])
+    note_people(three, ["4" * 64])  # an earlier list stays
+    record(three)
+    assert len(Book.read(tmp_path).runs(about=two)) == 1
+    note_people(anybody, ["1" * 64])  # it has lines, so it stays anybody's
+    note_people(three, ["3" * 64])
+    assert len(Book.read(tmp_path).runs(about=two)) == 1
+    for others in (["2" * 64], ["3" * 64, "2" * 64], []):
+        with pytest.raises(UserError, match="found others"):
+            note_people(three, others)
+    assert Book.read(tmp_path).people[three.name] == {"3" * 64, "4" * 64}
 
 
 def test_a_limit_counts_other_cohorts_with_the_same_patients(tmp_path):
