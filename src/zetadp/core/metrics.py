@@ -59,7 +59,7 @@ def summarise(predictions: pd.DataFrame, names: Sequence[str], called: str = "cl
         "classes": list(names),
         "called": called,
         "accuracy": float(correct.mean()),
-        "accuracy_interval": bootstrapped(low, high, "patients"),
+        "accuracy_interval": bootstrapped(low, high, "patients, or exact limits if all are alike"),
         **of_confusion(confusion, names),
         "per_patient": dict(zip(patients.tolist(), (right / images).tolist(), strict=True)),
         "per_patient_images": dict(zip(patients.tolist(), images.tolist(), strict=True)),
@@ -79,19 +79,41 @@ def of_confusion(confusion: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
 
 
 def accuracy_interval(
+    right: np.ndarray, images: np.ndarray, generator: np.random.Generator, replicates: int = REPLICATES
+) -> tuple[float, float]:
+    """Return the interval of an accuracy: that of `mean_interval`, or exact limits if all patients are alike.
+
+    Resamples of patients who are alike have no spread, though other patients may differ. The exact limits are those of
+    Clopper and Pearson (1934, doi:10.1093/biomet/26.4.404) with one trial a patient: with all of 200 patients right,
+    0.982 to 1. Parameters and errors are those of `mean_interval`.
+    """
+    low, high = mean_interval(right, images, generator, replicates)
+    if not high - low < 1e-9:  # also where they are NaN
+        return low, high
+    from scipy.special import betaincinv  # takes a while to import, and is rarely needed
+
+    count, tail = len(right), (1 - LEVEL) / 2
+    hits = low * count
+    return (
+        float(betaincinv(hits, count - hits + 1, tail)) if hits > 0 else 0.0,
+        float(betaincinv(hits + 1, count - hits, 1 - tail)) if hits < count else 1.0,
+    )
+
+
+def mean_interval(
     right: np.ndarray,
     images: np.ndarray,
     generator: np.random.Generator,
     replicates: int = REPLICATES,
 ) -> tuple[float, float]:
-    """Return the percentile bootstrap interval of an accuracy, with patients as the units that are resampled.
+    """Return the percentile bootstrap interval of a mean over images, with patients as the units that are resampled.
 
     Parameters
     ----------
     right, images
-        Number of correct images and of all images, of shape (patient,) for one run or (patient, run) for several runs
-        on the same patients. Every resample of patients is then used for all runs, and the statistic is the mean of the
-        runs' accuracies. Chance errors that all runs share therefore do not average out.
+        Sum over images, such as the number of correct ones, and number of images, of shape (patient,) for one run or
+        (patient, run) for several runs on the same patients. Every resample of patients is then used for all runs, and
+        the statistic is the mean of the runs' means. Chance errors that all runs share therefore do not average out.
     generator
         Source of the resamples.
     replicates

@@ -14,7 +14,7 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
 from zetadp.core.independence import PRECISE, check_own, check_run
-from zetadp.core.metrics import accuracy_interval, bootstrapped
+from zetadp.core.metrics import bootstrapped, mean_interval
 from zetadp.core.plan import Plan
 from zetadp.core.records import LabelledItems
 from zetadp.core.task import Classification, Task
@@ -65,7 +65,7 @@ class OwnLoss:
         """Return the mean loss, and its interval over patients."""
         groups = predictions.groupby("patient")["loss"]
         sums, counts = groups.sum().to_numpy(), groups.count().to_numpy()
-        low, high = accuracy_interval(sums, counts, stream(0, Purpose.BOOTSTRAP))
+        low, high = mean_interval(sums, counts, stream(0, Purpose.BOOTSTRAP))
         return {
             "metric": "mean_loss",
             "patients": len(counts),

@@ -2,9 +2,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from run_builder import SEQUENCES, predictions
+from scipy.stats import binomtest
 
 from zetadp.base.validation import UserError
-from zetadp.core.metrics import accuracy_interval, volume_accuracy
+from zetadp.core.metrics import accuracy_interval, mean_interval, volume_accuracy
 from zetadp.core.metrics import summarise as summarise_classes
 
 
@@ -59,6 +60,19 @@ def test_interval_resamples_patients_not_images():
     assert few["high"] - few["low"] == pytest.approx(2 * 1.96 * np.sqrt(0.25 / 20), rel=0.15)
 
 
+@pytest.mark.parametrize(("right", "of"), [(4, 4), (0, 4), (3, 4)])
+def test_patients_who_are_all_alike_leave_the_accuracy_of_others_open(right, of):
+    images = of * np.array([1, 2] * 100)  # patients may have different numbers of images
+    for runs in (1, 3):
+        times = np.ones((1, runs))
+        low, high = accuracy_interval(
+            (right / of * images)[:, None] * times, images[:, None] * times, np.random.default_rng(0)
+        )
+        exact = binomtest(200 * right // of, 200).proportion_ci(method="exact")
+        assert (low, high) == pytest.approx((exact.low, exact.high), abs=1e-12)
+    assert np.isnan(accuracy_interval(images[:1], images[:1], np.random.default_rng(0))).all()
+
+
 def test_seeds_share_the_resampled_patients():
     # Seeds that agree on every patient carry no more information about patients than one seed.
     generator = np.random.default_rng(3)
@@ -70,7 +84,7 @@ def test_seeds_share_the_resampled_patients():
     assert five == pytest.approx(alone)
     # Seeds whose errors cancel patient by patient leave nothing to be uncertain about.
     mirrored = np.stack([right, 80 - right], axis=1)
-    low, high = accuracy_interval(mirrored, np.full((40, 2), 80), np.random.default_rng(0))
+    low, high = mean_interval(mirrored, np.full((40, 2), 80), np.random.default_rng(0))
     assert (low, high) == pytest.approx((0.5, 0.5))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from zetadp.core.metrics import accuracy_interval
+from zetadp.core.metrics import mean_interval
 from zetadp.tasks.encoder import WHITENING, fit_axes, unit
 from zetadp.tasks.roc import area_shares, macro_area, placements
 from zetadp.tasks.speech_commands.task import interval
@@ -62,7 +62,7 @@ def test_intervals_resample_owners_and_shares_give_the_same_ones():
     assert low < macro_area(labels, scores)[0] < high
     shares = area_shares(labels, scores)
     sums, counts = (np.bincount(owners, weights=each) for each in (shares, np.ones(600)))
-    linear = accuracy_interval(sums, counts, np.random.default_rng(0))
+    linear = mean_interval(sums, counts, np.random.default_rng(0))
     # The shares are exact to first order in the influence of an owner, of whom there are 30.
     assert linear == pytest.approx((low, high), abs=0.15 * (high - low))
     alone = interval(labels, scores, np.arange(600), np.random.default_rng(0))

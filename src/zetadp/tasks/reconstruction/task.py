@@ -17,7 +17,7 @@ from zetadp.base.constraints import Within, check_fields
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import Items
 from zetadp.base.validation import UserError, settings_of
-from zetadp.core.metrics import accuracy_interval, bootstrapped
+from zetadp.core.metrics import bootstrapped, mean_interval
 from zetadp.core.task import Words, records_of
 from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings
 
@@ -126,7 +126,7 @@ class Reconstruction:
         metrics: dict[str, Any] = {}
         for name in found:
             weighted = patients[name].to_numpy() * counts.to_numpy()
-            low, high = accuracy_interval(weighted, counts.to_numpy(), stream(0, Purpose.BOOTSTRAP))
+            low, high = mean_interval(weighted, counts.to_numpy(), stream(0, Purpose.BOOTSTRAP))
             metrics[str(name)] = float(found[name].mean())
             metrics[f"{name}_interval"] = bootstrapped(low, high, "patients")
         return {
