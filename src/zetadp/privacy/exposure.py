@@ -82,6 +82,8 @@ class Run:
         The delta at which the run was declared.
     series
         The series of runs that the run belongs to, all declared before the first of them; None if it stands alone.
+    mixed_rows
+        Whether nodes released mixed rows, each of which is visible.
     """
 
     name: str
@@ -95,6 +97,7 @@ class Run:
     unit: Unit = "patient"
     delta: float = 1e-3
     series: Series | None = None
+    mixed_rows: bool = False
 
     @property
     def division(self) -> tuple[str, frozenset[tuple[str, int]]]:
@@ -127,11 +130,6 @@ class Run:
     def shares(self) -> int:
         """Fewest nodes that are relied on to add noise to a masked sum; zero without such sums."""
         return min((kind.shares for kind in self.kinds if isinstance(kind, MaskedSum)), default=0)
-
-    @property
-    def mixed_rows(self) -> bool:
-        """Whether nodes released mixed rows, each of which is visible."""
-        return any(history.count > 1 for history in self.nodes.values())
 
     @property
     def directions(self) -> bool:
@@ -199,6 +197,7 @@ def run_of(name: str, attempt: Attempt) -> Run:
         unit=header["unit"],
         delta=header["delta"],
         series=None if series is None else Series(str(series["name"]), series["runs"]),
+        mixed_rows="mixing" in header["training"],
     )
 
 
