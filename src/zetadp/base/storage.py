@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -60,6 +61,15 @@ def writing(path: Path) -> Iterator[None]:
         raise UserError(
             f"Cannot write {path}: {error.strerror or error}. Free space or choose another folder, then run again."
         ) from error
+
+
+def check_writable(path: Path) -> None:
+    """Raise a `UserError` if a file cannot be written, before work begins whose result it shall hold."""
+    with writing(path):
+        make_folder(path.parent)
+        tempfile.TemporaryFile(dir=path.parent).close()
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
 
 
 @contextmanager

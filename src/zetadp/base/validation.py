@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, TypeVar
 
 Name = TypeVar("Name", bound=str)
@@ -150,6 +152,13 @@ def checked_name(name: object, what: str) -> str:
         f"{what}: Expected a name of at most {LONGEST_NAME} letters (a to z), digits, '.', '_' and '-' that begins "
         f"with a letter, a digit or '_', found '{found}'. Choose another name."
     )
+
+
+def checked_path(given: object, what: str) -> Path:
+    """Return the path that an argument names, or raise a `UserError` with the argument's name."""
+    if isinstance(given, str | os.PathLike) and str(given).strip():
+        return Path(str(given))
+    raise UserError(f"{what}: Expected the path of a file or folder, such as 'runs/mine', found {given!r:.60}.")
 
 
 def first_sentence(error: Exception) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
+from numbers import Real
 from typing import Annotated, Any
 
 from zetadp.base.constraints import Count, OneOf, Positive, Share, Within, check_fields
@@ -61,6 +62,25 @@ class OptimiserSettings:
         check_fields(self)
 
 
+def open_share(active: object) -> Fraction:
+    """Return a share of rows as the fraction that the number stands for: 1/4 for 0.25, and 1/3 for Python's 1 / 3.
+
+    Raises
+    ------
+    UserError
+        If it is no share above 0, or no fraction of whole numbers up to a million.
+    """
+    number = float(active) if isinstance(active, Real) and not isinstance(active, bool) else 0.0
+    found = Fraction(number).limit_denominator(10**6) if 0 < number <= 1 else Fraction(0)
+    if not found or float(found) != number:
+        raise UserError(
+            f"Expected active above 0 and at most 1, a fraction of whole numbers up to a million, such as 0.25 or "
+            f"1 / 3, found {active!r}.",
+            "active",
+        )
+    return found
+
+
 @dataclass(frozen=True)
 class MixingSettings:
     """How a node mixes the rows that it releases (`zetadp.front.rows`).
@@ -98,8 +118,8 @@ class MixingSettings:
 
     @property
     def share(self) -> Fraction:
-        """The share of rows that are open to a class, exactly as written in the configuration."""
-        return Fraction(repr(self.active))
+        """The share of rows that are open to a class, exactly."""
+        return open_share(self.active)
 
     @property
     def open_rows(self) -> int:

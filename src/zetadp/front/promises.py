@@ -9,11 +9,12 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zetadp.base.epsilon import rounded_up
-from zetadp.base.validation import UserError
+from zetadp.base.epsilon import SMALLEST_DELTA, rounded_up
+from zetadp.base.validation import UserError, checked_path, whole
 from zetadp.core.plan import Plan
 from zetadp.core.promise import promise_of
 from zetadp.privacy import accounting, calibration
+from zetadp.privacy.accounting import MOST_RELEASES
 from zetadp.privacy.book import Book, recorded_runs
 from zetadp.privacy.exposure import declared_run, total
 from zetadp.privacy.kinds import NoisySum
@@ -153,11 +154,12 @@ def ledger(path: Path | str, delta: float | None = None) -> Statement:
         If the ledger cannot be read or was edited, records nothing or lacks what it must declare, if something that the
         register beside it names is missing, or if delta is larger.
     """
-    runs = recorded_runs(live_ledger(Path(path)) or Path(path))
+    given = checked_path(path, "path")
+    runs = recorded_runs(live_ledger(given) or given)
     declared = min((run.delta for run in runs), default=1.0)
-    if delta is not None and not (isinstance(delta, Real) and 0 < delta <= declared):
+    if delta is not None and not (isinstance(delta, Real) and SMALLEST_DELTA <= delta <= declared):
         raise UserError(
-            f"delta: Expected more than 0 and at most {declared:g}, which the ledger declares, found {delta!r}."
+            f"delta: Expected from {SMALLEST_DELTA:g} to {declared:g}, which the ledger declares, found {delta!r}."
         )
     return Statement(total_statement([replace(run, delta=delta or declared) for run in runs]))
 
@@ -188,6 +190,7 @@ def epsilon(*, noise_multiplier: float, sampling_probability: float, rounds: int
     """
     check_reals(noise_multiplier=noise_multiplier, sampling_probability=sampling_probability, delta=delta)
     try:
+        whole(0, MOST_RELEASES, rounds=rounds)
         return accounting.epsilon({NoisySum(sampling_probability, noise_multiplier): rounds}, delta)
     except (TypeError, ValueError) as error:
         raise UserError(str(error)) from error
@@ -205,6 +208,7 @@ def noise(*, epsilon: float, delta: float, sampling_probability: float, rounds: 
     """
     check_reals(epsilon=epsilon, sampling_probability=sampling_probability, delta=delta)
     try:
+        whole(1, MOST_RELEASES, rounds=rounds)
         return calibration.noise_for_epsilon(epsilon, delta, sampling_probability, rounds)
     except (TypeError, ValueError) as error:
         raise UserError(str(error)) from error

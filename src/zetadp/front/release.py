@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from zetadp.base.validation import UserError
+from zetadp.base.storage import check_writable
+from zetadp.base.validation import UserError, checked_path
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan
@@ -78,11 +79,11 @@ def release_plan(
         If an argument is not allowed, the arguments contradict each other or the guarantee cannot be met. The message
         names the argument.
     """
-    check_constants(epsilon, delta, people, people, seed, "")
     if epsilon == math.inf:
         raise UserError("epsilon: Expected a finite number, found inf: rows without noise are the people's features.")
-    check_numbers(classes=classes, rows=rows, seed=seed, degree=degree, active=active, norm=norm)
-    delta, active = float(delta), float(active)
+    check_constants(epsilon, delta, people, people, seed, "")
+    check_numbers(classes=classes, rows=rows, seed=seed, degree=degree, norm=norm)
+    delta = float(delta)
     try:
         rows, (degree,) = mixed_as(epsilon, delta, [people], rows=rows, degree=degree, active=active)
         training = TrainingSettings(
@@ -91,7 +92,7 @@ def release_plan(
             noise="os" if seed is None else "seeded",
             estimator=MIXED_ROWS,
             feature_norm=float(norm),
-            mixing=MixingSettings(int(rows), active=active, real=real, learn=False),
+            mixing=MixingSettings(int(rows), active=float(active), real=real, learn=False),
         )
         plan = Plan(
             RunName("release", CENTRAL_HOLDER, f"{epsilon:g}", int(seed or 0)),
@@ -174,9 +175,10 @@ def release(
         seed=seed,
         real=not records.inputs.dtype.is_complex,
     )
-    place, folder = run_places(Path(file).with_suffix(""), account)
+    file = checked_path(file, "file")
+    place, folder = run_places(file.parent / file.stem, account)
     ledger = folder / f"{place.resolve().name}.jsonl"
-    return release_records(records, plan, ledger=ledger, file=Path(file), cap=most_epsilon, ids=records.texts)
+    return release_records(records, plan, ledger=ledger, file=file, cap=most_epsilon, ids=records.texts)
 
 
 def release_records(
@@ -198,6 +200,7 @@ def release_records(
         Texts of the people's ids. Without them, whatever the ledger's folder records counts as spent by these people.
     """
     data = _examples(records, plan)
+    check_writable(file)
     note_people(ledger, map(Secret.of(ledger.parent).tag, ids))
     together, before = spent_with(plan, ledger)
     earlier = "" if together is None else with_earlier(together, before)

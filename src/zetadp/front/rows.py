@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-from fractions import Fraction
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from zetadp.base.storage import hdf5_written_whole
 from zetadp.base.validation import UserError, positive
+from zetadp.core.settings import open_share
 from zetadp.privacy import gaussian
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def mixed_as(
     UserError
         If the best degree is below one unit per row, where the theorem has no meaning.
     """
-    whole = Fraction(repr(active)).denominator
+    whole = open_share(active).denominator
     rows = rows or math.ceil(math.ceil(median(populations)) / whole) * whole
     if degree is not None:
         return rows, [float(degree)] * len(populations)
@@ -110,7 +110,7 @@ def mixed_as(
             raise UserError(
                 f"Expected rows that mix at least one patient each, found {rows} rows of {population} patients at "
                 f"epsilon {epsilon:g}. The best degree of mixing would be {best:.2g} patients per row. Choose "
-                f"{advice}{usual}, or set training.mixing.degree.",
+                f"{advice}{usual}, or set the degree.",
                 "degree",
             )
         found.append(min(best, population * active))

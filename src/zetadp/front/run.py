@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from zetadp.base.storage import make_folder, read_json, write_json, write_text, writing, written_whole
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_digest
-from zetadp.base.validation import UserError, checked_name
+from zetadp.base.validation import UserError, checked_name, checked_path
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import Plan
@@ -75,14 +75,13 @@ def between_rounds() -> Iterator[list[int]]:
 
 def run_places(path: object, account: object) -> tuple[Path, Path]:
     """Return the folders that the arguments ``folder`` and ``account`` of `zetadp.private` name."""
-    for name, place in (("folder", path), ("account", "ledgers" if account is None else account)):
-        if not (isinstance(place, str | os.PathLike) and str(place).strip()):
-            raise UserError(f"{name}: Expected the path of a folder, such as 'runs/mine', found {place!r}.")
-        if Path(str(place)).is_file():
+    own = checked_path(path, "folder")
+    ledgers = own.resolve().parent / "ledgers" if account is None else checked_path(account, "account")
+    for name, place in (("folder", own), ("account", ledgers)):
+        if place.is_file():
             raise UserError(f"{name}: Expected a folder, found the file {place}. Choose another name.")
-    own = Path(str(path))
     checked_name(own.resolve().name, "folder")
-    return own, own.resolve().parent / "ledgers" if account is None else Path(str(account))
+    return own, ledgers
 
 
 @dataclass(repr=False)
@@ -422,7 +421,9 @@ def load(path: Path | str, model: nn.Module) -> nn.Module:
     UserError
         If the file is absent or damaged, or belongs to another network.
     """
-    tensors, _ = load_tensors(Path(path))
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model: Expected a torch.nn.Module, found {type(model).__name__}.")
+    tensors, _ = load_tensors(checked_path(path, "path"))
     found = copy.deepcopy(model)
     try:
         found.load_state_dict(tensors)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from zetadp.base.epsilon import SMALLEST_DELTA
 from zetadp.base.validation import UserError, in_range, positive
 from zetadp.privacy import gaussian
-from zetadp.privacy.accounting import central_limit_mu, central_limit_noise, epsilon
+from zetadp.privacy.accounting import MOST_RELEASES, central_limit_mu, central_limit_noise, epsilon
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.masked import MaskedSum
 
@@ -107,7 +107,7 @@ def rounds_for(target: float, delta: float, sampling_probability: float, noise_m
     Raises
     ------
     UserError
-        If the target is out of range.
+        If the target is out of range, or allows more rounds than are counted.
     """
     positive(sampling_probability=sampling_probability, noise_multiplier=noise_multiplier)
     _check_target(target, delta)
@@ -115,8 +115,13 @@ def rounds_for(target: float, delta: float, sampling_probability: float, noise_m
     def fits(rounds: int) -> bool:
         return epsilon({NoisySum(sampling_probability, noise_multiplier): rounds}, delta) <= target
 
-    first_guess = gaussian.mu(target, delta) / central_limit_mu(sampling_probability, noise_multiplier, 1)
-    low, high = 0, max(1, round(first_guess**2))
+    first_guess = (gaussian.mu(target, delta) / central_limit_mu(sampling_probability, noise_multiplier, 1)) ** 2
+    if first_guess > MOST_RELEASES:
+        raise UserError(
+            f"Epsilon {target:g} at delta {delta:g} allows about {first_guess:.2g} rounds, and at most "
+            f"{MOST_RELEASES:.0e} are counted. Give less noise, or a larger sampling probability."
+        )
+    low, high = 0, max(1, round(first_guess))
     step = 1 + high // 100
     if fits(high):
         while fits(high):

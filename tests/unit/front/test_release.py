@@ -36,7 +36,7 @@ def records(features=FEATURES, labels=LABELS, ids=range(PEOPLE)) -> zetadp.Recor
 
 
 def released(folder, data=None, name="rows", **changed):
-    return zetadp.release(records() if data is None else data, file=folder / f"{name}.h5", **PUBLIC | changed)
+    return zetadp.release(records() if data is None else data, **{"file": folder / f"{name}.h5"} | PUBLIC | changed)
 
 
 def command(*words: object) -> int:
@@ -92,6 +92,26 @@ def test_a_release_is_in_the_account_of_its_people_and_made_once(tmp_path, capsy
     assert "again: releases at epsilon 2, delta 1e-05; with 2 earlier run" in capsys.readouterr().err
 
 
+def test_a_name_stands_for_the_people_of_its_first_call(tmp_path, capsys):
+    others = records(ids=range(PEOPLE, 2 * PEOPLE))
+    with pytest.raises(UserError, match="cap is 1"):
+        released(tmp_path, most_epsilon=1)
+    with pytest.raises(UserError, match="found others"):
+        released(tmp_path, others)
+    np.savez(tmp_path / "f.npz", features=FEATURES, labels=LABELS)
+    anybody = ["--ledger", tmp_path / "ledgers/rows.jsonl"]
+    assert command("release", tmp_path / "f.npz", tmp_path / "x.h5", *OPTIONS, *anybody) == 1
+    assert "found others" in capsys.readouterr().err
+    assert not any(attempt.events for attempt in read_ledger(tmp_path / "ledgers/rows.jsonl"))
+    released(tmp_path, others, name="theirs", most_epsilon=8)
+
+
+def test_one_row_is_a_release_too_and_repeated_rows_are_no_model(tmp_path):
+    first, second = (str(released(tmp_path, rows=1, active=1, seed=1)) for _ in range(2))
+    assert "the release would be" in first
+    assert "Rows were released 1 time(s) before" in second
+
+
 def loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(scores.real, labels, reduction="none")
 
@@ -124,7 +144,7 @@ WRONG = {
     "words": ({"labels": LABELS.astype(str)}, {}, "labels"),
     "other classes": ({}, {"classes": 3}, "labels"),
     "population": ({}, {"population": 1999}, "population"),
-    "epsilon": ({}, {"epsilon": float("inf")}, "epsilon"),
+    "epsilon": ({}, {"epsilon": float("inf")}, "epsilon: Expected a finite number, found inf"),
     "delta": ({}, {"delta": 0.1}, "delta"),
     "no classes": ({}, {"classes": "two"}, "classes"),
     "no component": ({"features": FEATURES[:, :0]}, {}, "records"),
@@ -132,9 +152,12 @@ WRONG = {
     "too few classes": ({}, {"classes": 1}, "classes"),
     "rows": ({}, {"rows": 1.5}, "rows"),
     "active": ({}, {"active": 0.0}, "active"),
+    "more than all rows": ({}, {"active": 2}, "active"),
+    "no fraction": ({}, {"active": 0.1234567891}, "active"),
     "degree": ({}, {"degree": 2500.0}, "degree"),
     "degree of open rows": ({}, {"degree": 1500.0}, "degree"),
     "file": ({}, {"name": ""}, "file|folder"),
+    "no file": ({}, {"file": None}, "file"),
 }
 
 
@@ -151,6 +174,9 @@ def test_no_records_and_rows_that_mix_nobody_are_refused(tmp_path):
         released(tmp_path, FEATURES)
     with pytest.raises(UserError, match="for example 2000"):
         released(tmp_path, rows=10**9)
+    (tmp_path / "folder.h5").mkdir()
+    with pytest.raises(UserError, match="Is a directory"):
+        released(tmp_path, name="folder")
     assert not list(tmp_path.glob("ledgers/*.jsonl"))
 
 

@@ -158,6 +158,7 @@ def test_more_patients_than_a_row_is_open_to_are_refused():
     with pytest.raises(UserError, match="multiple of 4"):
         MixingSettings(5, active=0.25)
     assert MixingSettings(10, active=0.3).share == Fraction(3, 10)
+    assert MixingSettings(12, active=1 / 3).open_rows == 4
 
 
 def test_rows_that_are_open_to_some_classes_mix_fewer():

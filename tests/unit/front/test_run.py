@@ -107,11 +107,14 @@ def test_constants_may_be_numbers_of_numpy(tmp_path):
     assert run(tmp_path, "one", **numbers).plan.training == run(tmp_path, "other", **plain).plan.training
 
 
-@pytest.mark.parametrize("wrong", [{"rounds": 2.5}, {"delta": "1e-5"}, {"delta": None}, {"sampling_probability": 2}])
-def test_figures_of_wrong_arguments_are_refused(wrong):
-    given = {"sampling_probability": 0.1, "rounds": 3, "delta": 1e-5} | wrong
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("rounds", 2.5), ("rounds", "3"), ("delta", "1e-5"), ("delta", None), ("sampling_probability", 2)],
+)
+def test_figures_of_wrong_arguments_are_refused(key, value):
+    given = {"sampling_probability": 0.1, "rounds": 3, "delta": 1e-5} | {key: value}
     for figure in (partial(zetadp.noise, epsilon=8), partial(zetadp.epsilon, noise_multiplier=1.0)):
-        with pytest.raises(UserError):
+        with pytest.raises(UserError, match=key.replace("_", ".")):
             figure(**given)
 
 
@@ -487,6 +490,14 @@ def test_a_saved_model_is_loaded_and_held_out_patients_are_others(tmp_path):
         trained.evaluate(train)
     with pytest.raises(UserError, match="model: "):
         load(tmp_path / "model.safetensors", Network(2))
+    with pytest.raises(UserError, match=r"^model: "):
+        load(tmp_path / "model.safetensors", "network")
+    for of_path in (partial(load, model=Network()), ledger):
+        with pytest.raises(UserError, match=r"^path: "):
+            of_path(None)
+    for delta in (0, 1e-30, 0.1, "small"):
+        with pytest.raises(UserError, match=r"^delta: Expected from 1e-10 to 0.001"):
+            ledger(tmp_path / "run", delta)
 
 
 class Complex(Network):

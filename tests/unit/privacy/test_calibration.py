@@ -39,6 +39,8 @@ def test_a_target_out_of_range_is_refused_and_the_range_named(target):
         noise_for_epsilon(target, 1e-3, P, 917)
     with pytest.raises(UserError, match=r"between 0.001 and 1000"):
         rounds_for(target, 1e-3, P, 40.0)
+    with pytest.raises(UserError, match=r"allows about 1.5e\+15 rounds"):
+        rounds_for(1.0, 1e-3, 1e-6, 100.0)
 
 
 @pytest.mark.parametrize(
