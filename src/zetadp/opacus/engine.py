@@ -53,7 +53,7 @@ class PatientLoader:
     def __init__(
         self,
         source: DataLoader[Any] | Dataset[Any],
-        patients: Sequence[Hashable] | torch.Tensor | None,
+        patients: Sequence[str | bytes | int] | torch.Tensor | None,
         *,
         sampling_probability: float,
         rounds: int | None,
@@ -137,7 +137,7 @@ class PrivacyEngine:
         sampling_probability: float,
         noise_multiplier: float,
         max_grad_norm: float,
-        patients: Sequence[Hashable] | torch.Tensor | None = None,
+        patients: Sequence[str | bytes | int] | torch.Tensor | None = None,
         population: int | None = None,
         rounds: int | None = None,
         criterion: Callable[[Any, Any], torch.Tensor] | None = None,
@@ -159,8 +159,8 @@ class PrivacyEngine:
         max_grad_norm
             The clipping norm B of one patient's gradient over all parameters.
         patients
-            Patient of each item of the dataset, by any labels, none of them missing. By default each item is a separate
-            patient.
+            Patient of each item of the dataset: texts or whole numbers, none of them missing. By default each item is a
+            separate patient.
         population
             Declared number of patients N, a public constant. The divisor is ``p N``. The default is the number of
             patients in the data, which then becomes public: the guarantee does not hide how many patients there are.

@@ -488,6 +488,8 @@ def test_a_saved_model_is_loaded_and_held_out_patients_are_others(tmp_path):
     assert "no guarantee" in str(found)
     with pytest.raises(UserError, match="evaluate: "):
         trained.evaluate(train)
+    with pytest.raises(UserError, match=r"evaluate: .*in both"):
+        trained.evaluate(records(patients=[one.upper() for one in IDS]))
     with pytest.raises(UserError, match="model: "):
         load(tmp_path / "model.safetensors", Network(2))
     with pytest.raises(UserError, match=r"^model: "):
