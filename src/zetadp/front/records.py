@@ -158,12 +158,13 @@ class Records:
         return {name_key(one): one for one in self.ids}
 
     @property
-    def texts(self) -> set[str]:
-        """Texts by which an account knows the patients.
+    def texts(self) -> list[set[str]]:
+        """For each patient, the texts by which an account knows the patient.
 
-        Each id in the form in which ids are compared, and as it is written, which accounts of earlier versions hold.
+        They are the id in the form in which ids are compared, and as it is written: accounts of earlier versions hold
+        the latter.
         """
-        return {id_text(one) for key_and_id in self.keys.items() for one in key_and_id}
+        return [{id_text(key), id_text(one)} for key, one in self.keys.items()]
 
     def __len__(self) -> int:
         return len(self.inputs)

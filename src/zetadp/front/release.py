@@ -27,7 +27,6 @@ from zetadp.nn.settings import MIXED_ROWS, NetworkSettings
 from zetadp.privacy.book import note_people
 from zetadp.privacy.budget import Cap, Permission
 from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.register import Secret
 from zetadp.privacy.statement import last_statement
 from zetadp.privacy.threat import CENTRAL_HOLDER
 
@@ -182,7 +181,7 @@ def release(
 
 
 def release_records(
-    records: Records, plan: Plan, *, ledger: Path, file: Path, cap: float | None, ids: Iterable[str] = ()
+    records: Records, plan: Plan, *, ledger: Path, file: Path, cap: float | None, ids: Iterable[Iterable[str]] = ()
 ) -> Statement:
     """Release the features in records under a ledger, after the cost of everything together is on the screen.
 
@@ -197,11 +196,12 @@ def release_records(
     cap
         Largest epsilon that everything recorded in the ledger's folder may cost a person together. None sets no limit.
     ids
-        Texts of the people's ids. Without them, whatever the ledger's folder records counts as spent by these people.
+        Texts of each person's id (`Records.texts`). Without them, whatever the ledger's folder records counts as spent
+        by these people.
     """
     data = _examples(records, plan)
     check_writable(file)
-    note_people(ledger, map(Secret.of(ledger.parent).tag, ids))
+    note_people(ledger, ids)
     together, before = spent_with(plan, ledger)
     earlier = "" if together is None else with_earlier(together, before)
     sys.stderr.write(f"{ledger.stem}: releases at epsilon {plan.run.epsilon}, delta {plan.delta:g}{earlier}.\n")

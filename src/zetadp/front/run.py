@@ -300,7 +300,7 @@ class PrivateRun:
         tensors = _tensors_of(self.model)
         save_tensors(start, tensors, {"weights": tensors_digest(tensors)})
         self.plan.write(self.folder / "plan.json")
-        note_people(self.ledger, map(secret.tag, self._records.texts))
+        note_people(self.ledger, self._records.texts)
         write_json(identity, now)
 
     def _load(self, weights: Path) -> None:
