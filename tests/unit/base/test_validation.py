@@ -56,8 +56,8 @@ class Encoder:
 )
 def test_a_setting_of_a_task_that_cannot_be_is_one_message_with_its_section(section, fault):
     with pytest.raises(UserError, match=rf"^task\.settings\.encoder: .*{fault}\.$"):
-        settings_of(Encoder, section)
-    assert settings_of(Encoder, {"words": 2}) == Encoder(2)
+        settings_of(Encoder, section, "encoder")
+    assert settings_of(Encoder, {"words": 2}, "encoder") == Encoder(2)
 
 
 @dataclass(frozen=True)
