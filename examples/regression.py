@@ -33,7 +33,7 @@ def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 def records(seed: int) -> zetadp.Records:
     """Return 300 patients with 4 signals each."""
-    return zetadp.Records(Signals(seed), patients=[(seed, place // 4) for place in range(1200)])
+    return zetadp.Records(Signals(seed), patients=[f"{seed} {place // 4}" for place in range(1200)])
 
 
 model = torch.nn.Linear(16, 1, dtype=torch.complex64)
