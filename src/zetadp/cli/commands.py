@@ -130,8 +130,8 @@ def convert(
     *,
     patients: Annotated[
         Path | None,
-        "table (.tsv or .csv) of the scans, with the columns record (name of the scan's folder) and patient, and "
-        "possibly part (train or test)",
+        "table (.tsv or .csv) with the column patient and one or both of record (name of the scan's folder) and part "
+        "(train or test). Without the column record, folders are named after patients",
     ] = None,
     patient_pattern: Annotated[
         str | None,
@@ -152,9 +152,10 @@ def convert(
     The layout is that of the Medical Segmentation Decathlon. Nothing is written if anything is wrong.
 
     Recognised are BIDS folders (sub-01/anat/*_FLAIR.nii.gz, *_T1w.nii.gz, *_ce-gadolinium_T1w.nii.gz, *_T2w.nii.gz),
-    and one folder per scan with files such as P7_flair.nii.gz, P7_T1.nii.gz, P7_T1gd.nii.gz and P7_T2.nii.gz. For
-    other names, an error asks for --sequence. Which scans are of one person is never guessed from names of folders:
-    BIDS tells it, or --patients, or --patient-pattern. Otherwise the guarantee protects a scan and not a patient.
+    and one folder per scan with files such as P7_flair.nii.gz, P7_T1.nii.gz, P7_T1_axial_post_gd.nii.gz and
+    P7_T2.nii.gz. If a name can be read in two ways, an error asks for --sequence. Which scans are of one person is
+    never guessed from names of folders: BIDS tells it, or --patients, or --patient-pattern. Otherwise the guarantee
+    protects a scan and not a patient.
 
     Examples
     --------

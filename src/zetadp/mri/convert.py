@@ -19,17 +19,7 @@ import pandas as pd
 from zetadp.base.storage import folder_written_whole
 from zetadp.base.tables import read_table, visible, write_table
 from zetadp.base.validation import UserError, check_distinct, refuse, shown
-from zetadp.mri.decathlon import (
-    NEITHER,
-    SEQUENCES,
-    Listing,
-    bids_readings,
-    read_task,
-    readings,
-    record_name,
-    told,
-    write_task,
-)
+from zetadp.mri.decathlon import SEQUENCES, Listing, bids_readings, read_task, readings, record_name, told, write_task
 from zetadp.mri.index import PARTICIPANTS, PATIENT_KEY, bare, some
 from zetadp.mri.volumes import Volume, log_assumptions, read_volume, read_voxels
 
@@ -59,8 +49,9 @@ def convert_folder(
     r"""Convert a folder of single-sequence volumes to the Decathlon layout, whole or not at all.
 
     Two layouts are recognised: BIDS (``sub-*/[ses-*/]anat/*_{FLAIR,T1w,T2w}.nii.gz``, contrast-enhanced T1w marked by
-    the entity ``ce``), and one folder per record with four files whose names end with the sequence (``*_flair.nii.gz``,
-    ``*-t1c.nii.gz``; `zetadp.mri.decathlon`). Hidden files and folders do not exist.
+    the entity ``ce``), and one folder per record with four files whose names hold the sequence as words
+    (``*_flair.nii.gz``, ``*-t1c.nii.gz``, ``*_T1_axial_post_gd.nii.gz``; `zetadp.mri.decathlon`). Hidden files and
+    folders do not exist.
 
     Persons are told, never guessed: by a table, by BIDS or by the user's rule. Then all records of a person go to the
     same part, and ``patient_key.tsv`` next to ``dataset.json`` names the patient of each file. Otherwise there is no
@@ -75,8 +66,9 @@ def convert_folder(
     target
         Folder of the new task; absent or empty.
     patients
-        Table of the records with the columns ``record`` (name of the record's folder; in BIDS ``sub-01`` or
-        ``sub-01_ses-1``) and ``patient``, and possibly ``part`` (``train`` or ``test``). Without ``part``, a patient's
+        Table with the column ``patient`` and one or both of the columns ``record`` (name of the record's folder; in
+        BIDS ``sub-01`` or ``sub-01_ses-1``) and ``part`` (``train`` or ``test``). Without ``record``, the patients are
+        those that BIDS or the rule tells, or else those after whom the folders are named. Without ``part``, a patient's
         part follows from the patient's name alone (`part_of`), so that no patient moves when another one joins.
     patient_pattern
         Rule that tells the patient from the name of a record: a regular expression that matches the whole name, and
@@ -98,18 +90,18 @@ def convert_folder(
         One message that numbers all problems; nothing is written then.
     """
     records, problems = _find_records(source, sequences or {})
-    table = None if patients is None else read_table(patients, ("record", "patient"))
+    table = None if patients is None else read_table(patients, ("patient",))
     try:
         records = _with_patients(records, source, patients, table, patient_pattern)
     except UserError as error:
         problems.append(str(error))
     units = {record.name: record.patient or record.name for record in records}
-    assigned = {unit: part_of(unit, test_fraction) for unit in units.values()}
+    members = sorted(set(units.values()))
     if table is not None and "part" in table:
-        problems += _wrong_parts(table, patients)
-        assigned |= {
-            patient: part for patient, part in zip(table["patient"], table["part"], strict=True) if part in FOLDERS
-        }
+        assigned, wrong = _given_parts(members, table, patients)
+        problems += wrong
+    else:
+        assigned = {member: part_of(member, test_fraction) for member in members}
     if assigned and "train" not in assigned.values() and (patients is not None or test_fraction < 1):
         remedy = f"Change {patients}." if patients else "Lower the test fraction, or give a table of patients."
         problems.append(f"Expected at least one training patient, found {len(assigned)} for testing only. {remedy}")
@@ -211,8 +203,7 @@ def _find_records(source: Path, rules: Mapping[str, str]) -> tuple[list[Record],
             elif possible:
                 open_to |= set(possible)
                 problems.append(
-                    f"{file} can be {' or '.join(possible)}. Say which it is, or {NEITHER} to leave it out: "
-                    f"--sequence '{file.name}={possible[-1]}'."
+                    f"{file} can be {' or '.join(possible)}. Say which it is: --sequence '{file.name}={possible[-1]}'."
                 )
         for sequence, files in record.files.items():
             if len(files) > 1 or (not files and sequence not in open_to):
@@ -234,7 +225,7 @@ def _with_patients(
     """Return the records with the patients that a table or a rule tells, or raise a `UserError`."""
     names = [record.name for record in records]
     check_distinct(names, f"{source} (folders)")
-    if table is not None:
+    if table is not None and "record" in table:
         if pattern is not None:
             raise UserError(f"--patient-pattern: {path} tells the patients in its column record already. Give one.")
         check_distinct(table["patient"], f"{path} (patients)")
@@ -253,6 +244,9 @@ def _with_patients(
     elif pattern is not None:
         patients = _by_rule(names, pattern)
         check_distinct(patients.values(), "--patient-pattern")
+    elif table is not None:
+        check_distinct(table["patient"], f"{path} (patients)")
+        patients = {record.name: record.patient or record.name for record in records}
     else:
         return records
     return [replace(record, patient=patients[record.name]) for record in records]
@@ -274,14 +268,20 @@ def _by_rule(names: list[str], pattern: str) -> dict[str, str]:
     return {name: match[1] for name, match in matches.items() if match}
 
 
-def _wrong_parts(table: pd.DataFrame, path: Path | None) -> list[str]:
-    """Return the faults of the parts that a table gives."""
-    unknown = sorted(set(table["part"]) - set(FOLDERS))
-    problems = [f"Expected the parts train and test in {path}, found {part!r}." for part in unknown]
-    parts = table.groupby("patient")["part"].nunique()
-    return problems + [
-        f"Expected one part for {shown(patient)} in {path}, found both. Keep one." for patient in parts.index[parts > 1]
-    ]
+def _given_parts(patients: list[str], table: pd.DataFrame, path: Path | None) -> tuple[dict[str, str], list[str]]:
+    """Return the part of each patient that a table gives, and the faults of the table."""
+    given: dict[str, str] = {}
+    problems = []
+    for patient, part in zip(table["patient"], table["part"], strict=True):
+        if part not in FOLDERS:
+            problems.append(f"Expected the part of {shown(patient)} in {path} to be train or test, found {part!r}.")
+        elif given.setdefault(patient, part) != part:
+            problems.append(f"Expected one part for {shown(patient)} in {path}, found both. Keep one.")
+    absent = [patient for patient in patients if patient not in set(table["patient"])]
+    problems += [f"Expected a line for {shown(patient)} in {path}, found none. Add it." for patient in absent]
+    unknown = sorted(set(given) - set(patients))
+    problems += [f"Expected a folder for {shown(patient)}, which {path} names, found none." for patient in unknown]
+    return {patient: given.get(patient, "train") for patient in patients}, problems
 
 
 def _convert_record(record: Record, path: Path, *, write: bool) -> tuple[list[Volume], list[str]]:

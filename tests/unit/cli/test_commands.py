@@ -152,11 +152,11 @@ def test_convert_says_what_to_declare_in_patients(tmp_path, capsys):
     """Two scans of one person are one patient: declared as two, the cohort would be refused."""
     scans = [f"BraTS-GLI-{scan}" for scan in ("00001-000", "00001-001", "00002-000", "00003-000", "00003-001")]
     source = write_scans(tmp_path / "scans", *scans)
-    parts = {"BraTS-GLI-00001": "train", "BraTS-GLI-00002": "train", "BraTS-GLI-00003": "test"}
-    rows = [f"{scan}\t{scan[:15]}\t{parts[scan[:15]]}" for scan in scans]
-    (tmp_path / "parts.tsv").write_text("\n".join(["record\tpatient\tpart", *rows]))
-    target = tmp_path / "task"
-    code, out, _ = ended(capsys, "convert", source, target, "--patients", tmp_path / "parts.tsv")
+    parts = tmp_path / "parts.tsv"
+    rows = ["patient\tpart", "BraTS-GLI-00001\ttrain", "BraTS-GLI-00002\ttrain", "BraTS-GLI-00003\ttest"]
+    parts.write_text("\n".join(rows))
+    target, rule = tmp_path / "task", r"(BraTS-GLI-\d+)-\d+"
+    code, out, _ = ended(capsys, "convert", source, target, "--patients", parts, "--patient-pattern", rule)
     assert code == 0
     assert "2 training and 1 test patients, with 3 and 2 scans" in out
     said = yaml.safe_load(out[out.index("name: ") :])

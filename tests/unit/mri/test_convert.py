@@ -114,14 +114,14 @@ def test_sessions_of_one_person_stay_together_whatever_the_split(tmp_path):
 def test_parts_can_be_given(tmp_path):
     source = write_brats(tmp_path / "in", ("a", "b", "c"))
     table = tmp_path / "parts.tsv"
-    table.write_text("record\tpatient\tpart\na\ta\ttest\nb\tb\ttrain\nc\tc\ttest\n")
+    table.write_text("patient\tpart\na\ttest\nb\ttrain\nc\ttest\n")
     task = convert_folder(source, tmp_path / "out", patients=table)
     assert [file.name for file in task.training] == ["b.nii.gz"]
     assert [file.name for file in task.test] == ["a.nii.gz", "c.nii.gz"]
-    table.write_text("record\tpatient\tpart\na\ta\tvalidation\nb\tb\ttrain\nc\tb\ttest\n")
-    first, second = problems(source, tmp_path / "again", patients=table)
-    assert "'validation'" in first
-    assert "one part for b" in second
+    table.write_text("patient\tpart\na\tvalidation\nb\ttrain\nb\ttest\nz\ttest\n")
+    found = "\n".join(problems(source, tmp_path / "again", patients=table))
+    for words in ("'validation'", "one part for b", "a line for c", "a folder for z"):
+        assert words in found
 
 
 def test_other_grids_name_both_files(tmp_path):
@@ -170,8 +170,7 @@ def test_the_sites_of_a_federation_hold_training_patients_alone_or_test_patients
         task = convert_folder(source, tmp_path / f"out-{fraction}", test_fraction=fraction)
         assert (len(task.training), len(task.test)) == counts
     parts = tmp_path / "parts.tsv"
-    rows = [f"BraTS20_00{number}\tp{number}\ttest" for number in (1, 2, 3)]
-    parts.write_text("\n".join(["record\tpatient\tpart", *rows]))
+    parts.write_text("patient\tpart\n" + "".join(f"BraTS20_00{number}\ttest\n" for number in (1, 2, 3)))
     (found,) = problems(source, tmp_path / "out", patients=parts)
     assert "Change" in found
     assert "parts.tsv" in found

@@ -9,7 +9,10 @@ import pytest
 from decathlon_builder import volume, write_dataset_json, write_tiny_task, write_volume
 
 from zetadp.base.validation import UserError
-from zetadp.mri.decathlon import SEQUENCES, bids_readings, read_task, readings
+from zetadp.mri.decathlon import (
+    read_task,
+    readings,
+)
 from zetadp.mri.volumes import read_volume
 
 
@@ -96,22 +99,37 @@ def test_unusable_volumes_are_one_error_that_names_the_file(tmp_path, make, mess
     assert str(error.value).rstrip().endswith(".")
 
 
-NAMES = {
-    ("FLAIR",): ("P7_flair", "P7_tra_T2-FLAIR"),
-    ("T1w",): ("P7_T1", "BraTS-GLI-00001-000-t1n"),
-    ("T1gd",): ("BraTS-GLI-00001-000-t1c", "P7_T1_Gd", "P7_T1gd"),
-    ("T2w",): ("P7-t2w",),
-    SEQUENCES: ("P7_T1_pre", "P7_T1_post_gd", "P7_T1_without_contrast", "P7_T1_FLAIR", "P7_T1_to_T2", "P7_T1_mask"),
-    (): ("P7_seg", "P7_DWI", "P7_T2star"),
-}
+BOTH = ("T1w", "T1gd")
 
 
-def test_names_tell_a_sequence_with_their_last_words_alone():
-    assert {name: readings(name) for names in NAMES.values() for name in names} == {
-        name: sequences for sequences, names in NAMES.items() for name in names
-    }
-    assert bids_readings("sub-1_run-2_T1w") == ("T1w",)
-    assert bids_readings("sub-1_ce-gd_T1w") == ("T1gd",)
-    assert bids_readings("sub-1_acq-postgd_T1w") == ("T1w", "T1gd")
-    assert bids_readings("sub-1_acq-tse_T2w") == ("T2w",)
-    assert bids_readings("sub-1_ce-gd_FLAIR") == ()
+@pytest.mark.parametrize(
+    ("name", "sequences"),
+    [
+        ("P7_flair", ("FLAIR",)),
+        ("P7_T2_tra_FLAIR", ("FLAIR",)),
+        ("P7_T2-FLAIR_post_gd", ("FLAIR",)),
+        ("P7-t2w", ("T2w",)),
+        ("P7_T1", ("T1w",)),
+        ("P7_T1w_pre", ("T1w",)),
+        ("P7_T1_native", ("T1w",)),
+        ("BraTS-GLI-00001-000-t1n", ("T1w",)),
+        ("BraTS-GLI-00001-000-t1c", ("T1gd",)),
+        ("P7_T1_axial_post_gd", ("T1gd",)),
+        ("P7_T1_tra_Gd_MPRAGE", ("T1gd",)),
+        ("P7_T1_KM", ("T1gd",)),
+        ("P7_T1_post_contrast", ("T1gd",)),
+        ("P7_T1postGd", ("T1gd",)),
+        ("P7_ce-gd_T1w", ("T1gd",)),
+        ("P7_T1_post", BOTH),
+        ("P7_T1_pre_gd", BOTH),
+        ("P7_T1_without_contrast", BOTH),
+        ("P7_T1_FLAIR", ("FLAIR", "T1w")),
+        ("P7_T1_to_T2", ("T1w", "T2w")),
+        ("P7_T1_mask", ()),
+        ("P7_seg", ()),
+        ("P7_DWI", ()),
+        ("P7_T2star", ()),
+    ],
+)
+def test_names_are_read_by_their_words(name, sequences):
+    assert readings(name) == sequences
