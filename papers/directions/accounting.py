@@ -1,4 +1,4 @@
-r"""Accounting of the von Mises-Fisher mechanism by Biswas et al. (arXiv:2502.04045), corrected, and for a target.
+r"""Account for directions as Biswas et al. (arXiv:2502.04045) do, corrected, and find the concentration for an epsilon.
 
 The paper has two approaches to conversion, sampling and composition. Both give upper bounds if every step is counted.
 The bounds of `zetadp.privacy.accounting` are tighter: quote those. Three errors of the paper are corrected here:

@@ -14,7 +14,7 @@ rule audit:
             category="Privacy",
             subcategory="audit",
             labels={
-                "arm": "stub",
+                "arm": "head",
                 "epsilon": "claimed against measured",
                 "seed": "all",
             },

@@ -95,7 +95,8 @@ def _source(cohort: Cohort, task: TaskSection, slices: Slices, privacy: Privacy)
     """
     source, real = cohort.source, cohort.real
     if source != "folder" and not _has(SOURCES[source], task, slices):
-        yield f"cohort.source: expected another one for task {task.name}, whose rules cannot make it; found {source}."
+        possible = ["folder", *(name for name, needed in SOURCES.items() if needed and _has(needed, task, slices))]
+        yield f"cohort.source: expected {' or '.join(possible)} for task {task.name}; found {source}."
         return
     if (source == "folder") != (cohort.folder is not None):
         yield (
