@@ -242,9 +242,9 @@ def seen_by(run: Run, audience: Audience) -> dict[str, Counter[Kind]] | None:
     Rounds in which some node released twice or not at all count with the node's own noise (`NodeHistory.unshielded`).
     Of masked sums, the server sees the noise of the nodes that are relied on, and ``"messages"`` is what somebody sees
     who could undo the masks. The law of an average is known for Gaussian noise only. Each audience therefore counts as
-    seeing the single releases of another law.
+    seeing the single releases of another law. Mixed rows are public one by one, so no other noise hides them.
     """
-    if run.directions:
+    if run.directions or run.mixed_rows:
         if audience == "node" and len(run.nodes) == 1:
             return None
         return {name: declared(history, run.declared_rounds) for name, history in run.nodes.items()}

@@ -22,7 +22,7 @@ from zetadp.core.training import train
 from zetadp.front.rows import mixed_as
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting
-from zetadp.privacy.exposure import declared_run, run_of
+from zetadp.privacy.exposure import declared_run, run_of, seen_by
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.statement import run_statement
@@ -171,3 +171,9 @@ def test_a_degree_below_one_is_refused_and_fewer_rows_proposed():
     with pytest.raises(UserError, match=r"50000 rows of 484 patients.*for example 484"):
         mixed_as(1, 1e-5, [484], rows=50_000)
     assert mixed_as(1, 1e-5, [484])[1][0] > 1
+
+
+@pytest.mark.parametrize("rows", [4, 8])
+def test_no_other_node_hides_a_row_that_is_public_by_itself(rows):
+    run = declared_run("rows", plan("open", sigma=2.0, epsilon="8", rows=rows).header())
+    assert seen_by(run, "reader") == seen_by(run, "node") == seen_by(run, "server")
