@@ -124,6 +124,16 @@ def test_a_node_shows_that_it_lives_while_it_does_something_else(keys, served, m
     assert [sign.node for sign in shown[:3]] == [a._node] * 3
 
 
+@pytest.mark.timeout(120)
+def test_signs_of_life_do_not_keep_a_node_out_that_signs_on_anew(served, keys, monkeypatch):
+    monkeypatch.setattr(node, "BEAT_SECONDS", 0.01)
+    with Uplink(served[1], keys.authority, keys.node("a")[1]) as a:
+        a.sign_on()
+        for _ in range(2):
+            a.sign_on_anew()
+            assert a._node.node_id
+
+
 def test_strangers_are_refused(keys, served, tmp_path, monkeypatch, caplog):
     """Without the key, with a server of another authority, or without a key at all."""
     superlink, address = served

@@ -118,7 +118,7 @@ class Uplink:
         self._life.join()
         self._retries.max_tries = 1
         if self._node.node_id:
-            self._sign_off()
+            self._sign_off(self._node)
         self._client.close()
         self._other.close()
 
@@ -127,12 +127,14 @@ class Uplink:
         while not self._ended.wait(BEAT_SECONDS):
             if self._node.node_id:
                 sign = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=LIFE_SECONDS)
-                with suppress(httpx.HTTPError):
+                try:
                     self._other.SendNodeHeartbeat(sign)
+                except Exception as failure:  # noqa: BLE001  (whatever a proxy answers, the next sign may arrive)
+                    logger.debug("no sign of life: %s", failure)
 
-    def _sign_off(self) -> None:
+    def _sign_off(self, node: Node) -> None:
         try:
-            self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
+            self._client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
         except httpx.HTTPError as failure:
             logger.debug("not signed off: %s", failure)
 
@@ -180,7 +182,9 @@ class Uplink:
 
     def sign_on_anew(self) -> None:
         """Sign off, if the server still knows this node, and on again: then it asks again what is unanswered."""
-        self._sign_off()
+        # A sign of life in between would connect the old session again, and the server would refuse a new one.
+        old, self._node = self._node, Node()
+        self._sign_off(old)
         time.sleep(RETRY_SECONDS)
         self.sign_on()
 
