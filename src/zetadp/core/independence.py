@@ -142,7 +142,7 @@ def check_independence(
     twin = moved_copy(model)
     units, items = targets.shape[:2]
     batch = [inputs.cpu(), targets.cpu()]
-    stored = {name: value.clone() for name, value in twin.state_dict().items()}
+    stored = {name: value.clone() for name, value in state_of(twin).items()}
     contribution = Gradient(twin, Layout.of(twin), losses, rules)
     keys = torch.arange(units) if drops(twin) else None
 
@@ -169,10 +169,15 @@ def check_independence(
         raise UserError(f"{APART}, found a backward pass that mixes them. {REMEDY}")
 
 
+def state_of(network: nn.Module) -> dict[str, Tensor]:
+    """Return all tensors of a network, with the buffers that it does not save."""
+    return {**network.state_dict(), **dict(network.named_buffers())}
+
+
 def check_stores_nothing(network: nn.Module, before: Mapping[str, Tensor]) -> None:
     """Raise `UserError` if the tensors of a network's state are not those from before it saw any item."""
-    for name, value in network.state_dict().items():
-        if not same([before[name]], [value]):
+    for name, value in state_of(network).items():
+        if name not in before or not same([before[name]], [value]):
             raise UserError(
                 f"model: Expected a network that stores nothing about the items, found one that changes {name!r}, "
                 f"which would be released without noise. {REMEDY} Statistics of public data are kept if the layer is "

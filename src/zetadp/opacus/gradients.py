@@ -22,7 +22,7 @@ from torch.func import functional_call, grad, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from zetadp.base.validation import UserError
-from zetadp.core.independence import REMEDY, check_stores_nothing, first_mixture, moved_copy
+from zetadp.core.independence import REMEDY, check_stores_nothing, first_mixture, moved_copy, state_of
 from zetadp.opacus.optimizer import CurrentBatch, check_precision
 
 Sampler: TypeAlias = "Callable[[nn.Module, list[Tensor], Tensor], dict[nn.Parameter, Tensor]]"
@@ -182,7 +182,7 @@ class FirstBatches:
             return
         self.largest = len(owners)
         network = moved_copy(self.copy)
-        stored = {name: value.clone() for name, value in network.state_dict().items()}
+        stored = {name: value.clone() for name, value in state_of(network).items()}
         wrapped = ComplexGradSampleModule(network, loss_reduction="sum")
 
         def evaluated(batch: Sequence[Tensor]) -> Any:  # noqa: ANN401  (as the user's network has them)

@@ -72,9 +72,9 @@ class Backwards(Map):
 class Remembers(Map):
     """Writes a statistic of the items into a buffer, which would be released without noise."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, saved: bool) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(INPUTS))
+        self.register_buffer("mean", torch.zeros(INPUTS), persistent=saved)
 
     def forward(self, x):
         with torch.no_grad():
@@ -142,9 +142,10 @@ def test_a_loss_that_mixes_units_is_refused(base, name):
         check_independence(base(), LOSSES[name], *batch())
 
 
-def test_a_statistic_of_the_items_in_a_buffer_is_refused():
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_statistic_of_the_items_in_a_buffer_is_refused(saved):
     with pytest.raises(UserError, match="'mean'"):
-        check_independence(Remembers(), cross_entropies, *batch())
+        check_independence(Remembers(saved=saved), cross_entropies, *batch())
 
 
 def test_draws_of_its_own_are_refused():
