@@ -213,7 +213,8 @@ def serve(settings: ServerSettings, credentials: Credentials, host: str, port: i
     backbone = backbone_of(plan, settings.backbone)
     watched = _watched(settings, plan, backbone)
     series, patience = Series.named(settings.series), settings.patience
-    lifetime = patience.give_up_seconds if patience.least_nodes is None else 2 * patience.round_seconds
+    least = patience.least_nodes or len(plan.nodes)
+    lifetime = patience.give_up_seconds if least >= len(plan.nodes) else 2 * patience.round_seconds
     files = RunFiles(settings.ledger_file, settings.checkpoint, settings.permission, settings.cap, series)
     with SuperLink(credentials, host, port, keys, lifetime) as line:
         # A server of masked sums sees no single message.

@@ -99,7 +99,7 @@ class HospitalSettings(SiteSettings):
     delta: Annotated[float, Within(ge=SMALLEST_DELTA, le=1 - SMALLEST_DELTA)] = OWN_DELTA
     backbone: Path | None = None
     answer_seconds: float = 10.0
-    limit_seconds: Positive = 3600.0
+    limit_seconds: Annotated[float, Within(gt=0, le=1e9)] = 3600.0
     device: Annotated[str, OneOf(("auto", "cpu", "cuda"))] = "auto"
     threads: Count | None = None
     chunk: Count | None = None
