@@ -177,7 +177,7 @@ def test_an_attempt_of_another_plan_is_another_attempt_whatever_the_server_calls
 
 @pytest.mark.parametrize(
     ("delta", "population", "expected", "rounds", "sigma"),
-    [(0.99, 6, 6, 20, 1e-3), (0.5, 6, 1, 3, 0.05), (1e-2, 200, 1, 1, 0.02), (1e-3, 4000, 1, 2, 0.02)],
+    [(0.16, 6, 6, 20, 1e-3), (0.16, 6, 1, 3, 0.05), (5e-3, 200, 1, 1, 0.02), (2.5e-4, 4000, 1, 2, 0.02)],
 )
 def test_no_delta_of_the_coordinators_makes_a_plan_cheap(delta, population, expected, rounds, sigma):
     nodes = (NodeConstants("node-1", population, expected, sigma),)

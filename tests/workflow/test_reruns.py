@@ -79,7 +79,7 @@ def test_a_finished_run_with_noise_of_the_system_is_never_trained_again_unasked(
     assert "benchmark.tsv" not in kept
     copy.add("src/zetadp/core/training.py")
     said = copy.snakemake(model, *exact, code=1)
-    assert "trained 1 time" in said
+    assert "has 1 attempt" in said
     assert "would rise from" in said
     assert "Traceback" not in said
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == kept

@@ -233,7 +233,8 @@ def serve(settings: ServerSettings, credentials: Credentials, host: str, port: i
         finally:
             # Hospitals note them for a training that is given up too: its releases stay released.
             for name, mirror in coordinator.mirrors.items():
-                logger.info("last line of the ledger of %s: %s", name, mirror.known or "none was seen")
+                if mirror.known:
+                    logger.info("last line of the ledger of %s: %s", name, mirror.known)
     trained = Trained(model, coordinator.state.history, coordinator.ledger_head, None, coordinator.receiver.released)
     save_model(settings.model, trained, plan, inputs=watched.inputs.shape[-1], backbone=backbone)
     with written_whole(settings.history) as temporary:

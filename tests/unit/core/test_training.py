@@ -292,7 +292,7 @@ def test_a_finished_run_on_real_patients_is_trained_again_only_where_that_is_per
     finish(paths)
     before = paths["ledger_path"].read_bytes()
     for settings in (EXACT, replace(EXACT, rounds=7)):
-        with pytest.raises(UserError, match=r"trained 1 time.* would rise from .* to "):
+        with pytest.raises(UserError, match=r"has 1 attempt.* would rise from .* to "):
             trained(paths, settings=settings, permission=permission)
     assert paths["ledger_path"].read_bytes() == before
     with Ledger(paths["ledger_path"]) as ledger:
@@ -303,7 +303,7 @@ def test_a_finished_run_on_real_patients_is_trained_again_only_where_that_is_per
     trained(paths, settings=EXACT, permission=permission)
     assert len(read_ledger(paths["ledger_path"])) == 2
     finish(paths)
-    with pytest.raises(UserError, match="trained 2 time"):
+    with pytest.raises(UserError, match="has 2 attempt"):
         trained(paths, settings=EXACT, permission=permission)
 
 

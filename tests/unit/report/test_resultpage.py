@@ -9,7 +9,6 @@ import pytest
 from run_builder import write_run
 
 from zetadp.base.storage import write_json
-from zetadp.cli import main
 from zetadp.report import rendering, tables
 from zetadp.report.notes import notes
 from zetadp.report.resultpage import reached, spent, write_report
@@ -101,18 +100,3 @@ def test_the_sentence_on_privacy_counts_runs_with_and_without_noise(given, words
 def test_without_private_runs_the_page_says_so(page):
     table = table_of(page.parent)
     assert reached(table[table["epsilon"] == "inf"]).startswith("Without noise, and so without a guarantee, the test")
-
-
-def test_the_command_copies_the_page_and_says_where_there_is_none(tmp_path, capsys):
-    folder, copy = write_experiment(tmp_path / "mine"), tmp_path / "out.html"
-    assert main(["report", str(folder)]) == 0
-    assert "one page" not in capsys.readouterr().out
-    assert main(["report", str(folder), "--html", str(copy)]) == 1
-    assert "found no report.html" in capsys.readouterr().err
-    assert main(["report", str(folder), "--headline", "--html", str(copy)]) == 1
-    assert "found both" in capsys.readouterr().err
-    write_report(**files_of(folder), page=folder / "report.html", name="mine")
-    assert main(["report", str(folder), "--html", str(copy)]) == 0
-    assert str(copy) in capsys.readouterr().out
-    assert copy.read_bytes() == (folder / "report.html").read_bytes()
-    assert "Results of the experiment mine" in text_of(copy)
