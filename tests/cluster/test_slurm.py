@@ -27,7 +27,7 @@ def test_the_smoke_scenario_ends_with_its_results(through_slurm):
     table = pd.read_csv(results / "tables/table1.csv", comment="#")
     assert sorted(table["seeds"]) == [1, 1, 1, 1, 1, 2]
     assert len(list(results.rglob("privacy.json"))) == len(list(results.rglob("MODEL_CARD.md"))) == 7
-    assert len(list((results / "figures").glob("*.svg"))) == 5
+    assert len(list((results / "figures").glob("*.svg"))) == 4
     assert not list((results / "checkpoints").glob("*"))
 
 
