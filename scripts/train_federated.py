@@ -61,7 +61,8 @@ def main(
     rows = read_partition(partition).merge(read_table(table)[["record", "file"]], on="record")
     watched = rows[rows["role"] == "validation"]
     write_site_folder(work / "images/server", dataset.parent, watched, "test")
-    answer_seconds = federation.pop("answer_seconds")
+    patience = dict(federation)
+    answer_seconds = patience.pop("answer_seconds")
     federated = LocalFederation(work, declared, idle_seconds=max(0.25, 0.1 * len(names)))
     server = federated.server(
         model=model.resolve(),
@@ -75,7 +76,7 @@ def main(
         evaluate_every=performance["evaluate_every"],
         checkpoint_seconds=performance["checkpoint_seconds"],
         threads=1,
-        patience=Patience(**federation),
+        patience=Patience(**patience),
         permission=Permission(declared.delta) if declared.exact else None,
         cap=Cap.named(cap, declared.delta),
         series=series,
