@@ -110,7 +110,7 @@ def released(plan: Plan, x: torch.Tensor, labels: torch.Tensor) -> Released:
     return Released(messages.view(plan.training.mixing.rows, -1), parts, np.split(draw.members, cuts))
 
 
-def planned(rows: int, name: str, *, bare: bool = False, **settings: Any) -> Plan:  # noqa: ANN401
+def planned(rows: int, name: str, *, bare: bool = False, **settings: Any) -> Plan:  # noqa: ANN401  (of `release_plan`)
     """Return a plan for a number of rows, with the noise for the release of the settings, or without noise.
 
     Its run is named inf, because no epsilon is promised for all these rows together.

@@ -172,7 +172,7 @@ def released_rows(
     cohort: str,
     *,
     balance: float = 1.0,
-    **settings: Any,  # noqa: ANN401
+    **settings: Any,  # noqa: ANN401  (those of `release_plan`)
 ) -> tuple[RowExamples, float]:
     """Release rows on the library's path, with seeded noise; return them, and epsilon by the ledger.
 

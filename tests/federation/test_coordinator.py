@@ -197,6 +197,12 @@ def test_waiting_a_wrong_answer_ends_the_run_and_a_right_one_resumes_it(wrong, t
 GO_ON = replace(QUICK, least_nodes=2)
 
 
+def test_a_round_needs_no_more_nodes_than_the_plan_has():
+    assert (QUICK.least_of(3), GO_ON.least_of(3), GO_ON.least_of(2)) == (3, 2, 2)
+    with pytest.raises(UserError, match="least_nodes: Expected at most 1 "):
+        GO_ON.least_of(1)
+
+
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
 def test_continuing_a_wrong_answer_is_left_out_and_accounted(wrong, tmp_path):
     plan = make_plan()

@@ -285,6 +285,13 @@ class Patience:
         """Check every setting."""
         check_fields(self)
 
+    def least_of(self, nodes: int) -> int:
+        """Return the fewest of a plan's nodes that make a round; raise `UserError` if the plan has fewer nodes."""
+        least = nodes if self.least_nodes is None else self.least_nodes
+        if least > nodes:
+            raise UserError(f"patience.least_nodes: Expected at most {nodes} nodes, found {least}.")
+        return least
+
 
 def _names(kind: type) -> set[str]:
     return {entry.name for entry in fields(kind)}

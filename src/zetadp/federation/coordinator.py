@@ -92,12 +92,10 @@ class Coordinator:
         self.plan, self.patience, self.line, self.watched, self.files = plan, patience, line, watched, files
         self.performance = performance or Performance()
         self.names = [node.name for node in plan.nodes]
-        if (patience.least_nodes or 0) > len(self.names):
-            raise UserError(
-                f"patience.least_nodes: Expected at most {len(self.names)} nodes, found {patience.least_nodes}."
-            )
-        # Without noise, parts of sums travel unmasked, and the sum needs every one of them.
-        self.least = len(self.names) if plan.sums is not None else patience.least_nodes or len(self.names)
+        self.least = patience.least_of(len(self.names))
+        if plan.sums is not None:
+            # Without noise, parts of sums travel unmasked, and the sum needs every one of them.
+            self.least = len(self.names)
         parts = self.parts = Assembly.of(plan, watched, start)
         self.task, self.receiver, self.phase = parts.task, parts.receiver(), parts.phase
         copies = copies_of(files.ledger)

@@ -65,7 +65,7 @@ class SummingCoordinator(Coordinator):
         self.note = self.files.messages / "try.json"
         self._values: dict[str, tuple[Place, str, FreshValue]] = {}
         self._sessions: dict[str, str] = {}
-        self.least = max(self.patience.least_nodes or len(self.names), roster.least)
+        self.least = max(self.patience.least_of(len(self.names)), roster.least)
 
     def _round(self, ledger: Ledger, number: int) -> tuple[Tensor, list[str]]:
         weights = encode(self.receiver.weights)
@@ -213,8 +213,8 @@ def serve(settings: ServerSettings, credentials: Credentials, host: str, port: i
     backbone = backbone_of(plan, settings.backbone)
     watched = _watched(settings, plan, backbone)
     series, patience = Series.named(settings.series), settings.patience
-    least = patience.least_nodes or len(plan.nodes)
-    lifetime = patience.give_up_seconds if least >= len(plan.nodes) else 2 * patience.round_seconds
+    needs_all = patience.least_of(len(plan.nodes)) == len(plan.nodes)
+    lifetime = patience.give_up_seconds if needs_all else 2 * patience.round_seconds
     files = RunFiles(settings.ledger_file, settings.checkpoint, settings.permission, settings.cap, series)
     with SuperLink(credentials, host, port, keys, lifetime) as line:
         # A server of masked sums sees no single message.
