@@ -257,8 +257,6 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     privacy.ledger,
     privacy.permit,
     runs.budget,
-    runs.release,
-    runs.statement,
     runs.risk,
     runs.verify,
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -174,34 +173,12 @@ def release(
         seed=seed,
         real=not records.inputs.dtype.is_complex,
     )
-    file = checked_path(file, "file")
-    place, folder = run_places(file.parent / file.stem, account)
-    ledger = folder / f"{place.resolve().name}.jsonl"
-    return release_records(records, plan, ledger=ledger, file=file, cap=most_epsilon, ids=records.texts)
-
-
-def release_records(
-    records: Records, plan: Plan, *, ledger: Path, file: Path, cap: float | None, ids: Iterable[Iterable[str]] = ()
-) -> Statement:
-    """Release the features in records under a ledger, after the cost of everything together is on the screen.
-
-    Parameters
-    ----------
-    records, file
-        As in `release`, whose errors and result these are.
-    plan
-        What `release_plan` made for them.
-    ledger
-        File that records the release before it is made.
-    cap
-        Largest epsilon that everything recorded in the ledger's folder may cost a person together. None sets no limit.
-    ids
-        Texts of each person's id (`Records.texts`). Without them, whatever the ledger's folder records counts as spent
-        by these people.
-    """
     data = _examples(records, plan)
+    file = checked_path(file, "file")
+    place, account = run_places(file.parent / file.stem, account)
+    ledger = account / f"{place.resolve().name}.jsonl"
     check_writable(file)
-    note_people(ledger, ids)
+    note_people(ledger, records.texts)
     together, before = spent_with(plan, ledger)
     earlier = "" if together is None else with_earlier(together, before)
     sys.stderr.write(f"{ledger.stem}: releases at epsilon {plan.run.epsilon}, delta {plan.delta:g}{earlier}.\n")
@@ -209,7 +186,7 @@ def release_records(
         ledger,
         ledger.with_suffix(".checkpoint.safetensors"),
         Permission(plan.delta) if plan.exact else None,
-        None if cap is None else Cap(cap, plan.delta),
+        None if most_epsilon is None else Cap(most_epsilon, plan.delta),
     )
     trained = train(plan, data, [records.places], files)
     assert trained.released is not None  # a plan of rows releases some
