@@ -93,7 +93,7 @@ def train(
     model: nn.Module | None = None,
     task: Task | None = None,
     performance: Performance | None = None,
-    after_round: Callable[[int, Tensor], bool | None] | None = None,
+    after_round: Callable[[int, Tensor], None] | None = None,
 ) -> Trained:
     """Train a network across nodes, by zeta-DP-SGD or in closed form, from the start or from its checkpoint.
 
@@ -125,8 +125,7 @@ def train(
         Settings that change speed, not the result.
     after_round
         Called after each round with the number of rounds done and the messages, shape (node, dimension), which are
-        everything that left the nodes. Of masked sums it is their mean, shape (1, dimension). True ends training early,
-        which the ledger does not count as cheaper.
+        everything that left the nodes. Of masked sums it is their mean, shape (1, dimension).
 
     Raises
     ------
@@ -187,8 +186,8 @@ def train(
             if due and done < plan.training.rounds:
                 save()
                 saved = time.monotonic()
-            if after_round is not None and after_round(done, messages):
-                break
+            if after_round is not None:
+                after_round(done, messages)
         head = ledger.head
     if run.not_finite:
         logger.warning("%s: %d patient gradients were not finite and contributed zero", plan.run, run.not_finite)

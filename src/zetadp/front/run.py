@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,9 +101,6 @@ class PrivateRun:
         Folder of the run, which is its identity.
     account
         Folder of the patients' account: the ledgers of all runs on them.
-    history
-        One row a round: ``round`` and ``length``, the norm of the released gradient in units of the clip. Noise alone
-        has the length that the promise prints.
 
     Raises
     ------
@@ -119,14 +116,11 @@ class PrivateRun:
     _records: Records
     _device: torch.device
     _most: float | None = None
-    _stop: Callable[[pd.DataFrame], bool] | None = None
-    history: pd.DataFrame = field(init=False)
     _asked: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
         """Take over the folder, and load what it has."""
         self._enter()
-        self.history = self._stored_history()
         if self.state == "finished":
             self._load_finished()
 
@@ -141,6 +135,18 @@ class PrivateRun:
     def ledger(self) -> Path:
         """The run's ledger, in the patients' account."""
         return self.account / f"{self._name}.jsonl"
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """One row a round: ``round`` and ``length``, the norm of the released gradient in units of the clip.
+
+        Noise alone has the length that the promise prints.
+        """
+        path = self.folder / "history.csv"
+        if not path.exists():
+            return pd.DataFrame({"round": pd.Series(dtype=int), "length": pd.Series(dtype=float)})
+        # Rounds after a checkpoint are repeated after an interruption, with the same releases.
+        return pd.read_csv(path).drop_duplicates("round", keep="last", ignore_index=True)
 
     @property
     def promise(self) -> RunPromise:
@@ -164,7 +170,6 @@ class PrivateRun:
             self._say("continues where it was interrupted; what was released is not released again.")
         else:
             self._say(f"starts. {self.promise}")
-        self.history = self._stored_history()
         with between_rounds() as self._asked:
             result = train(
                 self.plan,
@@ -317,7 +322,6 @@ class PrivateRun:
     def _load_finished(self) -> None:
         self._load(self._weights)
         self.model.requires_grad_(requires_grad=False)
-        self.history = self._stored_history()
 
     def _write(self, path: Path, **more: str) -> None:
         """Write the weights with plan and statement."""
@@ -335,39 +339,17 @@ class PrivateRun:
             seal(self.folder / SEAL, [self.folder / name for name in sorted(SEALED)])
         self._files.finish()
 
-    def _stored_history(self) -> pd.DataFrame:
-        """Return the stored history of the rounds that were done."""
-        path = self.folder / "history.csv"
-        if not path.exists():
-            return pd.DataFrame({"round": pd.Series(dtype=int), "length": pd.Series(dtype=float)})
-        return pd.read_csv(path)
-
-    def _add(self, done: int, length: float) -> None:
-        """Add a round to the history, and store it."""
-        # Rounds after a checkpoint are repeated after an interruption, with the same releases.
-        before = self.history[self.history["round"] < done]
-        row, path = pd.DataFrame({"round": [done], "length": [length]}), self.folder / "history.csv"
-        with writing(path):
-            if len(before) < len(self.history) or not path.exists():
-                pd.concat([before, row]).to_csv(path, index=False)
-            else:
-                row.to_csv(path, mode="a", header=False, index=False)
-        self.history = pd.concat([before, row], ignore_index=True)
-
-    def _after(self, done: int, messages: Tensor) -> bool:
-        """Add a round to the history; say how far training is, and return whether it ends here."""
+    def _after(self, done: int, messages: Tensor) -> None:
+        """Store the length of a round's gradient, say how far training is, and end it where the user asked for that."""
+        path, rounds = self.folder / "history.csv", self.plan.training.rounds
         length = float(messages.mean(dim=0).norm()) / self.plan.training.clip
-        self._add(done, length)
+        with writing(path), path.open("a", encoding="utf-8") as file:
+            # The new line comes first: the last of an interrupted write may lack its own.
+            file.write(f"\n{done},{length}" if file.tell() else f"round,length\n{done},{length}")
         if self._asked:
             raise KeyboardInterrupt
-        rounds = self.plan.training.rounds
-        ends = done < rounds and self._stop is not None and bool(self._stop(self.history))
-        last = ends or done == rounds
-        if last or (20 * done) // rounds > (20 * (done - 1)) // rounds:
-            self._say(f"round {done} of {rounds}", end="\n" if last else "\r")
-        if ends:
-            self._say(f"ends early by its rule; the statement is for all {rounds} declared rounds.")
-        return ends
+        if done == rounds or (20 * done) // rounds > (20 * (done - 1)) // rounds:
+            self._say(f"round {done} of {rounds}", end="\n" if done == rounds else "\r")
 
     def _say(self, text: str, end: str = "\n") -> None:
         """Tell the user at the screen how far the run is."""
