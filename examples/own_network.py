@@ -32,4 +32,3 @@ print(run.promise)  # nothing has been released yet
 run.train()
 print(run.statement)
 print(run.evaluate(test))
-run.save(folder / "model.safetensors")

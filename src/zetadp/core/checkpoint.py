@@ -69,7 +69,6 @@ class Checkpoint:
     def load(cls, path: Path, device: torch.device) -> Checkpoint:
         """Read a checkpoint; raise `UserError` if the file is damaged."""
         tensors, content = load_tensors(path, device)
-        content.pop("compiled", None)  # of versions that compiled
         return cls(**{**content, "state": tensors, "history": pd.DataFrame(content["history"]).astype(float)})
 
     def check(self, path: Path, ledger: Ledger, secret: str) -> None:

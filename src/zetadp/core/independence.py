@@ -158,11 +158,11 @@ def check_independence(
 
     # The forward pass of the whole batch comes first. It names what the gradients of a network without a patient axis,
     # which see one unit at a time, would hide until the network is evaluated.
-    shown = first_mixture(forward, batch, torch.arange(units))
+    shown = first_mixture(forward, batch)
     check_stores_nothing(twin, stored)
     if shown is not None:
         raise UserError(_where(twin, shown, items, evaluated))
-    if first_mixture(gradients, batch, torch.arange(units)) is not None:
+    if first_mixture(gradients, batch) is not None:
         raise UserError(f"{APART}, found a backward pass that mixes them. {REMEDY}")
 
 
@@ -183,7 +183,7 @@ def check_stores_nothing(network: nn.Module, before: Mapping[str, Tensor]) -> No
 
 
 def first_mixture(
-    compute: Compute, batch: Sequence[Tensor], lanes: Tensor
+    compute: Compute, batch: Sequence[Tensor]
 ) -> tuple[Sequence[Tensor], Sequence[Tensor], Tensor] | None:
     """Return a batch, and the same with some lanes replaced, on which a computation mixes lanes; None if it does not.
 
@@ -195,13 +195,11 @@ def first_mixture(
     compute
         The computation.
     batch
-        What it takes: tensors of equal length.
-    lanes
-        Lane of each place of the tensors' first axis, such as its unit; negative for places of nobody.
+        What it takes: tensors of equal length, whose first axis is the lanes.
 
     Returns
     -------
-    The batch, the changed batch, and which places were replaced.
+    The batch, the changed batch, and which lanes were replaced.
 
     Raises
     ------
@@ -216,7 +214,7 @@ def first_mixture(
             "dropout to 0."
         )
     random = torch.Generator().manual_seed(0)
-    for replaced, large in _choices(lanes):
+    for replaced, large in _choices(len(batch[0])):
         changed = [_replaced(each, replaced, random, large=large) for each in batch]
         if not same([each[~replaced] for each in expected], [each[~replaced] for each in compute(changed)]):
             return batch, changed, replaced
@@ -244,16 +242,15 @@ def same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
     return all(equal(one, other) for one, other in zip(some, others, strict=True))
 
 
-def _choices(lanes: Tensor) -> Iterator[tuple[Tensor, bool]]:
-    """Return which places to replace, and whether by large numbers or by zeros."""
-    known = torch.unique(lanes[lanes >= 0])
-    if len(known) < 2:
+def _choices(count: int) -> Iterator[tuple[Tensor, bool]]:
+    """Return which lanes to replace, and whether by large numbers or by zeros."""
+    if count < 2:
         return
-    for place in dict.fromkeys((0, len(known) // 2, len(known) - 1)):
-        own = lanes == known[place]
+    for lane in dict.fromkeys((0, count // 2, count - 1)):
+        own = torch.arange(count) == lane
         yield own, True
         yield own, False
-        yield ~own & (lanes >= 0), True
+        yield ~own, True
 
 
 def _replaced(batch: Tensor, replaced: Tensor, random: torch.Generator, *, large: bool) -> Tensor:

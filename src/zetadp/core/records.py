@@ -56,20 +56,17 @@ class LabelledItems:
 
     @classmethod
     def stacked(cls, inputs: Tensor, targets: Tensor) -> Self:
-        """Return the items of records with equally many items each, one record after the other.
+        """Return the items of records that share their targets, one record after the other; the targets are the strata.
 
         Parameters
         ----------
         inputs
             Shape (record, item, ...).
         targets
-            Targets of every record, shape (record, item). Or targets that all records share, shape (item,), which then
-            are the strata too.
+            Targets of every record, shape (item,).
         """
-        shared = targets.ndim == 1
-        kinds = targets.cpu().numpy() if shared and targets.device.type != "meta" else np.zeros(inputs.shape[1], int)
-        own = targets.repeat(len(inputs)) if shared else targets.flatten()
-        return cls(inputs.flatten(0, 1), own, np.tile(kinds, len(inputs)))
+        kinds = np.zeros(len(targets), int) if targets.device.type == "meta" else targets.cpu().numpy()
+        return cls(inputs.flatten(0, 1), targets.repeat(len(inputs)), np.tile(kinds, len(inputs)))
 
     def to(self, device: torch.device) -> Self:
         """Return the same records on a device."""

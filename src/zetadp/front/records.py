@@ -87,6 +87,8 @@ class Records:
                 f"patients: Expected the id of each item's patient, found {patients!r:.60}. Give patients=ids, where "
                 "ids[i] is the patient of item i."
             )
+        if hospitals is not None and (isinstance(hospitals, str | Mapping) or not isinstance(hospitals, Iterable)):
+            raise UserError(f"hospitals: Expected the hospital of each item, found {hospitals!r:.60}.")
         with _reading():
             source = _source(items)
             labels = _labels_within(items) if labels is None else labels
@@ -98,8 +100,8 @@ class Records:
         names = [HERE] * len(owners) if hospitals is None else list(map(str, hospitals))
         lengths = {"items": len(source), "labels": len(targets), "patients": len(owners), "hospitals": len(names)}
         if len(set(lengths.values())) > 1:
-            found = ", ".join(f"{count} {name}" for name, count in lengths.items())
-            raise UserError(f"Records: Expected a label, a patient and a hospital for each item, found {found}.")
+            found = ", ".join(f"{count} {name}" for name, count in lengths.items() if name != "hospitals" or hospitals)
+            raise UserError(f"Records: Expected as many labels, patients and hospitals as items, found {found}.")
         if not len(source):
             raise UserError("Records: Expected at least one item, found none.")
         codes: dict[str | bytes | int, int] = {}
@@ -123,13 +125,9 @@ class Records:
         return {name_key(one): one for one in self.ids}
 
     @property
-    def texts(self) -> list[set[str]]:
-        """For each patient, the texts by which an account knows the patient.
-
-        They are the id in the form in which ids are compared, and as it is written: accounts of earlier versions hold
-        the latter.
-        """
-        return [{id_text(key), id_text(one)} for key, one in self.keys.items()]
+    def texts(self) -> list[str]:
+        """For each patient, the text by which an account knows the patient, however the id is written."""
+        return [id_text(key) for key in self.keys]
 
     def __len__(self) -> int:
         return len(self.inputs)

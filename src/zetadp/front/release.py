@@ -40,7 +40,6 @@ def release_plan(
     degree: float | None = None,
     active: float = 1.0,
     norm: float = 1.0,
-    cohort: str = "",
     seed: int | None = None,
     real: bool = False,
 ) -> Plan:
@@ -64,8 +63,6 @@ def release_plan(
         Share of the rows that are open to each class (`zetadp.core.settings.MixingSettings`).
     norm
         Norm to which features are clipped.
-    cohort
-        Name of this group of people in ledgers.
     seed
         Seed of a simulation, which protects nobody. None takes exact noise from the operating system's generator.
     real
@@ -98,7 +95,6 @@ def release_plan(
             training,
             (NodeConstants(CENTRAL_HOLDER, people, degree),),
             delta=delta,
-            cohort=cohort,
             task={"name": "classification", "classes": int(classes)},
             threat="central",
         )

@@ -201,9 +201,9 @@ class FirstBatches:
             wrapped.zero_grad(set_to_none=True)
             return found
 
-        batch, lanes = [leaves[place].detach().cpu() for place in places], torch.arange(len(owners))
+        batch = [leaves[place].detach().cpu() for place in places]
         with torch.enable_grad():
-            mixed = first_mixture(gradients, batch, lanes)
+            mixed = first_mixture(gradients, batch)
         check_stores_nothing(network, stored)
         if mixed is not None:
             raise UserError(
@@ -213,7 +213,7 @@ class FirstBatches:
         if self.criterion is not None:
             with torch.no_grad():
                 output = evaluated(batch)
-            self._check_loss(self.criterion, output, lanes)
+            self._check_loss(self.criterion, output)
 
     def _follow(self) -> None:
         """Put the copy's layers into the modes of the network's; refuse a network that became another one."""
@@ -228,7 +228,7 @@ class FirstBatches:
             if own.training != layer.training:
                 own.training, self.largest = layer.training, 0
 
-    def _check_loss(self, criterion: Callable[[Any, Any], Tensor], output: Tensor, lanes: Tensor) -> None:
+    def _check_loss(self, criterion: Callable[[Any, Any], Tensor], output: Tensor) -> None:
         """Raise `UserError` if the gradient of a sample's outputs depends on other samples."""
         batch = self.current.content
         if not (isinstance(batch, list | tuple) and len(batch) == 2 and torch.is_tensor(batch[1])):
@@ -241,7 +241,7 @@ class FirstBatches:
             return torch.autograd.grad(criterion(outputs, given[1]), outputs)
 
         with torch.enable_grad():
-            mixed = first_mixture(slope, [output, batch[1].cpu()], lanes)
+            mixed = first_mixture(slope, [output, batch[1].cpu()])
         if mixed is not None:
             raise UserError(
                 "Expected a criterion that is a mean or a sum over samples, found a loss that mixes the samples of a "

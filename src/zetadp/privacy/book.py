@@ -179,15 +179,15 @@ def _is_ledger(path: Path) -> bool:
         return file.read(len(_FIRST_BYTES)) == _FIRST_BYTES
 
 
-def note_people(ledger: Path, people: Iterable[Iterable[str]]) -> None:
-    """Note the people whom a new ledger is about, before its first line; no people may be anybody.
+def note_people(ledger: Path, people: Iterable[str]) -> None:
+    """Note the people whom a new ledger is about, before its first line.
 
     Parameters
     ----------
     ledger
-        The ledger. Keyed hashes of the texts are noted in the register next to it.
+        The ledger. Keyed hashes of the people are noted in the register next to it.
     people
-        For each person, texts by any one of which an account knows the person.
+        For each person, the text by which an account knows the person.
 
     Raises
     ------
@@ -195,10 +195,10 @@ def note_people(ledger: Path, people: Iterable[Iterable[str]]) -> None:
         If the ledger is about other people. The account would not count what they spend in it.
     """
     key, known = Secret.of(ledger.parent), Register.read(ledger.parent).people.get(ledger.name)
-    wanted = [{*map(key.tag, texts)} for texts in people]
+    wanted = {*map(key.tag, people)}
     if wanted and not ledger.exists():
-        register.note(ledger.parent, {"people": sorted(set().union(*wanted)), "ledger": ledger.name})
-    elif known is not None and not (wanted and all(tags & known for tags in wanted)):
+        register.note(ledger.parent, {"people": sorted(wanted), "ledger": ledger.name})
+    elif known is not None and not (wanted and wanted <= known):
         raise UserError(
             f"Expected the people whom {ledger} is about, found others. Give a release or run of other people a name "
             "of its own."

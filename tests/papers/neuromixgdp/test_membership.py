@@ -31,8 +31,8 @@ def people() -> tuple[torch.Tensor, torch.Tensor]:
 
 def plan_of(active: float, degree: float, sigma: float, name: str):
     sizes = {"people": PEOPLE, "classes": CLASSES, "rows": ROWS * TRIALS}
-    plan = release_plan(1, DELTA, degree=degree, active=active, cohort=name, seed=0, real=True, **sizes)
-    plan = plan.with_noise(sigma)
+    plan = release_plan(1, DELTA, degree=degree, active=active, seed=0, real=True, **sizes)
+    plan = replace(plan.with_noise(sigma), cohort=name)
     return replace(plan, run=replace(plan.run, epsilon="inf"))  # a plan with an epsilon has the noise for it
 
 
