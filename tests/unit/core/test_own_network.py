@@ -62,7 +62,7 @@ def test_plan_and_model_must_agree(paths):
 
 
 def test_closed_forms_need_shares_of_classes_that_are_public(paths):
-    data = LabelledItems.stacked(torch.randn(6, 4, 1, 1, 5, dtype=torch.complex64), torch.randint(4, (6, 4)))
+    data = LabelledItems(torch.randn(24, 1, 1, 5, dtype=torch.complex64), torch.randint(4, (24,)))
     settings = replace(SETTINGS, rounds=1, estimator="class_means")
     of_plan = {"task": {"name": "classification", "classes": 4}}
     with pytest.raises(UserError, match="equally many items of every class"):

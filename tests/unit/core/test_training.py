@@ -13,7 +13,7 @@ from training_builder import CLASSES, SIZE, TINY, Held, by_record, of_record, re
 import zetadp.core.progress
 import zetadp.core.training
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.tensors import Layout, load_tensors, save_tensors
+from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
 from zetadp.core.checkpoint import Checkpoint, RunFiles
@@ -217,15 +217,6 @@ def test_how_one_looks_saves_and_fits_into_memory_does_not_stop_a_resume_nor_doe
     rounds, how = [], Performance(evaluate_every=1, checkpoint_seconds=1e6, chunk=4)
     trained(paths, how=how, after_round=lambda done, _: rounds.append(done))
     assert rounds == [4, 5]
-
-
-def test_a_checkpoint_of_a_version_that_compiled_is_continued(tmp_path, paths):
-    with pytest.raises(KilledError):
-        trained(paths, how=OFTEN, after_round=stop_after(3))
-    path = paths["checkpoint_path"]
-    tensors, content = load_tensors(path, torch.device("cpu"))
-    save_tensors(path, tensors, {**content, "compiled": None})
-    assert torch.equal(weights(trained(paths)), weights(trained(fresh(tmp_path, "whole"))))
 
 
 def test_training_needs_no_validation_patients_and_they_do_not_change_it(tmp_path, paths):

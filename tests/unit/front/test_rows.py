@@ -25,7 +25,6 @@ from zetadp.privacy import accounting
 from zetadp.privacy.exposure import declared_run, run_of, seen_by
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.statement import run_statement
 
 CLASSES, COMPONENTS, ROWS, DEGREE = 3, 4, 12, 6.0
 SIZES = (30, 36)
@@ -121,18 +120,6 @@ def test_the_ledger_counts_the_rows_that_a_unit_can_be_in(kind, tmp_path):
     happened = run_of("rows", attempt)
     assert happened.nodes["node-0"].mechanisms == {NoisySum(rate, 3.0): rows}
     assert declared_run("rows", attempt.header).nodes == happened.nodes
-
-
-def test_no_audience_is_told_that_other_nodes_hide_a_row(tmp_path):
-    """Rows are released one by one, so readers and other nodes see what the server sees."""
-    of = plan("labelled", sigma=3.0)
-    released(of, "labelled", tmp_path)
-    (attempt,) = read_ledger(tmp_path / "ledger.jsonl")
-    run = run_of("rows", attempt)
-    statement = run_statement(run, target_epsilon=1.0)
-    figures = {each["epsilon"] for each in statement["audiences"].values() if each is not None}
-    assert figures == {statement["epsilon"]}
-    assert statement["epsilon"] == accounting.epsilon({NoisySum(DEGREE / SIZES[0], 3.0): ROWS}, of.delta)
 
 
 def test_noise_is_calibrated_for_the_rows_of_one_unit():

@@ -10,6 +10,7 @@ from training_builder import NETWORKS, TINY, network, patients
 
 from zetadp.base.tensors import Layout
 from zetadp.nn.mixture import Labelled
+from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.clipping import clip_factors
 from zetadp.privacy.contributions import Gradient, knows_units
 from zetadp.privacy.factored import Factored
@@ -84,17 +85,29 @@ class Foreign(torch.nn.Module):
         return images * self.turn * self.gain
 
 
-@pytest.mark.parametrize("family", [*NETWORKS, "foreign", "statistic"])
-def test_a_patient_with_fewer_images_moves_no_bit_of_others(family):
+class Plain(torch.nn.Linear):
+    """A layer of PyTorch's own, whose rule is followed."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return super().forward(images.flatten(1)).abs()
+
+
+OTHERS = {
+    "foreign": lambda: torch.nn.Sequential(Foreign(), network(NETWORKS["linear"])),
+    "factors": lambda: network(NetworkSettings("dense", "complex", widths=(64, 64))),
+    "rules": lambda: torch.nn.Sequential(Plain(64, 4, dtype=torch.complex64)),
+}
+
+
+@pytest.mark.parametrize("family", [*NETWORKS, *OTHERS, "statistic"])
+def test_a_patient_with_fewer_images_has_their_mean_and_moves_no_bit_of_others(family):
     if family == "statistic":
         images, labels = patients(4, 3)
         contribution = Labelled(2, 4, 3, 0.5, 1.0, True, 0.2, False)
     else:
-        settings = NETWORKS["linear" if family == "foreign" else family]
-        model = network(settings)
-        model = torch.nn.Sequential(Foreign(), model) if family == "foreign" else model
-        images, labels = patients(4, 3, domain=settings.domain)
-        contribution = Gradient(model, Layout.of(model))
+        model = OTHERS[family]() if family in OTHERS else network(NETWORKS[family])
+        images, labels = patients(4, 3, domain=NETWORKS[family].domain if family in NETWORKS else "kspace")
+        contribution = Gradient(model, Layout.of(model), rules=family == "rules")
     weights = torch.full((4, 3), 1 / 3)
     weights[1] = torch.tensor([0.5, 0.5, 0])
 
@@ -106,6 +119,14 @@ def test_a_patient_with_fewer_images_moves_no_bit_of_others(family):
     assert all(torch.equal(plain[others], own[others]) for plain, own in zip(rows(), weighted, strict=True))
     images[1, 2] = 9  # an image that does not count
     assert all(torch.equal(own, again) for own, again in zip(weighted, rows(weights=weights), strict=True))
+    if family == "statistic":
+        return
+    two = contribution.of_units(images[[1], :2], labels[[1], :2], factors=False)
+    found = contribution.of_units(images, labels, factors=True, weights=weights)
+    assert any(isinstance(own, Factored) for own in found) == (family == "factors")
+    for own, mean in zip(found, two, strict=True):
+        written = own.smallest(factors=False) if isinstance(own, Factored) else own
+        assert (written[[1]] - mean).norm() < 1e-4 * mean.norm() + 1e-6
 
 
 def test_a_layer_that_is_not_trained_needs_no_rule():
