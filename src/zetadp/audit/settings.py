@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from zetadp.base.constraints import Count, Epsilons, Filled, OneOf, Positive, Seed, Within, check_fields
+from zetadp.base.epsilon import Epsilons
+from zetadp.base.validation import Count, Filled, OneOf, Positive, Seed, Within, check_fields
 
 LEAST_TRIALS = 50
 """Fewest trials on each side of an audit."""

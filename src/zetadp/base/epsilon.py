@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from decimal import ROUND_CEILING, Decimal
+from typing import Annotated, Any
 
-from zetadp.base.validation import UserError
+from zetadp.base.validation import Filled, UserError, Within
 
 UNCLIPPED = "unclipped"
 """Label of a run without clipping and without noise."""
@@ -109,3 +110,36 @@ def judged(value: float | str) -> str:
     if not math.isfinite(float(value)):
         return "none"
     return f"{rounded_up(value)} (no useful guarantee)" if float(value) > USELESS else rounded_up(value)
+
+
+class AsEpsilon:
+    """Spelling of an epsilon: a number above zero, inf or unclipped, which becomes its one text."""
+
+    def check(self, name: str, value: Any) -> None:  # noqa: ANN401  (a user may give anything)
+        """Raise ``ValueError`` unless the value is an epsilon."""
+        try:
+            self.label(value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:  # noqa: ANN401  (pydantic's types)
+        """Return the schema of the text."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(self.label)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Any:  # noqa: ANN401  (pydantic's types)
+        """Return what editors may accept."""
+        return {"type": ["number", "string"]}
+
+    @staticmethod
+    def label(value: Any) -> str:  # noqa: ANN401  (a user may give anything)
+        """Return the text of an epsilon."""
+        try:
+            return epsilon_label(value)
+        except (UserError, TypeError) as error:
+            raise ValueError(str(error)) from error
+
+
+Epsilons = Annotated[list[Annotated[str, AsEpsilon()]], Filled()]
+Delta = Annotated[float, Within(ge=SMALLEST_DELTA, le=1 - SMALLEST_DELTA)]

@@ -1,6 +1,6 @@
 """Strict reading of settings: every key is known, every value of its kind, and all faults come at once.
 
-The settings are dataclasses, with their rules in their types (`zetadp.base.constraints`) and in ``__post_init__``.
+The settings are dataclasses, with their rules in their types (`zetadp.base.validation`) and in ``__post_init__``.
 Pydantic compares content with them; this module says what it finds in our words, takes what other programs change in
 numbers and names, and makes the schema and the page of keys.
 """

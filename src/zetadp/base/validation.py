@@ -1,16 +1,24 @@
-"""Checks of input, in one place so that all messages read alike."""
+"""Checks of input, in one place so that all messages read alike.
+
+A settings class is a frozen dataclass. The rules of its fields, such as bounds and choices, are metadata of their
+types, and it calls `check_fields` in ``__post_init__``. Reading a file (`zetadp.base.reading`) takes the same rules from
+the same types, and so does the schema that editors read. Functions check their arguments by the same rules.
+"""
 
 from __future__ import annotations
 
 import math
+import operator
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 Name = TypeVar("Name", bound=str)
 Settings = TypeVar("Settings")
@@ -42,12 +50,12 @@ class UserError(Exception):
         self.key = key
 
 
-class OutOfRangeError(ValueError):
-    """A named value that is refused; ``key`` is its name."""
+class RefusedValueError(ValueError):
+    """A named value that a rule refuses; ``key`` is its name."""
 
-    def __init__(self, message: str, key: str) -> None:
-        super().__init__(message)
-        self.key = key
+    def __init__(self, name: str, wanted: str, value: object, hint: str = "") -> None:
+        super().__init__(f"Expected {name} {wanted}, found {value!r}.{hint}")
+        self.key = name
 
 
 def refuse(problems: Sequence[str], where: str) -> None:
@@ -66,39 +74,169 @@ def refuse(problems: Sequence[str], where: str) -> None:
         raise UserError(f"Found {len(problems)} problem{'s' if len(problems) > 1 else ''} {where}:\n{numbered}")
 
 
+@dataclass(frozen=True)
+class Within:
+    """Bounds of a number, which stays as it was written: a whole number is not turned into one with a point.
+
+    Attributes
+    ----------
+    ge, gt, le, lt
+        Least and largest value, and values that all numbers lie above and below.
+    """
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+
+    def check(self, name: str, value: Any) -> None:  # noqa: ANN401  (a user may give anything)
+        """Raise ``ValueError`` unless the value is a number in the bounds."""
+        is_number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+        if not (is_number and all(compare(value, bound) for _, bound, compare in self._bounds())):
+            bounds = " and ".join(f"{sign} {bound:.12g}" for sign, bound, _ in self._bounds())
+            raise RefusedValueError(name, bounds or "to be a number", value)
+
+    def _bounds(self) -> Iterator[tuple[str, float, Callable[[float, float], bool]]]:
+        given = (">=", self.ge, operator.ge), (">", self.gt, operator.gt), ("<=", self.le, operator.le)
+        for sign, bound, compare in (*given, ("<", self.lt, operator.lt)):
+            if bound is not None:
+                yield sign, bound, compare
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:  # noqa: ANN401  (pydantic's types)
+        """Return the schema of the number with these bounds."""
+        from pydantic_core import core_schema
+
+        bounds = {key: bound for key, bound in vars(self).items() if bound is not None}
+        schema = {**handler(source), **bounds}
+        return core_schema.no_info_wrap_validator_function(_as_written, schema) if schema["type"] == "float" else schema
+
+
+class Whole:
+    """A whole number, of any type of number but truth values; `check_fields` asks it of every field of type int."""
+
+    def check(self, name: str, value: Any) -> None:  # noqa: ANN401  (a user may give anything)
+        """Raise ``ValueError`` unless the value is a whole number."""
+        if not isinstance(value, Integral) or isinstance(value, bool):
+            raise RefusedValueError(name, "to be a whole number", value)
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Choices of a text."""
+
+    choices: tuple[str, ...]
+
+    def check(self, name: str, value: Any) -> None:  # noqa: ANN401  (a user may give anything)
+        """Raise ``ValueError`` unless the value is one of the choices; name the nearest one."""
+        if value not in self.choices:
+            nearest = did_you_mean(str(value), self.choices)  # what a file holds may be no text
+            raise RefusedValueError(name, f"to be one of {', '.join(self.choices)}", value, nearest)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:  # noqa: ANN401  (pydantic's types)
+        """Return the schema of the choices."""
+        from pydantic_core import core_schema
+
+        return core_schema.literal_schema(list(self.choices))
+
+
+@dataclass(frozen=True)
+class Spelled:
+    """Pattern of a text."""
+
+    pattern: str
+
+    def check(self, name: str, value: Any) -> None:  # noqa: ANN401  (a user may give anything)
+        """Raise ``ValueError`` unless the value is a text of this pattern."""
+        if not (isinstance(value, str) and re.fullmatch(self.pattern, value)):
+            raise RefusedValueError(name, f"to match {self.pattern}", value)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:  # noqa: ANN401  (pydantic's types)
+        """Return the schema of the text."""
+        return {**handler(source), "pattern": f"^(?:{self.pattern})$"}
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A list, or keys with values, of at least so many entries."""
+
+    least: int = 1
+    most: int | None = None
+
+    def check(self, name: str, value: Sequence[Any]) -> None:
+        """Raise ``ValueError`` if there are fewer, or more than there may be."""
+        Within(ge=self.least, le=self.most).check(f"the number of {name}", len(value))
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:  # noqa: ANN401  (pydantic's types)
+        """Return the schema of the list."""
+        return {**handler(source), "min_length": self.least} | ({"max_length": self.most} if self.most else {})
+
+
+Positive = Annotated[float, Within(gt=0)]
+NotNegative = Annotated[float, Within(ge=0)]
+Share = Annotated[float, Within(ge=0, le=1)]
+Count = Annotated[int, Within(ge=1)]
+Seed = Annotated[int, Within(ge=0, le=2**63)]
+
+
+def check_fields(settings: Any) -> None:  # noqa: ANN401  (any dataclass)
+    """Raise ``ValueError`` for the first field of a dataclass whose value its type does not allow."""
+    for name, hint in _hints(settings.__class__).items():
+        for rule, value in _rules(hint, getattr(settings, name)):
+            rule.check(name, value)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: hints[name] for name in getattr(kind, "__dataclass_fields__", {})}
+
+
+def _rules(hint: Any, value: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401  (any type, any value)
+    """Yield each rule of a type with the value that it is about, also those of a tuple's or list's entries."""
+    if get_origin(hint) is Annotated:
+        yield from ((rule, value) for rule in hint.__metadata__)
+        hint = hint.__origin__
+    inner = get_args(hint)
+    if hint is int:
+        yield Whole(), value
+    elif get_origin(hint) is Literal:
+        yield OneOf(inner), value
+    elif type(None) in inner:
+        if value is not None:
+            yield from _rules(next(each for each in inner if each is not type(None)), value)
+    elif inner and isinstance(value, tuple | list):
+        for each in value:
+            yield from _rules(inner[0], each)
+
+
+def _as_written(value: Any, check: Any) -> Any:  # noqa: ANN401  (pydantic's types)
+    checked = check(value)
+    return value if value == checked else checked
+
+
 def positive(**values: float) -> None:
     """Raise ``ValueError`` unless every named value is a finite number above zero."""
     for name, value in values.items():
-        if not (_is_number(value) and value > 0 and math.isfinite(value)):
-            raise OutOfRangeError(f"Expected {name} > 0, found {value!r}.", name)
+        Within(gt=0).check(name, value)
 
 
 def in_range(low: float, high: float, **values: float) -> None:
-    """Raise ``ValueError`` unless every named value is a number in the closed interval ``[low, high]``."""
+    """Raise ``ValueError`` unless every named value is a finite number in the closed interval ``[low, high]``."""
     for name, value in values.items():
-        if not (_is_number(value) and low <= value <= high):
-            raise OutOfRangeError(f"Expected {low} <= {name} <= {high}, found {value!r}.", name)
+        Within(ge=low, le=high).check(name, value)
 
 
 def whole(low: int, high: int, **values: int) -> None:
     """Raise ``ValueError`` unless every named value is a whole number in the closed interval ``[low, high]``."""
     for name, value in values.items():
-        if not (isinstance(value, Integral) and _is_number(value) and low <= value <= high):
-            raise OutOfRangeError(f"Expected a whole number {low} <= {name} <= {high}, found {value!r}.", name)
-
-
-def _is_number(value: object) -> bool:
-    """Return whether a value is a real number; Python also takes true and false for numbers."""
-    return isinstance(value, Real) and not isinstance(value, bool)
+        Whole().check(name, value)
+        Within(ge=low, le=high).check(name, value)
 
 
 def one_of(allowed: Iterable[Name], **values: str) -> None:
     """Raise ``ValueError`` unless every named value is one of ``allowed``; name the nearest valid one."""
-    choices = list(allowed)
     for name, value in values.items():
-        if value not in choices:
-            nearest = did_you_mean(str(value), choices)  # what a file holds may be no text
-            raise ValueError(f"Expected {name} to be one of {', '.join(choices)}, found {value!r}.{nearest}")
+        OneOf(tuple(allowed)).check(name, value)
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

@@ -2,7 +2,7 @@
 
 A command is a function. Its parameters are the arguments, and those after ``*`` the options. The type of each is
 ``Annotated`` with its help and, where the help shows another word than the name, with that word. Bounds of
-`zetadp.base.constraints` in a type are checked. A sequence takes all values up to the next option, or `ONE_EACH_TIME`.
+`zetadp.base.validation` in a type are checked. A sequence takes all values up to the next option, or `ONE_EACH_TIME`.
 The docstring is the help: its first line stands in the list of commands, and its examples below the options.
 """
 
@@ -17,13 +17,11 @@ from fractions import Fraction
 from inspect import Parameter, cleandoc, signature
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from zetadp.base.constraints import Within
-from zetadp.base.epsilon import SMALLEST_DELTA
+from zetadp.base.validation import Within
 
 WIDTH = 80
 ONE_EACH_TIME = {"nargs": None, "action": "append"}
 """For the type of an option that takes one value each time it is given, so that arguments can follow it."""
-Delta = Annotated[float, Within(ge=SMALLEST_DELTA, lt=1)]
 Probability = Annotated[float, Within(gt=0, le=1)]
 
 

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
-from zetadp.base.constraints import Share
+from zetadp.base.validation import Share
 from zetadp.base.validation import UserError
 from zetadp.cli import federation, privacy, runs
 from zetadp.cli.arguments import ONE_EACH_TIME, add_command

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from zetadp.base.constraints import Positive
+from zetadp.base.validation import Positive
 from zetadp.base.validation import UserError
 from zetadp.cli.arguments import log_to_terminal, tell
 

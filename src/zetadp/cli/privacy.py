@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from zetadp.base.constraints import Count, Positive, Within
-from zetadp.base.epsilon import rounded_up
+from zetadp.base.validation import Count, Positive, Within
+from zetadp.base.epsilon import Delta, rounded_up
 from zetadp.base.validation import UserError
-from zetadp.cli.arguments import Delta, Probability
+from zetadp.cli.arguments import Probability
 from zetadp.privacy.kinds import NoisySum
 
 PLD = "privacy-loss distribution, an upper bound"

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from zetadp.base.constraints import Positive
-from zetadp.base.epsilon import rounded_up
+from zetadp.base.epsilon import Delta, rounded_up
 from zetadp.base.storage import read_json
-from zetadp.base.validation import UserError
-from zetadp.cli.arguments import Delta
+from zetadp.base.validation import Positive, UserError
 
 OF_AN_EXPERIMENT = 5
 """Number of folders from that of an experiment down to that of a run: runs/NETWORK/ARM/EPSILON/SEED."""

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Annotated, Any, cast
 
 from zetadp.audit.settings import Audit
-from zetadp.base.constraints import Count, Filled, OneOf
+from zetadp.base.validation import Count, Filled, OneOf
 from zetadp.base.epsilon import epsilon_value, rounded_up
 from zetadp.base.validation import UserError
 from zetadp.config.sections import (

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 
 from typing_extensions import TypedDict
 
-from zetadp.base.constraints import Count, Epsilons, Filled, NotNegative, OneOf, Positive, Seed, Spelled, Within
-from zetadp.base.epsilon import CONSENT
+from zetadp.base.epsilon import Epsilons
+from zetadp.base.validation import Count, Filled, NotNegative, OneOf, Positive, Seed, Spelled, Within
+from zetadp.base.epsilon import CONSENT, Delta
 from zetadp.core.settings import MOST_ROUNDS, MixingSettings, OptimiserSettings, Patience, Performance, TrainingSettings
 from zetadp.nn.settings import AT_ONCE, DECISIONS, DESCENT, FEATURES, IMAGE, OWN, BackboneTraining, NetworkSettings
 from zetadp.privacy.threat import MASKED_SUMS, Sums, Threat
@@ -376,7 +377,7 @@ class Arm:
     """
 
     expected_patients: Positive
-    threat: Annotated[Threat, OneOf(("local", "masked_sums", "central"))] | None = None
+    threat: Threat | None = None
     sums: Sums | None = None
     rounds: Annotated[int, Within(ge=1, le=MOST_ROUNDS)] | None = None
     epochs: Annotated[float, Within(gt=0, le=MOST_ROUNDS)] | None = None
@@ -416,7 +417,7 @@ class Privacy:
         in every round.
     """
 
-    delta: Annotated[float, Within(gt=0, lt=1)] = 0.001
+    delta: Delta = 0.001
     noise: Annotated[str, OneOf(("seeded", "os"))] = "seeded"
     cap: Positive | None = None
     trainings: Count = 1

@@ -14,17 +14,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from zetadp.base.epsilon import SMALLEST_DELTA, UNCLIPPED, epsilon_label, epsilon_value
+from zetadp.base.epsilon import UNCLIPPED, Delta, epsilon_label, epsilon_value
 from zetadp.base.storage import read_json, write_json
-from zetadp.base.validation import UserError, checked_name, in_range, one_of, shown, whole
+from zetadp.base.validation import Seed, UserError, Within, check_fields, checked_name, in_range, one_of, shown
 from zetadp.core.settings import GAUSSIAN, MixingSettings, OptimiserSettings, TrainingSettings
 from zetadp.nn.settings import BY_NOISE, DESCENT, STUDY, NetworkSettings
 from zetadp.privacy.events import KINDS, Event, entries_of, sampling_probability
 from zetadp.privacy.kinds import NOISE, Kind, NoisySum
 from zetadp.privacy.masked import MaskedSum
-from zetadp.privacy.threat import COHORT_UNITS, MASKED_SUMS, Sums, Threat, check_threat
+from zetadp.privacy.threat import MASKED_SUMS, Sums, Threat, check_threat
 
 FORMAT = 4
 """Version of a plan's file."""
@@ -55,13 +55,13 @@ class RunName:
     network: str
     arm: str
     epsilon: str
-    seed: int
+    seed: Seed
 
     def __post_init__(self) -> None:
         """Check the name: parts of it become names of files and are printed."""
         for part in ("network", "arm", "epsilon"):
             checked_name(getattr(self, part), f"the run's {part}")
-        whole(0, 2**63, seed=self.seed)
+        check_fields(self)
 
     def __str__(self) -> str:
         return f"{self.network} {self.arm} eps-{self.epsilon} seed-{self.seed}"
@@ -85,14 +85,14 @@ class NodeConstants:
     """
 
     name: str
-    population: int
+    population: Annotated[int, Within(ge=1, le=10**9)]
     expected: float
     noise_multiplier: float = 0.0
 
     def __post_init__(self) -> None:
         """Check every constant."""
         checked_name(self.name, "the name of a node")
-        whole(1, 10**9, population=self.population)
+        check_fields(self)
         in_range(1e-6 * self.population, math.inf, expected=self.expected)
         if self.expected > self.population:
             raise UserError(
@@ -144,12 +144,12 @@ class Plan:
     network: NetworkSettings
     training: TrainingSettings
     nodes: tuple[NodeConstants, ...]
-    delta: float = 1e-3
+    delta: Delta = 1e-3
     cohort: str = ""
     task: Mapping[str, Any] = field(default_factory=dict)
     partition: Mapping[str, Any] = field(default_factory=dict)
     unit: Literal["patient", "image"] = "patient"
-    units_of_a_person: int = 1
+    units_of_a_person: Annotated[int, Within(ge=1, le=10**6)] = 1
     threat: Threat = "local"
     sums: Sums | None = None
     public: Mapping[str, str] = field(default_factory=dict)
@@ -158,11 +158,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Check every value, and that values agree with each other."""
-        one_of(("patient", "image"), unit=self.unit)
-        one_of(COHORT_UNITS, cohort_unit=self.cohort_unit)
+        check_fields(self)
         check_threat(self.threat, len(self.nodes), self.sums)
-        whole(1, 10**6, units_of_a_person=self.units_of_a_person)
-        in_range(SMALLEST_DELTA, 1 - SMALLEST_DELTA, delta=self.delta)
         if self.cohort:
             checked_name(self.cohort, "the plan's cohort")
         for key, digest in self.public.items():

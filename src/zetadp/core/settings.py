@@ -11,8 +11,8 @@ from fractions import Fraction
 from numbers import Real
 from typing import Annotated, Any
 
-from zetadp.base.constraints import Count, OneOf, Positive, Share, Within, check_fields
-from zetadp.base.validation import UserError, whole
+from zetadp.base.validation import Count, OneOf, Positive, Share, Within, check_fields
+from zetadp.base.validation import UserError
 from zetadp.nn.settings import AT_ONCE, DESCENT, MIXED_ROWS
 from zetadp.privacy.events import KINDS
 from zetadp.privacy.kinds import NoisySum
@@ -159,7 +159,7 @@ class TrainingSettings:
         concentrated as the same noise multiplier allows; seeded noise only. Without noise, both send the mean.
     """
 
-    rounds: int
+    rounds: Annotated[int, Within(ge=1, le=MOST_ROUNDS)]
     images_per_patient: Annotated[int, Within(ge=1, le=10**6)] = 4
     optimiser: OptimiserSettings = field(default_factory=OptimiserSettings)
     clip: Annotated[float, Within(ge=1e-9, le=1e9)] = 1.0
@@ -208,8 +208,6 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         """Check every setting."""
-        whole(1, MOST_ROUNDS, rounds=self.rounds)
-        whole(1, 10**6, images_per_patient=self.images_per_patient)
         check_fields(self)
         if not KINDS[self.release].gaussian and self.noise == "os":
             raise UserError(

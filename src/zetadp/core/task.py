@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from zetadp.base.constraints import Count, check_fields
+from zetadp.base.validation import Count, check_fields
 from zetadp.base.validation import UserError, did_you_mean
 
 if TYPE_CHECKING:

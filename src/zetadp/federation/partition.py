@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 import pandas as pd
 
-from zetadp.base.constraints import Count, OneOf, Seed, check_fields
+from zetadp.base.validation import Count, OneOf, Seed, check_fields
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import read_table, write_table
 from zetadp.base.validation import UserError

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar, Self
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
-from zetadp.base.constraints import Count, OneOf, Positive, Within, check_fields
-from zetadp.base.epsilon import SMALLEST_DELTA
+from zetadp.base.validation import Count, OneOf, Positive, Within, check_fields
+from zetadp.base.epsilon import Delta
 from zetadp.base.reading import read_file
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
@@ -96,7 +96,7 @@ class HospitalSettings(SiteSettings):
     roster: Path | None = None
     attempts: Count = 1
     cap: Positive | None = None
-    delta: Annotated[float, Within(ge=SMALLEST_DELTA, le=1 - SMALLEST_DELTA)] = OWN_DELTA
+    delta: Delta = OWN_DELTA
     backbone: Path | None = None
     answer_seconds: float = 10.0
     limit_seconds: Annotated[float, Within(gt=0, le=1e9)] = 3600.0

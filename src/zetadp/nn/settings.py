@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from zetadp.base.constraints import Count, Filled, OneOf, Positive, Seed, Within, check_fields
+from zetadp.base.validation import Count, Filled, OneOf, Positive, Seed, Within, check_fields
 from zetadp.base.validation import in_range, one_of
 
 OWN = "own"

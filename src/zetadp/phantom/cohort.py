@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import nibabel as nib
 import numpy as np
 
-from zetadp.base.constraints import Count, OneOf, Seed, Within, check_fields
+from zetadp.base.validation import Count, OneOf, Seed, Within, check_fields
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import read_json, write_json, write_text, written_whole
 from zetadp.base.validation import UserError

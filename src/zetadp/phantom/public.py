@@ -16,7 +16,7 @@ from typing import Annotated
 import numpy as np
 from scipy import ndimage
 
-from zetadp.base.constraints import Count, Seed, Within, check_fields
+from zetadp.base.validation import Count, Seed, Within, check_fields
 from zetadp.mri.slicing import centre_slices, resize_area
 from zetadp.phantom.anatomy import (
     Tissue,

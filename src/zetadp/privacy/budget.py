@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zetadp.base.epsilon import SMALLEST_DELTA, rounded_up
-from zetadp.base.validation import UserError, in_range, positive
+from zetadp.base.epsilon import Delta, rounded_up
+from zetadp.base.validation import Positive, UserError, check_fields
 from zetadp.privacy.book import Book, held
 from zetadp.privacy.events import Event
 from zetadp.privacy.exposure import Run, declared_run, named, runs_of, total
@@ -36,13 +36,12 @@ class Cap:
         The cap, and the delta at which it holds.
     """
 
-    epsilon: float
-    delta: float
+    epsilon: Positive
+    delta: Delta
 
     def __post_init__(self) -> None:
         """Check both values."""
-        positive(epsilon=self.epsilon)
-        in_range(SMALLEST_DELTA, 1 - SMALLEST_DELTA, delta=self.delta)
+        check_fields(self)
 
     @classmethod
     def named(cls, text: str, delta: float) -> Cap | None:

@@ -2,81 +2,80 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import pytest
 
-from zetadp.base.constraints import Count, check_fields
 from zetadp.base.validation import (
+    Count,
+    OneOf,
+    Share,
     UserError,
+    Within,
     check_distinct,
+    check_fields,
     checked_name,
-    in_range,
-    one_of,
-    positive,
     settings_of,
+    whole,
 )
 
-
-@pytest.mark.parametrize("value", [0, -1, -0.5, math.nan, math.inf, -math.inf, True])
-def test_what_is_not_positive_and_finite_is_named(value):
-    with pytest.raises(ValueError, match=f"Expected rounds > 0, found {value}"):
-        positive(clip=1e-300, rounds=value)
-
-
-@pytest.mark.parametrize("value", [-0.001, 1.001, math.nan])
-def test_what_is_out_of_range_is_named(value):
-    with pytest.raises(ValueError, match=f"Expected 0 <= drop_after <= 1, found {value}"):
-        in_range(0, 1, smallest=0, largest=1, drop_after=value)
-
-
-def test_an_unknown_choice_is_answered_with_the_nearest():
-    with pytest.raises(
-        ValueError, match=r"Expected head to be one of hidden, pooled, found 'poled'. Did you mean 'pooled'\?"
-    ):
-        one_of(("hidden", "pooled"), head="poled")
-    with pytest.raises(ValueError, match=r"found 'xyz'\.$"):
-        one_of(("hidden", "pooled"), head="xyz")
-    with pytest.raises(ValueError, match="found None"):
-        one_of(("hidden", "pooled"), head=None)
-    one_of(("hidden", "pooled"), head="hidden")
-
-
-@dataclass(frozen=True)
-class Encoder:
-    """Settings with one that is checked."""
-
-    words: int = 1
-
-    def __post_init__(self) -> None:
-        positive(words=self.words)
+HEADS = OneOf(("hidden", "pooled"))
 
 
 @pytest.mark.parametrize(
-    ("section", "fault"), [({"words": -1}, "Expected words > 0, found -1"), ({"word": 1}, "'word'")]
+    ("rule", "value", "wanted"),
+    [
+        *((Within(gt=0), value, "> 0") for value in (0, -0.5, math.nan, math.inf, -math.inf, True, "1", None)),
+        *((Within(ge=0, le=1), value, ">= 0 and <= 1") for value in (-0.001, 1.001)),
+        (HEADS, "poled", r"one of hidden, pooled, found 'poled'\. Did you mean 'pooled'\?"),
+        (HEADS, "xyz", r"one of hidden, pooled, found 'xyz'\.$"),
+        (HEADS, None, "one of hidden, pooled"),
+    ],
 )
-def test_a_setting_of_a_task_that_cannot_be_is_one_message_with_its_section(section, fault):
-    with pytest.raises(UserError, match=rf"^task\.settings\.encoder: .*{fault}\.$"):
-        settings_of(Encoder, section, "encoder")
-    assert settings_of(Encoder, {"words": 2}, "encoder") == Encoder(2)
+def test_a_value_that_a_rule_refuses_is_named_with_what_was_expected(rule, value, wanted):
+    with pytest.raises(ValueError, match=f"^Expected setting .*{wanted}") as caught:
+        rule.check("setting", value)
+    assert caught.value.key == "setting"
+    assert f"found {value!r}" in str(caught.value)
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Settings, one of which may be left out."""
+class Settings:
+    """Settings, some of which may be left out."""
 
     rounds: Count = 1
     rows: Count | None = None
+    shares: tuple[Share, ...] = ()
+    threat: Literal["local", "central"] = "local"
 
     def __post_init__(self) -> None:
         check_fields(self)
 
 
-def test_a_setting_may_be_null_only_where_its_type_says_so():
-    assert Plan(rows=None).rows is None
-    with pytest.raises(ValueError, match="Expected rounds >= 1, found None"):
-        Plan(rounds=None)
-    with pytest.raises(ValueError, match="Expected rows >= 1, found 0"):
-        Plan(rows=0)
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ({"rounds": None}, "rounds >= 1, found None"),
+        ({"rounds": 1.5}, "rounds to be a whole number, found 1.5"),
+        ({"rows": 0}, "rows >= 1, found 0"),
+        ({"shares": (0.5, 2)}, "shares >= 0 and <= 1, found 2"),
+        ({"threat": "locl"}, "threat to be one of local, central, found 'locl'"),
+    ],
+)
+def test_every_field_and_entry_is_checked_as_its_type_says(given: dict[str, Any], fault: str):
+    assert Settings(1, None, (0, 1), "central").rows is None
+    with pytest.raises(ValueError, match=f"^Expected {fault}"):
+        Settings(**given)
+    with pytest.raises(UserError, match=rf"^task\.settings\.part: Expected {fault}.*\.$"):
+        settings_of(Settings, given, "part")
+    with pytest.raises(UserError, match=r"^task\.settings\.part: .*'word'"):
+        settings_of(Settings, {"word": 1}, "part")
+
+
+@pytest.mark.parametrize("value", [0, 8, 2.5, "3", None, True])
+def test_a_number_of_things_is_whole_and_in_its_range(value):
+    with pytest.raises(ValueError, match="^Expected rounds "):
+        whole(1, 7, rounds=value)
 
 
 FOREIGN = [

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from zetadp.base.constraints import Count, OneOf
+from zetadp.base.validation import Count, OneOf
 from zetadp.base.storage import Items
 from zetadp.base.validation import UserError
 from zetadp.core.metrics import volume_accuracy

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from scipy import signal as processing
 
-from zetadp.base.constraints import Count, Within, check_fields
+from zetadp.base.validation import Count, Within, check_fields
 from zetadp.base.validation import UserError
 from zetadp.tasks.ecg.recordings import LEADS
 

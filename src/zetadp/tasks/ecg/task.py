@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import pandas as pd
 
-from zetadp.base.constraints import OneOf, Within, check_fields
+from zetadp.base.validation import OneOf, Within, check_fields
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import Items
 from zetadp.base.validation import UserError

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from zetadp.base.constraints import Count, Filled, OneOf, Within, check_fields
+from zetadp.base.validation import Count, Filled, OneOf, Within, check_fields
 from zetadp.base.validation import in_range
 from zetadp.nn.settings import NetworkSettings
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import pandas as pd
 
-from zetadp.base.constraints import Within, check_fields
+from zetadp.base.validation import Within, check_fields
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import Items
 from zetadp.base.validation import UserError, settings_of

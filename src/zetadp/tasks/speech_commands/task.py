@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import pandas as pd
 
-from zetadp.base.constraints import Count, OneOf
+from zetadp.base.validation import Count, OneOf
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import Items
 from zetadp.core.metrics import bootstrapped, percentile_interval, resamples
