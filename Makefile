@@ -1,5 +1,5 @@
 # Two commands, each on a bare checkout; `make help` lists all:
-#   make results   install, simulate the default cohort, run every stage; prints the first runs, then all
+#   make results   install, simulate the default cohort, run every stage; prints the table of its runs
 #   make test      install, then every check, and every test that needs Python alone and is quick
 #
 # Variables:
@@ -42,13 +42,9 @@ results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
 benchmark: export ZETADP_COMMAND := make benchmark
 $(PAPERS:%=paper-%): export ZETADP_COMMAND = make $@
 
-# The first block of runs comes first, with a table and a figure of its own, then everything else. An experiment that is
-# named may need any of the packages.
+# An experiment that is named may need any of the packages.
 results: $(VENV)/$(if $(CONFIG),installed,workflow)  ## install, simulate the default cohort, run every stage (CONFIG=FILE: another experiment)
-	$(RUN) snakemake headline --cores $(CORES) --quiet rules host $(if $(CONFIG),--configfile $(CONFIG)) $(A_LINE_A_JOB)
-	@$(RUN) zetadp report --headline $(if $(CONFIG),--configfile $(CONFIG))
 	$(RUN) snakemake --cores $(CORES) --quiet rules host $(if $(CONFIG),--configfile $(CONFIG)) $(A_LINE_A_JOB)
-	@$(RUN) zetadp report $(if $(CONFIG),--configfile $(CONFIG))
 
 test: install lint unit  ## every check, and every test that needs Python alone and is quick
 

@@ -1,10 +1,11 @@
 """Write Table 1, and the table by node."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
 from zetadp.base.storage import read_json, write_text
-from zetadp.base.workflow import run
+from zetadp.base.workflow import PROGRESS, run
 from zetadp.report import rendering, tables
 from zetadp.report.notes import notes
 from zetadp.report.provenance import origin, seeds_shown
@@ -23,14 +24,10 @@ def main(
     per_node: Path,
     cohort: str,
     cohort_label: str,
-    planned: int,
 ) -> None:
-    """Write accuracy against epsilon in four formats from the same cells, and the table by node as CSV.
-
-    ``planned`` is the number of runs of the experiment; a table of fewer runs has a note that the others follow.
-    """
+    """Write accuracy against epsilon in four formats from the same cells, and print it; the table by node as CSV."""
     runs = tables.collect([path.parent for path in metrics])
-    below = notes(runs, cohort_label, read_json(total), planned)
+    below = notes(runs, cohort_label, read_json(total))
     table = tables.table1(runs, cohort_label)
     sheet = rendering.accuracy_sheet(table, below)
     trained = [read_json(path).get("environment", {}) for path in metrics]
@@ -38,8 +35,10 @@ def main(
     write_text(csv, rendering.to_csv(table, (*made, *below)))
     write_text(md, rendering.to_markdown(replace(sheet, notes=(*sheet.notes, *made))))
     write_text(html, to_html(sheet))
-    write_text(txt, rendering.to_text(rendering.accuracy_sheet(table, below, intervals=False)))
+    text = rendering.to_text(rendering.accuracy_sheet(table, below, intervals=False))
+    write_text(txt, text)
     write_text(per_node, rendering.to_csv(tables.per_node(runs), (*made, *below)))
+    logging.getLogger(PROGRESS).info("%s:\n\n%s", txt, text)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import tomllib
 from pathlib import Path
 
@@ -170,32 +169,3 @@ def test_convert_says_what_to_declare_in_patients(tmp_path, capsys):
     assert declared["folder"] == str(target)
     numbers = {key: declared[key] for key in ("train_patients", "test_patients")}
     assert len(index_cohort(target, **numbers, slices=5)) == 5
-
-
-def write_results(root):
-    """Write what a finished experiment leaves, as far as the report shows it."""
-    names = ("tables/table1.txt", "tables/table1.csv", "figures/accuracy.svg", "privacy_total.txt")
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(f"content of {name}\n")
-    return [str(root / name) for name in names]
-
-
-def test_report_prints_the_table_and_where_everything_is(tmp_path, monkeypatch, capsys):
-    paths = write_results(tmp_path / "results" / "mine")
-    code, out, _ = ended(capsys, "report", tmp_path / "results" / "mine")
-    assert code == 0
-    assert out.startswith("content of tables/table1.txt")
-    for path in paths:
-        assert path in out
-    # A workflow that was interrupted before its figures has a table to show.
-    paths = write_results(tmp_path / "results" / "broken")
-    shutil.rmtree(tmp_path / "results" / "broken" / "figures")
-    assert [path in ended(capsys, "report", tmp_path / "results" / "broken")[1] for path in paths] == [1, 1, 0, 1]
-    # Without a folder it is the experiment of config.yaml, or of the scenario laid over it.
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "config.yaml").write_text("name: other\n")
-    (tmp_path / "scenario.yaml").write_text("name: mine\n")
-    assert "results/other" in mistake(capsys, "report")
-    assert ended(capsys, "report", "--configfile", "scenario.yaml")[1].startswith("content of tables/table1.txt")
-    assert "gone.yaml" in mistake(capsys, "report", "--configfile", "gone.yaml")
