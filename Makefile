@@ -76,7 +76,7 @@ test-slow: install  ## real federations, killed stages, the other tasks through 
 test-cluster: install  ## the workflow through a real Slurm, which it starts and stops (Debian: slurm-wlm and munge)
 	$(RUN) pytest tests/cluster --durations 5
 
-test-environments: install  ## every file of envs/ alone runs its stages; the Containerfile
+test-environments: install  ## every file of envs/ alone runs its stages
 	$(RUN) TORCH_INDEX="$(TORCH_INDEX)" pytest -n $(CORES) --dist worksteal tests/environments --durations 5
 
 benchmark: install  ## what a private step costs, beside a non-private one

@@ -1,4 +1,4 @@
-"""The files around the code agree with each other: environments, lock, metadata, reference, scenarios."""
+"""The files around the code agree with each other: environments, lock, metadata, container image."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from checkouts import TRACKED
 from environments.declared import ENVIRONMENTS, listed
 
 ROOT = Path(__file__).parents[2]
@@ -55,3 +56,26 @@ def test_the_version_is_the_same_wherever_it_is_named():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert str(yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"]) == version
     assert re.search(r"^## ([\d.]+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1] == version
+
+
+CONTAINER = (ROOT / "Containerfile").read_text()
+
+
+def test_the_image_is_installed_from_the_lock():
+    assert "--requirement requirements.lock" in CONTAINER
+    installed = [line for line in CONTAINER.splitlines() if "pip install" in line]
+    assert len(installed) == 3
+    # PyTorch alone, the lock, and this package without what it requires.
+    for line in installed:
+        assert "--no-deps" in line or "--requirement requirements.lock" in line
+
+
+def test_the_image_holds_what_the_workflow_needs_and_is_given_no_more():
+    copied = {name for line in re.findall(r"^COPY (.+)$", CONTAINER, flags=re.MULTILINE) for name in line.split()[:-1]}
+    lines = (ROOT / ".containerignore").read_text().splitlines()
+    given = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    assert lines[0] == "*"
+    assert copied == given
+    assert copied >= {*TRACKED, "requirements.lock", "pyproject.toml"}
+    for name in copied:
+        assert (ROOT / name).exists()

@@ -7,7 +7,6 @@ import html
 import json
 import math
 import re
-import shutil
 import zipfile
 from importlib import metadata
 

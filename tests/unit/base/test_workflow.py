@@ -38,11 +38,6 @@ FILES = {
     "src/zetadp/late.py": "now = 1\n",
     "src/zetadp/unrelated.py": "x = 1\n",
     "src/zetadp/nn/unrelated.py": "y = 1\n",
-    "papers/__init__.py": "",
-    "papers/one/__init__.py": "",
-    "papers/one/tabulate.py": "import zetadp.training\nfrom papers.shared import column\n",
-    "papers/shared.py": "column = 1\n",
-    "papers/two/tabulate.py": "z = 1\n",
 }
 
 
@@ -64,19 +59,6 @@ def changed(repository: Path, name: str, old: str, new: str) -> bool:
     path.write_text(text.replace(old, new))
     os.utime(path, ns=(1, path.stat().st_mtime_ns + 1_000_000))
     return code_of("scripts/train.py", root=repository) != before
-
-
-def test_code_is_the_script_and_all_it_imports(repository):
-    assert sorted(code_of("scripts/train.py", root=repository)) == [
-        "scripts/train.py",
-        "src/zetadp/late.py",
-        "src/zetadp/nn/__init__.py",
-        "src/zetadp/nn/deep.py",
-        "src/zetadp/nn/layers.py",
-        "src/zetadp/nn/templates/page.j2",
-        "src/zetadp/privacy/__init__.py",
-        "src/zetadp/training.py",
-    ]
 
 
 IN_MEANING = [
@@ -103,19 +85,6 @@ IN_WORDS_LAYOUT_TIME_OR_ELSEWHERE = [
 @pytest.mark.parametrize("edits", [IN_MEANING, IN_WORDS_LAYOUT_TIME_OR_ELSEWHERE], ids=["meaning", "words"])
 def test_code_changes_exactly_when_something_reachable_changes_in_meaning(repository, edits):
     assert [changed(repository, *edit) for edit in edits] == [edits is IN_MEANING] * len(edits)
-
-
-def test_code_of_a_papers_program_is_that_of_papers_and_of_the_package_and_of_no_other_paper(repository):
-    program = "papers/one/tabulate.py"
-    before = code_of(program, root=repository)
-    package = {name for name in code_of("scripts/train.py", root=repository) if name.startswith("src/")}
-    assert set(before) == {program, "papers/shared.py", *package}
-    for name, same in (("papers/shared.py", False), ("src/zetadp/late.py", False), ("papers/two/tabulate.py", True)):
-        path = repository / name
-        path.write_text(path.read_text().replace("= 1", "= 2"))
-        os.utime(path, ns=(1, path.stat().st_mtime_ns + 1_000_000))
-        assert (code_of(program, root=repository) == before) == same, name
-        before = code_of(program, root=repository)
 
 
 def test_the_code_of_training_is_all_that_a_guarantee_rests_on():
