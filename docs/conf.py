@@ -54,9 +54,7 @@ def setup(app: Sphinx) -> None:
         shutil.rmtree(inside, ignore_errors=True)  # an ignored copy: Sphinx reads one folder
         shutil.copytree(papers, inside, ignore=shutil.ignore_patterns("*.py", "*.yaml", "Snakefile", "__pycache__"))
     app.connect("source-read", read)
-    app.connect(
-        "build-finished", lambda app, _: Path(app.outdir, "config.schema.json").write_text(json.dumps(schema()))
-    )
+    app.connect("build-finished", write_schema)
     app.add_html_math_renderer("mathml", (draw_formula, None), (draw_formula, None))
 
 

@@ -1,7 +1,7 @@
 """Evaluate a finished run on held-out patients, account for its privacy, and write its model card."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -9,6 +9,7 @@ from zetadp.base.device import keep_freed_memory, pick_device
 from zetadp.base.storage import read_json, write_json, write_text, written_whole
 from zetadp.base.workflow import run
 from zetadp.core.evaluation import watched
+from zetadp.core.plan import Plan, RunName
 from zetadp.core.pretrained import load_model
 from zetadp.core.task import PipelineTask
 from zetadp.federation.partition import read_partition
@@ -32,10 +33,6 @@ def main(
     text: Path,
     card: Path,
     sealed: Path,
-    network: str,
-    arm: str,
-    epsilon: str,
-    seed: str,
     device: str,
     cohort_label: str,
 ) -> None:
@@ -44,22 +41,13 @@ def main(
     One job does everything, because each part takes less time than the start of a job.
     """
     keep_freed_memory()
-    task = evaluate(
-        model,
-        images,
-        partition,
-        backbone,
-        predictions,
-        metrics,
-        {"network": network, "arm": arm, "epsilon": epsilon, "seed": int(seed)},
-        device=device,
-    )
-    name = f"{network} {arm} eps-{epsilon} seed-{seed}"
-    statement = account_run(ledger, model, name=name)
+    plan = Plan.read(agreed)
+    task = evaluate(model, images, partition, backbone, predictions, metrics, plan.run, device=device)
+    statement = account_run(ledger, model, name=str(plan.run))
     write_json(privacy, statement)
     write_text(text, plain_text(statement))
     measured = read_json(metrics)
-    trained = read_json(agreed)["network"]  # with the taper that follows from the noise
+    trained = plan.network.to_json()  # with the taper that follows from the noise
     words = task.words(trained)
     write_text(card, model_card(measured["run"], trained, read_json(privacy), measured, cohort_label, words))
     seal(sealed, [model, ledger, agreed, predictions, metrics, privacy, text, card])
@@ -72,7 +60,7 @@ def evaluate(
     backbone: list[Path],
     predictions: Path,
     metrics: Path,
-    name: dict[str, Any],
+    name: RunName,
     *,
     device: str,
 ) -> PipelineTask:
@@ -105,7 +93,7 @@ def evaluate(
         metrics,
         task.summarise(tested)
         | {
-            "run": name,
+            "run": asdict(name),
             "task": finished.task_name,
             "node_metric": nodes,
             **public,

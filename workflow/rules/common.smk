@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import os
 import shutil
 import sys
@@ -18,9 +17,8 @@ os.environ.update(PYTHONPATH=os.pathsep.join(dict.fromkeys(filter(None, paths)))
 
 from snakemake.exceptions import WorkflowError
 
-from zetadp.core.plan import Plan, RunName
+from zetadp.core.plan import RunName
 from zetadp.config.load import load_config
-from zetadp.base.epsilon import epsilon_value
 from zetadp.base.tables import fingerprint, visible
 from zetadp.nn.settings import MIXED_ROWS, SHIPPED
 from zetadp.report.provenance import COMMAND, cohort_shown, workflow_command
@@ -102,12 +100,18 @@ def backbone_for(wildcards):
     return [BACKBONES.get(domain, BACKBONE)]
 
 
-def plan_json(wildcards):
-    """Return the plan of a run as JSON, without its noise and the hashes of public files."""
-    run = RunName(
-        wildcards.network, wildcards.arm, wildcards.epsilon, int(wildcards.seed)
+def plan_of(wildcards):
+    """Return the plan of a run, without its noise and the hashes of public files."""
+    return CONFIG.plan(
+        RunName(
+            wildcards.network, wildcards.arm, wildcards.epsilon, int(wildcards.seed)
+        )
     )
-    return CONFIG.plan(run).to_json()
+
+
+def plan_json(wildcards):
+    """Return the same as JSON."""
+    return plan_of(wildcards).to_json()
 
 
 def performance(wildcards):
@@ -120,19 +124,14 @@ def calibration(plan):
     return f"eps-{plan.run.epsilon}-{plan.bare().digest[:8]}"
 
 
-CALIBRATIONS = {
-    calibration(plan): plan.bare().to_json()
-    for plan in (CONFIG.plan(run) for run in RUNS)
-    if math.isfinite(epsilon_value(plan.run.epsilon))
-}
+PRIVATE = [CONFIG.plan(run) for run in RUNS if run.private]
+CALIBRATIONS = {calibration(plan): plan.bare().to_json() for plan in PRIVATE}
 
 
 def noise_for(wildcards):
     """Return the file that says how much noise a run needs, in a list; none for a run without noise."""
-    if not math.isfinite(epsilon_value(wildcards.epsilon)):
-        return []
-    plan = Plan.from_json(plan_json(wildcards))
-    return [f"{RESULTS}/noise/{calibration(plan)}.json"]
+    plan = plan_of(wildcards)
+    return [f"{RESULTS}/noise/{calibration(plan)}.json"] if plan.run.private else []
 
 
 def kept(output):
@@ -158,11 +157,7 @@ CAP = "none" if CONFIG.privacy.cap is None else f"epsilon {CONFIG.privacy.cap}"
 
 # The runs with noise are declared together: their losses compose, where runs chosen after results need a filter. This is a
 # resource too, or a new run in the grid would make the finished ones run again.
-DECLARED = [
-    CONFIG.plan(run).to_json()
-    for run in RUNS
-    if math.isfinite(epsilon_value(run.epsilon))
-]
+DECLARED = [plan.to_json() for plan in PRIVATE]
 SERIES = (
     f"{hashlib.sha256(json.dumps(DECLARED).encode()).hexdigest()[:16]} {len(DECLARED)}"
     if DECLARED
@@ -172,10 +167,7 @@ SERIES = (
 
 def ledgers_of_others():
     """Return a hash of what was released beside this grid, also about the same patients in other cohorts."""
-    own = {
-        f"{CONFIG.name}-{run.network}-{run.arm}-eps-{run.epsilon}-seed-{run.seed}.jsonl"
-        for run in RUNS
-    }
+    own = {f"{CONFIG.name}-{run.label}.jsonl" for run in RUNS}
     digest = hashlib.sha256()
     for file in sorted(Path(LEDGERS).parent.glob("*/*.jsonl")):
         if file.parent != Path(LEDGERS) or file.name not in own:

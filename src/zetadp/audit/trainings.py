@@ -49,9 +49,9 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from zetadp.audit.detection import AuditResult, Trials, count_errors
-from zetadp.base.validation import Count, OneOf, Positive, Share, check_fields
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tensors import Layout
+from zetadp.base.validation import Count, OneOf, Positive, Share, check_fields
 from zetadp.base.workflow import PROGRESS, only_errors
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import HEAD, NodeConstants, Plan, RunName

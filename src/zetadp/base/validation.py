@@ -1,8 +1,8 @@
 """Checks of input, in one place so that all messages read alike.
 
 A settings class is a frozen dataclass. The rules of its fields, such as bounds and choices, are metadata of their
-types, and it calls `check_fields` in ``__post_init__``. Reading a file (`zetadp.base.reading`) takes the same rules from
-the same types, and so does the schema that editors read. Functions check their arguments by the same rules.
+types, and it calls `check_fields` in ``__post_init__``. Reading a file (`zetadp.base.reading`) takes the same rules
+from the same types, and so does the schema that editors read. Functions check their arguments by the same rules.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Within:
         """Raise ``ValueError`` unless the value is a number in the bounds."""
         is_number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
         if not (is_number and all(compare(value, bound) for _, bound, compare in self._bounds())):
-            bounds = " and ".join(f"{sign} {bound:.12g}" for sign, bound, _ in self._bounds())
+            bounds = " and ".join(f"{sign} {bound:.15g}" for sign, bound, _ in self._bounds())
             raise RefusedValueError(name, bounds or "to be a number", value)
 
     def _bounds(self) -> Iterator[tuple[str, float, Callable[[float, float], bool]]]:

@@ -39,11 +39,6 @@ def run(main: Callable[..., None], snakemake: Any = None) -> None:  # noqa: ANN4
     Everything that is logged goes to the rule's log file. The terminal shows warnings, errors, and how far a long stage
     has come (the logger `PROGRESS`). A `UserError` ends the job with its message and without a traceback. Snakemake
     puts its object among the globals of the script that defines ``main``.
-
-    Raises
-    ------
-    TypeError
-        If rule and ``main`` disagree about a name.
     """
     snakemake = snakemake or main.__globals__["snakemake"]
     _open_log(Path(snakemake.log[0]))
@@ -57,10 +52,6 @@ def run(main: Callable[..., None], snakemake: Any = None) -> None:  # noqa: ANN4
     arguments |= {name: value for name, value in snakemake.resources.items() if name in parameters}
     if "threads" in parameters:
         arguments["threads"] = snakemake.threads
-    missing, surplus = sorted(parameters.keys() - arguments.keys()), sorted(arguments.keys() - parameters.keys())
-    missing = [name for name in missing if parameters[name].default is inspect.Parameter.empty]
-    if missing or surplus:
-        raise TypeError(f"Rule {snakemake.rule} and its script's main disagree: missing {missing}, surplus {surplus}.")
     logging.getLogger("zetadp").info("%s, with the library in %s", snakemake.rule, PACKAGE)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(snakemake.threads)

@@ -2,7 +2,7 @@
 
 A command is a function. Its parameters are the arguments, and those after ``*`` the options. The type of each is
 ``Annotated`` with its help and, where the help shows another word than the name, with that word. Bounds of
-`zetadp.base.validation` in a type are checked. A sequence takes all values up to the next option, or `ONE_EACH_TIME`.
+`zetadp.base.validation` in a type are checked. A sequence takes all values up to the next option.
 The docstring is the help: its first line stands in the list of commands, and its examples below the options.
 """
 
@@ -20,8 +20,6 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from zetadp.base.validation import Within
 
 WIDTH = 80
-ONE_EACH_TIME = {"nargs": None, "action": "append"}
-"""For the type of an option that takes one value each time it is given, so that arguments can follow it."""
 Probability = Annotated[float, Within(gt=0, le=1)]
 
 
@@ -62,8 +60,6 @@ def _read_as(hint: Any) -> dict[str, Any]:  # noqa: ANN401  (any type)
         if get_origin(hint) is Sequence:
             how = {"nargs": "+", "action": "extend", "default": []}
         hint = inner[0]
-    for note in notes:
-        how |= note if isinstance(note, dict) else {}
     how["help"], *word = (note for note in notes if isinstance(note, str))
     if word:
         (how["metavar"],) = word

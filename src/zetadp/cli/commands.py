@@ -14,10 +14,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
-from zetadp.base.validation import Share
-from zetadp.base.validation import UserError
+from zetadp.base.validation import Share, UserError
 from zetadp.cli import federation, privacy, runs
-from zetadp.cli.arguments import ONE_EACH_TIME, add_command
+from zetadp.cli.arguments import add_command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -141,10 +140,8 @@ def convert(
     test_fraction: Annotated[Share, "expected share of test patients, if --patients gives no part"] = 0.35,
     sequence: Annotated[
         Sequence[str],
-        "sequence of all files whose names fit the pattern: FLAIR, T1w, T1gd, T2w, or none to leave them out; can be "
-        "given several times",
+        "sequence of all files whose names fit the pattern: FLAIR, T1w, T1gd, T2w, or none to leave them out",
         "PATTERN=SEQUENCE",
-        ONE_EACH_TIME,
     ] = (),
 ) -> None:
     """Convert NIfTI files or a BIDS folder to the Decathlon layout.

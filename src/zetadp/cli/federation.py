@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from zetadp.base.validation import Positive
-from zetadp.base.validation import UserError
+from zetadp.base.validation import Positive, UserError
 from zetadp.cli.arguments import log_to_terminal, tell
 
 PORT = 9443

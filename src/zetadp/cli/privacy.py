@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from zetadp.base.validation import Count, Positive, Within
 from zetadp.base.epsilon import Delta, rounded_up
-from zetadp.base.validation import UserError
+from zetadp.base.validation import Count, Positive, UserError, Within
 from zetadp.cli.arguments import Probability
 from zetadp.privacy.kinds import NoisySum
 

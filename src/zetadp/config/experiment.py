@@ -11,9 +11,8 @@ from statistics import median
 from typing import Annotated, Any, cast
 
 from zetadp.audit.settings import Audit
-from zetadp.base.validation import Count, Filled, OneOf
 from zetadp.base.epsilon import epsilon_value, rounded_up
-from zetadp.base.validation import UserError
+from zetadp.base.validation import Count, Filled, OneOf, UserError
 from zetadp.config.sections import (
     BRAIN,
     DEFAULTS,

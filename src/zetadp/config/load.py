@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
@@ -11,11 +11,13 @@ from typing import Any, get_type_hints
 import yaml
 
 from zetadp.base.reading import read, schema_of
-from zetadp.base.validation import UserError, did_you_mean
+from zetadp.base.validation import UserError, did_you_mean, refuse
 from zetadp.config.experiment import Config
 from zetadp.config.rules import contradictions
 from zetadp.config.sections import BRAIN, DEFAULTS, TaskSection
 from zetadp.core.task import settings_class
+
+WHERE = "in the configuration"
 
 
 def load_config(content: Mapping[str, Any]) -> Config:
@@ -50,16 +52,10 @@ def load_config(content: Mapping[str, Any]) -> Config:
         faults += wrong
         if wrong:
             del sections["task"]
-    _refuse([*faults, *contradictions(sections)])
+    refuse([*faults, *contradictions(sections)], WHERE)
     config = Config(**sections)
-    _refuse(config.faults_of_plans())
+    refuse(config.faults_of_plans(), WHERE)
     return config
-
-
-def _refuse(faults: Sequence[str]) -> None:
-    if faults:
-        lines = "\n".join(f"  {number}. {fault}" for number, fault in enumerate(faults, start=1))
-        raise UserError(f"The configuration has {len(faults)} fault(s):\n{lines}")
 
 
 def _with_settings(task: TaskSection) -> tuple[TaskSection, list[str]]:

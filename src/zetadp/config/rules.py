@@ -7,13 +7,12 @@ and yields what is wrong, each with the path of its key.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from zetadp.audit.settings import Audit
-from zetadp.base.epsilon import CONSENT, epsilon_value
+from zetadp.base.epsilon import CONSENT
 from zetadp.base.validation import UserError, did_you_mean
 from zetadp.config.experiment import runs_of, task_content
 from zetadp.config.sections import (
@@ -138,7 +137,7 @@ def _trainings(cohort: Cohort, privacy: Privacy, runs: Sequence[Block]) -> Itera
             f"runs: expected {privacy.trainings} on real patients, as privacy.trainings says; found {len(wanted)}. "
             f"Each of them costs the same patients again. Choose fewer, or write privacy.trainings: {len(wanted)}."
         )
-    bare = [run.epsilon for run in wanted if not math.isfinite(epsilon_value(run.epsilon))]
+    bare = [run.epsilon for run in wanted if not run.private]
     if bare and privacy.without_noise is None:
         yield (
             f"privacy.without_noise: expected the sentence '{CONSENT}' for runs with epsilon {bare[0]} on real "

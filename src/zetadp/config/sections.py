@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 
 from typing_extensions import TypedDict
 
-from zetadp.base.epsilon import Epsilons
+from zetadp.base.epsilon import CONSENT, Delta, Epsilons
 from zetadp.base.validation import Count, Filled, NotNegative, OneOf, Positive, Seed, Spelled, Within
-from zetadp.base.epsilon import CONSENT, Delta
 from zetadp.core.settings import MOST_ROUNDS, MixingSettings, OptimiserSettings, Patience, Performance, TrainingSettings
 from zetadp.nn.settings import AT_ONCE, DECISIONS, DESCENT, FEATURES, IMAGE, OWN, BackboneTraining, NetworkSettings
 from zetadp.privacy.threat import MASKED_SUMS, Sums, Threat

@@ -66,6 +66,16 @@ class RunName:
     def __str__(self) -> str:
         return f"{self.network} {self.arm} eps-{self.epsilon} seed-{self.seed}"
 
+    @property
+    def label(self) -> str:
+        """The name in file names."""
+        return str(self).replace(" ", "-")
+
+    @property
+    def private(self) -> bool:
+        """Whether the name promises an epsilon, so that the run needs noise."""
+        return math.isfinite(epsilon_value(self.epsilon))
+
 
 @dataclass(frozen=True)
 class NodeConstants:
@@ -179,7 +189,7 @@ class Plan:
         names = [node.name for node in self.nodes]
         if not names or len(set(names)) != len(names):
             raise ValueError(f"Expected one node or more, each with a different name, found {names}.")
-        if self.network.taper == BY_NOISE and (self.noise_of_mean() or math.isinf(epsilon_value(self.run.epsilon))):
+        if self.network.taper == BY_NOISE and (self.noise_of_mean() or not self.run.private):
             beside_signal = self.noise_of_mean() / math.sqrt(self.training.rounds) / SIGNAL
             object.__setattr__(self, "network", replace(self.network, taper=float(f"{beside_signal:.4g}")))
         if self.training.noise == "os" and len({node.noise_multiplier > 0 for node in self.nodes}) > 1:
@@ -232,8 +242,7 @@ class Plan:
     @property
     def label(self) -> str:
         """Name of the run in file names."""
-        run = self.run
-        return f"{run.network}-{run.arm}-eps-{run.epsilon}-seed-{run.seed}"
+        return self.run.label
 
     @property
     def digest(self) -> str:

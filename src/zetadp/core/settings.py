@@ -11,8 +11,7 @@ from fractions import Fraction
 from numbers import Real
 from typing import Annotated, Any
 
-from zetadp.base.validation import Count, OneOf, Positive, Share, Within, check_fields
-from zetadp.base.validation import UserError
+from zetadp.base.validation import Count, OneOf, Positive, Share, UserError, Within, check_fields
 from zetadp.nn.settings import AT_ONCE, DESCENT, MIXED_ROWS
 from zetadp.privacy.events import KINDS
 from zetadp.privacy.kinds import NoisySum

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from zetadp.base.validation import Count, check_fields
-from zetadp.base.validation import UserError, did_you_mean
+from zetadp.base.validation import Count, UserError, check_fields, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -14,10 +14,9 @@ from typing import Annotated, Any
 import numpy as np
 import pandas as pd
 
-from zetadp.base.validation import Count, OneOf, Seed, check_fields
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import read_table, write_table
-from zetadp.base.validation import UserError
+from zetadp.base.validation import Count, OneOf, Seed, UserError, check_fields
 
 SERVER = "server"
 

@@ -9,10 +9,9 @@ from typing import Annotated, ClassVar, Self
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
-from zetadp.base.validation import Count, OneOf, Positive, Within, check_fields
 from zetadp.base.epsilon import Delta
 from zetadp.base.reading import read_file
-from zetadp.base.validation import UserError
+from zetadp.base.validation import Count, OneOf, Positive, UserError, Within, check_fields
 from zetadp.core.plan import Plan
 from zetadp.core.promise import OWN_DELTA
 from zetadp.core.settings import Patience

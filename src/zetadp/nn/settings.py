@@ -6,8 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from zetadp.base.validation import Count, Filled, OneOf, Positive, Seed, Within, check_fields
-from zetadp.base.validation import in_range, one_of
+from zetadp.base.validation import Count, Filled, OneOf, Positive, Seed, Within, check_fields, in_range, one_of
 
 OWN = "own"
 """Family of the user's own networks, which are PyTorch modules."""

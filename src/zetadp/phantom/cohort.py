@@ -21,10 +21,9 @@ from typing import Annotated, Any
 import nibabel as nib
 import numpy as np
 
-from zetadp.base.validation import Count, OneOf, Seed, Within, check_fields
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import read_json, write_json, write_text, written_whole
-from zetadp.base.validation import UserError
+from zetadp.base.validation import Count, OneOf, Seed, UserError, Within, check_fields
 from zetadp.mri.decathlon import write_task
 from zetadp.phantom.anatomy import VoxelGrid
 from zetadp.phantom.physics import draw_tissues

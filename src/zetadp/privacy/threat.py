@@ -11,8 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
-from zetadp.base.validation import Within, check_fields
-from zetadp.base.validation import UserError, one_of
+from zetadp.base.validation import UserError, Within, check_fields, one_of
 
 Threat: TypeAlias = Literal["local", "masked_sums", "central"]
 

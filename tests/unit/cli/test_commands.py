@@ -76,7 +76,7 @@ def test_options_are_read_as_their_types_and_defaults_say():
     assert (given.seed, given.epsilon, given.backbone, given.output) == (0, "8", None, Path("plan.json"))
     given = parsed("zetadp federation certificates keys --hosts a --hosts b c")
     assert given.hosts == ["a", "b", "c"]
-    given = parsed("zetadp convert --sequence x=T1w --sequence y=none a b")
+    given = parsed("zetadp convert a b --sequence x=T1w --sequence y=none")
     assert (given.sequence, given.source, given.target) == (["x=T1w", "y=none"], Path("a"), Path("b"))
     given = parsed("zetadp rounds --epsilon 1 --delta 1e-3 --noise-multiplier 4 --sampling-probability 1/4")
     assert (given.sampling_probability, given.json_) == (0.25, False)

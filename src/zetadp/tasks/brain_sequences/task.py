@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from zetadp.base.validation import Count, OneOf
 from zetadp.base.storage import Items
-from zetadp.base.validation import UserError
+from zetadp.base.validation import Count, OneOf, UserError
 from zetadp.core.metrics import volume_accuracy
 from zetadp.core.plan import Plan
 from zetadp.core.records import LabelledItems

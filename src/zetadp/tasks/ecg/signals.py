@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from scipy import signal as processing
 
-from zetadp.base.validation import Count, Within, check_fields
-from zetadp.base.validation import UserError
+from zetadp.base.validation import Count, UserError, Within, check_fields
 from zetadp.tasks.ecg.recordings import LEADS
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import pandas as pd
 
-from zetadp.base.validation import OneOf, Within, check_fields
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import Items
-from zetadp.base.validation import UserError
+from zetadp.base.validation import OneOf, UserError, Within, check_fields
 from zetadp.core.metrics import REPLICATES, bootstrapped, of_confusion, percentile_interval, resamples
 from zetadp.core.task import Words, records_of
 from zetadp.tasks.ecg.recordings import FOLDS, LABELS, POPULATIONS

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from zetadp.base.validation import OneOf
 from zetadp.base.storage import Items
+from zetadp.base.validation import OneOf
 from zetadp.core.task import Classification, Words, records_of
 from zetadp.tasks.phase_mnist.digits import SIDE, inputs
 

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from zetadp.base.validation import Count, Filled, OneOf, Within, check_fields
-from zetadp.base.validation import in_range
+from zetadp.base.validation import Count, Filled, OneOf, Within, check_fields, in_range
 from zetadp.nn.settings import NetworkSettings
 
 FAMILIES = ("unet", "real_unet")

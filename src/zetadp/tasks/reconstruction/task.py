@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import pandas as pd
 
-from zetadp.base.validation import Within, check_fields
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import Items
-from zetadp.base.validation import UserError, settings_of
+from zetadp.base.validation import UserError, Within, check_fields, settings_of
 from zetadp.core.metrics import bootstrapped, mean_interval
 from zetadp.core.task import Words, records_of
 from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import pandas as pd
 
-from zetadp.base.validation import Count, OneOf
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import Items
+from zetadp.base.validation import Count, OneOf
 from zetadp.core.metrics import bootstrapped, percentile_interval, resamples
 from zetadp.core.task import Classification, Words, records_of
 from zetadp.tasks.roc import area_shares, macro_area
