@@ -143,19 +143,6 @@ def test_shares_follow_from_the_accuracies_beside_them():
         assert float(row["low"]) < float(row["share"]) < float(row["high"])
 
 
-def test_the_page_says_what_heads_on_a_study_reach():
-    kept = {(row["network"], row["epsilon"]): row for row in rows("docs/results/study/table1.csv")}
-    page = (ROOT / "docs/pretraining.md").read_text()
-    lines = re.findall(r"^\| ((?:study|head)_\d+), .*", page, flags=re.MULTILINE)
-    assert len(lines) == 4
-    for network in lines:
-        _, *cells = re.search(rf"^\| {network}, (.*)$", page, flags=re.MULTILINE)[1].replace("*", "").split("|")[:-1]
-        one, eight, without = (kept[network, epsilon] for epsilon in ("1", "8", "inf"))
-        private = [f"{float(row['mean']):.1f} ± {float(row['std']):.1f}" for row in (one, eight)]
-        expected = [f"{float(one['public_start']):.1f}", *private, f"{float(without['mean']):.1f}"]
-        assert [cell.strip() for cell in cells] == expected
-
-
 def test_readme_and_the_list_say_what_the_tables_say():
     default = rows("docs/results/default/table1.csv")
     table = {(row["network"], row["epsilon"]): f"{float(row['mean']):.1f} %" for row in default if row["arm"] != "sums"}

@@ -103,7 +103,7 @@ rule pretrain:
         "../../scripts/pretrain.py"
 
 
-rule fit_layers:
+rule fit_study:
     input:
         backbone=BACKBONE,
         atlas=collect(f"{PUBLIC}/images/shard-{{shard}}.h5", shard=PUBLIC_SHARDS),
@@ -111,11 +111,9 @@ rule fit_layers:
             f"{PUBLIC_SHAPES}/images/shard-{{shard}}.h5", shard=PUBLIC_SHARDS
         ),
     output:
-        layers=f"{PUBLIC}/{{domain}}.safetensors",
+        study=f"{PUBLIC}/study.safetensors",
     log:
-        "logs/fit_layers/{domain}.log",
-    wildcard_constraints:
-        domain="layers|study",
+        "logs/fit_study.log",
     conda:
         "../../envs/train.yaml"
     resources:
@@ -127,10 +125,9 @@ rule fit_layers:
         held_out=CONFIG.pretraining.held_out,
         simulation=SIMULATION,
         device=CONFIG.device,
-        centred=lambda wildcards: wildcards.domain == "study",
-        code=code_of("scripts/fit_layers.py"),
+        code=code_of("scripts/fit_study.py"),
     script:
-        "../../scripts/fit_layers.py"
+        "../../scripts/fit_study.py"
 
 
 rule extract_features:
@@ -152,16 +149,6 @@ rule extract_features:
         code=code_of("scripts/extract_features.py"),
     script:
         "../../scripts/extract_features.py"
-
-
-use rule extract_features as extract_layers with:
-    input:
-        whitened=f"{COHORT}/whitened/shard-{{shard}}.h5",
-        backbone=BACKBONES["layers"],
-    output:
-        features=f"{COHORT}/layers/shard-{{shard}}.h5",
-    log:
-        "logs/extract_layers/{shard}.log",
 
 
 use rule extract_features as extract_study with:

@@ -21,9 +21,9 @@ AT_ONCE = (CLASS_MEANS, MIXED_ROWS)
 """Estimators that have one round."""
 
 STUDY = "study"
-FEATURES = ("features", "layers", STUDY)
-"""Domains of a head: features of the last layer of a public network, features of all layers of the public backbone, or
-the latter minus their mean over all images of the record."""
+FEATURES = ("features", STUDY)
+"""Domains of a head: features of the last layer of a public network, or features of all layers of the public backbone
+minus their mean over all images of the record."""
 DOMAINS = ("kspace", "image", "complex", "signal", "spectrum", *FEATURES)
 BY_NOISE = "noise"
 """Taper of a head that follows from the noise of the plan."""
@@ -55,7 +55,6 @@ UNUSED = {"transform": "none", "start": "random", "taper": 0}
 
 SHIPPED = {
     "features": "data/backbone.safetensors",
-    "layers": "data/layers.safetensors",
     STUDY: "data/study.safetensors",
 }
 """Paths of the packaged backbone, relative to the package, by the domain of its features."""
@@ -75,8 +74,8 @@ class NetworkSettings:
         of features); or ``own``, the user's PyTorch module, for which the other settings have no effect.
     domain
         Inputs: whitened ``kspace``; the real ``image``; an image that is itself ``complex``; a real ``signal`` of one
-        dimension, or its complex ``spectrum``; public ``features``; features of all ``layers`` of the public backbone;
-        or features of a ``study``, which are those of all layers minus their mean over all images of the record.
+        dimension, or its complex ``spectrum``; public ``features``; or features of a ``study``, which are those of all
+        layers of the public backbone minus their mean over all images of the record.
     widths
         Filters of each block; each block halves the image side by average pooling. For family ``dense``, units of each
         hidden layer; for ``spectrogram``, filters of each convolution; for a U-Net, channels at each size.

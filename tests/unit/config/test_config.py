@@ -79,7 +79,7 @@ ATTACKED = merged(
             "idle": {"training": EVERYBODY},
             "attacked": {"training": EVERYBODY},
             "linear": {"family": "linear"},
-            "read": {"family": "head", "domain": "layers", "training": EVERYBODY},
+            "read": {"family": "head", "domain": "study", "training": EVERYBODY},
         },
         "runs": [RUN | {"networks": ["complex", "sampled", "odd", "attacked", "read"]}],
     },
@@ -211,7 +211,7 @@ FAULTS = [
     (ATTACKED, attack(candidates={"networks": ["sampled"]}), "audit.candidates.networks.0", "participation"),
     (ATTACKED, attack(candidates={"networks": ["odd"]}), "audit.candidates.networks.0", "multiple of 4"),
     (ATTACKED, attack(candidates={"networks": ["idle"]}), "audit.candidates.networks.0", "runs"),
-    (ATTACKED, attack(candidates={"networks": ["read"]}), "audit.candidates.networks.0", "layers"),
+    (ATTACKED, attack(candidates={"networks": ["read"]}), "audit.candidates.networks.0", "study"),
     (ATTACKED, attack(candidates={"networks": ["attacked"], "patients": 50}), "audit.candidates", "100"),
     (PAPER, {"pretraining": {"held_out": 1600}}, "pretraining", "1600"),
 ]  # fmt: skip

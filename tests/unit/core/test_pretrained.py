@@ -49,7 +49,8 @@ def head_file(folder, **how):
 
 
 @pytest.mark.parametrize(
-    ("domain", "start", "beside"), [("study", "public", True), ("study", "random", False), ("layers", "public", False)]
+    ("domain", "start", "beside"),
+    [("study", "public", True), ("study", "random", False), ("features", "public", False)],
 )
 def test_a_head_on_a_study_that_started_from_the_public_head_has_it_beside(tmp_path, domain, start, beside):
     path, head, public = head_file(tmp_path, domain=domain, start=start, taper=0.7)

@@ -23,7 +23,7 @@ OTHER = {
     "run": [{"network": "other"}, {"arm": "other"}, {"epsilon": "3"}, {"seed": 4}],
     "network": [
         {"family": "linear", "domain": "kspace", "components": 0},
-        {"domain": "layers"},
+        {"domain": "study"},
         {"widths": (16,)},
         {"convolutions": 3},
         {"head": "pooled"},

@@ -132,7 +132,7 @@ def test_a_taper_scales_the_components_of_a_head():
         ({"family": "complex", "taper": 1.0}, "taper 0 for family complex"),
         ({"family": "head", "domain": "features", "taper": -1.0}, "taper"),
         ({"family": "head", "domain": "features", "taper": "nois"}, "Did you mean 'noise'"),
-        ({"family": "head"}, "domain features or layers or study for family head"),
+        ({"family": "head"}, "domain features or study for family head"),
         ({"domain": "features"}, "domain kspace for family complex"),
         ({"family": "real", "transform": "fourier"}, "transform none for family real"),
         ({"family": "real", "start": "public"}, "start random for family real"),

@@ -17,7 +17,6 @@ INPUTS = {
         ("kspace", "whitened"),
         ("image", "slices"),
         ("features", "features"),
-        ("layers", "layers"),
         ("study", "study"),
     )
 }

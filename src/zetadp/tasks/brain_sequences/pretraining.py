@@ -190,10 +190,10 @@ def public_accuracy(backbone: Backbone, images: np.ndarray) -> dict[str, float]:
     }
 
 
-def read_all_layers(
-    backbone: Backbone, kinds: dict[str, np.ndarray], components: Sequence[int], held_out: int, *, centred: bool = False
-) -> Backbone:
-    """Return a backbone with features from all its layers, fitted on several kinds of public patients.
+def read_study(backbone: Backbone, kinds: dict[str, np.ndarray], components: Sequence[int], held_out: int) -> Backbone:
+    """Return a backbone with features from all its layers less their mean over a patient's images.
+
+    They are fitted on several kinds of public patients.
 
     Parameters
     ----------
@@ -206,12 +206,10 @@ def read_all_layers(
     held_out
         Number of patients of each kind, counted from the first, that nothing is fitted on. The heads are measured on
         them.
-    centred
-        Whether to subtract from a patient's features their mean over the patient's images.
     """
     count = sum(4 * width for width in backbone.settings.widths) * backbone.settings.convolutions
     none, own = torch.zeros(count), torch.eye(count)
-    plain = replace(backbone, centre=none, projection=own, heads={}, layers=True, centred=centred)
+    plain = replace(backbone, centre=none, projection=own, heads={}, layers=True, centred=True)
     logger.info("fitting heads to the features of all layers")
     learnt = learn_readout(plain, [images[held_out:, :, ::EVERY] for images in kinds.values()], components)
     accuracy = {name: public_accuracy(learnt, images[:held_out]) for name, images in kinds.items()}

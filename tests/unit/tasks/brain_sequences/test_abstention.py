@@ -149,7 +149,7 @@ def test_of_another_backbone_or_a_trained_network_nothing_is_known(model):
     other = replace(model.backbone, centre=model.backbone.centre + 1e-3)
     assert abstention_for(replace(model, backbone=other)) is None
     assert abstention_for(replace(model, backbone=None)) is None
-    assert abstention_for(replace(model, settings=NetworkSettings("head", "layers", components=4))) is None
+    assert abstention_for(replace(model, settings=NetworkSettings("head", "features", components=4))) is None
 
 
 def test_predict_says_what_is_doubtful_and_shows_it_anyway_when_asked(path, brain, noise, capsys):

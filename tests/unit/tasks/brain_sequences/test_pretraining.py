@@ -20,7 +20,7 @@ from zetadp.tasks.brain_sequences.pretraining import (
     draw_batch,
     pretrain,
     public_accuracy,
-    read_all_layers,
+    read_study,
 )
 
 
@@ -101,8 +101,8 @@ def kinds():
 
 
 @pytest.fixture(scope="module")
-def layers(made, kinds):
-    return read_all_layers(made, kinds, (2, 16), HELD_OUT)
+def study(made, kinds):
+    return read_study(made, kinds, (2, 16), HELD_OUT)
 
 
 def test_statistics_are_means_and_deviations_of_every_activation(made):
@@ -128,34 +128,27 @@ def test_statistics_are_means_and_deviations_of_every_activation(made):
     assert np.allclose(found, np.concatenate(expected, 1), rtol=1e-4, atol=1e-4)
 
 
-def test_heads_on_all_layers_classify_both_kinds_of_patients(layers, kinds):
+def test_heads_on_a_study_classify_both_kinds_of_patients_by_uncorrelated_components(study, kinds):
     for images in kinds.values():
-        assert public_accuracy(layers, images[:HELD_OUT])["16"] > 0.85
-    assert layers.provenance["held_out_accuracy"].keys() == kinds.keys()
-    assert layers.provenance["layers"]["patients"] == {"atlas": 32, "shapes": 32}
-
-
-def test_components_are_uncorrelated_with_unit_variance_on_public_images(layers, kinds):
+        assert public_accuracy(study, images[:HELD_OUT])["16"] > 0.85
+    assert study.provenance["held_out_accuracy"].keys() == kinds.keys()
+    assert study.provenance["layers"]["patients"] == {"atlas": 32, "shapes": 32}
     learnt = np.concatenate([images[HELD_OUT:, :, ::EVERY] for images in kinds.values()])
-    found = np.stack([layers.features(whiten(to_kspace(each))) for each in learnt]).reshape(-1, layers.components)
-    real = found.view(np.float32)
-    assert layers.components == 16
+    real = study.record_features(whiten(to_kspace(learnt))).reshape(-1, study.components).view(np.float32)
+    assert study.components == 16
     assert np.allclose(real.mean(0), 0, atol=1e-3)
     # Directions in which public images hardly vary are shrunk; the first ones are not.
     assert np.allclose(np.cov(real[:, :6].T), np.eye(6), atol=0.05)
 
 
-def test_nothing_is_learnt_from_patients_that_are_held_out(layers, made, kinds):
+def test_nothing_is_learnt_from_patients_that_are_held_out(study, made, kinds):
     others = {name: np.concatenate([images[:HELD_OUT] * 0 + 1, images[HELD_OUT:]]) for name, images in kinds.items()}
-    again = read_all_layers(made, others, (2, 16), HELD_OUT)
-    assert all(torch.equal(value, again.tensors()[name]) for name, value in layers.tensors().items())
-    assert again.provenance["held_out_accuracy"] != layers.provenance["held_out_accuracy"]
+    again = read_study(made, others, (2, 16), HELD_OUT)
+    assert all(torch.equal(value, again.tensors()[name]) for name, value in study.tensors().items())
+    assert again.provenance["held_out_accuracy"] != study.provenance["held_out_accuracy"]
 
 
-def test_features_of_a_study_are_less_the_mean_of_its_own_record_alone(made, kinds, tmp_path):
-    study = read_all_layers(made, kinds, (2, 16), HELD_OUT, centred=True)
-    for images in kinds.values():
-        assert public_accuracy(study, images[:HELD_OUT])["16"] > 0.85
+def test_features_of_a_study_are_less_the_mean_of_its_own_record_alone(study, tmp_path):
     kspace = whiten(to_kspace(public(3)))
     found = study.record_features(kspace)
     np.testing.assert_allclose(found.mean(axis=(1, 2)), 0, atol=1e-3)
@@ -170,16 +163,13 @@ def test_features_of_a_study_are_less_the_mean_of_its_own_record_alone(made, kin
     assert {n: w.shape for n, (w, _) in again.heads.items()} == {2: (4, 2), 16: (4, 16)}
 
 
-@pytest.mark.parametrize("domain", ["features", "layers", "study"])
+@pytest.mark.parametrize("domain", ["features", "study"])
 def test_a_plan_finds_the_shipped_backbone_of_its_network(domain):
     network = NetworkSettings("head", domain, components=8, start="public")
     plan = Plan(RunName("a", "federated", "8", 0), network, TrainingSettings(1), (NodeConstants("a", 2, 1),), delta=0.1)
-    plan = with_public(plan, load_backbone(shipped_backbone(network)))
-    found = backbone_of(plan, None)
-    assert (found.layers, found.centred) == (domain != "features", domain == "study")
+    found = backbone_of(with_public(plan, load_backbone(shipped_backbone(network))), None)
+    assert found.layers == found.centred == (domain == "study")
     assert found.components == 64
-    other = replace(network, domain="layers" if domain == "features" else "features")
-    assert shipped_backbone(other) != shipped_backbone(network)
 
 
 def test_images_are_no_unit_where_they_change_each_other():
