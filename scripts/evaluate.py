@@ -48,8 +48,7 @@ def main(
     write_text(text, plain_text(statement))
     measured = read_json(metrics)
     trained = plan.network.to_json()  # with the taper that follows from the noise
-    words = task.words(trained)
-    write_text(card, model_card(measured["run"], trained, read_json(privacy), measured, cohort_label, words))
+    write_text(card, model_card(measured["run"], trained, read_json(privacy), measured, cohort_label, task.words))
     seal(sealed, [model, ledger, agreed, predictions, metrics, privacy, text, card])
 
 

@@ -44,11 +44,9 @@ from zetadp.privacy.accounting import compose
 from zetadp.privacy.book import recorded_runs
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown
-from zetadp.tasks.ecg.collection import Collection
+from zetadp.tasks.ecg.collection import Collection, spectrum
 from zetadp.tasks.ecg.encoder import BeatEncoder
-from zetadp.tasks.ecg.readers import read_folder
-from zetadp.tasks.ecg.recordings import FOLDS
-from zetadp.tasks.ecg.signals import SpectrumSettings, spectrum
+from zetadp.tasks.ecg.recordings import FOLDS, read_folder
 from zetadp.tasks.ecg.task import of_patients, replicates
 from zetadp.tasks.roc import area
 
@@ -105,18 +103,18 @@ class Patients:
     public: np.ndarray
 
     @classmethod
-    def read(cls, folder: Path, encoder: BeatEncoder, task: dict[str, Any]) -> Patients:
+    def read(cls, folder: Path, encoder: BeatEncoder) -> Patients:
         """Read a folder, and refuse it if its patients differ from the declared patients."""
         recordings = [each for each in read_folder(folder) if each.form == FORM and each.name not in LEFT_OUT]
-        found = Collection.of(((each, "") for each in recordings), SpectrumSettings(**task["spectrum"]))
+        found = Collection.of((each, "") for each in recordings)
         if (count := found.table["patient"].nunique()) != PATIENTS:
             raise UserError(f"Expected {PATIENTS} patients in {folder}, found {count}.")
         values = {
             "spectrum": torch.from_numpy(spectrum(found.signals)),
             "signal": torch.from_numpy(found.signals),
-            "features": torch.from_numpy(encoder.features(found.beats)).to(torch.complex64),
         }
         values = {domain: each[:, None, None] for domain, each in values.items()}
+        values["features"] = torch.from_numpy(encoder.features(found.beats))
         return cls(found.table, found.labels, values, encoder.scores(found.beats))
 
     @cached_property
@@ -302,7 +300,7 @@ def main() -> None:
     torch.set_num_threads(1)
     config = configuration("ecg")
     encoder = BeatEncoder.load(given.encoder) if given.encoder else BeatEncoder.fit()
-    patients = Patients.read(given.data, encoder, config.task.settings)
+    patients = Patients.read(given.data, encoder)
     with tempfile.TemporaryDirectory() as folder:
         training = Training(config, patients, Path(folder))
         rows = []

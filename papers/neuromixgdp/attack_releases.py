@@ -44,7 +44,7 @@ from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.threat import CENTRAL_HOLDER
 from zetadp.report.figurestyle import SMALL, blank, figure_style, save_svg, set_title, wrapped
 from zetadp.report.provenance import origin
-from zetadp.tasks.phase_mnist.simulated import simulated_digits
+from zetadp.tasks.phase_mnist.encoder import simulated_digits
 
 if TYPE_CHECKING:
     from zetadp.core.plan import Plan

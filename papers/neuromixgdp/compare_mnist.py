@@ -48,7 +48,7 @@ from zetadp.nn.heads import learnt_head
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.book import recorded_runs
 from zetadp.report.provenance import origin, seeds_shown
-from zetadp.tasks.phase_mnist.simulated import simulated_digits
+from zetadp.tasks.phase_mnist.encoder import simulated_digits
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator

@@ -46,7 +46,7 @@ from zetadp.report.figurestyle import (
     wrapped,
 )
 from zetadp.report.provenance import origin, seeds_shown
-from zetadp.tasks.phase_mnist.simulated import simulated_digits
+from zetadp.tasks.phase_mnist.encoder import simulated_digits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -17,6 +18,8 @@ import pandas as pd
 
 from zetadp.base.storage import written_whole
 from zetadp.base.validation import UserError, check_distinct, refuse, shown
+
+logger = logging.getLogger(__name__)
 
 MISSING = "–"
 """A missing value in a `Sheet`."""
@@ -134,13 +137,15 @@ def numbers_of(table: pd.DataFrame, column: str) -> str:
     return ", ".join(f"{number:g}" for number in table[column].dropna().unique()) if column in table else ""
 
 
-def checked(rows: pd.DataFrame, declared: Mapping[str, int], source: str) -> pd.DataFrame:
-    """Return the table of a cohort, one row per record, as it is compared with what the user declared.
+def write_cohort(path: Path, rows: pd.DataFrame, declared: Mapping[str, int], source: str) -> None:
+    """Write the table of a cohort, one row per record, after comparing it with what the user declared.
 
     Parameters
     ----------
+    path
+        The file.
     rows
-        Patient, record and part (``train`` or ``test``) of each record.
+        Patient, record, part (``train`` or ``test``), scanner and sha256 of each record, and perhaps more.
     declared
         Declared number of patients in each part. The guarantee uses these numbers as public constants.
     source
@@ -157,11 +162,12 @@ def checked(rows: pd.DataFrame, declared: Mapping[str, int], source: str) -> pd.
     if len(twice):
         raise UserError(f"Expected each record of {source} to have its own name, found {twice.iloc[0]} twice.")
     refuse(wrong_parts(rows, declared, source), f"in {source}")
-    return rows
+    write_table(path, rows)
+    logger.info("%d records of %d patients", len(rows), rows["patient"].nunique())
 
 
 def wrong_parts(rows: pd.DataFrame, declared: Mapping[str, int], source: str) -> list[str]:
-    """Compare the patients of each part with the declared number and with the other part; arguments as in `checked`."""
+    """Compare the patients of each part with the declared number and with the other part, as `write_cohort` does."""
     members = {part: rows[rows["part"] == part].groupby("patient")["record"].agg(", ".join) for part in declared}
     problems = [
         f"Expected {number} patients in the part {part} as declared, found "

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
+from zetadp.base.storage import Items
 from zetadp.base.validation import Count, UserError, check_fields, did_you_mean
 
 if TYPE_CHECKING:
@@ -24,12 +25,11 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from zetadp.base.storage import Items
     from zetadp.core.plan import Plan
     from zetadp.core.records import LabelledItems
     from zetadp.nn.backbone import Backbone
 
-    Take = Callable[[Mapping[str, np.ndarray], np.ndarray], tuple[np.ndarray, np.ndarray]]
+    Take = Callable[[Mapping[str, np.ndarray], np.ndarray], Sequence[np.ndarray]]
 
 SIMULATED_NAME = "phantom"
 """Beginning of the names of simulated cohorts. Other cohorts need other names, so that their ledgers are separate."""
@@ -46,7 +46,7 @@ class Words(NamedTuple):
     title
         Title of the card.
     about
-        What kind of network it is, and what it predicts.
+        What it predicts.
     inputs, outputs
         Description of its inputs and outputs.
     usage
@@ -127,8 +127,9 @@ class PipelineTask(Task, Protocol):
     def backbone(self, file: Path, device: torch.device) -> Backbone | None:
         """Return the backbone that networks of this task start from, or None if the file only computes features."""
 
-    def words(self, network: Mapping[str, Any]) -> Words:
-        """Return the description of the task for a model card, for a network of these settings."""
+    @property
+    def words(self) -> Words:
+        """The description of the task for a model card, which describes the network by itself."""
 
 
 class SiteTask(PipelineTask, Protocol):
@@ -333,19 +334,26 @@ def places_of(wanted: Iterable[str], names: Iterable[str], called: str, file: Pa
 
 
 def records_of(
-    items: Items, partition: pd.DataFrame, role: str, device: torch.device, take: Take | None = None
+    files: Sequence[Path],
+    partition: pd.DataFrame,
+    role: str,
+    device: torch.device,
+    *,
+    arrays: Sequence[str] = ("values", "labels"),
+    names: Sequence[str] = ("record",),
+    take: Take | None = None,
 ) -> LabelledItems:
     """Return the items of all records with one role, in the order of the partition's rows.
 
     Parameters
     ----------
-    items
-        All items of a file.
-    partition, role, device
-        Same as for `PipelineTask.load`.
+    files, partition, role, device
+        Same as for `PipelineTask.load`. One file holds all items.
+    arrays, names
+        Arrays and columns of texts that are read (`zetadp.base.storage.Items`).
     take
-        Function from the arrays of `items` and the positions of the chosen items to their inputs and targets. By
-        default these are ``values`` and ``labels``.
+        Function from the arrays and the positions of the chosen items to their inputs and targets. By default these are
+        the two arrays at these positions.
 
     Raises
     ------
@@ -356,10 +364,12 @@ def records_of(
 
     from zetadp.core.records import LabelledItems
 
+    (file,) = files
+    items = Items.read(file, arrays, names)
     rows = partition[partition["role"] == role].reset_index(drop=True)
     places = places_of(rows["record"], items.names["record"], "records", items.source)
     table = items.names.loc[places].merge(rows, on="record", how="left", validate="many_to_one")
-    found = take(items.arrays, places) if take else (items.arrays["values"][places], items.arrays["labels"][places])
+    found = take(items.arrays, places) if take else [values[places] for values in items.arrays.values()]
     inputs, targets = (torch.from_numpy(values) for values in found)
     return LabelledItems(inputs, targets, items=table).to(device)
 

@@ -9,7 +9,7 @@ from typing import Any
 from zetadp.base.epsilon import epsilon_label, epsilon_named, epsilon_value, judged, rounded_up
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.core.task import Words
-from zetadp.nn.settings import NetworkSettings
+from zetadp.nn.settings import FEATURES, STUDY, NetworkSettings
 from zetadp.privacy.threat import MASKED_SUMS, PERSONS, arm_shown
 from zetadp.report import notes
 from zetadp.report.rendering import filled, to_markdown
@@ -17,6 +17,33 @@ from zetadp.report.tables import is_simulated
 
 FALSE_ALARM = 0.01
 """Share of wrongly accused people at which the card says what an attack finds."""
+
+KINDS = {
+    "complex": "complex-valued convolutional network",
+    "real": "real-valued convolutional network",
+    "dense": "network of fully connected layers",
+    "spectrogram": "convolutional network",
+    "unet": "complex-valued U-Net",
+    "real_unet": "real-valued U-Net",
+    "linear": "softmax regression on logarithms of magnitudes",
+    "head": "complex-valued linear head",
+    "own": "network of the user",
+}
+INPUTS = {
+    "kspace": "k-space",
+    "image": "real images",
+    "complex": "complex images",
+    "signal": "signals",
+    "spectrum": "spectra",
+    "features": "the features of a frozen public network",
+    STUDY: "the features of all layers of a frozen public network, less their mean over all images of the patient",
+}
+TRAINED = {
+    "all": "All its weights were",
+    "norms": "Its head and the scales and shifts of its normalisation were",
+    "head": "Its head alone was",
+}
+"""How cards call families, domains and trained weights of networks."""
 
 
 def model_card(
@@ -61,6 +88,7 @@ def model_card(
         privacy=privacy,
         metrics=metrics,
         words=words,
+        described=_described(NetworkSettings(**network)),
         cohort=cohort_label,
         simulated=is_simulated(cohort_label),
         arm=arm_shown(run["arm"], threat),
@@ -78,6 +106,18 @@ def model_card(
         settings=NetworkSettings(**network).used,
         notes=notes,
     )
+
+
+def _described(network: NetworkSettings) -> str:
+    """Say what kind of network this is, what it takes, and which of its weights were trained from where."""
+    begun = "public" if network.start == "public" else "random"
+    said = f"It is a {KINDS[network.family]} on {INPUTS[network.domain]}. {TRAINED[network.trained]} trained on the "
+    said += f"cohort, from {begun} weights."
+    if network.start == "public" or network.domain in FEATURES:
+        said += " What is public was learnt from simulated items only."
+    if network.start == "public" and network.domain == STUDY:
+        said += " For each patient, the public head counts where it tells the classes apart better."
+    return said
 
 
 def _power(curve: Mapping[str, list[float]]) -> str:

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import Items
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_below
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import PROGRESS
@@ -24,8 +26,6 @@ from zetadp.base.workflow import PROGRESS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
-
-    import numpy as np
 
     Extract = Callable[[Tensor], Tensor]
 
@@ -148,6 +148,8 @@ class PublicEncoder(nn.Module, ABC):
     """Numbers that an encoder follows from: its ``seed``, and how much it learns from. They stand in its file."""
     kept: ClassVar[tuple[str, ...]]
     """Keys of `recipe` with the number of components of each of `parts`."""
+    names: ClassVar[Sequence[str]] = ("record",)
+    """Columns of texts in a file of items."""
     channels: ClassVar[int] = 1
     """Channels of an item. With one channel, items have no axis of channels."""
     axes: ClassVar[int] = 2
@@ -211,6 +213,18 @@ class PublicEncoder(nn.Module, ABC):
     def make(cls, *, encoder: Path) -> None:
         """Fit the encoder, and write it."""
         cls.fit().save(encoder)
+
+    def features(self, items: np.ndarray) -> np.ndarray:
+        """Return features of norm one, complex64, shape (item, 1, 1, component), for items of shape (item, ...)."""
+        return np.asarray(self.joined(torch.from_numpy(items)).to(torch.complex64)[:, None, None].numpy())
+
+    @classmethod
+    def encode(cls, *, items: Path, encoder: Path, features: Path) -> None:
+        """Write the features of all items of a file, each computed from this item alone."""
+        found = Items.read(items, names=cls.names)
+        values = cls.load(encoder).features(found.arrays["values"])
+        axes = ("item", "channel", "row", "component")
+        Items({**found.arrays, "values": values}, found.names).write(features, axes, "1")
 
     def joined(self, items: Tensor) -> Tensor:
         """Return features of norm one, shape (item, component), from the partly whitened components of all parts."""

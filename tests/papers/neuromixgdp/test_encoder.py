@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from papers.neuromixgdp import attack_releases, compare_mnist, compare_regimes
-from zetadp.tasks.phase_mnist.encoder import DigitEncoder
-from zetadp.tasks.phase_mnist.simulated import simulated_digits
+from zetadp.tasks.phase_mnist.encoder import DigitEncoder, simulated_digits
 
 COMPONENTS = 20 + 8
 

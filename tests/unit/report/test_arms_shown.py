@@ -50,7 +50,7 @@ SHOWN = {
 
 
 def card_of(folder) -> str:
-    metrics, words = read_json(folder / "metrics.json"), BrainSequences().words(NETWORK)
+    metrics, words = read_json(folder / "metrics.json"), BrainSequences().words
     return model_card(metrics["run"], NETWORK, read_json(folder / "privacy.json"), metrics, LABEL, words)
 
 

@@ -2,7 +2,7 @@ import pytest
 from run_builder import write_run
 
 from zetadp.base.storage import read_json
-from zetadp.nn.settings import NetworkSettings
+from zetadp.nn.settings import FAMILIES, NetworkSettings
 from zetadp.report.modelcard import model_card
 from zetadp.report.notes import notes
 from zetadp.report.tables import collect
@@ -16,7 +16,7 @@ def card(tmp_path, *, label="simulated cohort", right=None, settings=NETWORK, me
     folder = write_run(tmp_path, right or {"a": 12, "b": 16}, **run)
     metrics = read_json(folder / "metrics.json") | (measured or {})
     return model_card(
-        metrics["run"], settings, read_json(folder / "privacy.json"), metrics, label, BrainSequences().words(settings)
+        metrics["run"], settings, read_json(folder / "privacy.json"), metrics, label, BrainSequences().words
     )
 
 
@@ -50,7 +50,7 @@ def test_card_holds_what_a_user_must_know(tmp_path):
     ("settings", "named"),
     [
         (NetworkSettings(), ["widths", "convolutions", "groups", "head", "trained", "hidden", "activation"]),
-        (NetworkSettings("head", "layers", components=8, taper=0.5), ["components", "start", "taper"]),
+        (NetworkSettings("head", "study", components=8, taper=0.5), ["components", "start", "taper"]),
         (NetworkSettings("linear", "image"), []),
     ],
 )
@@ -59,6 +59,15 @@ def test_the_card_names_the_settings_that_the_network_uses(tmp_path, settings, n
     text = card(tmp_path, settings=given)
     for name in given.keys() - {"family", "domain", "transform", "start"}:
         assert (f"- network, {name}: {given[name]}" in text) == (name in named)
+
+
+def test_the_card_describes_every_network_and_says_which_weights_are_public(tmp_path):
+    for family, (domains, known) in FAMILIES.items():
+        for domain in domains:
+            assert "It is a " in card(tmp_path, settings=NetworkSettings(family, domain).to_json())
+        if "start" in known:
+            text = card(tmp_path, settings=NetworkSettings(family, domain, start="public").to_json())
+            assert "cohort, from public weights. What is public was learnt from simulated items only." in text
 
 
 def test_a_simulated_cohort_is_said_to_be_one_and_a_real_one_is_not(tmp_path):
@@ -73,7 +82,7 @@ def test_no_epsilon_is_printed_below_its_figure(tmp_path):
     nodes = {"node-01": {"population": 30, "epsilon": 2.50012}}
     privacy = read_json(folder / "privacy.json") | {"epsilon": 3.98012, "epsilon_rdp": 4.30021, "nodes": nodes}
     metrics = read_json(folder / "metrics.json")
-    text = model_card(metrics["run"], NETWORK, privacy, metrics, "cohort", BrainSequences().words(NETWORK))
+    text = model_card(metrics["run"], NETWORK, privacy, metrics, "cohort", BrainSequences().words)
     assert "(ε = 3.981, δ = 0.001, per patient)" in text
     assert "as a check: 4.301" in text
     assert "node-01: 30 patients, ε = 2.501" in text

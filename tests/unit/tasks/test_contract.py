@@ -15,18 +15,14 @@ import torch
 from zetadp.base.storage import Items
 from zetadp.base.tables import read_table
 from zetadp.base.tensors import save_tensors, tensors_digest
-from zetadp.base.validation import UserError, settings_of
+from zetadp.base.validation import UserError
 from zetadp.core.task import PipelineTask, pipeline_task_of, site_task_of
 from zetadp.mri.decathlon import AXES
-from zetadp.nn.settings import NetworkSettings
 from zetadp.tasks.ecg.collection import write_collection
 from zetadp.tasks.ecg.encoder import BATCH, BeatEncoder
 from zetadp.tasks.ecg.simulated import simulated_recordings
-from zetadp.tasks.phase_mnist.encoder import DigitEncoder
-from zetadp.tasks.phase_mnist.simulated import simulated_digits
-from zetadp.tasks.reconstruction.pretraining import make
-from zetadp.tasks.reconstruction.public import PublicNetworks
-from zetadp.tasks.reconstruction.settings import Examinations, PublicNetworkSettings
+from zetadp.tasks.phase_mnist.encoder import DigitEncoder, simulated_digits
+from zetadp.tasks.reconstruction.settings import Examinations
 from zetadp.tasks.reconstruction.simulated import examination, simulate_volumes
 from zetadp.tasks.reconstruction.volumes import undersample
 from zetadp.tasks.speech_commands.encoder import WordEncoder
@@ -35,13 +31,6 @@ from zetadp.tasks.speech_commands.simulated import simulated_words
 CPU = torch.device("cpu")
 SIZES = {"train": 4, "test": 3}
 EXAMINATIONS = {"population": "procedural", "size": 32, "slices": 2}
-NETWORKS = {
-    "widths": [4, 8],
-    "patients": 2,
-    "passes": 1,
-    "batch": 2,
-    "examinations": {"population": "procedural", "slices": 2},
-}
 
 
 def index_of(names: list[str]) -> pd.DataFrame:
@@ -59,9 +48,8 @@ def brains(folder: Path) -> tuple[Path, pd.DataFrame]:
 
 def hearts(folder: Path) -> tuple[Path, pd.DataFrame]:
     files = {f"{name}_file": folder / f"{name}.h5" for name in ("spectrum", "signal", "beats")}
-    chosen = {"fold": 10, "population": "varied", "first": {"samples": 32}, "folder": None}
     sizes = {"train": 12, "test": 12}  # so many that both parts have both labels
-    write_collection(**files, table=folder / "index.csv", **chosen, seed=0, sizes=sizes)
+    write_collection(**files, table=folder / "index.csv", folder=None, seed=0, sizes=sizes)
     return files["spectrum_file"], read_table(folder / "index.csv", ("patient", "record", "part"))
 
 
@@ -82,17 +70,17 @@ def examinations(folder: Path) -> tuple[Path, pd.DataFrame]:
     return made["slices"], read_table(made["table"], ("patient", "record", "part"))
 
 
-def clips(folder: Path) -> tuple[Path, pd.DataFrame]:
-    names = [f"clip-{n:02d}" for n in range(14)]
-    values = np.random.default_rng(0).normal(size=(14, 3, 5)).astype(np.complex64)
-    table = pd.DataFrame({"clip": names, "speaker": [f"s{n // 2}" for n in range(14)]})
+def clips(folder: Path, unit: str = "clip") -> tuple[Path, pd.DataFrame]:
+    table = pd.DataFrame({"clip": [f"clip-{n:02d}" for n in range(14)], "speaker": [f"s{n // 2}" for n in range(14)]})
+    table["record"] = table[unit]
+    values = np.random.default_rng(0).normal(size=(14, 1, 3, 5)).astype(np.complex64)
     items = Items({"values": values, "labels": np.arange(14) % 8}, table)
-    items.write(folder / "spectra.h5", ("clip", "row", "value"), "1")
-    return folder / "spectra.h5", index_of(names[:7])
+    items.write(folder / "spectra.h5", ("clip", "channel", "row", "value"), "1")
+    return folder / "spectra.h5", index_of(list(table["record"].unique()[:7]))
 
 
 def speakers(folder: Path) -> tuple[Path, pd.DataFrame]:
-    return clips(folder)[0], index_of([f"s{n}" for n in range(7)])
+    return clips(folder, "speaker")
 
 
 @dataclass(frozen=True)
@@ -108,35 +96,27 @@ class Case:
     inputs
         Shape of an item.
     wrong
-        Settings that the task refuses.
-    domains
-        Domains of its networks.
+        Settings that the task refuses, each by its name.
     """
 
     made: Callable[[Path], tuple[Path, pd.DataFrame]]
     each: int
     inputs: tuple[int, ...]
-    wrong: dict[str, Any]
-    domains: tuple[str, ...]
+    wrong: tuple[dict[str, Any], ...]
     settings: dict[str, Any] | None = None
     sites: bool = False
 
 
+PUBLIC = ({"families": ["vnet"]}, {"families": []}, {"patients": 1, "batch": 5})
 CASES = {
-    "brain_sequences": Case(
-        brains,
-        8,
-        (1, 8, 8),
-        {"decision": "mine"},
-        ("kspace", "image", "features"),
-        {"slices": 2, "size": 8},
-        sites=True,
+    "brain_sequences": Case(brains, 8, (1, 8, 8), ({"decision": "mine"},), {"slices": 2, "size": 8}, sites=True),
+    "ecg": Case(hearts, 1, (1, 1, 512), ({"fold": 11},)),
+    "phase_mnist": Case(digits, 1, (1, 28, 28), ({"composite": "twice"},)),
+    "reconstruction": Case(
+        examinations, 2, (1, 32, 32), ({"mask": {"centre": -1}}, *({"public": own} for own in PUBLIC)), {"size": 32}
     ),
-    "ecg": Case(hearts, 1, (1, 1, 32), {"fold": 11}, ("features", "spectrum", "signal")),
-    "phase_mnist": Case(digits, 1, (1, 28, 28), {"composite": "twice"}, ("complex", "image", "features")),
-    "reconstruction": Case(examinations, 2, (1, 32, 32), {"mask": {"kind": "radial"}}, ("kspace",), {"size": 32}),
-    "speech_commands": Case(clips, 1, (1, 3, 5), {"unit": "word"}, ("features", "complex", "image")),
-    "speech_commands of speakers": Case(speakers, 2, (1, 3, 5), {"unit": ""}, ("complex",), {"unit": "speaker"}),
+    "speech_commands": Case(clips, 1, (1, 3, 5), ({"unit": "word"},)),
+    "speech_commands of speakers": Case(speakers, 2, (1, 3, 5), ({"unit": ""},), {"unit": "speaker"}),
 }
 
 
@@ -200,20 +180,13 @@ def test_losses_scores_and_measures_are_of_single_items_and_have_a_summary(name,
     assert sum(summary["per_patient_images"].values()) == summary["images"]
     with pytest.raises(UserError):
         task.summarise(held.items.assign(**measured)[:0])
-
-
-def test_a_task_describes_its_models(name):
-    task = task_named(name)
-    for domain in CASES[name].domains:
-        network = NetworkSettings("head", domain="features").to_json() | {"domain": domain}
-        words = task.words(network)
-        assert all(text.strip() and "{" not in text for text in (*words[:5], *words.limits))
+    assert all(text.strip() for text in (*task.words[:5], *task.words.limits))
 
 
 def test_settings_that_cannot_be_are_refused_by_name(name):
-    wrong = CASES[name].wrong
-    with pytest.raises(UserError, match=next(iter(wrong))):
-        pipeline_task_of({"name": name.split()[0], **wrong})
+    for wrong in CASES[name].wrong:
+        with pytest.raises(UserError, match=next(iter(wrong))):
+            pipeline_task_of({"name": name.split()[0], **wrong})
 
 
 def test_a_module_that_tasks_share_is_no_task():
@@ -294,27 +267,3 @@ def test_an_encoder_follows_from_its_recipe_survives_a_file_and_sees_each_item_a
     save_tensors(tmp_path / "other.safetensors", {"a": torch.zeros(1)}, {})
     with pytest.raises(UserError, match=f"encoder of {kind.of}"):
         kind.load(tmp_path / "other.safetensors")
-
-
-def test_public_networks_follow_from_their_settings_and_are_no_other_file(tmp_path):
-    for name in ("one", "again"):
-        make(networks=tmp_path / name, settings=NETWORKS, mask={}, size=32)
-    one, again = (PublicNetworks.load(tmp_path / name) for name in ("one", "again"))
-    assert tensors_digest(one.tensors()) == tensors_digest(again.tensors())
-    assert one.settings.patients == again.settings.patients == 2
-    save_tensors(tmp_path / "other.safetensors", {"a": torch.zeros(1)}, {})
-    with pytest.raises(UserError, match="public networks"):
-        PublicNetworks.load(tmp_path / "other.safetensors")
-
-
-@pytest.mark.parametrize(
-    ("kind", "wrong", "said"),
-    [
-        (PublicNetworkSettings, {"families": ["vnet"]}, "families"),
-        (PublicNetworkSettings, {"families": []}, "the number of families"),
-        (PublicNetworkSettings, {"patients": 1, "batch": 5}, "batch to be at most the 4 slices"),
-    ],
-)
-def test_settings_of_public_networks_are_checked_by_name(kind, wrong, said):
-    with pytest.raises(UserError, match=said):
-        settings_of(kind, wrong, "public")

@@ -1,8 +1,5 @@
 # ECG: recordings, simulated or from files, to spectra of one lead and public features of the usual beat.
 
-from zetadp.core.task import task_of
-
-ECG = task_of(CONFIG.task_content)
 PUBLIC_COHORT = "ECG"
 BEATS = f"{COHORT}/beats.h5"
 BACKBONE = "resources/public-ecg/encoder.safetensors"
@@ -28,9 +25,6 @@ rule collect_ecgs:
         runtime="2h",
     params:
         brought=brought("*.csv", "**/*.npz", "**/*.mat", "**/*.hea", "**/*.dat"),
-        fold=ECG.fold,
-        population=ECG.population,
-        first=dict(ECG.spectrum),
         folder=CONFIG.cohort.folder,
         seed=CONFIG.cohort.simulated.seed,
         sizes=CONFIG.cohort.patients,
@@ -61,7 +55,7 @@ rule fit_ecg_encoder:
 
 rule encode_ecgs:
     input:
-        beats=BEATS,
+        items=BEATS,
         encoder=BACKBONE,
     output:
         features=INPUTS["features"][0],

@@ -93,7 +93,7 @@ rule encode_digits:
         runtime="2h",
     params:
         composite=PHASE_MNIST.composite,
-        stage="zetadp.tasks.phase_mnist.encoder:DigitEncoder.encode",
+        stage="zetadp.tasks.phase_mnist.encoder:DigitEncoder.encode_pairs",
         code=code_of("scripts/stage.py", "zetadp.tasks.phase_mnist.encoder"),
     script:
         "../../../scripts/stage.py"

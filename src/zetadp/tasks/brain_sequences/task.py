@@ -26,7 +26,7 @@ from zetadp.core.task import Classification, Words, places_of
 from zetadp.mri.decathlon import AXES, SEQUENCES, read_task
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn.backbone import Backbone, load_backbone
-from zetadp.nn.settings import DECISIONS, FEATURES, IMAGE, STUDY, TOGETHER, VOLUME
+from zetadp.nn.settings import DECISIONS, FEATURES, IMAGE, TOGETHER, VOLUME
 
 logger = logging.getLogger(__name__)
 
@@ -107,16 +107,16 @@ class BrainSequences(Classification):
         """Return the public backbone."""
         return of_brains(load_backbone(file, device))
 
-    def words(self, network: Mapping[str, Any]) -> Words:
-        """Return what a model's card says (`zetadp.core.task.PipelineTask.words`)."""
+    @property
+    def words(self) -> Words:
+        """What a model's card says (`zetadp.core.task.PipelineTask.words`)."""
         together = f" {TOGETHER[self.decision]}." if self.decision in TOGETHER else ""
         return Words(
             title="MRI sequence classifier",
-            about=f"{_described(network)} It classifies the pulse sequence ({', '.join(SEQUENCES)}) of an axial slice "
-            "of a brain MRI.",
+            about=f"It classifies the pulse sequence ({', '.join(SEQUENCES)}) of an axial slice of a brain MRI.",
             inputs="A 4-D NIfTI volume in the layout of the Medical Segmentation Decathlon: axes x, y, z and sequence. "
             "It is preprocessed as in training: canonical orientation, centre slices along the axial axis, area "
-            f"resize, {', '.join(_prepared(network))}. The settings travel with the model.",
+            "resize, and then as the network takes it. The settings travel with the model.",
             outputs=f"For each slice the name of the sequence and its probability.{together}",
             usage="zetadp predict MODEL VOLUME",
             limits=(
@@ -203,53 +203,6 @@ def by_orders(scores: Tensor) -> Tensor:
 def _explained(scores: Tensor) -> Tensor:
     """Return the log-likelihood of the likeliest order, shape (record,), for scores (record, volume, class)."""
     return orders_of(scores.log_softmax(dim=-1))[1].amax(dim=-1)
-
-
-def _described(network: Mapping[str, Any]) -> str:
-    """Say what kind of network this is, what it sees, and which of its weights were trained from where."""
-    family, domain = network["family"], network["domain"]
-    if family == "linear":
-        values = "pixel of the slice" if domain == "image" else "coefficient of the slice’s k-space"
-        return f"A real-valued linear model: softmax regression on the log magnitude of every {values}."
-    if family == "head":
-        count = f"the first {network['components']}" if network["components"] else "all"
-        start = "the public head" if network["start"] == "public" else "random weights"
-        layers = "" if domain == "features" else "at all its layers "
-        less = ", less their mean over all slices of the patient" if domain == STUDY else ""
-        beside = domain == STUDY and network["start"] == "public"
-        both = " For each patient, the public head counts where it tells the sequences apart better." if beside else ""
-        return (
-            f"A complex-valued linear head on {count} of the complex features that a frozen public backbone computes "
-            f"{layers}from the slice’s k-space{less}. The backbone is a complex-valued convolutional network, "
-            f"trained on public simulated patients only; the head alone was trained on the cohort, from {start}.{both}"
-        )
-    seen = "the slice itself" if domain == "image" else "the slice’s k-space"
-    if family == "real" and domain == "kspace":
-        seen += ", real and imaginary part as two channels"
-    if network["transform"] == "fourier":
-        seen += ", which its first layer transforms back to the image"
-    trained = {
-        "all": "All its weights were",
-        "norms": "Its head and the scales and shifts of its normalisation were",
-        "head": "Its head alone was",
-    }[network["trained"]]
-    start = "the weights of the public backbone" if network["start"] == "public" else "random weights"
-    return f"A {family}-valued convolutional network on {seen}. {trained} trained on the cohort, from {start}."
-
-
-def _prepared(network: Mapping[str, Any]) -> list[str]:
-    """Return what is done to a resized slice before the network takes it."""
-    steps = ["each image to mean zero and standard deviation one"]
-    if network["domain"] != "image":
-        steps = ["centred unitary 2-D Fourier transform", "whitening of each image by its own statistics"]
-    if network["domain"] in FEATURES:
-        every = "" if network["domain"] == "features" else "all layers of "
-        steps.append(f"features of {every}the public backbone")
-    if network["domain"] == STUDY:
-        steps.append("less the mean of these over all slices of the volume")
-    if network["family"] == "linear":
-        steps.append("logarithm of the magnitude, standardised over the image")
-    return steps
 
 
 def load_role(files: Sequence[Path], partition: pd.DataFrame, role: str) -> tuple[np.ndarray, pd.DataFrame]:

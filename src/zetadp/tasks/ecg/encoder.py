@@ -12,15 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from zetadp.base.storage import Items
+from zetadp.tasks.ecg.collection import BEAT, usual_beat
 from zetadp.tasks.ecg.recordings import LEADS
-from zetadp.tasks.ecg.signals import AXES, BEAT, usual_beat
 from zetadp.tasks.ecg.simulated import PUBLIC, T_WAVES, simulated_recordings
 from zetadp.tasks.encoder import PublicEncoder, learn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from zetadp.tasks.ecg.simulated import SimulatedPatient
 
@@ -69,21 +67,10 @@ class BeatEncoder(PublicEncoder):
         learn(self, RATE, epochs * steps, losses())
         return beats
 
-    def features(self, beats: np.ndarray) -> np.ndarray:
-        """Return features of norm one, float32, shape (beat, component), for beats of shape (beat, lead, sample)."""
-        return np.asarray(self.joined(torch.from_numpy(beats)).numpy())
-
     @torch.no_grad()
     def scores(self, beats: np.ndarray) -> np.ndarray:
         """Return the public network's own score of LBBB, without any private training, shape (beat,)."""
         return np.asarray(self(torch.from_numpy(beats))[:, 0].numpy())
-
-    @classmethod
-    def encode(cls, *, beats: Path, encoder: Path, features: Path) -> None:
-        """Write complex features of every recording, each computed from the recording's own usual beat alone."""
-        found = Items.read(beats)
-        values = cls.load(encoder).features(found.arrays["values"])[:, None, None].astype(np.complex64)
-        Items({**found.arrays, "values": values}, found.names).write(features, AXES, "1")
 
 
 def _waves_of(patient: SimulatedPatient) -> np.ndarray:

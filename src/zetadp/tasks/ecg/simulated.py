@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zetadp.base.randomness import Purpose, stream
-from zetadp.tasks.ecg.recordings import FOLDS, POPULATIONS, Recording
+from zetadp.tasks.ecg.recordings import FOLDS, Recording
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SECONDS = 10.0
+POPULATIONS = {"standard": 1.0, "varied": 2.2}
+"""Variation of patients, torsos and noise. Public features are learnt from the first population, cohorts are varied."""
 PUBLIC, PRIVATE = 0, 1
 """Numbers that separate random streams, so that no public patient is ever in a cohort."""
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.storage import Items
-from zetadp.base.validation import OneOf, UserError, Within, check_fields
+from zetadp.base.validation import UserError
 from zetadp.core.metrics import REPLICATES, bootstrapped, of_confusion, percentile_interval, resamples
 from zetadp.core.task import Words, records_of
-from zetadp.tasks.ecg.recordings import FOLDS, LABELS, POPULATIONS
+from zetadp.tasks.ecg.recordings import LABELS
 from zetadp.tasks.roc import area, areas, placements
 
 if TYPE_CHECKING:
@@ -30,30 +29,12 @@ THRESHOLD = 0.5
 
 @dataclass(frozen=True)
 class Ecg:
-    """Classification of recordings: LBBB or normal.
-
-    Attributes
-    ----------
-    fold
-        The fold of patients that is used for testing, from 1 to 10.
-    population
-        Population of simulated patients, one of `zetadp.tasks.ecg.recordings.POPULATIONS`.
-    spectrum
-        Settings of the input for the paper's network (`zetadp.tasks.ecg.signals.SpectrumSettings`).
-    """
-
-    fold: Annotated[int, Within(ge=1, le=FOLDS)] = FOLDS
-    population: Annotated[str, OneOf(tuple(POPULATIONS))] = "varied"
-    spectrum: Mapping[str, Any] = field(default_factory=dict)
+    """Classification of recordings: LBBB or normal."""
 
     outputs = 1
     metric = "ROC-AUC"
     called = "diagnosis"
     simulates = True
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        check_fields(self)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the binary cross-entropy of each item, shape (item,).
@@ -131,27 +112,19 @@ class Ecg:
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
         """Return the recordings with one role (`zetadp.core.task.PipelineTask.load`)."""
-        (file,) = files
-
-        def take(arrays: Mapping[str, np.ndarray], places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return arrays["values"][places], arrays["labels"][places].astype(np.float32)
-
-        return records_of(Items.read(file), partition, role, device, take)
+        return records_of(files, partition, role, device)
 
     def backbone(self, file: Path, device: torch.device) -> None:
         """Return None. The encoder only computes features, and no training starts from it."""
 
-    def words(self, network: Mapping[str, Any]) -> Words:
-        """Return the texts for the model card (`zetadp.core.task.PipelineTask.words`)."""
-        seen = {
-            "features": "public features of the usual beat in twelve leads",
-            "spectrum": "the spectrum of the first second of one lead",
-            "signal": "the first second of one lead",
-        }[network["domain"]]
+    @property
+    def words(self) -> Words:
+        """The texts for the model card (`zetadp.core.task.PipelineTask.words`)."""
         return Words(
             title="Classifier of left bundle branch block",
-            about=f"A network of family {network['family']}. It detects left bundle branch block.",
-            inputs=f"From an electrocardiogram: {seen}.",
+            about="It detects left bundle branch block.",
+            inputs="Of an electrocardiogram: public features of the usual beat in twelve leads, or the spectrum or "
+            "the signal of the first second of one lead.",
             outputs="A score, which is higher with left bundle branch block.",
             usage="from zetadp.core.pretrained import load_model",
             limits=("A test bed for methods: not for the diagnosis of anybody.",),

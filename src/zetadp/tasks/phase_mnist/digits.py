@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import logging
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -19,7 +18,7 @@ import pandas as pd
 
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import Items
-from zetadp.base.tables import write_table
+from zetadp.base.tables import write_cohort
 from zetadp.base.validation import UserError
 from zetadp.mri.download import download
 
@@ -158,8 +157,6 @@ def _content(folder: Path, source: Source, part: Part, kind: str) -> bytes:
     return content[HEADERS[kind] :]
 
 
-logger = logging.getLogger(__name__)
-
 LARGEST = 9
 SEED = 0
 """Seed of the pairs, a public constant."""
@@ -233,8 +230,7 @@ def pair_digits(*, files: list[Path], examples: Path, table: Path, composite: st
     values, _ = inputs(arrays, np.arange(len(rows)), plain=composite == "none")
     hashes = [hashlib.sha256(value.tobytes()).hexdigest() for value in values]
     rows = rows.assign(patient=rows["record"], scanner="", sha256=hashes)
-    write_table(table, rows[["patient", "record", "part", "scanner", "sha256"]])
-    logger.info("made %d examples", len(rows))
+    write_cohort(table, rows[["patient", "record", "part", "scanner", "sha256"]], sizes, "the examples")
 
 
 def inputs(arrays: Mapping[str, np.ndarray], places: np.ndarray, *, plain: bool) -> tuple[np.ndarray, np.ndarray]:

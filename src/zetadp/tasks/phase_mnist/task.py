@@ -6,12 +6,11 @@ for a writer. If imaginary parts are drawn with replacement, an image can be in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from zetadp.base.storage import Items
 from zetadp.base.validation import OneOf
 from zetadp.core.task import Classification, Words, records_of
 from zetadp.tasks.phase_mnist.digits import SIDE, inputs
@@ -49,28 +48,26 @@ class PhaseMnist(Classification):
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
         """Return the examples with one role (`zetadp.core.task.PipelineTask.load`)."""
-        (file,) = files
         # The task's workflow rules name the file of features, so the name shows what the file contains.
-        if file.name == FEATURES:
-            return records_of(Items.read(file), partition, role, device)
-        examples = Items.read(file, ("images", "real", "imaginary", "labels"))
-        return records_of(examples, partition, role, device, partial(inputs, plain=self.composite == "none"))
+        if files[0].name == FEATURES:
+            return records_of(files, partition, role, device)
+        arrays, take = ("images", "real", "imaginary", "labels"), partial(inputs, plain=self.composite == "none")
+        return records_of(files, partition, role, device, arrays=arrays, take=take)
 
     def backbone(self, file: Path, device: torch.device) -> None:
         """Return None. The encoder only computes features, and no training starts from it."""
 
-    def words(self, network: Mapping[str, Any]) -> Words:
-        """Return the texts for the model card (`zetadp.core.task.PipelineTask.words`)."""
-        kind = "real-valued" if network["domain"] == "image" else "complex-valued"
+    @property
+    def words(self) -> Words:
+        """The texts for the model card (`zetadp.core.task.PipelineTask.words`)."""
         seen = "the digit in an image"
         if self.composite != "none":
             seen = (
                 "the digit l in a complex image whose real part is a digit l and whose imaginary part is a digit 9 - l"
             )
-        on = " on public features" if network["domain"] == "features" else ""
         return Words(
             title="PhaseMNIST classifier" if self.composite != "none" else "MNIST classifier",
-            about=f"A {kind} network of family {network['family']}{on}. It classifies {seen}.",
+            about=f"It classifies {seen}.",
             inputs=f"An image of {SIDE} x {SIDE} pixels, each part in [0, 1].",
             outputs="A score for each digit.",
             usage="from zetadp.core.pretrained import load_model",

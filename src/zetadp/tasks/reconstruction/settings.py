@@ -23,19 +23,16 @@ UpToTen = Annotated[float, Within(ge=0, le=10)]
 class MaskSettings:
     """Masks of the k-space lines that an accelerated scan measures, drawn as in fastMRI (Zbontar, arXiv:1811.08839).
 
+    Each line outside the centre is measured with the same probability.
+
     Attributes
     ----------
-    kind
-        ``random`` measures each line outside the centre with the same probability. ``equispaced`` measures lines at
-        equal distances, from a random first line.
     acceleration
-        Number of all lines divided by the number of measured lines. It is exact for equispaced lines and an average for
-        random lines.
+        Number of all lines divided by the number of measured lines, in the mean.
     centre
         Share of the lines that are always measured, in the middle of k-space.
     """
 
-    kind: Annotated[str, OneOf(("random", "equispaced"))] = "random"
     acceleration: Annotated[float, Within(ge=1, le=1000)] = 4.0
     centre: float = 0.08
 
@@ -55,13 +52,7 @@ class MaskSettings:
             Generator of the mask.
         """
         middle = round(lines * self.centre)
-        if self.kind == "random":
-            found = random.random(lines) < (lines / self.acceleration - middle) / (lines - middle)
-        else:
-            # The centre adds measured lines, so the others must lie further apart to reach the acceleration.
-            step = self.acceleration * (middle - lines) / (middle * self.acceleration - lines)
-            found = np.zeros(lines, dtype=bool)
-            found[np.rint(np.arange(random.integers(0, round(step)), lines - 1, step)).astype(int)] = True
+        found = random.random(lines) < (lines / self.acceleration - middle) / (lines - middle)
         start = (lines - middle + 1) // 2
         found[start : start + middle] = True
         return np.asarray(found)

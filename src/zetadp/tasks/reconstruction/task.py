@@ -7,18 +7,17 @@ which is clipped once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pandas as pd
 
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.storage import Items
 from zetadp.base.validation import UserError, Within, check_fields, settings_of
 from zetadp.core.metrics import bootstrapped, mean_interval
 from zetadp.core.task import Words, records_of
-from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings
+from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings, PublicNetworkSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,6 +59,7 @@ class Reconstruction:
         check_fields(self)
         self.masks()
         self.common()
+        settings_of(PublicNetworkSettings, self.public, "public")
 
     def masks(self) -> MaskSettings:
         """Return the checked settings of the masks."""
@@ -142,14 +142,7 @@ class Reconstruction:
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
         """Return the slices of the volumes with one role (`zetadp.core.task.PipelineTask.load`)."""
-        (file,) = files
-        items = Items.read(file, ("kspace", "targets", "slice"))
-
-        def take(arrays: Mapping[str, np.ndarray], places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return arrays["kspace"][places][:, None], arrays["targets"][places]
-
-        numbered = items.names.assign(slice=items.arrays["slice"], volume=items.names["record"])
-        return records_of(replace(items, names=numbered), partition, role, device, take)
+        return records_of(files, partition, role, device, names=("record", "volume", "slice"))
 
     def backbone(self, file: Path, device: torch.device) -> PublicNetworks:
         """Return the public networks."""
@@ -157,13 +150,13 @@ class Reconstruction:
 
         return PublicNetworks.load(file, device)
 
-    def words(self, network: Mapping[str, Any]) -> Words:
-        """Return the texts for the model card (`zetadp.core.task.PipelineTask.words`)."""
-        kind = "complex" if network["family"] == "unet" else "real-valued"
+    @property
+    def words(self) -> Words:
+        """The texts for the model card (`zetadp.core.task.PipelineTask.words`)."""
         return Words(
             title="Reconstruction of accelerated MRI",
-            about=f"A {kind} U-Net with data consistency. It reconstructs images from single-coil k-space of which "
-            "most lines were not measured.",
+            about="It reconstructs images from single-coil k-space of which most lines were not measured, with data "
+            "consistency.",
             inputs=f"k-space of a slice, {self.size} x {self.size}, centred, missing lines zero.",
             outputs="The magnitude image, in the scale of the input.",
             usage="from zetadp.core.pretrained import load_model",

@@ -15,7 +15,6 @@ intensity of the target volume.
 from __future__ import annotations
 
 import hashlib
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ import pandas as pd
 from scipy.ndimage import uniform_filter
 
 from zetadp.base.storage import Items, hdf5_written_whole
-from zetadp.base.tables import checked, visible, write_table
+from zetadp.base.tables import visible, write_cohort
 from zetadp.base.validation import UserError
 from zetadp.mri.kspace import to_image, to_kspace
 from zetadp.tasks.reconstruction.settings import MaskSettings
@@ -182,9 +181,6 @@ def read_folder(folder: Path) -> Iterator[tuple[str, KspaceVolume]]:
         yield from ((part, read_volume(file)) for file in files)
 
 
-logger = logging.getLogger(__name__)
-
-
 def undersample(
     *, volumes: Path, slices: Path, table: Path, mask: dict[str, Any], size: int, sizes: dict[str, int]
 ) -> None:
@@ -197,9 +193,9 @@ def undersample(
     volumes
         Folder of volumes (`read_folder`).
     slices
-        File of all slices. Its arrays are ``kspace`` (complex64, shape (slice, ky, kx), in units of the volume's
-        largest intensity, missing lines zero), ``targets`` (float32, shape (slice, row, column), in the same units) and
-        ``slice`` (number of the slice in its volume). Its names are patient, record (the volume) and part.
+        File of all slices. Its arrays are ``values`` (k-space, complex64, shape (slice, 1, ky, kx), in units of the
+        volume's largest intensity, missing lines zero) and ``labels`` (targets, float32, shape (slice, row, column), in
+        the same units). Its names are record and volume (the same), and slice, its number in the volume.
     table
         Table of the volumes.
     mask
@@ -220,15 +216,13 @@ def undersample(
         seen.append(kspace * masks.of_volume(volume.name, size))
         wanted.append(target)
         rows.append((volume.patient, volume.name, part, "", hashlib.sha256(seen[-1].tobytes()).hexdigest()))
-    columns = ["patient", "record", "part", "scanner", "sha256"]
-    index = checked(pd.DataFrame(rows, columns=columns), sizes, str(volumes))
+    index = pd.DataFrame(rows, columns=["patient", "record", "part", "scanner", "sha256"])
+    write_cohort(table, index, sizes, str(volumes))
     counts = [len(each) for each in seen]
-    numbers = np.concatenate([np.arange(count) for count in counts])
-    arrays = {"kspace": np.concatenate(seen), "targets": np.concatenate(wanted), "slice": numbers}
-    names = index.loc[index.index.repeat(counts), ["patient", "record", "part"]]
-    Items(arrays, names).write(slices, ("slice", "ky", "kx"), "largest intensity of the volume")
-    write_table(table, index)
-    logger.info("%d slices of %d patients", len(names), index["patient"].nunique())
+    names = pd.DataFrame({"record": index["record"].repeat(counts), "volume": index["record"].repeat(counts)})
+    names["slice"] = np.concatenate([np.arange(count) for count in counts])
+    arrays = {"values": np.concatenate(seen)[:, None], "labels": np.concatenate(wanted)}
+    Items(arrays, names).write(slices, ("slice", "channel", "ky", "kx"), "largest intensity of the volume")
 
 
 WINDOW = 7

@@ -11,6 +11,7 @@ import logging
 import re
 import wave
 from collections import Counter
+from dataclasses import replace
 from io import BytesIO
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from zetadp.base.storage import Items
-from zetadp.base.tables import checked, visible, write_table
+from zetadp.base.tables import visible, write_cohort
 from zetadp.base.validation import UserError, refuse
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+NAMES = ("record", "clip", "speaker")
+"""Columns of texts in files of clips. A record is a clip or a speaker."""
 WORDS = ("down", "go", "left", "no", "right", "stop", "up", "yes")
 RATE = 16_000
 LENGTH = 16_000
@@ -139,15 +142,14 @@ def index_clips(
         If clips cannot be read, or a number of units differs from the declared number.
     """
     found = chosen(read_clips(source), clips_of_a_speaker)
+    found = replace(found, names=found.names.assign(record=found.names[unit]))
     rows = []
-    for owner, places in sorted(found.names.groupby(unit).indices.items()):
+    for owner, places in sorted(found.names.groupby("record").indices.items()):
         part = "test" if is_tested(found.names["speaker"].iloc[places[0]]) else "train"
         digest = hashlib.sha256(found.arrays["values"][places].tobytes()).hexdigest()
         rows.append({"patient": owner, "record": owner, "part": part, "scanner": "", "sha256": digest})
-    index = checked(pd.DataFrame(rows), sizes, "the clips")
+    write_cohort(table, pd.DataFrame(rows), sizes, "the clips")
     found.write(clips, ("clip", "sample"), "1")
-    write_table(table, index)
-    logger.info("%d clips in %d units", len(found.names), len(index))
 
 
 def _samples(content: bytes) -> np.ndarray | str:

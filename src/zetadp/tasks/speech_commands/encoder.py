@@ -17,7 +17,7 @@ from zetadp.base.storage import Items
 from zetadp.base.validation import UserError
 from zetadp.tasks.encoder import PublicEncoder, learn
 from zetadp.tasks.scattering import scattering_of_sounds
-from zetadp.tasks.speech_commands.clips import RATE, WORDS
+from zetadp.tasks.speech_commands.clips import NAMES, RATE, WORDS
 from zetadp.tasks.speech_commands.simulated import simulated_words
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ class WordEncoder(PublicEncoder):
     # The number of words is a multiple of `CHUNK`. Components are taken in pairs, so they are an even number together.
     recipe: ClassVar = {"seed": 0, "axes_from": 3200, "scattering": 136, "learned": 64, "words": 9600, "passes": 4}
     kept = ("scattering", "learned")
+    names = NAMES
     widths = (16, 32, 64, 64)
     flat = 64 * (BANDS // 8) * 4
     hidden_units = 128
@@ -141,25 +142,18 @@ class WordEncoder(PublicEncoder):
         """Number of complex features."""
         return sum(len(part.variances) for part in self.parts) // 2
 
-    def features(self, waves: np.ndarray) -> np.ndarray:
-        """Return complex features of norm one, complex64, shape (clip, 1, component).
+    def features(self, items: np.ndarray) -> np.ndarray:
+        """Return features of norm one, complex64, shape (clip, 1, 1, component).
 
         Each pair of real components gives the real and the imaginary part of one complex component.
 
         Parameters
         ----------
-        waves
+        items
             int16 samples, shape (clip, sample).
         """
-        pairs = self.joined(torch.from_numpy(waves)).unflatten(1, (-1, 2))  # type: ignore[no-untyped-call]
-        return np.asarray(torch.view_as_complex(pairs.contiguous())[:, None].numpy())
-
-    @classmethod
-    def encode(cls, *, clips: Path, encoder: Path, features: Path) -> None:
-        """Write complex features of every clip."""
-        found = Items.read(clips, names=("clip", "speaker"))
-        values = cls.load(encoder).features(found.arrays["values"])
-        Items({**found.arrays, "values": values}, found.names).write(features, ("clip", "row", "component"), "1")
+        pairs = self.joined(torch.from_numpy(items)).unflatten(1, (-1, 2))  # type: ignore[no-untyped-call]
+        return np.asarray(torch.view_as_complex(pairs.contiguous())[:, None, None].numpy())
 
     def start(self, network: NetworkSettings) -> dict[str, Tensor]:
         r"""Return the encoder network's own head as starting weights for a head on `features`.
@@ -203,8 +197,9 @@ def _varied(bands: Tensor, random: np.random.Generator) -> Tensor:
 
 def transform_clips(*, clips: Path, spectra: Path, magnitudes: Path) -> None:
     """Write spectrograms and magnitudes, each computed from one clip alone."""
-    found = Items.read(clips, names=("clip", "speaker"))
+    found = Items.read(clips, names=NAMES)
     waves = found.arrays["values"]
     values = np.concatenate([spectrogram(part) for part in np.array_split(waves, 1 + len(waves) // 500)])
     for path, each in ((spectra, values), (magnitudes, np.abs(values))):
-        Items({**found.arrays, "values": each}, found.names).write(path, ("clip", "frame", "frequency"), "1")
+        axes = ("clip", "channel", "frame", "frequency")
+        Items({**found.arrays, "values": each[:, None]}, found.names).write(path, axes, "1")

@@ -7,19 +7,18 @@ choice protects a person.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pandas as pd
 
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.storage import Items
 from zetadp.base.validation import Count, OneOf
 from zetadp.core.metrics import bootstrapped, percentile_interval, resamples
 from zetadp.core.task import Classification, Words, records_of
 from zetadp.tasks.roc import area_shares, macro_area
-from zetadp.tasks.speech_commands.clips import WORDS
+from zetadp.tasks.speech_commands.clips import NAMES, WORDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from zetadp.tasks.speech_commands.encoder import WordEncoder
 
 REPLICATES = 1000
-UNITS = NAMES = ("clip", "speaker")
+UNITS = ("clip", "speaker")
 SCORES = [f"score_{word}" for word in WORDS]
 """Columns of the table of predictions with the probability of each word."""
 
@@ -91,14 +90,7 @@ class SpeechCommands(Classification):
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
         """Return the clips of the units with one role (`zetadp.core.task.PipelineTask.load`)."""
-        (file,) = files
-        items = Items.read(file, names=NAMES)
-
-        def take(arrays: Mapping[str, np.ndarray], places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return arrays["values"][places][:, None], arrays["labels"][places]
-
-        named = replace(items, names=items.names.assign(record=items.names[self.unit]))
-        return records_of(named, partition, role, device, take)
+        return records_of(files, partition, role, device, names=NAMES)
 
     def backbone(self, file: Path, device: torch.device) -> WordEncoder:
         """Return the public encoder. Its head can be the start of private heads."""
@@ -106,18 +98,13 @@ class SpeechCommands(Classification):
 
         return WordEncoder.load(file)
 
-    def words(self, network: Mapping[str, Any]) -> Words:
-        """Return the texts for the model card (`zetadp.core.task.PipelineTask.words`)."""
-        seen = {
-            "features": "public features of the clip",
-            "complex": "its complex spectrogram",
-            "image": "the magnitude of its spectrogram",
-        }[network["domain"]]
-        kind = "real-valued" if network["domain"] == "image" else "complex-valued"
+    @property
+    def words(self) -> Words:
+        """The texts for the model card (`zetadp.core.task.PipelineTask.words`)."""
         return Words(
             title="Classifier of spoken commands",
-            about=f"A {kind} network of family {network['family']} on {seen}. It classifies which of the words "
-            f"{', '.join(WORDS)} is spoken. The unit of privacy is the {self.unit}.",
+            about=f"It classifies which of the words {', '.join(WORDS)} is spoken, from public features of a clip, its "
+            f"complex spectrogram, or the magnitude of that. The unit of privacy is the {self.unit}.",
             inputs="A clip of one second, 16 kHz, one channel.",
             outputs="A score for each word.",
             usage="from zetadp.core.pretrained import load_model",

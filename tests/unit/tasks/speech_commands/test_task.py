@@ -30,7 +30,7 @@ def test_a_public_head_has_the_scores_of_the_networks_own_but_for_a_positive_fac
     part, head = encoder.parts[1], encoder.head
     with torch.no_grad():
         bias = model.affine.bias.real
-        found = model(torch.from_numpy(encoder.features(waves))[:, None]) - bias
+        found = model(torch.from_numpy(encoder.features(waves))) - bias
         hidden = encoder.hidden_layer(log_mel(waves)) - part.centre
         own = hidden @ part.axes[:, :8] @ part.axes[:, :8].T @ head.weight.T
         np.testing.assert_allclose(bias, head.bias + head.weight @ part.centre, rtol=1e-5)

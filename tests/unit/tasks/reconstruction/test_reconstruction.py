@@ -1,20 +1,43 @@
+"""Examinations in the layout of fastMRI, masks, metrics of volumes, and public networks."""
+
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import h5py
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
+from papers.complex_dp.baselines import zero_filled
+from zetadp.base.tables import write_cohort
+from zetadp.base.tensors import save_tensors, tensors_digest
 from zetadp.base.validation import UserError
 from zetadp.mri.kspace import to_image
+from zetadp.nn.models import build
+from zetadp.nn.settings import NetworkSettings
+from zetadp.tasks.reconstruction.pretraining import make
 from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings
-from zetadp.tasks.reconstruction.simulated import examination
-from zetadp.tasks.reconstruction.volumes import KspaceVolume, nmse, psnr, read_folder, read_volume, ssim
+from zetadp.tasks.reconstruction.simulated import examination, simulate_volumes
+from zetadp.tasks.reconstruction.task import Reconstruction
+from zetadp.tasks.reconstruction.volumes import (
+    PARTS,
+    KspaceVolume,
+    nmse,
+    psnr,
+    read_folder,
+    read_volume,
+    ssim,
+    undersample,
+)
 
-EXAMINATIONS = Examinations(population="procedural", size=32, slices=3, scalp=1.0)
+SIZE = 32
+SIZES = {"train": 2, "test": 3}
+EXAMINATIONS = Examinations(population="procedural", size=SIZE, slices=3, scalp=1.0)
+TASK = Reconstruction(size=SIZE)
 
 
 @pytest.fixture(scope="module")
@@ -125,23 +148,89 @@ def test_metrics_are_those_of_scikit_image_scaled_by_the_volume():
     np.testing.assert_allclose(ssim(TARGET, TARGET), 1)
 
 
-@pytest.mark.parametrize("kind", ["random", "equispaced"])
-def test_masks_have_their_centre_and_their_acceleration(kind):
-    masks = MaskSettings(kind)
+def test_masks_have_their_centre_and_their_acceleration_and_follow_from_a_name():
+    masks = MaskSettings()
     drawn = np.array([masks.draw(368, np.random.default_rng(n)) for n in range(200)])
     middle = slice(184 - 14, 184 + 15)  # 8 % of 368 lines, as many on either side of the zero frequency
     assert drawn[:, middle].all()
     assert not drawn[:, 184 + 15].all()
     assert drawn.mean() == pytest.approx(1 / 4, rel=0.02)
-    rest = drawn.mean(axis=0)[np.r_[:170, 199:368]]
-    if kind == "random":
-        assert rest.std() < 0.05  # no line is preferred
-    else:
-        outside = np.flatnonzero(drawn[0, :170])
-        assert np.ptp(np.diff(outside)) <= 1
-
-
-def test_the_mask_of_a_volume_follows_from_its_name():
-    masks = MaskSettings()
+    assert drawn.mean(axis=0)[np.r_[:170, 199:368]].std() < 0.05  # no line is preferred
     np.testing.assert_array_equal(masks.of_volume("file1", 96), masks.of_volume("file1", 96))
     assert (masks.of_volume("file1", 96) != masks.of_volume("file2", 96)).any()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Return a folder in the layout of fastMRI; the third patient of five has two examinations."""
+    found = tmp_path_factory.mktemp("volumes")
+    simulate_volumes(volumes=found, examinations=asdict(EXAMINATIONS), seed=0, sizes=SIZES)
+    replace(examination(EXAMINATIONS, 0, 9), name="again", patient="phantom-0002").write(found / PARTS["test"])
+    return found
+
+
+def test_volumes_become_slices_whose_missing_lines_are_zero_and_metrics_are_of_volumes(folder, tmp_path):
+    made = {"slices": tmp_path / "slices.h5", "table": tmp_path / "index.csv"}
+    undersample(volumes=folder, **made, mask={}, size=SIZE, sizes=SIZES)
+    index = pd.read_csv(made["table"])
+    assert index.groupby("part")["patient"].nunique().to_dict() == {"test": 3, "train": 2}
+    assert index["sha256"].nunique() == len(index) == 6
+    role = index.rename(columns={"part": "role"}).assign(node="a")
+    held = TASK.load([made["slices"]], role, "test", torch.device("cpu"))
+    assert [len(own) for own in held.units()] == [6, 3, 3]  # both examinations of a patient are one unit
+    network = build(NetworkSettings("unet", widths=(4, 8)), 1, SIZE, np.random.default_rng(0)).eval()
+    with torch.no_grad():
+        images = network(held.inputs)
+    found = held.items.assign(**TASK.measure(images, held.targets))
+    said = TASK.summarise(found)
+    each: dict[str, list[float]] = {"SSIM": [], "NMSE": [], "PSNR": []}
+    for name, own in held.items.groupby("volume"):
+        line = (held.inputs[own.index, 0] != 0).any(dim=1)
+        assert (line == torch.from_numpy(MaskSettings().of_volume(str(name), SIZE))).all()
+        target, image = held.targets[own.index].numpy(), images[own.index].numpy()
+        assert target.max() == 1
+        each["SSIM"].append(ssim(target, image).mean())
+        each["NMSE"].append(nmse(target, image))
+        each["PSNR"].append(psnr(target, image))
+    for name, values in each.items():
+        assert said[name] == pytest.approx(np.mean(values), rel=1e-5)
+        assert said[f"{name}_interval"]["low"] <= said[name] <= said[f"{name}_interval"]["high"]
+    assert (said["images"], said["patients"], said["per_patient_images"]["phantom-0002"]) == (4, 3, 2)
+    whole = sum(said["per_patient"][who] * count for who, count in said["per_patient_images"].items())
+    assert whole / 4 == pytest.approx(said["SSIM"])
+    with pytest.raises(UserError, match="finite"):
+        TASK.summarise(found.assign(error=np.nan))
+    with pytest.raises(UserError, match=r"Expected 4 patients in the part train as declared, found 2"):
+        undersample(volumes=folder, **made, mask={}, size=SIZE, sizes={**SIZES, "train": 4})
+    with pytest.raises(UserError, match="found twin twice"):
+        write_cohort(made["table"], index.assign(record="twin"), SIZES, "volumes")
+
+
+def test_public_networks_follow_from_their_settings_learn_and_are_where_others_start(tmp_path):
+    settings = {"widths": (4, 8), "patients": 3, "passes": 8, "batch": 3}
+    settings["examinations"] = {"population": "procedural", "slices": 3}
+    for name in ("one", "again"):
+        make(networks=tmp_path / name, settings=settings, mask={}, size=SIZE)
+    public, again = (TASK.backbone(tmp_path / name, torch.device("cpu")) for name in ("one", "again"))
+    assert tensors_digest(public.tensors()) == tensors_digest(again.tensors())
+    network = NetworkSettings(
+        "unet", widths=(4, 8), convolutions=1, activation="crelu", start="public", trained="norms"
+    )
+    before, after = (build(network, 1, SIZE, np.random.default_rng(0)) for _ in range(2))
+    after.load_state_dict(public.start(network))
+    # Other patients of the public population.
+    volumes = [examination(replace(EXAMINATIONS, scalp=0.0), 5, number) for number in range(5)]
+    complete, wanted = (np.concatenate(parts) for parts in zip(*(each.slices(SIZE) for each in volumes), strict=True))
+    masks = [MaskSettings().of_volume(each.name, SIZE) for each in volumes]
+    kspace = complete * np.repeat(masks, 3, axis=0)[:, None]
+    inputs, targets = torch.from_numpy(kspace)[:, None], torch.from_numpy(wanted)
+    drawn, learnt = (float(TASK.losses(model(inputs), targets).mean().detach()) for model in (before, after))
+    zero = float(np.abs(zero_filled(kspace) - wanted).mean())
+    assert drawn == pytest.approx(zero, rel=1e-3)  # a network starts from the zero-filled image
+    assert learnt < 0.99 * zero
+    for other in (replace(network, family="real_unet"), replace(network, widths=(4, 16))):
+        with pytest.raises(UserError, match=r"public family \(unet\)"):
+            public.start(other)
+    save_tensors(tmp_path / "other.safetensors", {"a": torch.zeros(1)}, {})
+    with pytest.raises(UserError, match="public networks"):
+        TASK.backbone(tmp_path / "other.safetensors", torch.device("cpu"))
