@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path, PurePosixPath
 
-from zetadp.base.storage import folder_written_whole, writing
+from zetadp.base.storage import folder_written_whole
 from zetadp.base.validation import UserError
 
 logger = logging.getLogger(__name__)
@@ -53,8 +53,8 @@ def download(url: str, target: Path, md5: str, *, timeout: float = 60.0) -> None
         _continue(url, partial, timeout)
     except (OSError, http.client.HTTPException) as error:
         raise UserError(
-            f"Cannot download {url} to {target}: the server or the connection failed: {error}. Check the address and "
-            "the connection and run again to go on, or put the file there by hand."
+            f"Cannot download {url} to {target}: {error}. Check the address, the connection and the disk and run again "
+            "to go on, or put the file there by hand."
         ) from error
     if (found := _md5(partial)) != md5.lower():
         partial.unlink()
@@ -66,7 +66,7 @@ def download(url: str, target: Path, md5: str, *, timeout: float = 60.0) -> None
 
 
 def _continue(url: str, partial: Path, timeout: float) -> None:
-    """Download the missing rest of a file; raise `OSError` or `HTTPException` if the server or the connection fails."""
+    """Download the missing rest of a file; raise `OSError` or `HTTPException` if that fails."""
     start = partial.stat().st_size if partial.is_file() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})  # noqa: S310  (a constant)
     try:
@@ -76,20 +76,16 @@ def _continue(url: str, partial: Path, timeout: float) -> None:
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
             return  # All is there already, or more than all: the checksum decides.
         raise
-    with response:
-        with writing(partial):
-            partial.parent.mkdir(parents=True, exist_ok=True)
-            # A server without ranges sends the file from its beginning.
-            file = partial.open("ab" if response.status == http.HTTPStatus.PARTIAL_CONTENT else "wb")
-        with file:
-            said = time.monotonic()
-            while chunk := response.read(CHUNK):
-                with writing(partial):
-                    file.write(chunk)
-                if time.monotonic() - said >= REPORT:
-                    said = time.monotonic()
-                    more = f", {response.length / 1e9:.2f} GB to come" if response.length else ""
-                    logger.info("%.2f GB%s", file.tell() / 1e9, more)
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    # A server without ranges sends the file from its beginning.
+    mode = "ab" if response.status == http.HTTPStatus.PARTIAL_CONTENT else "wb"
+    with response, partial.open(mode) as file:
+        said = time.monotonic()
+        while chunk := response.read(CHUNK):
+            file.write(chunk)
+            if time.monotonic() - said >= REPORT:
+                said = time.monotonic()
+                logger.info("%.2f GB, %.2f GB to come", file.tell() / 1e9, (response.length or 0) / 1e9)
         if response.length:
             raise ConnectionError(f"{response.length} bytes are missing")
 
@@ -122,8 +118,8 @@ def extract(archive: Path, folder: Path) -> None:
 
     Only files are unpacked. The resource files ``._*`` that macOS puts into archives are left out.
 
-    The remains of an interrupted call are replaced: its temporary folder, and a ``folder`` in which every file has name
-    and size of a file of this archive.
+    The remains of an interrupted call are replaced: its temporary folder, and a ``folder`` without a file that is not
+    in the archive.
 
     Raises
     ------
@@ -134,14 +130,11 @@ def extract(archive: Path, folder: Path) -> None:
         members = {}
         for member in tar:
             path = PurePosixPath(member.name)
-            if not member.isfile() or path.name.startswith("._"):
-                continue
-            if ".." in path.parts or len(path.parts) == 1:
-                raise UserError(f"Cannot unpack {archive}: its file {member.name!r} lies outside its top folder.")
-            members[PurePosixPath(*path.parts[1:]).as_posix()] = member
-        files = [path for path in folder.rglob("*") if not path.is_dir()]
-        there = {path.relative_to(folder).as_posix(): path.lstat().st_size for path in files}
-        if there.items() <= {name: member.size for name, member in members.items()}.items():
+            if member.isfile() and not path.name.startswith("._"):
+                if ".." in path.parts or len(path.parts) == 1:
+                    raise UserError(f"Cannot unpack {archive}: its file {member.name!r} lies outside its top folder.")
+                members["/".join(path.parts[1:])] = member
+        if members.keys() >= {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}:
             shutil.rmtree(folder, ignore_errors=True)
         with folder_written_whole(folder) as temporary:
             # Python before 3.11.4 has no filter that makes `extractall` safe.

@@ -19,39 +19,32 @@ MD5 = hashlib.md5(CONTENT).hexdigest()
 
 @contextmanager
 def serving(*answers):
-    """Serve `CONTENT` on 127.0.0.1; each request takes the next answer, the last one stays.
+    """Serve `CONTENT` on 127.0.0.1; each request takes the next answer.
 
     An answer is ``good``, a status code, ``corrupt`` (one byte altered), ``whole`` (whatever the range), ``silent`` (no
     answer), or the number of bytes after which the connection is dropped. Yields the address and the list of requested
     ranges.
     """
-    content, queue, requests, ended = CONTENT, list(answers or ["good"]), [], threading.Event()
+    queue, requests, ended = list(answers), [], threading.Event()
 
     class Handler(Quiet):
         def do_GET(self):
-            answer = queue.pop(0) if len(queue) > 1 else queue[0]
+            answer = queue.pop(0)
             requests.append(self.headers.get("Range"))
+            start = int(requests[-1].removeprefix("bytes=").removesuffix("-")) if requests[-1] else 0
             if answer == "silent":
                 ended.wait(5)
-                return
-            if answer not in ("good", "corrupt") and answer in (404, 500, 503):
-                self.send_error(answer)
-                return
-            start = int(self.headers["Range"].removeprefix("bytes=").removesuffix("-")) if requests[-1] else 0
-            if answer == "whole":
-                start = 0
-            if start >= len(content):
-                self.send_error(416)
-                return
-            body = content[start:]
-            if answer == "corrupt":
-                body = bytes([body[0] ^ 1]) + body[1:]
-            self.send_response(206 if start else 200)
-            if start:
-                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body[:answer] if isinstance(answer, int) else body)
+            elif answer in (404, 503) or start >= len(CONTENT):
+                self.send_error(answer if answer in (404, 503) else 416)
+            else:
+                start = 0 if answer == "whole" else start
+                body = CONTENT[start:]
+                if answer == "corrupt":
+                    body = bytes([body[0] ^ 1]) + body[1:]
+                self.send_response(206 if start else 200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body[:answer] if isinstance(answer, int) else body)
 
     with served(Handler) as address:
         try:
@@ -78,7 +71,7 @@ def only(folder) -> list[str]:
 def test_a_file_that_is_there_is_not_fetched_again_unless_it_is_wrong(tmp_path):
     target = tmp_path / "task.tar"
     target.write_bytes(CONTENT)
-    with serving() as (url, requests):
+    with serving("good") as (url, requests):
         fetch(url, target, MD5.upper())
         assert requests == []
         target.write_bytes(CONTENT[:-1])
@@ -91,7 +84,7 @@ HALF = CONTENT[:1_000_000]
 COURSES = {
     "broken twice": ((1_000_000, 500_000, "good"), b"", [None, "bytes=1000000-", "bytes=1500000-"]),
     "another process began": (("good",), HALF, ["bytes=1000000-"]),
-    "busy for a while": ((404, 500, 503, "good"), b"", [None] * 4),
+    "busy for a while": ((404, 503, "good"), b"", [None] * 3),
     "corrupt": (("corrupt", "good"), b"", [None, None]),
     "corrupt before a break": (("good", "good"), bytes(1000), ["bytes=1000-", None]),
     "whole but not renamed": (("good",), CONTENT, [f"bytes={len(CONTENT)}-"]),
@@ -133,15 +126,18 @@ GOOD = ("Task/", "Task/dataset.json", "Task/imagesTr/", "Task/imagesTr/BRATS_001
 
 
 @pytest.mark.parametrize("above", [(), ("./",)], ids=["packed by name", "packed as all that is here"])
-def test_the_top_folder_becomes_the_folder(tmp_path, above):
-    path = archive(tmp_path / "task.tar", *above, *GOOD, "._Task", "Task/imagesTr/._BRATS_001.nii.gz")
-    extract(path, tmp_path / "data" / "Task01_BrainTumour")
+def test_the_files_below_the_top_folder_and_nothing_else_become_the_folder(tmp_path, above):
+    odd = [
+        (f"Task/odd{kind.decode()}", {"type": kind, "linkname": "/etc"})
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE)
+    ]
+    members = (*above, *GOOD, "._Task", "Task/imagesTr/._BRATS_001.nii.gz", *odd, "Task/odd2/good")
     folder = tmp_path / "data" / "Task01_BrainTumour"
-    files = {file.relative_to(folder).as_posix(): file.read_text() for file in folder.rglob("*") if file.is_file()}
-    assert files == {
-        "dataset.json": "content of Task/dataset.json",
-        "imagesTr/BRATS_001.nii.gz": "content of Task/imagesTr/BRATS_001.nii.gz",
-    }
+    extract(archive(tmp_path / "task.tar", *members), folder)
+    files = {file.relative_to(folder).as_posix(): file.read_text() for file in folder.rglob("*") if not file.is_dir()}
+    names = ("dataset.json", "imagesTr/BRATS_001.nii.gz", "odd2/good")
+    assert files == {name: f"content of Task/{name}" for name in names}
+    assert not any(path.is_symlink() for path in folder.rglob("*"))
     assert only(tmp_path / "data") == ["Task01_BrainTumour"]
 
 
@@ -150,16 +146,6 @@ def test_a_file_that_would_leave_the_folder_stops_everything(tmp_path):
     with pytest.raises(UserError, match="lies outside its top folder"):
         extract(path, tmp_path / "data" / "task")
     assert only(tmp_path) == ["task.tar"]
-
-
-def test_links_and_devices_are_left_out(tmp_path):
-    odd = [
-        (f"Task/odd{kind.decode()}", {"type": kind, "linkname": "/etc"})
-        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE)
-    ]
-    extract(archive(tmp_path / "task.tar", *GOOD, *odd, "Task/odd2/evil"), tmp_path / "task")
-    assert only(tmp_path / "task") == ["dataset.json", "imagesTr", "odd2"]
-    assert not (tmp_path / "task" / "odd2").is_symlink()
 
 
 def test_a_folder_with_files_is_kept_and_one_without_is_replaced(tmp_path):
