@@ -128,16 +128,14 @@ def convert(
     target: Annotated[Path, "new folder; absent or empty"],
     *,
     patients: Annotated[
-        Path | None,
-        "table (.tsv or .csv) with the column patient and one or both of record (name of the scan's folder) and part "
-        "(train or test). Without the column record, folders are named after patients",
+        Path | None, "table (.tsv or .csv) with the columns record (name of the scan's folder) and patient"
     ] = None,
     patient_pattern: Annotated[
         str | None,
         "rule that tells the patient from the name of a scan's folder: its first group is the patient",
         "REGEX",
     ] = None,
-    test_fraction: Annotated[Share, "expected share of test patients, if --patients gives no part"] = 0.35,
+    test_fraction: Annotated[Share, "expected share of test patients"] = 0.35,
     sequence: Annotated[
         Sequence[str],
         "sequence of all files whose names fit the pattern: FLAIR, T1w, T1gd, T2w, or none to leave them out",

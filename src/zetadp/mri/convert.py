@@ -17,13 +17,14 @@ import numpy as np
 import pandas as pd
 
 from zetadp.base.storage import folder_written_whole
-from zetadp.base.tables import read_table, visible, write_table
+from zetadp.base.tables import visible, write_table
 from zetadp.base.validation import UserError, check_distinct, refuse, shown
-from zetadp.mri.decathlon import SEQUENCES, Listing, bids_readings, read_task, readings, record_name, told, write_task
-from zetadp.mri.index import PARTICIPANTS, PATIENT_KEY, bare, some
+from zetadp.mri.decathlon import SEQUENCES, Listing, read_task, readings, record_name, told, write_task
+from zetadp.mri.index import PATIENT_KEY, some, told_patients
 from zetadp.mri.volumes import Volume, log_assumptions, read_volume, read_voxels
 
-FOLDERS = {"train": "imagesTr", "test": "imagesTs"}
+TRAIN, TEST = "imagesTr", "imagesTs"
+"""Folders of the two parts."""
 GRID_TOLERANCE = 1e-3
 """Largest difference of two affines that counts as the same grid, in millimetres."""
 
@@ -66,16 +67,15 @@ def convert_folder(
     target
         Folder of the new task; absent or empty.
     patients
-        Table with the column ``patient`` and one or both of the columns ``record`` (name of the record's folder; in
-        BIDS ``sub-01`` or ``sub-01_ses-1``) and ``part`` (``train`` or ``test``). Without ``record``, the patients are
-        those that BIDS or the rule tells, or else those after whom the folders are named. Without ``part``, a patient's
-        part follows from the patient's name alone (`part_of`), so that no patient moves when another one joins.
+        Table with the columns ``record`` (name of the record's folder; in BIDS ``sub-01`` or ``sub-01_ses-1``) and
+        ``patient``.
     patient_pattern
         Rule that tells the patient from the name of a record: a regular expression that matches the whole name, and
         whose first group is the patient, such as ``(BraTS-GLI-\d+)-\d+``.
     test_fraction
-        Expected share of test patients, in [0, 1], if there is no column ``part``. With 1, all are test patients, for a
-        server that watches a run between hospitals.
+        Expected share of test patients, in [0, 1]. A patient's part follows from the patient's name alone, so that no
+        patient moves when another one joins (`folder_of`). With 1, all are test patients, for a server that watches a
+        run between hospitals.
     sequences
         Sequence of the files whose names fit a pattern, by pattern, for names that can be read in two ways; ``none``
         leaves the files out.
@@ -90,38 +90,27 @@ def convert_folder(
         One message that numbers all problems; nothing is written then.
     """
     records, problems = _find_records(source, sequences or {})
-    table = None if patients is None else read_table(patients, ("patient",))
     try:
-        records = _with_patients(records, source, patients, table, patient_pattern)
+        records = _with_patients(records, source, patients, patient_pattern)
     except UserError as error:
         problems.append(str(error))
-    units = {record.name: record.patient or record.name for record in records}
-    members = sorted(set(units.values()))
-    if table is not None and "part" in table:
-        assigned, wrong = _given_parts(members, table, patients)
-        problems += wrong
-    else:
-        assigned = {member: part_of(member, test_fraction) for member in members}
-    if assigned and "train" not in assigned.values() and (patients is not None or test_fraction < 1):
-        remedy = f"Change {patients}." if patients else "Lower the test fraction, or give a table of patients."
-        problems.append(f"Expected at least one training patient, found {len(assigned)} for testing only. {remedy}")
+    places = {
+        record.name: PurePosixPath(folder_of(record.patient or record.name, test_fraction), f"{record.name}.nii.gz")
+        for record in records
+    }
+    train, test = ([file for file in places.values() if file.parts[0] == part] for part in (TRAIN, TEST))
+    if test and not train and test_fraction < 1:
+        problems.append("Expected at least one training patient, found none. Lower the test fraction.")
     volumes: list[Volume] = []
     with folder_written_whole(target) as folder:
-        places: dict[str, PurePosixPath] = {}
         for record in records:
-            file = PurePosixPath(FOLDERS[assigned[units[record.name]]], f"{record.name}.nii.gz")
-            places[record.name] = file
-            read, wrong = _convert_record(record, folder / file, write=not problems)
+            read, wrong = _convert_record(record, folder / places[record.name], write=not problems)
             volumes += read
             problems += wrong
         refuse(problems, f"in {source}; nothing was written")
         if all(record.patient for record in records):
             rows = [(str(places[record.name]), record.patient) for record in records]
             write_table(folder / PATIENT_KEY, pd.DataFrame(rows, columns=["file", "patient"]))
-        _copy_scanners(source / PARTICIPANTS, folder / PARTICIPANTS, set(assigned))
-        train, test = (
-            [file for file in places.values() if file.parts[0] == FOLDERS[part]] for part in ("train", "test")
-        )
         description = f"Converted from {source.name}: one record per scan, intensities as in the source"
         about = {"name": "converted", "description": description}
         write_task(folder, about, sequences=SEQUENCES, training=train, test=test)
@@ -157,47 +146,41 @@ def write_site_folder(target: Path, task: Path, records: pd.DataFrame, part: str
         write_table(folder / PATIENT_KEY, records[["file", "patient"]].sort_values("file"))
 
 
-def part_of(patient: str, test_fraction: float) -> str:
-    """Return ``train`` or ``test`` as a public function of the patient's name alone.
+def folder_of(patient: str, test_fraction: float) -> str:
+    """Return the folder of a patient's part, as a public function of the patient's name alone.
 
     Examples
     --------
-    >>> part_of("sub-01", 0.0), part_of("sub-01", 1.0)
-    ('train', 'test')
+    >>> folder_of("sub-01", 0.0), folder_of("sub-01", 1.0)
+    ('imagesTr', 'imagesTs')
     """
     digest = hashlib.sha256(patient.encode()).digest()
-    return "test" if int.from_bytes(digest[:7], "big") / 2**56 < test_fraction else "train"
+    return TEST if int.from_bytes(digest[:7], "big") / 2**56 < test_fraction else TRAIN
 
 
 def _find_records(source: Path, rules: Mapping[str, str]) -> tuple[list[Record], list[str]]:
     """Return the records of a folder, sorted by name, and their faults."""
     if not source.is_dir():
         raise UserError(f"Expected the folder {source}, found none. Give the folder that holds one folder per patient.")
-    folders = [path for path in visible(source) if path.is_dir()]
-    sessions = [
-        (folder, anat.parent)
-        for folder in folders
-        if folder.name.startswith("sub-")
-        for anat in sorted([*visible(folder, "anat"), *visible(folder, "ses-*/anat")])
-    ]
-    if sessions:
-        found = [(_bids_record(subject, session), session / "anat", bids_readings) for subject, session in sessions]
-    else:
-        found = [(Record(folder.name), folder, readings) for folder in folders]
+    anat = [path.relative_to(source) for name in ("sub-*/anat", "sub-*/ses-*/anat") for path in visible(source, name)]
+    sessions = [(Record("_".join(path.parts[:-1]), path.parts[0]), source / path) for path in sorted(anat)]
+    found = sessions or [(Record(folder.name), folder) for folder in visible(source) if folder.is_dir()]
     problems = [
         f"Expected names of folders in UTF-8 without control characters in {source}, found '{shown(record.name)}'. "
         "Rename it."
-        for record, _, _ in found
+        for record, _ in found
         if any(unicodedata.category(character) in ("Cc", "Cs") for character in record.name)
     ]
     refuse(problems, f"in {source}; nothing was written")
-    for record, folder, readings_of in found:
+    for record, folder in found:
         open_to: set[str] = set()
         for file in visible(folder):
             if not file.name.lower().endswith((".nii.gz", ".nii")):
                 continue
+            # In BIDS, the name of a subject or session is no word about the sequence.
+            name = record_name(file).removeprefix(record.name) if sessions else record_name(file)
             given = told(file.name, rules)
-            possible = readings_of(record_name(file)) if given is None else given
+            possible = readings(name) if given is None else given
             if len(possible) == 1:
                 record.files[possible[0]].append(file)
             elif possible:
@@ -211,42 +194,19 @@ def _find_records(source: Path, rules: Mapping[str, str]) -> tuple[list[Record],
                 problems.append(f"Expected one {sequence} volume in {folder}, found {names}. Add it or keep one.")
     if not found:
         problems.append(f"Expected one folder per patient in {source}, found no folder.")
-    return [record for record, _, _ in found], problems
+    return [record for record, _ in found], problems
 
 
-def _bids_record(subject: Path, session: Path) -> Record:
-    name = subject.name if session == subject else f"{subject.name}_{session.name}"
-    return Record(name, subject.name)
-
-
-def _with_patients(
-    records: list[Record], source: Path, path: Path | None, table: pd.DataFrame | None, pattern: str | None
-) -> list[Record]:
+def _with_patients(records: list[Record], source: Path, table: Path | None, pattern: str | None) -> list[Record]:
     """Return the records with the patients that a table or a rule tells, or raise a `UserError`."""
     names = [record.name for record in records]
     check_distinct(names, f"{source} (folders)")
-    if table is not None and "record" in table:
-        if pattern is not None:
-            raise UserError(f"--patient-pattern: {path} tells the patients in its column record already. Give one.")
-        check_distinct(table["patient"], f"{path} (patients)")
-        patients = dict(zip(table["record"], table["patient"], strict=True))
-        wrong = {
-            "missing": sorted(set(names) - set(patients)),
-            "unknown": sorted(set(patients) - set(names)),
-            "given twice": table["record"][table["record"].duplicated()].tolist(),
-        }
-        faults = [some(records_of, what) for what, records_of in wrong.items() if records_of]
-        if faults:
-            raise UserError(
-                f"Expected each folder of {source} once in the column record of {path}, found {'; '.join(faults)}. "
-                "Correct the table."
-            )
+    if table is not None and pattern is not None:
+        raise UserError(f"--patient-pattern: the table {table} tells the patients already. Give one of both.")
+    if table is not None:
+        patients = told_patients(table, "record", names, str(source))
     elif pattern is not None:
         patients = _by_rule(names, pattern)
-        check_distinct(patients.values(), "--patient-pattern")
-    elif table is not None:
-        check_distinct(table["patient"], f"{path} (patients)")
-        patients = {record.name: record.patient or record.name for record in records}
     else:
         return records
     return [replace(record, patient=patients[record.name]) for record in records]
@@ -265,23 +225,9 @@ def _by_rule(names: list[str], pattern: str) -> dict[str, str]:
     wrong = [name for name, match in matches.items() if not (match and match[1])]
     if wrong:
         raise UserError(f"{expected} of every record, found {some(wrong, 'that do not match')}. Widen {pattern!r}.")
-    return {name: match[1] for name, match in matches.items() if match}
-
-
-def _given_parts(patients: list[str], table: pd.DataFrame, path: Path | None) -> tuple[dict[str, str], list[str]]:
-    """Return the part of each patient that a table gives, and the faults of the table."""
-    given: dict[str, str] = {}
-    problems = []
-    for patient, part in zip(table["patient"], table["part"], strict=True):
-        if part not in FOLDERS:
-            problems.append(f"Expected the part of {shown(patient)} in {path} to be train or test, found {part!r}.")
-        elif given.setdefault(patient, part) != part:
-            problems.append(f"Expected one part for {shown(patient)} in {path}, found both. Keep one.")
-    absent = [patient for patient in patients if patient not in set(table["patient"])]
-    problems += [f"Expected a line for {shown(patient)} in {path}, found none. Add it." for patient in absent]
-    unknown = sorted(set(given) - set(patients))
-    problems += [f"Expected a folder for {shown(patient)}, which {path} names, found none." for patient in unknown]
-    return {patient: given.get(patient, "train") for patient in patients}, problems
+    patients = {name: match[1] for name, match in matches.items() if match}
+    check_distinct(patients.values(), "--patient-pattern")
+    return patients
 
 
 def _convert_record(record: Record, path: Path, *, write: bool) -> tuple[list[Volume], list[str]]:
@@ -326,14 +272,3 @@ def _write_record(path: Path, channels: list[np.ndarray], affine: np.ndarray) ->
         stacked[..., index] = channel
     path.parent.mkdir(parents=True, exist_ok=True)
     nib.save(nib.Nifti1Image(stacked, affine), path)  # type: ignore[no-untyped-call]
-
-
-def _copy_scanners(source: Path, target: Path, patients: set[str]) -> None:
-    """Copy the scanner of each patient, and no other column of the table."""
-    if not source.is_file():
-        return
-    table = read_table(source, ("participant_id",))
-    if "scanner" in table:
-        known = table["participant_id"].map(bare).isin({bare(patient) for patient in patients})
-        rows = table.loc[known, ["participant_id", "scanner"]]
-        write_table(target, rows)

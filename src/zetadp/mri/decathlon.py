@@ -135,24 +135,19 @@ def write_task(
 
 
 def _sequences(path: Path, modality: dict[str, Any]) -> tuple[str, ...]:
-    """Return the canonical channel names in file order, or raise a `UserError` that lists every fault."""
+    """Return the canonical channel names in file order; raise a `UserError` unless each sequence is there once."""
     if sorted(modality) != sorted(map(str, range(len(modality)))):
         raise UserError(
             f"Expected the keys 0 to {len(modality) - 1} under 'modality' in {path}, found {', '.join(modality)}."
         )
     written = [str(modality[str(index)]) for index in range(len(modality))]
-    names = [canonical_sequence(name) for name in written]
-    faults = [f"{name!r} is unknown" for name, known in zip(written, names, strict=True) if known is None]
-    faults += [f"{sequence} is missing" for sequence in SEQUENCES if sequence not in names]
-    faults += [
-        f"{sequence} appears {names.count(sequence)} times" for sequence in SEQUENCES if names.count(sequence) > 1
-    ]
-    if faults:
+    names = tuple(canonical_sequence(name) or name for name in written)
+    if sorted(names) != sorted(SEQUENCES):
         raise UserError(
-            f"Expected each of {', '.join(SEQUENCES)} once under 'modality' in {path}, found {', '.join(written)}: "
-            f"{'; '.join(faults)}. Correct the names or bring a cohort with these four sequences."
+            f"Expected each of {', '.join(SEQUENCES)} once under 'modality' in {path}, found {', '.join(written)}. "
+            "Correct the names or bring a cohort with these four sequences."
         )
-    return tuple(name for name in names if name is not None)
+    return names
 
 
 def _listed(path: Path, entries: list[Any]) -> tuple[PurePosixPath, ...]:
@@ -209,19 +204,6 @@ def readings(name: str) -> tuple[str, ...]:
     if found <= {"T1w", "T1gd"} and found:
         found = _with_or_without_contrast(found, set(words))
     return tuple(sequence for sequence in SEQUENCES if sequence in found)
-
-
-def bids_readings(name: str) -> tuple[str, ...]:
-    """Return the sequences that a BIDS name can stand for, by its suffix and its entity ``ce``.
-
-    If another entity suggests contrast, such as ``acq-postgd``, there are two, and the user must decide.
-    """
-    *entities, suffix = name.split("_")
-    enhanced = any(entity.startswith("ce-") for entity in entities)
-    if suffix == "T1w":
-        others = [entity for entity in entities if not entity.startswith(("sub-", "ses-"))]
-        return ("T1gd",) if enhanced else tuple(sorted({"T1w", *readings("_".join([*others, suffix]))}, reverse=True))
-    return (suffix,) if suffix in ("FLAIR", "T2w") and not enhanced else ()
 
 
 def told(file: str, rules: Mapping[str, str]) -> tuple[str, ...] | None:

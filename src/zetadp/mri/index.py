@@ -85,21 +85,15 @@ def index_cohort(
         for names in _shared(contents).values()
     ]
 
+    patients, scanners = {file: record_name(file) for file in files}, {}
     try:
         patients = _read_patients(task_root, patient_key, files)
     except UserError as error:
         problems.append(str(error))
-        patients = {file: record_name(file) for file in files}
-    members = pd.DataFrame([(patients[file], str(file), part) for part, file in listed], columns=list(COLUMNS[:3]))
-    declared = {"train": train_patients, "test": test_patients}
-    problems += wrong_parts(members, declared, str(task_root / "dataset.json"))
-    scanners: dict[str, str] = {}
     try:
         scanners = _read_scanners(task_root / PARTICIPANTS)
     except UserError as error:
         problems.append(str(error))
-    refuse(problems, f"in the cohort {task_root}")
-    log_assumptions([result.volume for result in checked.values() if result.volume])
     rows = [
         (
             patients[file],
@@ -112,8 +106,12 @@ def index_cohort(
         )
         for part, file in listed
     ]
-    rows.sort(key=lambda row: (row[2] != "train", row[0], row[1]))
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    declared = {"train": train_patients, "test": test_patients}
+    problems += wrong_parts(table, declared, str(task_root / "dataset.json"))
+    refuse(problems, f"in the cohort {task_root}")
+    log_assumptions([result.volume for result in checked.values() if result.volume])
+    return table.sort_values(["part", "patient", "record"], ascending=[False, True, True], ignore_index=True)
 
 
 def listed_files(task_root: Path) -> list[Path]:
@@ -165,26 +163,43 @@ def _read_patients(root: Path, patient_key: Path | None, files: list[PurePosixPa
     check_distinct(map(record_name, files), f"{root / 'dataset.json'} (records)")
     if path is None:
         return {file: record_name(file) for file in files}
-    table = read_table(path, ("file", "patient"))
-    key: dict[PurePosixPath, str] = {}
-    twice = []
-    for name, patient in zip(table["file"], table["patient"], strict=True):
-        file = PurePosixPath(name)
-        if key.setdefault(file, patient) != patient:
-            twice.append(name)
+    told = told_patients(path, "file", [str(file) for file in files], str(root / "dataset.json"))
+    return {file: told[str(file)] for file in files}
+
+
+def told_patients(path: Path, column: str, names: Sequence[str], where: str) -> dict[str, str]:
+    """Return the patient of each file or record, as a table tells them.
+
+    Parameters
+    ----------
+    path
+        Table with this column and the column ``patient``.
+    column
+        Column that names the files or records.
+    names
+        Files or records that the table must name, each once, and no other.
+    where
+        What holds them, for messages.
+
+    Raises
+    ------
+    UserError
+        If one is missing, unknown or given twice, or the names of two patients look the same.
+    """
+    table = read_table(path, (column, "patient"))
+    given = [PurePosixPath(name).as_posix() for name in table[column]]
     wrong = {
-        "given to two patients": twice,
-        "without a patient": [str(file) for file in files if not key.get(file)],
-        "not in dataset.json": [str(file) for file in key if file not in set(files)],
+        "missing": sorted(set(names) - set(given)),
+        "unknown": sorted(set(given) - set(names)),
+        "given twice": sorted({name for name in given if given.count(name) > 1}),
     }
-    faults = [some(names, what) for what, names in wrong.items() if names]
+    faults = [some(those, what) for what, those in wrong.items() if those]
     if faults:
         raise UserError(
-            f"Expected one patient for every file of dataset.json in {path}, found {'; '.join(faults)}. "
-            "Correct the table."
+            f"Expected each {column} of {where} once in {path}, found {'; '.join(faults)}. Correct the table."
         )
-    check_distinct(key.values(), f"{path} (patients)")
-    return key
+    check_distinct(table["patient"], f"{path} (patients)")
+    return dict(zip(given, table["patient"], strict=True))
 
 
 def _read_scanners(path: Path) -> dict[str, str]:

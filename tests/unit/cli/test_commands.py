@@ -134,6 +134,10 @@ def test_predict_names_what_it_cannot_read(model, brain, tmp_path, capsys):
     assert "absent.safetensors" in mistake(capsys, "predict", tmp_path / "absent.safetensors", brain)
     assert "brain.nii.gz" in mistake(capsys, "predict", brain, brain)
     assert "absent.nii.gz" in mistake(capsys, "predict", model, tmp_path / "absent.nii.gz")
+    content = bytearray(model.read_bytes())
+    content[-100] ^= 0x40  # one bit of a weight
+    (tmp_path / "flipped.safetensors").write_bytes(content)
+    assert "flipped.safetensors" in mistake(capsys, "predict", tmp_path / "flipped.safetensors", brain)
     brain.write_bytes(brain.read_bytes()[:-500])
     assert "brain.nii.gz" in mistake(capsys, "predict", model, brain)
 
@@ -149,13 +153,10 @@ def write_scans(root, *names):
 
 def test_convert_says_what_to_declare_in_patients(tmp_path, capsys):
     """Two scans of one person are one patient: declared as two, the cohort would be refused."""
-    scans = [f"BraTS-GLI-{scan}" for scan in ("00001-000", "00001-001", "00002-000", "00003-000", "00003-001")]
+    scans = [f"BraTS-GLI-{scan}" for scan in ("00001-000", "00001-001", "00002-000", "00004-000", "00004-001")]
     source = write_scans(tmp_path / "scans", *scans)
-    parts = tmp_path / "parts.tsv"
-    rows = ["patient\tpart", "BraTS-GLI-00001\ttrain", "BraTS-GLI-00002\ttrain", "BraTS-GLI-00003\ttest"]
-    parts.write_text("\n".join(rows))
     target, rule = tmp_path / "task", r"(BraTS-GLI-\d+)-\d+"
-    code, out, _ = ended(capsys, "convert", source, target, "--patients", parts, "--patient-pattern", rule)
+    code, out, _ = ended(capsys, "convert", source, target, "--test-fraction", 0.42, "--patient-pattern", rule)
     assert code == 0
     assert "2 training and 1 test patients, with 3 and 2 scans" in out
     said = yaml.safe_load(out[out.index("name: ") :])

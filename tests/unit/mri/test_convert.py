@@ -17,7 +17,7 @@ from zetadp.mri.volumes import read_centre_slices
 SHAPE = (8, 10, 6)
 AFFINE = oriented_affine("LPS", SHAPE)
 BRATS = {"FLAIR": "flair", "T1w": "t1", "T1gd": "t1ce", "T2w": "t2"}
-BIDS = {"FLAIR": "FLAIR", "T1w": "T1w", "T1gd": "ce-gadolinium_T1w", "T2w": "T2w"}
+BIDS = {"FLAIR": "FLAIR", "T1w": "acq-3d_T1w", "T1gd": "ce-gadolinium_T1w", "T2w": "T2w"}
 
 
 def write(path, array, affine=AFFINE):
@@ -30,35 +30,37 @@ def arrays(seed: int, dtype=np.int16) -> dict[str, np.ndarray]:
     return {sequence: whole[..., index] for index, sequence in enumerate(SEQUENCES)}
 
 
-def write_brats(root, names=("BraTS20_001", "BraTS20_002", "BraTS20_003"), suffixes=BRATS):
+def write_brats(root, *names):
     for seed, name in enumerate(names):
         for sequence, array in arrays(seed).items():
-            write(root / name / f"{name}_{suffixes[sequence]}.nii.gz", array)
+            write(root / name / f"{name}_{BRATS[sequence]}.nii.gz", array)
         write(root / name / f"{name}_seg.nii.gz", np.zeros(SHAPE, np.uint8))
     return root
 
 
-def write_bids(root, sessions=(("01", "pre"), ("01", "post"), ("02", "pre"), ("03", None))):
-    for seed, (subject, session) in enumerate(sessions):
-        stem = f"sub-{subject}" + (f"_ses-{session}" if session else "")
-        folder = root / f"sub-{subject}" / (f"ses-{session}" if session else "") / "anat"
+def write_bids(root, *sessions):
+    """Write sessions of subjects, such as ``01_ses-pre``; without a session the subject has one scan."""
+    for seed, name in enumerate(sessions):
+        folder = root.joinpath(*f"sub-{name}".split("_"), "anat")
         for sequence, array in arrays(seed).items():
-            write(folder / f"{stem}_{BIDS[sequence]}.nii.gz", array)
-        (folder / f"{stem}_T1w.json").write_text("{}")
-        write(folder / f"{stem}_T2star.nii.gz", np.zeros(SHAPE, np.uint8))
+            write(folder / f"sub-{name}_{BIDS[sequence]}.nii.gz", array)
+        (folder / f"sub-{name}_T1w.json").write_text("{}")
+        write(folder / f"sub-{name}_T2star.nii.gz", np.zeros(SHAPE, np.uint8))
     (root / "derivatives" / "sub-01").mkdir(parents=True)
     return root
 
 
-def stored(task, record) -> tuple[np.ndarray, object]:
-    (file,) = [file for file in task.training + task.test if file.name == f"{record}.nii.gz"]
-    image = nib.load(task.root / file)
-    return image.get_fdata(), image
+def indexed(task):
+    """Return the table of a converted cohort without test patients."""
+    lines = (task.root / "patient_key.tsv").read_text().splitlines()[1:]
+    return index_cohort(
+        task.root, train_patients=len({line.split("\t")[1] for line in lines}), test_patients=0, slices=6
+    )
 
 
 def problems(source, target, **options) -> list[str]:
     with pytest.raises(UserError) as error:
-        convert_folder(source, target, **options)
+        convert_folder(source, target, test_fraction=0, **options)
     head, *lines = str(error.value).splitlines()
     assert f"Found {len(lines)} problem" in head
     assert not target.exists()
@@ -80,30 +82,34 @@ def test_intensities_come_back_as_they_were_in_int16_or_else_in_single_precision
     for sequence, array in arrays(0).items():
         expected.append(change(array))
         write(tmp_path / "in" / "a" / f"a_{BRATS[sequence]}.nii.gz", expected[-1])
-    values, image = stored(convert_folder(tmp_path / "in", tmp_path / "out", test_fraction=0), "a")
+    task = convert_folder(tmp_path / "in", tmp_path / "out", test_fraction=0)
+    image = nib.load(task.root / task.training[0])
     assert image.get_data_dtype() == dtype
     assert (image.dataobj.slope, image.dataobj.inter) == (1, 0)
     np.testing.assert_array_equal(image.affine, AFFINE)
-    np.testing.assert_array_equal(values, np.stack(expected, axis=-1).astype(dtype))
+    np.testing.assert_array_equal(image.get_fdata(), np.stack(expected, axis=-1).astype(dtype))
 
 
 def test_the_task_passes_the_checks_and_reads_as_the_sources_do(tmp_path):
-    task = convert_folder(write_bids(tmp_path / "in"), tmp_path / "out", test_fraction=0.0)
-    table = index_cohort(task.root, train_patients=3, test_patients=0, slices=6)
+    scans = ("01_ses-pre", "01_ses-post", "02_ses-pre", "03")
+    task = convert_folder(write_bids(tmp_path / "in", *scans), tmp_path / "out", test_fraction=0.0)
+    table = indexed(task)
     assert table["record"].tolist() == ["sub-01_ses-post", "sub-01_ses-pre", "sub-02_ses-pre", "sub-03"]
     assert table["patient"].tolist() == ["sub-01", "sub-01", "sub-02", "sub-03"]
     for row in table.itertuples():
-        seed = ["sub-01_ses-pre", "sub-01_ses-post", "sub-02_ses-pre", "sub-03"].index(row.record)
         images = read_centre_slices(task.root / row.file, task.sequences, count=2, size=4)
-        for image, array in zip(images, arrays(seed).values(), strict=True):
+        for image, array in zip(images, arrays(scans.index(row.record[4:])).values(), strict=True):
             # LPS: rows already run to posterior, columns to the left.
             pictures = np.transpose(array[::-1, :, 2:4], (2, 1, 0))
             np.testing.assert_allclose(image, resize_area(pictures, 4), rtol=1e-6)
 
 
 def test_sessions_of_one_person_stay_together_whatever_the_split(tmp_path):
-    sessions = tuple((f"{number:02d}", session) for number in range(12) for session in ("a", "b"))
-    task = convert_folder(write_bids(tmp_path / "in", sessions), tmp_path / "out", test_fraction=0.5)
+    source = write_bids(tmp_path / "in", *(f"{number:02d}_ses-{name}" for number in range(12) for name in "ab"))
+    for fraction, parts in ((0, (24, 0)), (1, (0, 24))):  # a hospital, and a server that watches
+        task = convert_folder(source, tmp_path / f"out-{fraction}", test_fraction=fraction)
+        assert (len(task.training), len(task.test)) == parts
+    task = convert_folder(source, tmp_path / "out", test_fraction=0.5)
     train, test = ({file.name.split("_")[0] for file in files} for files in (task.training, task.test))
     assert train
     assert test
@@ -111,36 +117,56 @@ def test_sessions_of_one_person_stay_together_whatever_the_split(tmp_path):
     assert len(task.training + task.test) == 24
 
 
-def test_parts_can_be_given(tmp_path):
-    source = write_brats(tmp_path / "in", ("a", "b", "c"))
-    table = tmp_path / "parts.tsv"
-    table.write_text("patient\tpart\na\ttest\nb\ttrain\nc\ttest\n")
-    task = convert_folder(source, tmp_path / "out", patients=table)
-    assert [file.name for file in task.training] == ["b.nii.gz"]
-    assert [file.name for file in task.test] == ["a.nii.gz", "c.nii.gz"]
-    table.write_text("patient\tpart\na\tvalidation\nb\ttrain\nb\ttest\nz\ttest\n")
-    found = "\n".join(problems(source, tmp_path / "again", patients=table))
-    for words in ("'validation'", "one part for b", "a line for c", "a folder for z"):
-        assert words in found
+SCANS = {"UPENN-1_11": "UPENN-1", "UPENN-1_21": "UPENN-1", "UPENN-3_11": "UPENN-3"}
+"""Scans, and whose they are."""
 
 
-def test_other_grids_name_both_files(tmp_path):
-    source = write_brats(tmp_path / "in")
-    moved = AFFINE.copy()
-    moved[0, 3] += 0.5
-    write(source / "BraTS20_001/BraTS20_001_t2.nii.gz", arrays(0)["T2w"], moved)
-    write(source / "BraTS20_002/BraTS20_002_t1ce.nii.gz", arrays(1)["T1gd"][:-1])
-    first, second = problems(source, tmp_path / "out")
-    assert "BraTS20_001_flair.nii.gz" in first
-    assert "BraTS20_001_t2.nii.gz" in first
-    assert "BraTS20_002_flair.nii.gz" in second
-    assert "BraTS20_002_t1ce.nii.gz" in second
-    assert "(7, 10, 6)" in second
-    assert "Co-register" in second
+def table_of(path, rows) -> dict:
+    """Return the option for a table of records and patients."""
+    path.write_text("record\tpatient\n" + "".join(f"{record}\t{patient}\n" for record, patient in rows))
+    return {"patients": path}
+
+
+def test_persons_are_told_and_never_guessed(tmp_path):
+    source = write_brats(tmp_path / "in", *SCANS)
+    task = convert_folder(source, tmp_path / "untold", test_fraction=0)
+    assert not (task.root / "patient_key.tsv").exists()
+    table = index_cohort(task.root, train_patients=3, test_patients=0, slices=6)
+    assert table["patient"].tolist() == list(SCANS)
+    ways = {"table": table_of(tmp_path / "t.tsv", SCANS.items()), "rule": {"patient_pattern": r"(UPENN-\d+)_\d+"}}
+    for name, told in ways.items():
+        table = indexed(convert_folder(source, tmp_path / name, test_fraction=0, **told))
+        assert dict(zip(table["record"], table["patient"], strict=True)) == SCANS
+    (found,) = problems(source, tmp_path / "out", **ways["table"], **ways["rule"])
+    assert "--patient-pattern" in found
+
+
+@pytest.mark.parametrize("pattern", [r"(UPENN-1)_\d+", r"UPENN-\d+_\d+", "("])
+def test_a_rule_that_does_not_tell_every_person_is_refused(pattern, tmp_path):
+    (found,) = problems(write_brats(tmp_path / "in", *SCANS), tmp_path / "out", patient_pattern=pattern)
+    assert "--patient-pattern" in found
+
+
+def test_a_table_of_records_names_every_folder_once_and_no_other(tmp_path):
+    told = table_of(tmp_path / "t.tsv", [("a", "ann"), ("a", "ann"), ("b", "bob"), ("z", "zoe")])
+    (found,) = problems(write_brats(tmp_path / "in", *"abc"), tmp_path / "out", **told)
+    assert all(fault in found for fault in ("1 missing (c)", "1 unknown (z)", "1 given twice (a)", "t.tsv"))
+
+
+@pytest.mark.parametrize("where", ["table", "rule", "folders"])
+def test_names_that_differ_only_in_writing_are_refused(where, tmp_path):
+    folders = ("x_pat-a", "y_PAT-A") if where == "rule" else ("pat-a", "PAT-A") if where == "folders" else ("x", "y")
+    told = {
+        "table": table_of(tmp_path / "t.tsv", [("x", "pat-a"), ("y", "PAT-A")]),
+        "rule": {"patient_pattern": "._(.*)"},
+        "folders": {},
+    }
+    (found,) = problems(write_brats(tmp_path / "in", *folders), tmp_path / "out", **told[where])
+    assert "'PAT-A' and 'pat-a'" in found
 
 
 def test_all_problems_are_in_one_message_and_nothing_is_written(tmp_path):
-    source = write_brats(tmp_path / "in", tuple("abcdefg"))
+    source = write_brats(tmp_path / "in", *"abcdefghi")
     (source / "a/a_t1ce.nii.gz").unlink()
     shutil.copy(source / "b/b_t1.nii.gz", source / "b/b_again_t1.nii.gz")
     cut = source / "c/c_flair.nii.gz"
@@ -150,27 +176,23 @@ def test_all_problems_are_in_one_message_and_nothing_is_written(tmp_path):
     write(source / "d/d_t2.nii.gz", infinite)
     write(source / "e/e_t2.nii.gz", np.zeros((*SHAPE, 2), np.int16))
     (source / "f/f_flair.nii.gz").write_bytes(b"no image")
+    moved = AFFINE.copy()
+    moved[0, 3] += 0.5
+    write(source / "g/g_t2.nii.gz", arrays(0)["T2w"], moved)
+    write(source / "h/h_t1ce.nii.gz", arrays(1)["T1gd"][:-1])
+    (source / "i/i_t1ce.nii.gz").rename(source / "i/i_t1_post.nii.gz")
     found = problems(source, tmp_path / "out")
     expected = [
-        "one T1gd volume in",
-        "b_again_t1.nii.gz, b_t1.nii.gz",
-        "c_flair.nii.gz",
-        "d_t2.nii.gz",
-        "e_t2.nii.gz",
-        "f_flair.nii.gz",
+        ("one T1gd volume in",),
+        ("b_again_t1.nii.gz, b_t1.nii.gz",),
+        ("i_t1_post.nii.gz can be T1w or T1gd",),
+        ("c_flair.nii.gz",),
+        ("d_t2.nii.gz",),
+        ("e_t2.nii.gz",),
+        ("f_flair.nii.gz",),
+        ("g_flair.nii.gz", "g_t2.nii.gz"),
+        ("h_flair.nii.gz", "h_t1ce.nii.gz", "(7, 10, 6)"),
     ]
     assert len(found) == len(expected)
     for line, words in zip(found, expected, strict=True):
-        assert words in line
-
-
-def test_the_sites_of_a_federation_hold_training_patients_alone_or_test_patients_alone(tmp_path):
-    source = write_brats(tmp_path / "in")
-    for fraction, counts in ((0, (3, 0)), (1, (0, 3))):
-        task = convert_folder(source, tmp_path / f"out-{fraction}", test_fraction=fraction)
-        assert (len(task.training), len(task.test)) == counts
-    parts = tmp_path / "parts.tsv"
-    parts.write_text("patient\tpart\n" + "".join(f"BraTS20_00{number}\ttest\n" for number in (1, 2, 3)))
-    (found,) = problems(source, tmp_path / "out", patients=parts)
-    assert "Change" in found
-    assert "parts.tsv" in found
+        assert all(word in line for word in words)

@@ -1,17 +1,27 @@
+"""Files that a hospital brings: what is wrong or unusual about them is seen where they are read."""
+
 from __future__ import annotations
 
 import gzip
 import itertools
+import shutil
+import struct
 
+import nibabel as nib
 import numpy as np
 import pytest
-from decathlon_builder import real_sample, volume, write_volume
+from commanded import ended, mistake
+from decathlon_builder import real_sample, volume, write_tiny_task, write_volume
+from public_head import write_public_head
 
 from zetadp.base.validation import UserError
+from zetadp.cli import main
 from zetadp.mri.decathlon import SEQUENCES, read_task
+from zetadp.mri.index import index_cohort
 from zetadp.mri.volumes import check_complete, read_centre_slices, read_volume
 
 SHAPE = (12, 8, 9)
+WORDS = ("flair", "t1", "t1ce", "t2")
 ORIENTATIONS = [
     "".join(codes) for axes in itertools.permutations(("RL", "AP", "SI")) for codes in itertools.product(*axes)
 ]
@@ -33,13 +43,13 @@ def expected(array: np.ndarray, count: int, size: int) -> np.ndarray:
     return images
 
 
-def test_all_orientations_give_the_same_images(tmp_path, array):
+def test_all_orientations_give_the_same_images_in_the_units_of_the_header(tmp_path, array):
     assert len(ORIENTATIONS) == 48
     for orientation in ORIENTATIONS:
-        path = write_volume(tmp_path / f"{orientation}.nii.gz", array, orientation)
+        path = write_volume(tmp_path / f"{orientation}.nii.gz", array, orientation, slope=0.5, inter=3.0)
         images = read_centre_slices(path, SEQUENCES, count=4, size=4)
         assert images.dtype == np.float32
-        np.testing.assert_allclose(images, expected(array, 4, 4), rtol=1e-6, err_msg=orientation)
+        np.testing.assert_allclose(images, 0.5 * expected(array, 4, 4) + 3, rtol=1e-6, err_msg=orientation)
 
 
 def test_sequences_are_in_canonical_order_whatever_the_file_holds(tmp_path, array):
@@ -60,6 +70,93 @@ def test_one_voxel_that_is_not_finite(tmp_path, array, value):
     assert str(path) in str(error.value)
 
 
+def test_heads_of_three_real_patients_lie_as_they_should():
+    task = read_task(real_sample())
+    for file in task.training + task.test:
+        images = read_centre_slices(task.root / file, task.sequences)
+        assert (images.shape, images.dtype) == ((4, 20, 32, 32), np.dtype("float32"))
+        assert np.isfinite(images).all()
+        assert images.min() >= 0
+
+        head = images.mean(axis=(0, 1)) > 0.1 * images.mean()
+        rows, columns = np.flatnonzero(head.any(axis=1)), np.flatnonzero(head.any(axis=0))
+        assert np.ptp(rows) > np.ptp(columns)  # a head is longer from front to back than wide
+        widths = head.sum(axis=1)[rows]
+        third = len(rows) // 3
+        assert widths[:third].sum() < widths[-third:].sum()  # and narrower at the forehead, which is up
+        folded = np.corrcoef(head.ravel(), head[:, ::-1].ravel())[0, 1]
+        assert folded > 0.8  # left and right are alike, so they lie along the columns
+
+
+# Headers
+
+
+def patched(offset: int, packed: bytes):
+    """Return what replaces bytes of a header."""
+
+    def change(path, good):
+        data = bytearray(gzip.decompress(good))
+        data[offset : offset + len(packed)] = packed
+        path.write_bytes(gzip.compress(bytes(data)))
+
+    return change
+
+
+def shaped(*shape: int, dtype=np.int16, orientation: str = "RAS"):
+    return lambda path, good: write_volume(path, np.ones(shape, dtype), orientation)
+
+
+UNUSABLE = {
+    "empty": (lambda path, good: path.write_bytes(b""), "Cannot read"),
+    "not compressed": (lambda path, good: path.write_bytes(gzip.decompress(good)), "not a gzip file"),
+    "cut in the header": (lambda path, good: path.write_bytes(good[:100]), "Cannot read"),
+    "no image": (lambda path, good: path.write_bytes(gzip.compress(b"no image" * 100)), "Cannot read"),
+    "one channel": (shaped(6, 7, 8), "Expected 4 channels"),
+    "five axes": (shaped(6, 7, 8, 1, 4), "found 5-D"),
+    "too few slices": (shaped(9, 9, 4, 4, orientation="SAR"), "at least 5 axial slices"),
+    "complex": (shaped(6, 7, 8, 4, dtype=np.complex64), "Expected real voxels"),
+    "unknown type": (patched(70, struct.pack("<h", 26996)), "Cannot read"),
+    "slope without intercept": (patched(112, struct.pack("<ff", 2.0, float("nan"))), "BRATS_001"),
+    "huge slope": (patched(112, struct.pack("<ff", 1e38, 0.0)), "usual scale"),
+    "quaternion": (patched(252, struct.pack("<hh3f", 1, 0, 0.9, 0.9, 0.9)), "BRATS_001"),
+    "nine axes": (patched(40, struct.pack("<h", 9)), "BRATS_001"),
+    "negative axis": (patched(42, struct.pack("<h", -40)), "BRATS_001"),
+    "empty axis": (patched(42, struct.pack("<h", 0)), "at least one voxel"),
+    "huge axes": (patched(42, struct.pack("<3h", 32767, 32767, 32767)), "truncated"),
+    "far voxels": (patched(108, struct.pack("<f", 1e9)), "truncated"),
+    "voxels at NaN": (patched(108, struct.pack("<f", float("nan"))), "BRATS_001"),
+    "affine of NaN": (patched(280, struct.pack("<4f", *[float("nan")] * 4)), "BRATS_001"),
+    "flat affine": (patched(280, struct.pack("<4f", 0, 0, 0, 0)), "full rank"),
+}
+"""Changes of a file, and what the message says about it."""
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+def test_an_unusable_volume_is_one_error_that_names_the_file(tmp_path, array, kind):
+    """What cannot be read is never allocated."""
+    path = write_volume(tmp_path / "BRATS_001.nii.gz", array)
+    change, said = UNUSABLE[kind]
+    change(path, path.read_bytes())
+    with pytest.raises(UserError, match=said) as error:
+        read_volume(path, channels=4, slices=5)
+    assert str(path) in str(error.value)
+
+
+def test_a_damaged_header_is_seen_in_every_way_in(tmp_path, capsys):
+    task = write_tiny_task(tmp_path / "task", 1, 1)
+    member, file = task / "imagesTr/BRATS_001.nii.gz", tmp_path / "in/P1/scan_t1.nii.gz"
+    file.parent.mkdir(parents=True)
+    shutil.copy(member, file)
+    for path in (member, file):
+        UNUSABLE["flat affine"][0](path, path.read_bytes())
+    assert str(file) in mistake(capsys, "convert", tmp_path / "in", tmp_path / "out")
+    with pytest.raises(UserError, match=member.name):
+        index_cohort(task, train_patients=1, test_patients=1, slices=1)
+    with pytest.raises(UserError, match=member.name):
+        read_centre_slices(member, SEQUENCES, count=3, size=4)
+    assert member.name in mistake(capsys, "predict", write_public_head(tmp_path / "model.safetensors"), member)
+
+
 def damaged(data: bytes) -> dict[str, bytes]:
     middle = len(data) // 2
     wrong = bytes([data[middle] ^ 0xFF])
@@ -77,14 +174,14 @@ def damaged(data: bytes) -> dict[str, bytes]:
 @pytest.mark.parametrize("kind", damaged(bytes(gzip.compress(bytes(400)))))
 def test_damaged_files_are_one_error_that_names_the_file(tmp_path, array, kind):
     path = write_volume(tmp_path / "a.nii.gz", array)
-    volume = read_volume(path)
+    whole = read_volume(path)
     path.write_bytes(damaged(path.read_bytes())[kind])
     with pytest.raises(UserError, match="truncated") as error:
         read_centre_slices(path, SEQUENCES, count=3, size=4)
     assert str(path) in str(error.value)
     if kind in ("cut in the middle", "without the last byte", "fewer voxels", "only the header"):
         with pytest.raises(UserError, match="truncated"):  # seen without unpacking all of it
-            check_complete(volume)
+            check_complete(whole)
 
 
 def test_the_checksum_is_compared_also_where_the_file_goes_on_after_the_voxels(tmp_path, array):
@@ -97,19 +194,87 @@ def test_the_checksum_is_compared_also_where_the_file_goes_on_after_the_voxels(t
         read_centre_slices(path, SEQUENCES, count=3, size=4)
 
 
-def test_heads_of_three_real_patients_lie_as_they_should():
-    task = read_task(real_sample())
-    for file in task.training + task.test:
-        images = read_centre_slices(task.root / file, task.sequences)
-        assert (images.shape, images.dtype) == ((4, 20, 32, 32), np.dtype("float32"))
-        assert np.isfinite(images).all()
-        assert images.min() >= 0
+# Intensities
 
-        head = images.mean(axis=(0, 1)) > 0.1 * images.mean()
-        rows, columns = np.flatnonzero(head.any(axis=1)), np.flatnonzero(head.any(axis=0))
-        assert np.ptp(rows) > np.ptp(columns)  # a head is longer from front to back than wide
-        widths = head.sum(axis=1)[rows]
-        third = len(rows) // 3
-        assert widths[:third].sum() < widths[-third:].sum()  # and narrower at the forehead, which is up
-        folded = np.corrcoef(head.ravel(), head[:, ::-1].ravel())[0, 1]
-        assert folded > 0.8  # left and right are alike, so they lie along the columns
+
+def brain() -> np.ndarray:
+    """Return float32 magnitudes (x, y, z, sequence) of a head of ellipses with fluid and a lesion, zero outside."""
+    rng = np.random.default_rng(0)
+    x, y, z = np.meshgrid(*(np.linspace(-1, 1, n) for n in (40, 36, 24)), indexing="ij")
+    head = (x / 0.75) ** 2 + (y / 0.9) ** 2 + (z / 1.6) ** 2 < 1
+    fluid = ((np.abs(x) - 0.2) / 0.15) ** 2 + (y / 0.35) ** 2 + z**2 < 1
+    lesion = ((x - 0.4) / 0.15) ** 2 + ((y + 0.3) / 0.15) ** 2 + (z / 0.6) ** 2 < 1
+    levels = np.array([(400, 80, 700), (600, 150, 350), (620, 160, 900), (300, 900, 800)], dtype=float)
+    signal = np.where(fluid[..., None], levels[:, 1], np.where(lesion[..., None], levels[:, 2], levels[:, 0]))
+    noisy = np.abs(signal + 20 * rng.standard_normal(signal.shape))
+    return np.where(head[..., None], noisy, 0).astype(np.float32)
+
+
+def shown(path, values: np.ndarray) -> np.ndarray:
+    return read_centre_slices(write_volume(path, values), SEQUENCES, count=8, size=16)
+
+
+@pytest.mark.parametrize("value", [-1000, -32768, 1e4, 1e6])
+@pytest.mark.parametrize("kind", ["magnitudes", "scores"])
+def test_one_voxel_out_of_range_changes_its_own_pixel_alone(value, kind, tmp_path):
+    values = brain()
+    if kind == "scores":
+        inside = values > 0
+        values = np.where(inside, (values - values[inside].mean()) / values[inside].std(), 0).astype(np.float32)
+    plain = shown(tmp_path / "plain.nii.gz", values)
+    values[20, 18, 12, 1] = value
+    difference = np.abs(shown(tmp_path / "hot.nii.gz", values) - plain)
+    assert (difference > 1e-3 * plain.max()).sum() <= 1
+    assert difference.max() <= 0.3 * plain.max()
+
+
+@pytest.mark.parametrize("kind", ["ringing", "overshoot", "fill"])
+def test_a_few_negative_magnitudes_do_not_make_the_background_bright(kind, tmp_path):
+    values = brain()
+    head = values[..., :1] > 0
+    if kind == "ringing":
+        values = values + np.where(head, 0, np.random.default_rng(1).normal(0, 3, values.shape)).astype(np.float32)
+    elif kind == "overshoot":
+        edge = np.zeros_like(head)
+        edge[1:] = head[:-1] & ~head[1:]
+        values = np.where(edge, -80, values)
+    else:
+        values[:2] = -32768
+    plain = shown(tmp_path / "plain.nii.gz", brain())
+    np.testing.assert_allclose(shown(tmp_path / "other.nii.gz", values), plain, atol=0.02 * plain.max())
+
+
+# Orientation
+
+
+def with_forms(path, sform=None, qform=None):
+    image = nib.Nifti1Image(brain().astype(np.int16), None)
+    for setter, form in ((image.header.set_sform, sform), (image.header.set_qform, qform)):
+        if form is not None:
+            setter(np.diag(form), 1)
+    nib.save(image, path)
+    return path
+
+
+RAS, LAS = (2.0, 2, 3, 1), (-2.0, 2, 3, 1)
+
+
+@pytest.mark.parametrize(("forms", "said"), [((RAS, LAS), "sform"), ((None, None), "orientation")])
+def test_an_orientation_that_was_assumed_is_said(forms, said, tmp_path, capsys, caplog):
+    path = with_forms(tmp_path / "brain.nii.gz", *forms)
+    caplog.set_level("WARNING")
+    assert main(["predict", str(write_public_head(tmp_path / "model.safetensors")), str(path)]) == 0
+    assert said in caplog.text
+    caplog.clear()
+    task = write_tiny_task(tmp_path / "task", 1, 1)
+    shutil.copy(path, task / "imagesTr/BRATS_001.nii.gz")
+    index_cohort(task, train_patients=1, test_patients=1, slices=1)
+    assert said in caplog.text
+    caplog.clear()
+    image = nib.load(path)
+    (tmp_path / "in/P1").mkdir(parents=True)
+    for channel, word in enumerate(WORDS):
+        single = nib.Nifti1Image(np.asarray(image.dataobj)[..., channel], None, image.header)
+        nib.save(single, tmp_path / f"in/P1/scan_{word}.nii.gz")
+    ended(capsys, "convert", tmp_path / "in", tmp_path / "out", "--test-fraction", 0)
+    assert said in caplog.text
