@@ -23,7 +23,18 @@ import numpy as np
 import pandas as pd
 import torch
 
-from benchmarks.study_selection import COHORTS, COMPONENTS, DRAWS, SETTINGS, TASK, TRAINED, cohort, public_head, trained
+from benchmarks.study_selection import (
+    ALL,
+    COHORTS,
+    COMPONENTS,
+    DRAWS,
+    SETTINGS,
+    TASK,
+    TRAINED,
+    cohort,
+    public_head,
+    trained,
+)
 from zetadp.base.storage import write_text
 from zetadp.base.tables import Sheet
 from zetadp.base.tensors import tensors_digest
@@ -34,14 +45,13 @@ from zetadp.mri.volumes import read_centre_slices
 from zetadp.nn.backbone import Backbone, load_backbone, shipped_backbone
 from zetadp.nn.models import HeadClassifier
 from zetadp.nn.settings import STUDY, NetworkSettings
-from zetadp.phantom.public import PublicSettings, draw_anatomy, simulate_public_patient
-from zetadp.phantom.shapes import draw_shapes
+from zetadp.phantom.public import draw_anatomy, draw_shapes, simulate_public_patient
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown
 from zetadp.tasks.brain_sequences.prediction import RIGHT, UNLIKE, UNSURE, Public, abstention_for, mean_scores
 
 RESULTS = Path(__file__).parents[1] / "docs/results/abstention"
-PATIENTS = PublicSettings(seed=2, patients=600)
+SEED = 2
 EACH = 200
 """Patients with each kind of brain."""
 SLICES, SIZE = TASK.slices, TASK.size
@@ -66,10 +76,10 @@ def main() -> None:
 def fit(backbone: Backbone) -> None:
     """Make the package's file."""
     found = [
-        np.stack([mean_features(backbone, simulate_public_patient(PATIENTS, n, anatomy=kind)) for n in range(EACH)])
+        np.stack([mean_features(backbone, simulate_public_patient(SEED, n, anatomy=kind)) for n in range(EACH)])
         for kind in (draw_anatomy, draw_shapes)
     ]
-    about = {"command": "python -m benchmarks.abstention --fit", "seed": PATIENTS.seed, "patients": 2 * EACH}
+    about = {"command": "python -m benchmarks.abstention --fit", "seed": SEED, "patients": 2 * EACH}
     about |= {"backbone": tensors_digest(backbone.tensors())}
     halves = [np.concatenate([part[half] for part in found]) for half in (slice(EACH // 2), slice(EACH // 2, None))]
     Public.fit(*halves, about).save()
@@ -104,7 +114,7 @@ def tried(backbone: Backbone, folder: Path, real: Path | None) -> list[dict[str,
     for name, settings in COHORTS.items():
         features = cohort(settings, backbone, folder, whole=private is None)
         private = features[:TRAINED] if private is None else private
-        volumes = features[-(settings.test_patients) :].reshape(-1, len(SEQUENCES), SLICES, features.shape[-1])
+        volumes = features[TRAINED - ALL :].reshape(-1, len(SEQUENCES), SLICES, features.shape[-1])
         inputs[name] = torch.view_as_complex(torch.from_numpy(volumes.mean(2)).unflatten(-1, (-1, 2)).contiguous())
     if real is not None:
         task = read_task(real)

@@ -33,7 +33,7 @@ from zetadp.nn.backbone import load_backbone, shipped_backbone
 from zetadp.nn.heads import head_scores
 from zetadp.nn.models import ConvolutionalClassifier
 from zetadp.nn.settings import FEATURES, IMAGE, SLICE, VOLUME
-from zetadp.phantom.scanners import CHANNELS
+from zetadp.phantom.settings import CHANNELS
 from zetadp.tasks.brain_sequences import BrainSequences
 from zetadp.tasks.brain_sequences.task import load_role, to_records
 

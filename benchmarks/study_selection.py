@@ -42,9 +42,9 @@ from zetadp.mri.slicing import centre_slices, resize_area
 from zetadp.nn.backbone import Backbone, load_backbone, shipped_backbone
 from zetadp.nn.models import SIGNAL_POWER, taper_factors
 from zetadp.nn.settings import IMAGE, SLICE, STUDY, NetworkSettings
-from zetadp.phantom.cohort import PhantomSettings, simulate_patient
-from zetadp.phantom.public import PublicSettings, simulate_public_patient
-from zetadp.phantom.shapes import draw_shapes
+from zetadp.phantom.cohort import simulate_patient
+from zetadp.phantom.public import draw_anatomy, draw_shapes, simulate_public_patient
+from zetadp.phantom.settings import Simulated
 from zetadp.privacy import gaussian
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
@@ -67,7 +67,7 @@ REPETITIONS = {"taper": 3, "keen": 10, "both_ways": 10}
 CHOSEN_ON, BESIDE = (503,), (71,)
 """Seeds of the public consortia on which heads are trained, and of those that only measure them."""
 COHORTS = {
-    name: PhantomSettings(TRAINED, ALL - TRAINED, seed, population=population)
+    name: Simulated(seed, population=population)
     for name, population, seed in (
         ("no atlas (the default)", "procedural", 2026),
         ("drawn", "drawn", 1944849662),
@@ -92,12 +92,15 @@ def consortium(seed: int, backbone: Backbone, cache: Path, patients: int = ALL) 
     """Return the features of a consortium's first patients as real numbers, shape (patient, image, 2 * component)."""
     computed = cache / f"features-{seed}-{patients}-{tensors_digest(backbone.tensors())[:12]}.npy"
     if not computed.exists():
-        settings = PublicSettings(seed=seed, patients=ALL, hospitals=1 if seed in ONE_PROTOCOL else HOSPITALS)
-        anatomy = draw_shapes if seed in (SHAPES, *ONE_PROTOCOL) else None
-        images = (simulate_public_patient(settings, number, anatomy=anatomy) for number in range(patients))
-        found = np.stack([backbone.features(whiten(to_kspace(patient))) for patient in images])
+        anatomy = draw_shapes if seed in (SHAPES, *ONE_PROTOCOL) else draw_anatomy
+        found = []
+        for number in range(patients):
+            hospital = 0 if seed in ONE_PROTOCOL else number % HOSPITALS
+            scanner = np.random.Generator(np.random.PCG64([seed, hospital, 1]))
+            images = simulate_public_patient(seed, number, anatomy=anatomy, scanner=scanner)
+            found.append(backbone.features(whiten(to_kspace(images))))
         cache.mkdir(parents=True, exist_ok=True)
-        np.save(computed, found.reshape(patients, 80, -1).view(np.float32))
+        np.save(computed, np.stack(found).reshape(patients, 80, -1).view(np.float32))
     return np.load(computed)
 
 
@@ -208,9 +211,9 @@ def searched(backbone: Backbone, cache: Path, repetitions: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def cohort(settings: PhantomSettings, backbone: Backbone, folder: Path, *, whole: bool) -> np.ndarray:
+def cohort(settings: Simulated, backbone: Backbone, folder: Path, *, whole: bool) -> np.ndarray:
     """Return features as `consortium`, of a cohort or its first test patients, before their mean is subtracted."""
-    first, count = (1, settings.patients) if whole else (settings.train_patients + 1, OTHERS)
+    first, count = (1, ALL) if whole else (TRAINED + 1, OTHERS)
     name = f"features-{settings.population}-{settings.seed}-{count}-{tensors_digest(backbone.tensors())[:12]}.npy"
     if not (folder / name).exists():
         found, read = [], replace(backbone, centred=False).features

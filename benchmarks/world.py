@@ -26,15 +26,14 @@ from zetadp.base.storage import write_text
 from zetadp.mri.decathlon import SEQUENCES, read_task
 from zetadp.mri.kspace import to_kspace
 from zetadp.mri.volumes import read_centre_slices
-from zetadp.phantom.public import PublicSettings, simulate_public_patient
-from zetadp.phantom.shapes import draw_shapes
+from zetadp.phantom.public import draw_anatomy, draw_shapes, simulate_public_patient
 from zetadp.report.figurestyle import figure_style, line_look, panel_grid, save_svg, set_legend, set_title
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
 
 RESULTS = Path(__file__).parents[1] / "docs/results"
 SEED, PATIENTS, SLICES, SIZE = 9301, 200, 20, 32
-KINDS = {"atlas": None, "shapes": draw_shapes}
+KINDS = {"atlas": draw_anatomy, "shapes": draw_shapes}
 """Kinds of public patients, by name: the function that draws a brain."""
 RINGS = ((1, 2), (2, 4), (4, 7), (7, 11), (11, 23))
 """Radii in k-space, in cycles per field of view."""
@@ -45,8 +44,7 @@ DEPTHS = np.arange(1, 8)
 
 def simulated(kind: str) -> list[np.ndarray]:
     """Return the images (sequence, slice, row, column) of the public patients of one kind."""
-    settings = PublicSettings(seed=SEED, patients=PATIENTS)
-    return [simulate_public_patient(settings, n, SLICES, SIZE, KINDS[kind]) for n in range(PATIENTS)]
+    return [simulate_public_patient(SEED, n, SLICES, SIZE, KINDS[kind]) for n in range(PATIENTS)]
 
 
 def depths(images: np.ndarray) -> np.ndarray:

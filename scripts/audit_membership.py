@@ -17,12 +17,13 @@ from zetadp.base.workflow import run
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.slicing import centre_slices, resize_area
 from zetadp.nn.models import NetworkSettings
-from zetadp.phantom.cohort import PhantomSettings, simulate_patient
+from zetadp.phantom.cohort import simulate_patient
+from zetadp.phantom.settings import Simulated
 from zetadp.report.attackfigure import membership_roc
 from zetadp.report.figurestyle import save_svg
 from zetadp.tasks.brain_sequences.task import to_records
 
-GRID = (64, 64, 24)
+GRID = [64, 64, 24]
 SLICES, SIZE = 4, 16
 """Number of images of each sequence, and their side."""
 
@@ -69,9 +70,7 @@ def main(*, table: Path, picture: Path, settings: dict[str, Any], delta: float) 
 
 def simulated(settings: MembershipSettings) -> np.ndarray:
     """Return whitened k-space of patients who are in no other experiment."""
-    phantom = PhantomSettings(
-        train_patients=settings.patients, test_patients=0, seed=settings.seed, grid=GRID, scanners=NODES
-    )
+    phantom = Simulated(seed=settings.seed, grid=GRID, scanners=NODES)
     kept = centre_slices(GRID[2], SLICES)
     numbers = range(1, settings.patients + 1)
     volumes = np.stack([simulate_patient(phantom, number)[:, :, kept] for number in numbers])

@@ -2,7 +2,6 @@
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,20 +9,19 @@ import pandas as pd
 from zetadp.base.storage import Items
 from zetadp.base.workflow import run
 from zetadp.mri.decathlon import AXES, SEQUENCES
-from zetadp.phantom.public import PublicSettings, public_name, simulate_public_patient
-from zetadp.phantom.shapes import draw_shapes
+from zetadp.phantom.public import draw_anatomy, draw_shapes, simulate_public_patient
 
 
 def main(
-    *, images: Path, shard: str, shards: int, settings: dict[str, Any], anatomy: str, slice_count: int, size: int
+    *, images: Path, shard: str, shards: int, settings: dict[str, int], anatomy: str, slice_count: int, size: int
 ) -> None:
     """Write the images of a shard's patients, who have consecutive numbers."""
-    public, brain = PublicSettings(**settings), draw_shapes if anatomy == "shapes" else None
-    numbers = np.array_split(np.arange(public.patients), shards)[int(shard)].tolist()
+    brain = draw_shapes if anatomy == "shapes" else draw_anatomy
+    numbers = np.array_split(np.arange(settings["patients"]), shards)[int(shard)].tolist()
     values = np.empty((len(numbers), len(SEQUENCES), slice_count, size, size), dtype=np.float32)
     for place, number in enumerate(numbers):
-        values[place] = simulate_public_patient(public, number, slice_count, size, brain)
-    names = pd.DataFrame({"record": [public_name(number) for number in numbers]})
+        values[place] = simulate_public_patient(settings["seed"], number, slice_count, size, brain)
+    names = pd.DataFrame({"record": [f"public-{number:04d}" for number in numbers]})
     made = {"slices": slice_count, "size": size, "resize": "area", "simulated": {**settings, "anatomy": anatomy}}
     Items({"values": values}, names, provenance=made).write(images, AXES, "mean signal of the brain")
     logging.getLogger(__name__).info("simulated %d public patients", len(numbers))

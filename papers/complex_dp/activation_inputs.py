@@ -16,7 +16,8 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import written_whole
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.slicing import centre_slices, resize_area
-from zetadp.phantom.cohort import PhantomSettings, simulate_patient
+from zetadp.phantom.cohort import simulate_patient
+from zetadp.phantom.settings import Simulated
 from zetadp.tasks.scattering import centred
 from zetadp.tasks.speech_commands.clips import capped, read_clips
 from zetadp.tasks.speech_commands.encoder import log_mel
@@ -114,7 +115,7 @@ def _simulated_words() -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(waves), np.concatenate(labels)
 
 
-def _patient_images(settings: PhantomSettings, number: int) -> np.ndarray:
+def _patient_images(settings: Simulated, number: int) -> np.ndarray:
     """Return the images (sequence, slice, row, column) of one patient."""
     volume = simulate_patient(settings, number)
     return resize_area(volume[:, :, centre_slices(volume.shape[2], 20)].transpose(3, 2, 0, 1), 32)
@@ -123,7 +124,7 @@ def _patient_images(settings: PhantomSettings, number: int) -> np.ndarray:
 def _simulated(seed: int, path: Path) -> Items:
     """Return the slices of a phantom, shape (patient, sequence, slice, row, column) in the file."""
     if not path.exists():
-        settings = PhantomSettings(train_patients=PATIENTS, test_patients=1, seed=seed, grid=(32, 32, 24))
+        settings = Simulated(seed=seed, grid=[32, 32, 24])
         images = np.stack([_patient_images(settings, number) for number in range(1, PATIENTS + 1)])
         with written_whole(path) as temporary, temporary.open("wb") as file:
             np.save(file, images.astype(np.float32))

@@ -28,7 +28,7 @@ from zetadp.mri.index import index_cohort
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.nn.models import NetworkSettings
 from zetadp.phantom.cohort import assemble, write_shard
-from zetadp.phantom.public import PublicSettings, simulate_public_patient
+from zetadp.phantom.public import simulate_public_patient
 from zetadp.privacy import accounting
 from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import NoisySum
@@ -110,16 +110,16 @@ def test_a_volume_that_changed_after_it_was_indexed_is_not_cut(tmp_path):
 def test_simulated_volumes_that_another_experiment_has_overwritten_are_refused(tmp_path):
     """With another number of shards, some receipts of the first experiment outlive the second."""
     task = tmp_path / "Task01_BrainTumour"
-    settings = {"train_patients": 2, "test_patients": 2, "grid": [12, 12, 4], "scanners": 1}
+    settings, sizes = {"grid": [12, 12, 8], "scanners": 1}, {"train": 2, "test": 2}
 
     def simulate(seed: int, shards: int, *numbers: int) -> None:
         for number in numbers:
             where = {"receipt": tmp_path / f"shard-0{number}.json", "folder": str(task)}
-            write_shard(**where, shard=f"0{number}", shards=shards, settings=settings | {"seed": seed})
+            write_shard(**where, shard=f"0{number}", shards=shards, settings=settings | {"seed": seed}, sizes=sizes)
 
     def indexed() -> None:
         receipts = [tmp_path / f"shard-0{number}.json" for number in range(4)]
-        assemble(receipts=receipts, dataset=task / "dataset.json", settings=settings | {"seed": 1})
+        assemble(receipts=receipts, dataset=task / "dataset.json", settings=settings | {"seed": 1}, sizes=sizes)
         declared = {"train_patients": 2, "test_patients": 2, "slices": 2, "patient_key": None}
         files = {"dataset": task / "dataset.json", "receipts": receipts, "table": tmp_path / "index.csv"}
         stage("index_cohort", **files, **declared, threads=1)
@@ -213,8 +213,7 @@ def test_shards_hold_every_public_patient_once(tmp_path):
     shards = [Items.read(tmp_path / f"{shard}.h5", ("values",)) for shard in ("00", "01")]
     assert [name for shard in shards for name in shard.names["record"]] == [f"public-{n:04d}" for n in range(5)]
     values = np.concatenate([shard.arrays["values"] for shard in shards])
-    public = PublicSettings(**settings)
-    assert np.array_equal(values, [simulate_public_patient(public, number, 4, 16) for number in range(5)])
+    assert np.array_equal(values, [simulate_public_patient(3, number, 4, 16) for number in range(5)])
     for shard in shards:
         assert shard.provenance["simulated"] == {**settings, "anatomy": "atlas"}
 

@@ -3,11 +3,6 @@
 from zetadp.mri.index import listed_files
 
 TASK = CONFIG.cohort.folder or f"{COHORT}/Task01_BrainTumour"
-PHANTOM = {
-    "train_patients": CONFIG.cohort.train_patients,
-    "test_patients": CONFIG.cohort.test_patients,
-    **asdict(CONFIG.cohort.simulated),
-}
 
 if CONFIG.cohort.source == "simulated":
 
@@ -24,7 +19,8 @@ if CONFIG.cohort.source == "simulated":
         params:
             folder=TASK,
             shards=len(SHARDS),
-            settings=PHANTOM,
+            settings=asdict(CONFIG.cohort.simulated),
+            sizes=CONFIG.cohort.patients,
             stage="zetadp.phantom.cohort:write_shard",
             code=code_of("scripts/stage.py", "zetadp.phantom.cohort"),
         script:
@@ -41,7 +37,8 @@ if CONFIG.cohort.source == "simulated":
         conda:
             "../../envs/data.yaml"
         params:
-            settings=PHANTOM,
+            settings=asdict(CONFIG.cohort.simulated),
+            sizes=CONFIG.cohort.patients,
             stage="zetadp.phantom.cohort:assemble",
             code=code_of("scripts/stage.py", "zetadp.phantom.cohort"),
         script:

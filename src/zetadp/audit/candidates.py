@@ -37,8 +37,8 @@ from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.pretrained import starting_weights
 from zetadp.core.records import LabelledItems
 from zetadp.nn.backbone import Backbone
-from zetadp.phantom.public import PublicSettings, simulate_public_patient
-from zetadp.phantom.scanners import CHANNELS
+from zetadp.phantom.public import simulate_public_patient
+from zetadp.phantom.settings import CHANNELS
 from zetadp.privacy import gaussian
 
 SEED = 43
@@ -98,8 +98,7 @@ def gradients(plan: Plan, backbone: Backbone | None, size: int) -> Tensor:
 @lru_cache(maxsize=1)
 def _patients(count: int, slices: int, size: int) -> np.ndarray:
     """Return the images of patients, shape (patient, sequence, slice, row, column)."""
-    settings = PublicSettings(seed=SEED)
-    return np.stack([simulate_public_patient(settings, number, slices, size) for number in range(count)])
+    return np.stack([simulate_public_patient(SEED, number, slices, size) for number in range(count)])
 
 
 def inner_products(each: Tensor) -> np.ndarray:

@@ -35,8 +35,8 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import MISSING, Sheet, numbers_of
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.stacked import ordinary_operations
-from zetadp.phantom.public import PublicSettings, simulate_public_patient
-from zetadp.phantom.scanners import CHANNELS
+from zetadp.phantom.public import simulate_public_patient
+from zetadp.phantom.settings import CHANNELS
 from zetadp.privacy import gaussian
 from zetadp.tasks.reconstruction.volumes import nmse, ssim
 
@@ -357,7 +357,7 @@ def _patients(first: int, message: Message) -> np.ndarray:
 
 @lru_cache(maxsize=2 * PUBLIC)
 def _patient(number: int, slices: int, size: int) -> np.ndarray:
-    return simulate_public_patient(PublicSettings(seed=SEED), number, slices, size).astype(np.float64)
+    return simulate_public_patient(SEED, number, slices, size).astype(np.float64)
 
 
 def _mean(message: Message) -> np.ndarray:

@@ -12,6 +12,7 @@ from zetadp.base.epsilon import CONSENT, Delta, Epsilons
 from zetadp.base.validation import Count, Filled, NotNegative, OneOf, Positive, Seed, Spelled, Within
 from zetadp.core.settings import MOST_ROUNDS, MixingSettings, OptimiserSettings, Patience, Performance, TrainingSettings
 from zetadp.nn.settings import AT_ONCE, DECISIONS, DESCENT, FEATURES, IMAGE, OWN, BackboneTraining, NetworkSettings
+from zetadp.phantom.settings import Simulated
 from zetadp.privacy.threat import MASKED_SUMS, Sums, Threat
 
 BRAIN = "brain_sequences"
@@ -40,33 +41,6 @@ class TaskSection:
 
     name: Annotated[str, Spelled("[a-z][a-z0-9_]*")] = BRAIN
     settings: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Simulated:
-    """The simulated cohort; used where source is simulated.
-
-    Attributes
-    ----------
-    seed
-        Another seed gives other patients and other scanners.
-    grid
-        Voxels along x, y and z.
-    scanners
-        Scanners in the cohort, each with a field strength and protocol of its own.
-    population
-        standard; vendor (the same anatomies on scanners of another vendor); healthy (no tumours, ages 18 to 95); heavy
-        (several large lesions, wide oedema, cavities); procedural (brains from implicit shapes, not derived from ICBM
-        152); drawn (anatomy, lesions and scanners of a character that the seed decides).
-    scanner_patients
-        Training patients of each scanner; null scans every patient at a random scanner.
-    """
-
-    seed: Seed = 2026
-    grid: Annotated[list[Annotated[int, Within(ge=8)]], Filled(3, 3)] = field(default_factory=lambda: [64, 64, 24])
-    scanners: Count = 11
-    population: Annotated[str, OneOf(("standard", "vendor", "healthy", "heavy", "procedural", "drawn"))] = "standard"
-    scanner_patients: list[Count] | None = None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from zetadp.mri.convert import write_site_folder
 from zetadp.mri.decathlon import read_task
 from zetadp.nn.backbone import load_backbone, shipped_backbone
 from zetadp.nn.settings import NetworkSettings
-from zetadp.phantom.cohort import PhantomSettings, write_dataset_json, write_patients
+from zetadp.phantom.cohort import write_dataset_json, write_patients
+from zetadp.phantom.settings import Simulated
 from zetadp.privacy.statement import account_run
 from zetadp.privacy.threat import MASKED_SUMS, Sums
 
@@ -108,10 +109,10 @@ def demo_plan() -> Plan:
 
 
 def _simulate(work: Path, names: list[str]) -> None:
-    phantom = PhantomSettings(train_patients=len(names) * PATIENTS, test_patients=WATCHED, seed=11, scanners=len(names))
+    phantom, train = Simulated(seed=11, scanners=len(names)), len(names) * PATIENTS
     cohort = work / "patients"
-    write_patients(phantom, cohort, range(1, phantom.train_patients + WATCHED + 1))
-    write_dataset_json(phantom, cohort)
+    write_patients(phantom, train, cohort, range(1, train + WATCHED + 1))
+    write_dataset_json(phantom, cohort, train, WATCHED)
     task = read_task(cohort)
     for number, name in enumerate(names):
         write_site_folder(

@@ -19,6 +19,8 @@ import numpy as np
 from scipy import ndimage
 from scipy.spatial.transform import Rotation
 
+from zetadp.phantom.settings import CENTRE, FIELD_OF_VIEW, VoxelGrid
+
 
 class Tissue(IntEnum):
     """Content of voxels, in the order of the rows of all fraction arrays."""
@@ -279,53 +281,3 @@ def magnify_ventricles(place: np.ndarray, swelling: float) -> np.ndarray:
     from_middle = place - np.array(VENTRICLES, dtype=np.float32).reshape(shape)
     reach = np.square(from_middle / VENTRICLE_REACH.astype(np.float32).reshape(shape)).sum(axis=0)
     return np.asarray(place - np.float32(swelling) * np.exp(-reach / 2) * from_middle, dtype=np.float32)
-
-
-FIELD_OF_VIEW = (240.0, 240.0, 155.0)
-"""Extent of the full volume in mm along x, y, z: that of the Decathlon brain task."""
-SLICE_THICKNESS = 1.0
-"""Distance of two axial slices in mm; a grid of fewer slices is the central slab of the full volume."""
-CENTRE = (0.0, -17.0, 10.0)
-"""Centre of the field of view in MNI coordinates (mm, right-anterior-superior)."""
-
-
-@dataclass(frozen=True)
-class VoxelGrid:
-    """A regular grid of voxels around `CENTRE`.
-
-    The first index runs from right to left, the second from anterior to posterior, the third from inferior to superior
-    (LPS), as in the Decathlon brain task.
-
-    Attributes
-    ----------
-    shape
-        Voxels along x, y and z. In the plane they fill 240 mm x 240 mm, at least 8 each way; slices are 1 mm thick.
-    """
-
-    shape: tuple[int, int, int]
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` for another number of axes, a coarser plane, or more slices than the full volume has."""
-        shape, depth = tuple(self.shape), int(FIELD_OF_VIEW[2] / SLICE_THICKNESS)
-        if len(shape) != 3 or min(shape[:2]) < 8 or not 1 <= shape[2] <= depth:
-            raise ValueError(f"Expected grid as (x, y, z) with x, y >= 8 and 1 <= z <= {depth}, found {shape}.")
-
-    @property
-    def voxel(self) -> tuple[float, float, float]:
-        """Voxel size in mm along x, y, z."""
-        return FIELD_OF_VIEW[0] / self.shape[0], FIELD_OF_VIEW[1] / self.shape[1], SLICE_THICKNESS
-
-    @property
-    def affine(self) -> np.ndarray:
-        """Matrix (4, 4) from voxel index to world coordinates in mm (right-anterior-superior, the NIfTI convention)."""
-        affine = np.diag([-self.voxel[0], -self.voxel[1], self.voxel[2], 1.0])
-        affine[:3, 3] = [axis[0] for axis in self.axes()]
-        return affine
-
-    def axes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the world coordinates (mm) of the voxel centres along each axis."""
-        x, y, z = (
-            centre + sign * (np.arange(n) - (n - 1) / 2) * size
-            for n, size, sign, centre in zip(self.shape, self.voxel, (-1, -1, 1), CENTRE, strict=True)
-        )
-        return x, y, z

@@ -13,22 +13,21 @@ import hashlib
 import io
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Any
 
 import nibabel as nib
 import numpy as np
 
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import read_json, write_json, write_text, written_whole
-from zetadp.base.validation import Count, OneOf, Seed, UserError, Within, check_fields
+from zetadp.base.validation import UserError
 from zetadp.mri.decathlon import write_task
-from zetadp.phantom.anatomy import VoxelGrid
 from zetadp.phantom.physics import draw_tissues
-from zetadp.phantom.populations import DRAWN, POPULATIONS, Population, drawn_population
-from zetadp.phantom.scanners import CHANNELS, Scanner, acquire
+from zetadp.phantom.populations import POPULATIONS, Population, drawn_population
+from zetadp.phantom.scanners import acquire
+from zetadp.phantom.settings import CHANNELS, DRAWN, Simulated
 
 
 class CohortStream(IntEnum):
@@ -42,58 +41,6 @@ class CohortStream(IntEnum):
     ACQUISITION = 5
 
 
-@dataclass(frozen=True)
-class PhantomSettings:
-    """Size and character of a simulated cohort.
-
-    Attributes
-    ----------
-    train_patients, test_patients
-        Number of patients in each part. Training patients have the numbers 1 to ``train_patients``, test patients the
-        numbers after these.
-    seed
-        Decides everything that is random.
-    grid
-        Voxels along x, y, z over 240 mm x 240 mm; slices are 1 mm thick, around the middle of the brain.
-    scanners
-        Number of scanners, one per centre.
-    scanner_patients
-        Training patients of each scanner, in blocks of consecutive numbers; ``None`` gives every patient a random
-        scanner, as test patients always have.
-    population
-        Population of the patients and scanners: one of `populations.POPULATIONS`, or ``drawn``, whose anatomy, lesions
-        and scanners follow from the seed.
-    """
-
-    train_patients: Count = 176
-    test_patients: Annotated[int, Within(ge=0)] = 96
-    seed: Seed = 0
-    grid: tuple[int, int, int] = (64, 64, 24)
-    scanners: Count = 11
-    scanner_patients: tuple[Annotated[int, Within(ge=0)], ...] | None = None
-    population: Annotated[str, OneOf((*POPULATIONS, DRAWN))] = "standard"
-
-    def __post_init__(self) -> None:
-        """Refuse impossible settings; turn the lists of configuration files into tuples."""
-        object.__setattr__(self, "grid", tuple(self.grid))
-        if self.scanner_patients is not None:
-            object.__setattr__(self, "scanner_patients", tuple(self.scanner_patients))
-        check_fields(self)
-        VoxelGrid(self.grid)
-        if self.scanner_patients is not None:
-            found, total = len(self.scanner_patients), sum(self.scanner_patients)
-            if found != self.scanners or total != self.train_patients:
-                raise ValueError(
-                    f"Expected scanner_patients as {self.scanners} counts that add up to {self.train_patients} "
-                    f"(train_patients), found {found} counts that add up to {total}: {self.scanner_patients}."
-                )
-
-    @property
-    def patients(self) -> int:
-        """Number of patients in both parts."""
-        return self.train_patients + self.test_patients
-
-
 def patient_name(number: int) -> str:
     """Return the identifier of a patient, as the Decathlon brain task writes it.
 
@@ -105,24 +52,19 @@ def patient_name(number: int) -> str:
     return f"BRATS_{number:03d}"
 
 
-def scanner_of(settings: PhantomSettings, number: int) -> int:
+def scanner_of(settings: Simulated, number: int) -> int:
     """Return the index, from 0, of the scanner that a patient was examined with."""
-    if settings.scanner_patients is not None and number <= settings.train_patients:
+    if settings.scanner_patients is not None and number <= sum(settings.scanner_patients):
         return int(np.searchsorted(np.cumsum(settings.scanner_patients), number))
     return int(_stream(settings, CohortStream.ASSIGNMENT, number).integers(settings.scanners))
 
 
-def scanner(settings: PhantomSettings, index: int) -> Scanner:
-    """Return a scanner of the cohort by its index, from 0."""
-    return population_of(settings).scanner(_stream(settings, CohortStream.SCANNER, index))
-
-
-def population_of(settings: PhantomSettings) -> Population:
+def population_of(settings: Simulated) -> Population:
     """Return the population of a cohort."""
     return drawn_population(settings.seed) if settings.population == DRAWN else POPULATIONS[settings.population]
 
 
-def simulate_patient(settings: PhantomSettings, number: int) -> np.ndarray:
+def simulate_patient(settings: Simulated, number: int) -> np.ndarray:
     """Simulate the examination of one patient.
 
     Parameters
@@ -137,9 +79,8 @@ def simulate_patient(settings: PhantomSettings, number: int) -> np.ndarray:
     Intensities (x, y, z, sequence) in arbitrary units, int16, zero outside the brain; sequences as in `CHANNELS`. They
     are the same on every call.
     """
-    machine = scanner(settings, scanner_of(settings, number))
-    grid = VoxelGrid(settings.grid)
-    population = population_of(settings)
+    grid, population = settings.voxels(), population_of(settings)
+    machine = population.scanner(_stream(settings, CohortStream.SCANNER, scanner_of(settings, number)))
     brain = population.brain(_stream(settings, CohortStream.SHAPE, number), grid)
     inside = brain.inside
     fractions = population.tissue(_stream(settings, CohortStream.TUMOUR, number), brain)
@@ -153,13 +94,15 @@ def simulate_patient(settings: PhantomSettings, number: int) -> np.ndarray:
     return volume
 
 
-def write_patients(settings: PhantomSettings, folder: Path, numbers: Iterable[int]) -> dict[str, dict[str, str]]:
+def write_patients(settings: Simulated, train: int, folder: Path, numbers: Iterable[int]) -> dict[str, dict[str, str]]:
     """Write volumes below the task folder; their bytes depend on the settings and the patient alone.
 
     Parameters
     ----------
     settings
         The cohort.
+    train
+        Number of training patients, who have the first numbers.
     folder
         The task folder, which holds ``imagesTr`` and ``imagesTs``.
     numbers
@@ -171,24 +114,25 @@ def write_patients(settings: PhantomSettings, folder: Path, numbers: Iterable[in
     """
     written = {}
     for number in numbers:
-        name = str(_image_path(settings, number))
-        data = _nifti(simulate_patient(settings, number), VoxelGrid(settings.grid).affine)
+        name = str(_image_path(number, train))
+        data = _nifti(simulate_patient(settings, number), settings.voxels().affine)
         with written_whole(folder / name) as temporary:
             temporary.write_bytes(data)
         written[name] = {"sha256": hashlib.sha256(data).hexdigest()}
     return written
 
 
-def write_shard(*, receipt: Path, shard: str, shards: int, folder: str, settings: dict[str, Any]) -> None:
+def write_shard(
+    *, receipt: Path, shard: str, shards: int, folder: str, settings: dict[str, Any], sizes: dict[str, int]
+) -> None:
     """Write the volumes of a shard of the cohort, then a receipt with the hash of every file."""
-    phantom = PhantomSettings(**settings)
-    numbers = np.array_split(np.arange(1, phantom.patients + 1), shards)[int(shard)]
-    files = write_patients(phantom, Path(folder), numbers.tolist())
+    numbers = np.array_split(np.arange(1, sum(sizes.values()) + 1), shards)[int(shard)]
+    files = write_patients(Simulated(**settings), sizes["train"], Path(folder), numbers.tolist())
     write_json(receipt, {"settings": settings, "files": files})
     logging.getLogger(__name__).info("simulated %d patients", len(numbers))
 
 
-def assemble(*, receipts: list[Path], dataset: Path, settings: dict[str, Any]) -> None:
+def assemble(*, receipts: list[Path], dataset: Path, settings: dict[str, Any], sizes: dict[str, int]) -> None:
     """Check that every file of all shards is there, then write ``dataset.json``."""
     for receipt in receipts:
         missing = [name for name in read_json(receipt)["files"] if not (dataset.parent / name).is_file()]
@@ -197,12 +141,12 @@ def assemble(*, receipts: list[Path], dataset: Path, settings: dict[str, Any]) -
                 f"{len(missing)} volume(s) that {receipt} lists are gone, the first is {missing[0]}. Delete {receipt} "
                 "and run again."
             )
-    write_dataset_json(PhantomSettings(**settings), dataset.parent)
+    write_dataset_json(Simulated(**settings), dataset.parent, **sizes)
 
 
-def write_dataset_json(settings: PhantomSettings, folder: Path) -> None:
+def write_dataset_json(settings: Simulated, folder: Path, train: int, test: int) -> None:
     """Write ``dataset.json`` with the official keys, and ``participants.tsv`` with the scanner of each patient."""
-    numbers = range(1, settings.patients + 1)
+    numbers = range(1, train + test + 1)
     rows = [f"{patient_name(n)}\t{scanner_of(settings, n) + 1}" for n in numbers]
     write_text(folder / "participants.tsv", "\n".join(["participant_id\tscanner", *rows]) + "\n")
     population = population_of(settings)
@@ -213,15 +157,13 @@ def write_dataset_json(settings: PhantomSettings, folder: Path) -> None:
         "licence": population.licence,
         "release": f"simulated, seed {settings.seed}",
     }
-    files = [_image_path(settings, number) for number in numbers]
-    train, test = files[: settings.train_patients], files[settings.train_patients :]
+    files = [_image_path(number, train) for number in numbers]
     # Written last, because a cohort with this file counts as complete.
-    write_task(folder, about, sequences=CHANNELS, training=train, test=test)
+    write_task(folder, about, sequences=CHANNELS, training=files[:train], test=files[train:])
 
 
-def _image_path(settings: PhantomSettings, number: int) -> PurePosixPath:
-    split = "imagesTr" if number <= settings.train_patients else "imagesTs"
-    return PurePosixPath(split, f"{patient_name(number)}.nii.gz")
+def _image_path(number: int, train: int) -> PurePosixPath:
+    return PurePosixPath("imagesTr" if number <= train else "imagesTs", f"{patient_name(number)}.nii.gz")
 
 
 def _nifti(values: np.ndarray, affine: np.ndarray) -> bytes:
@@ -235,5 +177,5 @@ def _nifti(values: np.ndarray, affine: np.ndarray) -> bytes:
     return packed.getvalue()
 
 
-def _stream(settings: PhantomSettings, purpose: CohortStream, *place: int) -> np.random.Generator:
+def _stream(settings: Simulated, purpose: CohortStream, *place: int) -> np.random.Generator:
     return stream(settings.seed, Purpose.COHORT, int(purpose), *place)

@@ -2,7 +2,7 @@
 
 Methods were developed on the standard one. The others show how a method does on patients and scanners that it was not
 made for. None is fitted to data: they are only meant to be plausible. The properties of one further population,
-`DRAWN`, follow from the cohort's seed, so that no method can be tuned to it. If the seed follows from something older,
+`drawn`, follow from the cohort's seed, so that no method can be tuned to it. If the seed follows from something older,
 such as the hash of the commit that fixed a method, that cohort is a fair test of the method.
 """
 
@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from zetadp.base.randomness import Purpose, stream
-from zetadp.phantom.anatomy import Brain, Tissue, Variability, VoxelGrid, atlas_coordinates, brain_of_atlas
+from zetadp.phantom.anatomy import Brain, Tissue, Variability, atlas_coordinates, brain_of_atlas
 from zetadp.phantom.lesions import add_tumours, draw_tumour, hollowed, with_no_lesion
 from zetadp.phantom.procedural import draw_procedural_brain
 from zetadp.phantom.scanners import Scanner, draw_scanner, draw_vendor_scanner
+from zetadp.phantom.settings import VoxelGrid
 
-DRAWN = "drawn"
-"""Name of the population whose properties are drawn from the cohort's seed."""
 CHARACTER = 2**20
 """Place of the stream that draws them among those of the cohort; all other places are much smaller numbers."""
 
@@ -132,7 +131,7 @@ POPULATIONS = {
         licence="simulated",
     ),
 }
-"""Populations by their name in `cohort.PhantomSettings`."""
+"""Populations by their name, `settings.FIXED`."""
 
 
 def drawn_population(seed: int) -> Population:

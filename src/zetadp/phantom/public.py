@@ -10,23 +10,21 @@ Image Anal. 86 (2023) 102789, doi:10.1016/j.media.2023.102789.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated
+from typing import Any
 
 import numpy as np
 from scipy import ndimage
 
-from zetadp.base.validation import Count, Seed, Within, check_fields
 from zetadp.mri.slicing import centre_slices, resize_area
 from zetadp.phantom.anatomy import (
+    Brain,
     Tissue,
     Variability,
-    VoxelGrid,
     atlas_coordinates,
     brain_of_atlas,
     smooth_field,
 )
-from zetadp.phantom.lesions import add_public_lesions
+from zetadp.phantom.lesions import add_public_lesions, with_no_lesion
 from zetadp.phantom.physics import (
     DENSITY,
     T1,
@@ -39,18 +37,23 @@ from zetadp.phantom.physics import (
     nulling_time,
     rician,
 )
-from zetadp.phantom.scanners import CHANNELS, FLUID_T1
+from zetadp.phantom.procedural import covered
+from zetadp.phantom.procedural import inside as share
+from zetadp.phantom.scanners import FLUID_T1
+from zetadp.phantom.settings import CENTRE, CHANNELS, VoxelGrid
 
 Anatomy = Callable[[np.random.Generator, VoxelGrid], tuple[np.ndarray, np.ndarray]]
 """Function that draws a brain on a grid: the mask (x, y, z) of its voxels, and the tissue fractions (7, n) in them."""
-SHAPES = Variability(
+GRID = VoxelGrid((64, 64, 24))
+"""The voxels of all public patients."""
+ATLAS_SPREAD = Variability(
     rotation=5.0,
     scale=0.08,
     shift=4.0,
     displacements=((60.0, 7.0), (25.0, 3.5), (14.0, 1.0)),
     ventricles=(-0.3, 0.9),
 )
-"""Variation of orientation, size and shape between patients."""
+"""Variation of orientation, size and shape between patients whose brains come from the atlas."""
 SLAB = 12.0
 """Largest distance (mm) of the middle slice from its usual height, up or down."""
 BIAS_SPACINGS = (60.0, 80.0, 100.0, 120.0)
@@ -70,104 +73,6 @@ LONG_TR = 20.0
 """Repetition time (ms) above which a gradient echo gets a larger flip angle; else it would lose its T1 weighting."""
 
 
-@dataclass(frozen=True)
-class PublicSettings:
-    """Settings of the public patients.
-
-    Attributes
-    ----------
-    seed
-        Decides everything that is random.
-    patients
-        Number of patients; they are numbered from 0.
-    grid
-        Voxels along x, y, z over 240 mm x 240 mm, with slices of 1 mm.
-    hospitals
-        0 gives every patient a scanner of its own, for training. With another number, the patients of one hospital
-        share scanner and protocol, as in a cohort: on such public patients, settings of private training are chosen.
-    """
-
-    seed: Seed = 1
-    patients: Count = 3000
-    grid: tuple[int, int, int] = (64, 64, 24)
-    hospitals: Annotated[int, Within(ge=0)] = 0
-
-    def __post_init__(self) -> None:
-        """Refuse impossible settings; turn the lists of configuration files into tuples."""
-        object.__setattr__(self, "grid", tuple(self.grid))
-        check_fields(self)
-        VoxelGrid(self.grid)
-
-
-def public_name(number: int) -> str:
-    """Return the identifier of a public patient.
-
-    Examples
-    --------
-    >>> public_name(7)
-    'public-0007'
-    """
-    return f"public-{number:04d}"
-
-
-def simulate_public_patient(
-    settings: PublicSettings, number: int, slices: int = 20, size: int = 32, anatomy: Anatomy | None = None
-) -> np.ndarray:
-    """Simulate the images of one public patient.
-
-    Parameters
-    ----------
-    settings
-        The public simulation.
-    number
-        Number of the patient, from 0.
-    slices
-        Number of centre slices.
-    size
-        Rows and columns of an image, by area averaging.
-    anatomy
-        Function that draws a brain; by default `draw_anatomy`.
-
-    Returns
-    -------
-    Array (sequence, slice, row, column), float32, in units of the mean signal of the brain; orientation as
-    `mri.volumes.read_centre_slices` returns it, sequences as in `scanners.CHANNELS`. It depends on the arguments
-    only: on every call it is the same, whichever other patients are simulated.
-    """
-    rng = public_stream(settings, number)
-    grid = VoxelGrid(settings.grid)
-    inside, fractions = (anatomy or draw_anatomy)(rng, grid)
-    scanner = scanner_stream(settings, number) if settings.hospitals else rng
-    tissues = draw_public_tissues(scanner)
-    signals = draw_signals(scanner, tissues)
-    thickness, sharpness = scanner.uniform(0, 2.0), scanner.uniform(0, 0.7)
-    images = np.empty((len(CHANNELS), slices, size, size), dtype=np.float32)
-    for index, signal in enumerate(signals):
-        shown = np.zeros(grid.shape, dtype=np.float32)
-        shown[inside] = _shaded(rng, signal @ fractions, inside, grid)
-        mask = inside | _add_remnants(rng, shown, inside, grid)
-        shown = _blurred(rng, shown, sharpness, thickness)
-        shown = _noisy(rng, shown, mask)
-        shown = _clipped(rng, shown, mask)
-        # From left-posterior-superior voxels to (slice, row, column) with anterior up and left on the left.
-        images[index] = resize_area(np.transpose(shown[::-1, :, centre_slices(grid.shape[2], slices)], (2, 1, 0)), size)
-    return images
-
-
-def public_stream(settings: PublicSettings, number: int) -> np.random.Generator:
-    """Return the one stream of a public patient.
-
-    Its generator (PCG64) is not the one of the cohort and of training (Philox, `zetadp.base.randomness`), so that no
-    choice of seeds gives a public patient and a private one the same numbers.
-    """
-    return np.random.Generator(np.random.PCG64([settings.seed, number]))
-
-
-def scanner_stream(settings: PublicSettings, number: int) -> np.random.Generator:
-    """Return the stream of the scanner of a patient's hospital, which all patients of the hospital share."""
-    return np.random.Generator(np.random.PCG64([settings.seed, number % settings.hospitals, 1]))
-
-
 def draw_anatomy(rng: np.random.Generator, grid: VoxelGrid) -> tuple[np.ndarray, np.ndarray]:
     """Draw a brain with or without lesions.
 
@@ -175,7 +80,7 @@ def draw_anatomy(rng: np.random.Generator, grid: VoxelGrid) -> tuple[np.ndarray,
     -------
     Mask (x, y, z) of the brain, and the tissue fractions (7, n) in its voxels.
     """
-    place = atlas_coordinates(rng, grid, SHAPES)
+    place = atlas_coordinates(rng, grid, ATLAS_SPREAD)
     place[2] += np.float32(rng.uniform(-SLAB, SLAB))
     # From the full brain of the young to the wide sulci of the old, and beyond.
     cut, atrophy, vessels = rng.uniform(0.25, 0.75), rng.uniform(-0.6, 0.95), rng.uniform(0.05, 0.4)
@@ -183,20 +88,73 @@ def draw_anatomy(rng: np.random.Generator, grid: VoxelGrid) -> tuple[np.ndarray,
     return brain.inside, add_public_lesions(rng, brain)
 
 
-def _shaded(rng: np.random.Generator, signal: np.ndarray, inside: np.ndarray, grid: VoxelGrid) -> np.ndarray:
+def simulate_public_patient(
+    seed: int,
+    number: int,
+    slices: int = 20,
+    size: int = 32,
+    anatomy: Anatomy = draw_anatomy,
+    scanner: np.random.Generator | None = None,
+) -> np.ndarray:
+    """Simulate the images of one public patient.
+
+    Parameters
+    ----------
+    seed
+        Decides everything that is random, together with the number.
+    number
+        Number of the patient, from 0.
+    slices
+        Number of centre slices.
+    size
+        Rows and columns of an image, by area averaging.
+    anatomy
+        Function that draws a brain.
+    scanner
+        Generator of scanner and protocol. Patients of one hospital share them if it has the same seed for all. By
+        default, every patient has a scanner of its own.
+
+    Returns
+    -------
+    Array (sequence, slice, row, column), float32, in units of the mean signal of the brain; orientation as
+    `mri.volumes.read_centre_slices` returns it, sequences as in `scanners.CHANNELS`. It depends on the arguments
+    only: on every call it is the same, whichever other patients are simulated.
+    """
+    # This generator is not the one of the cohort and of training (Philox, `zetadp.base.randomness`), so that no choice
+    # of seeds gives a public patient and a private one the same numbers.
+    rng = np.random.Generator(np.random.PCG64([seed, number]))
+    inside, fractions = anatomy(rng, GRID)
+    scanner = scanner or rng
+    tissues = draw_public_tissues(scanner)
+    signals = draw_signals(scanner, tissues)
+    thickness, sharpness = scanner.uniform(0, 2.0), scanner.uniform(0, 0.7)
+    images = np.empty((len(CHANNELS), slices, size, size), dtype=np.float32)
+    for index, signal in enumerate(signals):
+        shown = np.zeros(GRID.shape, dtype=np.float32)
+        shown[inside] = _shaded(rng, signal @ fractions, inside)
+        mask = inside | _add_remnants(rng, shown, inside)
+        shown = _blurred(rng, shown, sharpness, thickness)
+        shown = _noisy(rng, shown, mask)
+        shown = _clipped(rng, shown, mask)
+        # From left-posterior-superior voxels to (slice, row, column) with anterior up and left on the left.
+        images[index] = resize_area(np.transpose(shown[::-1, :, centre_slices(GRID.shape[2], slices)], (2, 1, 0)), size)
+    return images
+
+
+def _shaded(rng: np.random.Generator, signal: np.ndarray, inside: np.ndarray) -> np.ndarray:
     """Return the signal (n,) of the brain under a receive field, scaled to a mean magnitude of one."""
     depth = rng.uniform(0.03, 0.45)
-    field = smooth_field(rng, grid, float(rng.choice(BIAS_SPACINGS)))
+    field = smooth_field(rng, GRID, float(rng.choice(BIAS_SPACINGS)))
     shaded = signal * np.exp(depth * field[inside])
     return np.asarray(shaded / np.abs(shaded).mean(), dtype=np.float32)
 
 
-def _add_remnants(rng: np.random.Generator, shown: np.ndarray, inside: np.ndarray, grid: VoxelGrid) -> np.ndarray:
+def _add_remnants(rng: np.random.Generator, shown: np.ndarray, inside: np.ndarray) -> np.ndarray:
     """Add patches of skull or scalp around the brain to some images (in place), and return their mask."""
     if rng.random() >= 0.15:
         return np.zeros_like(inside)
     around = ndimage.binary_dilation(inside, iterations=int(rng.integers(1, 3))) & ~inside
-    patches = np.asarray(around & (smooth_field(rng, grid, REMNANT_SPACING) > rng.uniform(-0.5, 1.5)))
+    patches = np.asarray(around & (smooth_field(rng, GRID, REMNANT_SPACING) > rng.uniform(-0.5, 1.5)))
     shown[patches] = rng.uniform(0.3, 2.0)
     return patches
 
@@ -294,3 +252,127 @@ def draw_flair(rng: np.random.Generator, tissues: Tissues) -> Protocol:
     tr = rng.uniform(5000, 12000)
     nulled = nulling_time(tissues.t1[Tissue.CSF] if rng.random() < 0.5 else FLUID_T1, tr)
     return Protocol(tr=tr, ti=nulled * rng.uniform(0.88, 1.06), te=rng.uniform(80, 160))
+
+
+MIDDLE = np.array(CENTRE)
+SHAPES_SPREAD = Variability(
+    rotation=5.0, scale=0.05, shift=4.0, displacements=((60.0, 6.0), (25.0, 3.0)), ventricles=(0.0, 0.0)
+)
+"""Variation of orientation and size between brains of random shapes."""
+
+
+def draw_shapes(rng: np.random.Generator, grid: VoxelGrid) -> tuple[np.ndarray, np.ndarray]:
+    """Draw a brain of random shapes, without an atlas, as `draw_anatomy` does with one.
+
+    A brain has an outline, sheets of fluid along the zeros of random fields with a ribbon of grey matter next to them,
+    blobs of grey matter deep inside, and ellipsoids of fluid in the middle. Sizes and places vary far more than in
+    adults. The shapes are after Hoffmann et al., IEEE Trans. Med. Imaging 41 (2022) 543-558,
+    doi:10.1109/TMI.2021.3116879.
+    """
+    while True:
+        inside, fractions = _brain(rng, grid)
+        if inside.any(axis=(0, 1)).all():  # no slice passes above or below it
+            return inside, fractions
+
+
+def _brain(rng: np.random.Generator, grid: VoxelGrid) -> tuple[np.ndarray, np.ndarray]:
+    place = atlas_coordinates(rng, grid, SHAPES_SPREAD)
+    place[2] += np.float32(rng.uniform(-15, 15))
+    voxel = grid.voxel[0]
+    depth = _depth(rng, grid, place)
+    inside = depth > rng.uniform(-2, 4)
+    tissue, deep = _cortex(rng, grid, place, depth)
+    grey, white = np.clip(tissue - deep, 0, 1), np.minimum(deep, tissue)
+    field, least = smooth_field(rng, grid, rng.uniform(12, 35)), rng.uniform(0.7, 2.0)
+    nuclei = rng.uniform(0.4, 1.0) * share((field - least) * 8, voxel) * share(depth - rng.uniform(10, 25), 6.0)
+    grey, white = grey + nuclei * white, white * (1 - nuclei)
+    ventricles = _ventricles(rng, place, voxel)
+    grey, white = grey * (1 - ventricles), white * (1 - ventricles)
+    if rng.random() < 0.2:  # grey matter scattered in the white
+        field = smooth_field(rng, grid, rng.uniform(10, 40))
+        scattered = share(field * rng.uniform(3, 10) + rng.normal(0, 4), voxel) * rng.uniform(0.3, 1)
+        grey, white = grey + scattered * white * 0.5, white * (1 - 0.5 * scattered)
+    fluid = np.clip(1 - grey - white, 0, 1)
+    vessels = rng.uniform(0.03, 0.4)
+    gathered = 1 + 3 * np.exp(-np.square(place[0] / 5) / 2)
+    blood = np.minimum(vessels * gathered, 1) * np.clip(fluid - ventricles, 0, 1)
+    healthy = np.stack([fluid - blood, grey, white, blood]).astype(np.float32)[:, inside]
+    healthy = healthy / np.maximum(healthy.sum(0), 1e-6)
+    # Lesions begin in white matter; a brain with hardly any has none.
+    if (white[inside] > 0.6).mean() < 0.02:
+        return inside, with_no_lesion(healthy)
+    brain = Brain(inside, place[:, inside], healthy, _looked_up(grid, inside, white))
+    return inside, add_public_lesions(rng, brain, second=0.3)
+
+
+def _depth(rng: np.random.Generator, grid: VoxelGrid, place: np.ndarray) -> np.ndarray:
+    """Return how deep voxels lie below the surface of a rough, tapered superellipsoid."""
+    axes = np.array([66, 84, 62]) * np.exp(rng.normal(0, 0.06, 3))
+    power = rng.uniform(1.8, 3.2)
+    x, y, z = ((place[i] - MIDDLE[i]) / axes[i] for i in range(3))
+    z = np.where(z < 0, z / rng.uniform(0.5, 1.0), z)
+    x = x / (1 - rng.uniform(-0.05, 0.2) * y)
+    radius = np.maximum(sum(np.abs(each) ** power for each in (x, y, z)) ** (1 / power), 0.05)
+    rough = rng.uniform(0, 4)
+    return np.asarray((1 - radius) * 75 + rough * smooth_field(rng, grid, rng.uniform(25, 60)))
+
+
+def _cortex(
+    rng: np.random.Generator, grid: VoxelGrid, place: np.ndarray, depth: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the share of every voxel that is not fluid, and the share that is neither fluid nor cortex."""
+    half, ribbon = rng.uniform(0.3, 2.0), rng.uniform(2.0, 5.0)
+    sheets: list[tuple[Any, ...]] = [(depth, rng.uniform(0.5, 3.5), 1.0, ribbon)]
+    for _ in range(rng.integers(1, 3)):
+        reach = rng.uniform(8, 32)
+        folds = _zeros(rng, grid, rng.uniform(9, 28))
+        sheets.append((folds, half * rng.uniform(0.5, 1.2), share(reach - depth, 6.0), ribbon))
+    if rng.random() < 0.85:  # a fissure near the middle, over some depth or in front and behind
+        away = place[0] + rng.normal(0, 2)
+        if rng.random() < 0.5:
+            parted = share(rng.uniform(0, 40) - depth + 15 * (rng.random() < 0.3), 8.0)
+        else:
+            parted = share(np.abs(place[1] - MIDDLE[1]) - rng.uniform(10, 50), 8.0)
+        sheets.append((away, rng.uniform(0.3, 2.2), parted, ribbon * rng.uniform(0.5, 1.0)))
+    voxel = grid.voxel[0]
+    tissue, deep = np.ones(grid.shape), np.ones(grid.shape)
+    for distance, thin, present, beside in sheets:
+        tissue = tissue * (1 - present * covered(distance, thin, voxel))
+        deep = deep * (1 - present * covered(distance, thin + beside, voxel))
+    return tissue, deep
+
+
+def _zeros(rng: np.random.Generator, grid: VoxelGrid, spacing: float) -> np.ndarray:
+    """Return the signed distance to the zeros of a random field, to first order."""
+    field = smooth_field(rng, grid, spacing)
+    slope = np.sqrt(sum(np.square(each) for each in np.gradient(field, *grid.voxel)))
+    return np.asarray(field / np.maximum(slope, 0.5 * slope.mean()))
+
+
+def _ventricles(rng: np.random.Generator, place: np.ndarray, voxel: float) -> np.ndarray:
+    """Return the share of fluid that one to three pairs of tilted ellipsoids hold, which differ between the sides."""
+    found = np.zeros(place.shape[1:])
+    size = np.exp(rng.normal(0, 0.45))
+    for _ in range(rng.integers(1, 4)):
+        middle = np.array([abs(rng.normal(9, 5)), MIDDLE[1] + rng.normal(0, 22), MIDDLE[2] + rng.normal(0, 8)])
+        axes = np.array([rng.uniform(3, 9), rng.uniform(6, 28), rng.uniform(5, 16)]) * size
+        for side in (-1, 1):
+            if rng.random() < 0.05:
+                continue
+            own, tilt = axes * np.exp(rng.normal(0, 0.1)), rng.normal(0, 0.3)
+            x, y, z = side * place[0] - middle[0], place[1] - middle[1], place[2] - middle[2]
+            x = x - tilt * y * 0.5
+            radius = np.sqrt((x / own[0]) ** 2 + (y / own[1]) ** 2 + (z / own[2]) ** 2)
+            found = np.maximum(found, share((1 - radius) * own.min(), voxel))
+    return found
+
+
+def _looked_up(grid: VoxelGrid, inside: np.ndarray, white: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function for the share of white matter in the voxel nearest to a place, zero outside the brain."""
+
+    def at(place: np.ndarray) -> np.ndarray:
+        nearest = [(each - axis[0]) / (axis[1] - axis[0]) for each, axis in zip(place, grid.axes(), strict=True)]
+        index = tuple(np.clip(np.rint(n).astype(int), 0, side - 1) for n, side in zip(nearest, grid.shape, strict=True))
+        return np.where(inside[index], white[index], 0)
+
+    return at

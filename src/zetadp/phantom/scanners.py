@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import ndimage
 
-from zetadp.phantom.anatomy import SLICE_THICKNESS, Tissue, VoxelGrid, smooth_field
+from zetadp.phantom.anatomy import Tissue, smooth_field
 from zetadp.phantom.physics import (
     T1,
     Acquisition,
@@ -17,9 +17,8 @@ from zetadp.phantom.physics import (
     nulling_time,
     rician,
 )
+from zetadp.phantom.settings import CHANNELS, SLICE_THICKNESS, VoxelGrid
 
-CHANNELS = ("FLAIR", "T1w", "t1gd", "T2w")
-"""Sequences in the order of the channels of the Decathlon brain task."""
 FLUID_T1 = 4300.0
 """T1 of cerebrospinal fluid (ms) for which centres set the inversion time of FLAIR."""
 FLUID_T2 = 2000.0

@@ -11,6 +11,7 @@ import numpy as np
 
 from zetadp.base.validation import Count, Filled, OneOf, Within, check_fields, in_range
 from zetadp.nn.settings import NetworkSettings
+from zetadp.phantom.settings import CHANNELS, FIXED
 
 FAMILIES = ("unet", "real_unet")
 """Families of public networks."""
@@ -65,14 +66,14 @@ class MaskSettings:
 
 @dataclass(frozen=True)
 class Examinations:
-    """Settings of simulated examinations. The simulation checks the names of populations and sequences.
+    """Settings of simulated examinations.
 
     Attributes
     ----------
     population
-        Population of the patients (`zetadp.phantom.populations.POPULATIONS`).
+        Population of the patients, from `zetadp.phantom.settings.FIXED`.
     sequences
-        Pulse sequences (`zetadp.phantom.scanners.CHANNELS`). Each patient gets one of them at random.
+        Pulse sequences (`zetadp.phantom.settings.CHANNELS`). Each patient gets one of them at random.
     size
         Rows and columns of an image. K-space has twice as many rows, because scanners oversample the readout.
     slices
@@ -83,8 +84,8 @@ class Examinations:
         Brightness of the scalp relative to the mean signal of the brain. 0 leaves the scalp out.
     """
 
-    population: str = "standard"
-    sequences: Sequence[str] = ("FLAIR", "T1w", "t1gd", "T2w")
+    population: Annotated[str, OneOf(FIXED)] = "standard"
+    sequences: Sequence[Annotated[str, OneOf(CHANNELS)]] = CHANNELS
     size: Annotated[int, Within(ge=16, le=512)] = 96
     slices: Count = 4
     noise: UpToTen = 0.05

@@ -14,12 +14,11 @@ from scipy.ndimage import distance_transform_edt, gaussian_filter
 
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import folder_written_whole
-from zetadp.base.validation import UserError, one_of
 from zetadp.mri.kspace import to_kspace
-from zetadp.phantom.anatomy import VoxelGrid, smooth_field
+from zetadp.phantom.anatomy import smooth_field
 from zetadp.phantom.physics import draw_tissues
 from zetadp.phantom.populations import POPULATIONS
-from zetadp.phantom.scanners import CHANNELS
+from zetadp.phantom.settings import CHANNELS, VoxelGrid
 from zetadp.tasks.reconstruction.settings import Examinations
 from zetadp.tasks.reconstruction.volumes import PARTS, KspaceVolume
 
@@ -55,18 +54,7 @@ def examination(common: Examinations, seed: int, number: int, name: str = "phant
     Returns
     -------
     The volume. The same parameters always give the same volume.
-
-    Raises
-    ------
-    UserError
-        If the population or a sequence is unknown.
     """
-    try:
-        one_of(POPULATIONS, population=common.population)
-        for each in common.sequences:
-            one_of(CHANNELS, sequences=each)
-    except ValueError as error:
-        raise UserError(f"Simulated examinations: {error}") from error
     random = stream(seed, Purpose.COHORT, PLACE, number)
     sequence = CHANNELS.index(str(random.choice(list(common.sequences))))
     clean = _image(common, random, sequence)

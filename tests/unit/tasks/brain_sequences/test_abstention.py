@@ -17,7 +17,7 @@ from zetadp.core.pretrained import load_model
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.heads import head_scores
 from zetadp.nn.settings import NetworkSettings
-from zetadp.phantom.public import PublicSettings, simulate_public_patient
+from zetadp.phantom.public import simulate_public_patient
 from zetadp.tasks.brain_sequences.prediction import (
     RIGHT,
     UNLIKE,
@@ -59,7 +59,7 @@ def write_slices(path, slices):
 
 @pytest.fixture
 def brain(tmp_path):
-    slices = simulate_public_patient(PublicSettings(seed=2, patients=600), PATIENT, 20, 32)
+    slices = simulate_public_patient(2, PATIENT, 20, 32)
     return write_slices(tmp_path / "brain.nii", slices)
 
 
