@@ -11,10 +11,11 @@ from zetadp.audit.settings import AuditSettings
 from zetadp.audit.suite import carry_out, frame, plan, sheet
 from zetadp.audit.trainings import Audited
 from zetadp.base.epsilon import epsilon_shown, epsilon_value
-from zetadp.base.storage import read_json, write_text
+from zetadp.base.storage import write_text
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
 from zetadp.core.plan import Plan
+from zetadp.core.promise import make_plan
 from zetadp.report.attackfigure import audit_figure
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin
@@ -39,7 +40,9 @@ def main(
     threads: int,
 ) -> None:
     """Write table and figure, and end in an error if a claim is refuted."""
-    targets = targets_of(calibrated(plans, [read_json(path) for path in noise]), noise_source)
+    drafts = [Plan.from_json(each) for each in plans]
+    private = [make_plan(draft, noise) for draft in drafts if math.isfinite(epsilon_value(draft.run.epsilon))]
+    targets = targets_of(private, noise_source)
     audits = plan(targets, delta=delta, settings=AuditSettings(**settings))
     results = carry_out(audits, threads)
     content = frame(results)
@@ -51,17 +54,6 @@ def main(
     write_text(md, to_markdown(table))
     save_svg(audit_figure(results, experiment), picture)
     report_refuted(results, to_markdown(table), Path(refuted))
-
-
-def calibrated(plans: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[Plan]:
-    """Return the plans that have noise, with their noise multipliers."""
-    known = {each["found_for"]: each["noise_multiplier"] for each in found}
-    declared = [Plan.from_json(each) for each in plans]
-    return [
-        plan.with_noise(known[plan.bare().digest])
-        for plan in declared
-        if math.isfinite(epsilon_value(plan.run.epsilon))
-    ]
 
 
 def targets_of(plans: list[Plan], noise: str) -> list[Audited]:

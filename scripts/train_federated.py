@@ -5,19 +5,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from zetadp.base.storage import read_json
 from zetadp.base.tables import read_table
 from zetadp.base.workflow import run
 from zetadp.core.plan import Plan
 from zetadp.core.pretrained import with_public
 from zetadp.core.progress import announced_tick, seconds_to_tick
+from zetadp.core.promise import make_plan
 from zetadp.core.settings import Patience
 from zetadp.federation.launcher import LocalFederation
 from zetadp.federation.partition import read_partition
 from zetadp.mri.convert import write_site_folder
 from zetadp.nn.backbone import load_backbone
 from zetadp.privacy.book import claim, forget_times
-from zetadp.privacy.budget import Cap, Permission
+from zetadp.privacy.budget import Cap
 
 UNLIMITED = 1_000_000
 
@@ -49,9 +49,7 @@ def main(
     begun = time.monotonic()
     claim(Path(ledger_file).parent, table)
     public = backbone[0].resolve() if backbone else None
-    declared = Plan.from_json(plan)
-    if noise:
-        declared = declared.with_noise(read_json(noise[0])["noise_multiplier"])
+    declared = make_plan(Plan.from_json(plan), noise)
     declared = with_public(declared, load_backbone(public) if public else None)
     tick = announced_tick(declared, finish_seconds)
     work = Path(folder).resolve()
@@ -77,7 +75,7 @@ def main(
         checkpoint_seconds=performance["checkpoint_seconds"],
         threads=1,
         patience=Patience(**patience),
-        permission=Permission(declared.delta) if declared.exact else None,
+        once=declared.exact,
         cap=Cap.named(cap, declared.delta),
         series=series,
     )

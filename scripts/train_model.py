@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from zetadp.base.device import keep_freed_memory, pick_device
-from zetadp.base.storage import content_hash, read_json, written_whole
+from zetadp.base.storage import content_hash, written_whole
 from zetadp.base.workflow import run
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import Plan
 from zetadp.core.pretrained import save_model, starting_weights, with_public
 from zetadp.core.progress import announced_tick, seconds_to_tick
+from zetadp.core.promise import make_plan
 from zetadp.core.records import LabelledItems, single_items
 from zetadp.core.settings import Performance
 from zetadp.core.task import pipeline_task_of
 from zetadp.core.training import train
 from zetadp.federation.partition import read_partition
 from zetadp.privacy.book import claim, forget_times
-from zetadp.privacy.budget import Cap, Permission
+from zetadp.privacy.budget import Cap
 from zetadp.privacy.exposure import Series
 
 
@@ -48,7 +49,7 @@ def main(
     keep_freed_memory()
     place = pick_device(device)
     claim(Path(ledger_file).parent, table)
-    planned = calibrated(plan, noise)
+    planned = make_plan(Plan.from_json(plan), noise)
     task, roles = pipeline_task_of(planned.task), read_partition(partition)
     public = task.backbone(backbone[0], place) if backbone else None
     declared = with_public(planned, public)
@@ -58,9 +59,8 @@ def main(
     logger = logging.getLogger(__name__)
     logger.info("%s: %d items, %d rounds, on %s", declared.run, len(records.inputs), declared.training.rounds, place)
     tick = announced_tick(declared, finish_seconds)
-    permission = Permission(declared.delta) if declared.exact else None
     limit = Cap.named(cap, declared.delta)
-    files = RunFiles(Path(ledger_file), Path(checkpoint), permission, limit, Series.named(series))
+    files = RunFiles(Path(ledger_file), Path(checkpoint), declared.exact, limit, Series.named(series))
     trained = train(
         declared,
         records,
@@ -81,12 +81,6 @@ def main(
     with written_whole(ledger) as temporary:
         shutil.copyfile(files.ledger, temporary)
     files.finish()
-
-
-def calibrated(plan: dict[str, Any], noise: list[Path]) -> Plan:
-    """Return the plan of a run, with its noise multiplier if it has noise."""
-    declared = Plan.from_json(plan)
-    return declared.with_noise(read_json(noise[0])["noise_multiplier"]) if noise else declared
 
 
 def units_of(records: LabelledItems, plan: Plan) -> list[list[list[int]]]:

@@ -34,7 +34,7 @@ from zetadp.core.evaluation import outputs_of
 from zetadp.core.metrics import LEVEL, percentile_interval
 from zetadp.core.optimisers import recipe_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.promise import noise_of_plan
+from zetadp.core.promise import make_plan
 from zetadp.core.records import LabelledItems
 from zetadp.core.settings import OptimiserSettings
 from zetadp.core.training import train
@@ -150,7 +150,7 @@ class Training:
             expected, found = BATCH, self.as_printed(found, population)
         node = NodeConstants(found.nodes[0].name, population, expected)
         found = replace(found, nodes=(node,), cohort=f"ptb-xl-without-fold-{fold}")
-        return found.with_noise(noise_of_plan(found)) if math.isfinite(epsilon_value(epsilon)) else found
+        return make_plan(found)
 
     def as_printed(self, plan: Plan, population: int) -> Plan:
         """Return the paper's training without privacy: 100 epochs, rate 0.08, weight decay 0.005."""

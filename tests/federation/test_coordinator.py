@@ -46,7 +46,7 @@ TUNED = replace(backbone().settings, start="public")
 
 def test_a_coordinator_takes_no_plan_with_too_little_noise_for_its_name(tmp_path):
     plan = make_plan(run=RunName("complex", "federated", "8", 0), sigma=0.1)
-    with pytest.raises(UserError, match="noise of epsilon 8"):
+    with pytest.raises(UserError, match="at most epsilon 8"):
         coordinator(plan, DirectLine([]), tmp_path)
     assert not (tmp_path / "server").exists()
 

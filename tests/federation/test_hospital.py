@@ -11,7 +11,8 @@ from zetadp.base.validation import UserError
 from zetadp.core.outbox import Outbox
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.progress import seconds_to_tick
-from zetadp.core.promise import check_promise, noise_of_plan
+from zetadp.core.promise import check_promise
+from zetadp.core.promise import make_plan as with_its_noise
 from zetadp.federation.hospital import Hospital
 from zetadp.federation.kit import invitation
 from zetadp.federation.protocol import Answer, Reason, Refusal, Request, decode, encode
@@ -163,7 +164,7 @@ def test_a_cap_counts_every_attempt_and_every_image(tmp_path):
 def plan_of(rounds: int, name: str = "net", **changes) -> Plan:
     nodes = tuple(NodeConstants(f"node-0{number}", 4, 4, 1.0) for number in (1, 2, 3))
     plan = replace(make_plan(noise="os", rounds=rounds), nodes=nodes, run=RunName(name, "federated", "8", 0), **changes)
-    return plan.with_noise(noise_of_plan(plan))
+    return with_its_noise(plan)
 
 
 def test_an_attempt_of_another_plan_is_another_attempt_whatever_the_server_calls_it(tmp_path):

@@ -14,7 +14,7 @@ from federation.test_faults import wait_until
 
 from zetadp.cli import main
 from zetadp.core.plan import NodeConstants, Plan
-from zetadp.core.promise import noise_of_plan, promise_of
+from zetadp.core.promise import make_plan, promise_of
 from zetadp.federation.demo import demo_plan
 from zetadp.mri.convert import write_site_folder
 from zetadp.mri.decathlon import read_task
@@ -30,7 +30,7 @@ def one_patient_each(rounds: int) -> Plan:
     plan = replace(
         demo, nodes=nodes, training=replace(demo.training, rounds=rounds), simulated=False, cohort="three-real-patients"
     )
-    return plan.with_noise(noise_of_plan(plan))
+    return make_plan(plan)
 
 
 class OnePatientEach(Consortium):

@@ -82,7 +82,7 @@ def plan(
     from zetadp.config.load import load_config, read_overlaid
     from zetadp.core.plan import RunName
     from zetadp.core.pretrained import with_public
-    from zetadp.core.promise import noise_of_plan, promise_of
+    from zetadp.core.promise import make_plan, promise_of
     from zetadp.nn.backbone import load_backbone, shipped_backbone
 
     config = load_config(_without_patients(read_overlaid(configuration)))
@@ -92,8 +92,7 @@ def plan(
         known = "; ".join(f"{r.network} {r.arm} {r.epsilon} {r.seed}" for r in federated)
         found = f"{run.network} {run.arm} {epsilon} {run.seed}"
         raise UserError(f"Expected a federated run of the configuration ({known}), found {found}.")
-    planned = config.plan(run)
-    planned = planned.with_noise(noise_of_plan(planned))
+    planned = make_plan(config.plan(run))
     if config.networks[network].needs_backbone:
         planned = with_public(planned, load_backbone(backbone or shipped_backbone(planned.network)))
     planned.write(output)

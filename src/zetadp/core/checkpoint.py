@@ -17,7 +17,7 @@ from torch import Tensor
 from zetadp.base.storage import remove_leftovers
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.base.validation import UserError
-from zetadp.privacy.budget import Cap, Permission
+from zetadp.privacy.budget import Cap, check_permitted
 from zetadp.privacy.exposure import Series
 from zetadp.privacy.ledger import Ledger
 
@@ -100,8 +100,8 @@ class RunFiles:
         The run's ledger, which outlives failed and repeated jobs.
     checkpoint
         Checkpoint of an interrupted run, with its messages in a folder next to it; `finish` removes both.
-    permission
-        Rule on whether the run may start again from its first round; None sets no limit.
+    once
+        Whether the run may start again from its first round only if its ledger permits it.
     cap
         Largest total privacy cost of all runs on the same patients; None sets no limit.
     series
@@ -110,7 +110,7 @@ class RunFiles:
 
     ledger: Path
     checkpoint: Path
-    permission: Permission | None = None
+    once: bool = False
     cap: Cap | None = None
     series: Series | None = None
 
@@ -161,8 +161,8 @@ class RunFiles:
                 logger.info("continuing after round %d of an interrupted run", saved.round)
                 return saved
             logger.info("the checkpoint %s belongs to another run; starting from the first round", self.checkpoint)
-        if self.permission is not None:
-            self.permission.check(ledger, header)
+        if self.once:
+            check_permitted(ledger, header)
         declared = dict(header) if self.series is None else {**header, "series": asdict(self.series)}
         with nullcontext() if self.cap is None else self.cap.starting(ledger.path, declared):
             ledger.start(declared, draws)

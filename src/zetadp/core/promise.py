@@ -1,16 +1,17 @@
-"""The noise that a plan needs, and the promise that a plan makes to the people behind one node."""
+"""The one maker of plans with noise, and the promise that a plan makes to the people behind one node."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zetadp.base.epsilon import USELESS, epsilon_value, rounded_up
-from zetadp.base.storage import write_json
+from zetadp.base.storage import read_json, write_json
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.privacy import accounting
@@ -34,26 +35,43 @@ def noise_of_plan(plan: Plan) -> float:
     return noise_for_sum(target, plan.delta, probability, plan.tries, plan.sums.shares(len(plan.nodes)))
 
 
+def make_plan(draft: Plan, found: Iterable[Path] = ()) -> Plan:
+    """Return a complete plan: at every node it has the noise that the epsilon in its name needs.
+
+    Parameters
+    ----------
+    draft
+        The plan before its noise is known. Noise that it has is replaced.
+    found
+        Files of `write_noise`. If one of them is about this plan, its noise is taken and not computed again.
+    """
+    known = {each["found_for"]: each["noise_multiplier"] for each in map(read_json, found)}
+    multiplier = known.get(draft.bare().digest) if known else None
+    return draft.with_noise(noise_of_plan(draft) if multiplier is None else multiplier)
+
+
 def write_noise(*, noise: Path, plan: dict[str, Any]) -> None:
     """Write the noise multiplier of a bare plan (`Plan.bare`), before any training, with the plan's hash."""
-    declared = Plan.from_json(plan)
-    multiplier = noise_of_plan(declared)
+    draft = Plan.from_json(plan)
+    multiplier = make_plan(draft).nodes[0].noise_multiplier
     logging.getLogger(__name__).info("noise multiplier %g", multiplier)
-    write_json(noise, {"noise_multiplier": multiplier, "found_for": declared.digest})
+    write_json(noise, {"noise_multiplier": multiplier, "found_for": draft.digest})
 
 
 def check_noise(plan: Plan) -> None:
     """Raise `UserError` for a plan whose name is a finite epsilon, and whose noise is not enough for it."""
-    target = epsilon_value(plan.run.epsilon)
-    if not math.isfinite(target):
+    if not math.isfinite(epsilon_value(plan.run.epsilon)):
         return
     distinct = {(node.population, node.expected, node.noise_multiplier): node.name for node in plan.nodes}
-    cost = max(promise_of(plan, name).epsilon for name in distinct.values())
-    if cost > target * TOLERANCE:
+    for name in distinct.values():
+        _check_label(plan, promise_of(plan, name), "Make it with zetadp.core.promise.make_plan, or name the run inf.")
+
+
+def _check_label(plan: Plan, found: Promise, advice: str) -> None:
+    if found.epsilon > epsilon_value(plan.run.epsilon) * TOLERANCE:
         raise UserError(
-            f"Expected a plan with the noise of epsilon {plan.run.epsilon} at delta {plan.delta:g}, as its name says, "
-            f"found noise that costs epsilon {rounded_up(cost)}. Set it with "
-            "plan.with_noise(zetadp.core.promise.noise_of_plan(plan)), or name the run inf."
+            f"Expected a plan that costs the patients of {found.node} at most epsilon {plan.run.epsilon}, as its name "
+            f"says, found {rounded_up(found.epsilon)} at delta {found.delta:g}. {advice}"
         )
 
 
@@ -144,18 +162,13 @@ def check_promise(plan: Plan, name: str, delta: float = OWN_DELTA) -> Promise:
     delta = min(plan.delta, delta)
     _check_delta(plan, name, delta)
     found = promise_of(plan, name, delta=delta)
-    label = epsilon_value(plan.run.epsilon)
-    if label == math.inf and found.epsilon < math.inf:
+    if epsilon_value(plan.run.epsilon) == math.inf > found.epsilon:
         raise UserError(
             f"Expected a plan that names the epsilon of its noise, found the name {plan.run.epsilon}, which limits "
             f"nothing, and a cost of epsilon {rounded_up(found.epsilon)} for the patients of {name} at delta "
             f"{delta:g}. Do not take part; ask for another plan."
         )
-    if found.epsilon > label * TOLERANCE:
-        raise UserError(
-            f"Expected a plan that costs the patients of {name} at most epsilon {plan.run.epsilon}, as its name says, "
-            f"found {rounded_up(found.epsilon)} at delta {delta:g}. Do not take part; ask for another plan."
-        )
+    _check_label(plan, found, "Do not take part; ask for another plan.")
     return found
 
 

@@ -11,7 +11,7 @@ from zetadp.base.storage import write_json
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.pretrained import with_public
-from zetadp.core.promise import noise_of_plan
+from zetadp.core.promise import make_plan
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.federation.kit import invitation
 from zetadp.federation.launcher import LocalFederation
@@ -104,7 +104,7 @@ def demo_plan() -> Plan:
         simulated=True,
         task={"name": "brain_sequences", "slices": 20, "size": 32},
     )
-    plan = plan.with_noise(noise_of_plan(plan))
+    plan = make_plan(plan)
     return with_public(plan, load_backbone(shipped_backbone(plan.network)))
 
 

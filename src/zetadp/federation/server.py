@@ -215,7 +215,7 @@ def serve(settings: ServerSettings, credentials: Credentials, host: str, port: i
     series, patience = Series.named(settings.series), settings.patience
     needs_all = patience.least_of(len(plan.nodes)) == len(plan.nodes)
     lifetime = patience.give_up_seconds if needs_all else 2 * patience.round_seconds
-    files = RunFiles(settings.ledger_file, settings.checkpoint, settings.permission, settings.cap, series)
+    files = RunFiles(settings.ledger_file, settings.checkpoint, settings.once, settings.cap, series)
     with SuperLink(credentials, host, port, keys, lifetime) as line:
         # A server of masked sums sees no single message.
         kind = Coordinator if roster is None else partial(SummingCoordinator, roster=roster)

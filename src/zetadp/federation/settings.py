@@ -17,7 +17,7 @@ from zetadp.core.promise import OWN_DELTA
 from zetadp.core.settings import Patience
 from zetadp.federation.certificates import read_public_key
 from zetadp.federation.masks import Roster
-from zetadp.privacy.budget import Cap, Permission
+from zetadp.privacy.budget import Cap
 
 
 class SiteSettings:
@@ -144,8 +144,9 @@ class ServerSettings(SiteSettings):
         Threads of PyTorch; null leaves the choice to PyTorch.
     patience
         What to do about nodes that do not answer.
-    permission
-        Whether the training may be begun from its first round again; null leaves that to the nodes.
+    once
+        Whether the training may be begun from its first round again only if its ledger permits it; false leaves that to
+        the nodes.
     cap
         The most that all runs recorded next to ``ledger_file`` may cost a patient: ``epsilon`` and ``delta``.
     """
@@ -167,7 +168,7 @@ class ServerSettings(SiteSettings):
     checkpoint_seconds: float = 30.0
     threads: Count | None = None
     patience: Patience = field(default_factory=Patience)
-    permission: Permission | None = None
+    once: bool = False
     cap: Cap | None = None
     series: str = "none"
 

@@ -17,7 +17,7 @@ from zetadp.base.epsilon import CONSENT, USELESS
 from zetadp.base.validation import UserError, in_range, whole
 from zetadp.core.optimisers import recipe_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.promise import noise_of_plan
+from zetadp.core.promise import make_plan
 from zetadp.core.settings import MOST_ROUNDS, OptimiserSettings, TrainingSettings
 from zetadp.core.task import Task
 from zetadp.front.losses import check_model, check_units_apart, described, task_for
@@ -165,7 +165,7 @@ def private(
         task=described(chosen),
         simulated=seed is not None,
     )
-    plan = plan.with_noise(noise_of_plan(plan))
+    plan = make_plan(plan)
     if not (place / RUN).exists():
         check_units_apart(plan, own, chosen, records.items, records.places)
     return PrivateRun(plan, own, chosen, place, ledgers, records, where, most_epsilon)

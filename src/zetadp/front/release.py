@@ -13,7 +13,7 @@ from zetadp.base.storage import check_writable
 from zetadp.base.validation import UserError, checked_path
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.promise import noise_of_plan
+from zetadp.core.promise import make_plan
 from zetadp.core.records import LabelledItems
 from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.core.training import train
@@ -24,7 +24,7 @@ from zetadp.front.rows import mixed_as, write_release
 from zetadp.front.run import run_places
 from zetadp.nn.settings import MIXED_ROWS, NetworkSettings
 from zetadp.privacy.book import note_people
-from zetadp.privacy.budget import Cap, Permission
+from zetadp.privacy.budget import Cap
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import last_statement
 from zetadp.privacy.threat import CENTRAL_HOLDER
@@ -101,7 +101,7 @@ def release_plan(
     except UserError as error:
         argument = {"expected": "degree"}.get(error.key, error.key)
         raise UserError(f"{argument}: {error}" if argument else str(error)) from error
-    return plan.with_noise(noise_of_plan(plan))
+    return make_plan(plan)
 
 
 def release(
@@ -180,8 +180,8 @@ def release(
     files = RunFiles(
         ledger,
         ledger.with_suffix(".checkpoint.safetensors"),
-        Permission(plan.delta) if plan.exact else None,
-        None if most_epsilon is None else Cap(most_epsilon, plan.delta),
+        once=plan.exact,
+        cap=None if most_epsilon is None else Cap(most_epsilon, plan.delta),
     )
     trained = train(plan, data, [records.places], files)
     assert trained.released is not None  # a plan of rows releases some

@@ -31,7 +31,7 @@ from zetadp.core.training import train
 from zetadp.front.promises import RunPromise, Statement
 from zetadp.front.records import Records
 from zetadp.privacy.book import Book, note_people
-from zetadp.privacy.budget import Cap, Permission
+from zetadp.privacy.budget import Cap
 from zetadp.privacy.register import REGISTER, Secret
 from zetadp.privacy.statement import last_statement
 from zetadp.privacy.verification import RUN, SEAL, SEALED, seal
@@ -250,9 +250,9 @@ class PrivateRun:
     def _files(self) -> RunFiles:
         """The files that training keeps, with the limit on everything together."""
         # Whoever loses the checkpoint of a run on real patients must not pay for it twice without a word.
-        permission = Permission(self.plan.delta) if self.plan.training.noise == "os" else None
+        once = self.plan.training.noise == "os"
         cap = None if self._most is None else Cap(self._most, self.plan.delta)
-        return RunFiles(self.ledger, self.folder / "checkpoint", permission, cap)
+        return RunFiles(self.ledger, self.folder / "checkpoint", once, cap)
 
     def _enter(self) -> None:
         """Write what the run is into a new folder; of a known one, check that it is this run, and load its start."""

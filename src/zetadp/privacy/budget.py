@@ -136,54 +136,44 @@ def _condition(runs: Sequence[Run]) -> str:
     return f", {IF_HIDDEN}" if any(run.sums for run in runs) else ""
 
 
-@dataclass(frozen=True)
-class Permission:
-    """The rule that a run with protecting noise has one attempt, unless its ledger permits more.
+def check_permitted(ledger: Ledger, header: Mapping[str, Any]) -> None:
+    """Refuse an attempt that the ledger does not permit, and state the total to which it would lead.
 
-    Attributes
+    A run with protecting noise has one attempt, unless its ledger permits more. Attempts that released nothing do not
+    count, nor do attempts with seeded noise.
+
+    Parameters
     ----------
-    delta
-        The delta at which a refusal states the cost of another attempt.
+    ledger
+        The run's open ledger.
+    header
+        Description of the attempt.
+
+    Raises
+    ------
+    UserError
+        If the run has as many attempts as permitted.
     """
+    made = protected_attempts(ledger.attempts)
+    if made < ledger.permitted:
+        return
+    raise UserError(
+        f"{ledger.path.stem} has {made} attempt(s) already. Another would release more about the same patients: "
+        f"{cost_of_another(ledger.path, ledger.attempts, header)}. If the results are lost, restore them from a "
+        f"backup, which releases nothing. To permit another attempt, run: zetadp permit {ledger.path}"
+    )
 
-    delta: float
 
-    def check(self, ledger: Ledger, header: Mapping[str, Any]) -> None:
-        """Refuse an attempt that the ledger does not permit, and state the total to which it would lead.
+def cost_of_another(ledger: Path, attempts: Sequence[Attempt], header: Mapping[str, Any] | None = None) -> str:
+    """Return in words the totals after another attempt, at its delta; by default it is like the last in the ledger."""
+    with named(ledger, "the header of the last attempt"):
+        new = declared_run(f"{ledger.stem} again", header or begun(ledger, attempts)[-1].header)
+    own, cohort = runs_of(ledger, attempts), Book.read(ledger.parent).runs()
 
-        Parameters
-        ----------
-        ledger
-            The run's open ledger.
-        header
-            Description of the attempt.
+    def shown(runs: Sequence[Run]) -> str:
+        return rounded_up(total([run for run in runs if run.private], new.delta))
 
-        Raises
-        ------
-        UserError
-            If the run has as many attempts as permitted. Attempts that released nothing do not count, nor do attempts
-            with seeded noise.
-        """
-        made = protected_attempts(ledger.attempts)
-        if made < ledger.permitted:
-            return
-        cost = self.cost(ledger.path, ledger.attempts, header)
-        raise UserError(
-            f"{ledger.path.stem} has {made} attempt(s) already. Another would release more about the same patients: "
-            f"{cost}. If the results are lost, restore them from a backup, which releases nothing. To permit another "
-            f"attempt, run: zetadp permit {ledger.path}"
-        )
-
-    def cost(self, ledger: Path, attempts: Sequence[Attempt], header: Mapping[str, Any] | None = None) -> str:
-        """Return in words the totals after another attempt, which by default is like the last one in the ledger."""
-        with named(ledger, "the header of the last attempt"):
-            new = declared_run(f"{ledger.stem} again", header or begun(ledger, attempts)[-1].header)
-        own, cohort = runs_of(ledger, attempts), Book.read(ledger.parent).runs()
-        return (
-            f"epsilon of this run would rise from {self._epsilon(own)} to {self._epsilon([*own, new])}, and that of "
-            f"all private runs recorded in {ledger.parent} from {self._epsilon(cohort)} to "
-            f"{self._epsilon([*cohort, new])}, at delta {self.delta:g}"
-        )
-
-    def _epsilon(self, runs: Sequence[Run]) -> str:
-        return rounded_up(total([run for run in runs if run.private], self.delta))
+    return (
+        f"epsilon of this run would rise from {shown(own)} to {shown([*own, new])}, and that of all private runs "
+        f"recorded in {ledger.parent} from {shown(cohort)} to {shown([*cohort, new])}, at delta {new.delta:g}"
+    )

@@ -45,7 +45,7 @@ def released(plan, x: torch.Tensor, labels: torch.Tensor, folder) -> torch.Tenso
 
 def attacked(active: float, sigma: float, alone: bool, folder, monkeypatch) -> tuple[np.ndarray, np.ndarray, dict]:
     """Return scores of releases without and with person 0, and what was claimed of each."""
-    monkeypatch.setattr("zetadp.front.release.noise_of_plan", lambda plan: 1.0)
+    monkeypatch.setattr("zetadp.front.release.make_plan", lambda plan: plan.with_noise(1.0))
     degree = 4.0
     x, labels = people()
     found = []
@@ -97,7 +97,7 @@ def test_other_people_hide_somebody_in_part(tmp_path, monkeypatch):
 
 
 def test_without_noise_a_row_of_one_is_the_person(tmp_path, monkeypatch):
-    monkeypatch.setattr("zetadp.front.release.noise_of_plan", lambda plan: 1.0)
+    monkeypatch.setattr("zetadp.front.release.make_plan", lambda plan: plan.with_noise(1.0))
     x, labels = people()
     plan = plan_of(1.0, 1.0, 0.0, "bare")
     found = mixture_of(plan, Classification(CLASSES), COMPONENTS).examples(released(plan, x, labels, tmp_path))

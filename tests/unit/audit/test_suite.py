@@ -146,10 +146,3 @@ def test_the_script_audits_each_mechanism_of_the_grid_once_at_the_node_that_draw
     assert found == [(0.5, 9.0, 3), (0.5, 2.0, 3), (1.0, 5.0, 7)]
     assert {target.noise for target in targets} == {"os"}
     assert "central at ε = 8 and federated at ε = 8" in targets[1].name
-
-
-def test_the_script_takes_the_noise_that_was_found_for_each_plan():
-    plans = [declared([12, 10], [5.0, 5.0], epsilon=epsilon) for epsilon in ("8", "1", "inf", "unclipped")]
-    found = [{"found_for": plan.bare().digest, "noise_multiplier": 9.0 - n} for n, plan in enumerate(plans)]
-    calibrated = SCRIPT["calibrated"]([plan.to_json() for plan in plans], found)
-    assert [(plan.run.epsilon, plan.nodes[0].noise_multiplier) for plan in calibrated] == [("8", 9.0), ("1", 8.0)]

@@ -16,7 +16,7 @@ from zetadp.base.storage import write_json
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.promise import noise_of_plan, promise_of
+from zetadp.core.promise import make_plan, promise_of
 from zetadp.core.records import LabelledItems
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.core.task import task_of
@@ -77,7 +77,7 @@ def trained(folder: Path, of: Plan, watched: LabelledItems | None = None, model:
 
 def test_it_accounts_evaluates_and_tabulates(tmp_path):
     private = replace(plan(delta=1e-3), run=replace(plan().run, epsilon="8"))
-    private = private.with_noise(noise_of_plan(private))
+    private = make_plan(private)
     assert promise_of(private, "here").epsilon <= 8
     folder = tmp_path / "run"
     result = trained(folder, private)

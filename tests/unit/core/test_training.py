@@ -23,7 +23,6 @@ from zetadp.core.records import LabelledItems
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import Trained, train
 from zetadp.nn.models import NetworkSettings, build, taper_factors
-from zetadp.privacy.budget import Permission
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.threat import Sums
 
@@ -287,24 +286,23 @@ def test_without_its_secret_a_checkpoint_is_refused_and_not_begun_again(paths, s
 
 
 def test_a_finished_run_on_real_patients_is_trained_again_only_where_that_is_permitted(paths):
-    permission = Permission(1e-3)
-    trained(paths, settings=EXACT, permission=permission)
+    trained(paths, settings=EXACT, once=True)
     finish(paths)
     before = paths["ledger_path"].read_bytes()
     for settings in (EXACT, replace(EXACT, rounds=7)):
         with pytest.raises(UserError, match=r"has 1 attempt.* would rise from .* to "):
-            trained(paths, settings=settings, permission=permission)
+            trained(paths, settings=settings, once=True)
     assert paths["ledger_path"].read_bytes() == before
     with Ledger(paths["ledger_path"]) as ledger:
         ledger.permit()
     # An interruption is no further attempt.
     with pytest.raises(KilledError):
-        trained(paths, settings=EXACT, permission=permission, after_round=stop_after(2))
-    trained(paths, settings=EXACT, permission=permission)
+        trained(paths, settings=EXACT, once=True, after_round=stop_after(2))
+    trained(paths, settings=EXACT, once=True)
     assert len(read_ledger(paths["ledger_path"])) == 2
     finish(paths)
     with pytest.raises(UserError, match="has 2 attempt"):
-        trained(paths, settings=EXACT, permission=permission)
+        trained(paths, settings=EXACT, once=True)
 
 
 HEAD = NetworkSettings("head", "features", components=3, start="public")
@@ -365,6 +363,6 @@ def test_a_plan_with_too_little_noise_for_its_name_is_not_trained(share, epsilon
     whole = Plan(replace(RUN, epsilon=epsilon), TINY, SETTINGS, CONSTANTS, **more)
     bare = whole.with_noise(share * noise_of_plan(whole))
     files = RunFiles(paths["ledger_path"], paths["checkpoint_path"])
-    with pytest.raises(UserError, match=f"noise of epsilon {epsilon}"):
+    with pytest.raises(UserError, match=f"at most epsilon {epsilon}"):
         train(bare, records(6), [plan.units(1) for plan in PLANS], files)
     assert not paths["ledger_path"].exists()

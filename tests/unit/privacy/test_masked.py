@@ -10,9 +10,10 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
+from zetadp.base.storage import read_json, write_json
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.promise import noise_of_plan, promise_of
+from zetadp.core.promise import make_plan, noise_of_plan, promise_of, write_noise
 from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting, gaussian
@@ -94,7 +95,7 @@ def test_every_figure_is_that_of_a_sum_with_the_noise_of_all_shares(probability,
 
 
 def test_the_worst_of_unequal_nodes_meets_the_target_in_all_tries():
-    plan = PLAN.with_noise(noise_of_plan(PLAN))
+    plan = make_plan(PLAN)
     costs = {node.name: promise_of(plan, node.name) for node in plan.nodes}
     assert 0.999 * TARGET < max(each.epsilon for each in costs.values()) <= TARGET
     assert max(costs, key=lambda name: costs[name].epsilon) == "c"
@@ -108,13 +109,13 @@ def test_the_worst_of_unequal_nodes_meets_the_target_in_all_tries():
 
 def test_of_unequal_nodes_without_masks_the_one_that_draws_most_often_decides():
     local = replace(PLAN, threat="local", sums=None)
-    costs = {node.name: promise_of(local.with_noise(noise_of_plan(local)), node.name).epsilon for node in local.nodes}
+    costs = {node.name: promise_of(make_plan(local), node.name).epsilon for node in local.nodes}
     assert max(costs, key=lambda name: costs[name]) == "c"
     assert 0.999 * TARGET < costs["c"] <= TARGET
 
 
 def test_every_ledger_composes_to_the_promise():
-    plan = PLAN.with_noise(noise_of_plan(PLAN))
+    plan = make_plan(PLAN)
     header = {**plan.header(), "noise": "os"}
     events = [plan.event(node.name, number) for number in range(ROUNDS) for node in plan.nodes]
     whole = state(run_of("all", Attempt(header, events)))
@@ -177,10 +178,17 @@ def test_a_plan_is_read_as_it_was_written_and_its_numbers_change_noise_and_draws
     assert len({repr(plan.bare()) for plan in (PLAN, *others)}) == 4
     assert len({plan.seeding for plan in (PLAN, *others)}) == 4
     assert noise_of_plan(others[2]) > noise_of_plan(PLAN) > noise_of_plan(others[0])
+    write_noise(noise=tmp_path / "noise.json", plan=PLAN.bare().to_json())
+    found = read_json(tmp_path / "noise.json")
+    write_json(tmp_path / "noise.json", {**found, "noise_multiplier": 7.0})
+    assert [make_plan(each, [tmp_path / "noise.json"]) for each in (PLAN, others[2])] == [
+        PLAN.with_noise(7.0),
+        make_plan(others[2]),
+    ]
 
 
 def test_a_cap_that_a_masked_sum_would_exceed_says_which_figure_it_binds(tmp_path):
-    plan, words = PLAN.with_noise(noise_of_plan(PLAN)), "as long as masks hide single messages"
+    plan, words = make_plan(PLAN), "as long as masks hide single messages"
     with pytest.raises(CapError, match=rf"to \S+ at delta 0.001, {words}\. The cap is 1\."):
         Cap(1.0, DELTA).check_plan(tmp_path / "run.jsonl", plan.header())
     local = replace(plan, threat="local", sums=None)
