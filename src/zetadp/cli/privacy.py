@@ -16,8 +16,6 @@ from zetadp.base.validation import Count, Positive, UserError, Within
 from zetadp.cli.arguments import Probability
 from zetadp.privacy.kinds import NoisySum
 
-PLD = "privacy-loss distribution, an upper bound"
-EXACT = "exact composition of Gaussians"
 TargetEpsilon = Annotated[Positive, "target epsilon, such as 1, 3 or 8"]
 NoiseMultiplier = Annotated[
     float,
@@ -46,8 +44,6 @@ def epsilon(
     json_: AsJson = False,
 ) -> None:
     """Print the epsilon of a training run, from its noise, sampling and rounds.
-
-    Quote the line that begins with epsilon, which names its accountant. The two lines below it are for comparison.
 
     In every round each patient is drawn independently with the sampling probability. The contribution of each drawn
     patient is clipped to a norm, and the contributions are summed. The noise on the sum has standard deviation (noise
@@ -120,44 +116,32 @@ def rounds(
 def _print_epsilon(
     probability: float, noise: float, rounds: int, delta: float, as_json: bool, answer: dict[str, float]
 ) -> None:
-    """Print the answer, and the epsilon of the resulting run by every accountant."""
-    from zetadp.privacy import accounting, gaussian
+    """Print the answer, and the epsilon of the resulting run with the name of its accountant."""
+    from zetadp.front import promises
+    from zetadp.privacy.exposure import accountant
 
-    mechanisms: accounting.Exposure = {NoisySum(probability, noise): rounds}
-    exact = accounting.exact_mu(mechanisms) is not None
-    quoted = accounting.epsilon(mechanisms, delta)
-    renyi = accounting.epsilon_rdp(mechanisms, delta)
-    limit = gaussian.epsilon(delta, accounting.central_limit_mu(probability, noise, rounds))
+    found = promises.epsilon(noise_multiplier=noise, sampling_probability=probability, rounds=rounds, delta=delta)
+    by = accountant([{NoisySum(probability, noise): rounds}], beforehand=True)
+    asked = {"delta": delta, "sampling_probability": probability, "noise_multiplier": noise, "rounds": rounds}
     if as_json:
-        content = {
-            **answer,
-            "epsilon": _finite(quoted),
-            "accountant": EXACT if exact else PLD,
-            "epsilon_rdp": _finite(renyi),
-            "epsilon_central_limit_not_a_bound": _finite(limit),
-            "delta": delta,
-            "sampling_probability": probability,
-            "noise_multiplier": noise,
-            "rounds": rounds,
-        }
-        print(json.dumps(content, indent=2))
+        epsilon = "inf" if found == math.inf else found
+        print(json.dumps({**asked, **answer, "epsilon": epsilon, "accountant": by}, indent=2))
         return
     for name, value in answer.items():
         print(f"{name.replace('_', ' ')} {value:g}")
-    print(f"epsilon {rounded_up(quoted)} at delta {delta:g} ({EXACT if exact else PLD})")
-    print(f"        {rounded_up(renyi)} by the Renyi accountant, a looser upper bound")
-    print(f"        {limit:.4g} by the central limit, which is not a bound and is here for comparison only")
+    print(f"epsilon {rounded_up(found)} at delta {delta:g} ({by})")
 
 
 def ledger(
-    files: Annotated[Sequence[Path], "ledger file (.jsonl), or folder of a run", "FILE"],
+    files: Annotated[Sequence[Path], "ledger (.jsonl), folder of a run, or folder of ledgers", "FILE"],
     *,
     json_: Annotated[bool, "print JSON"] = False,
 ) -> None:
     """Print the privacy statement of one ledger, or of several together.
 
     It states the cost in privacy of the runs and releases that they record. Several files are accounted together:
-    give the files of all runs on the same patients, and no others. Interrupted and repeated runs count too. Two totals
+    give the files of all runs on the same patients, and no others. A folder of ledgers stands for all in it, and for
+    those of cohorts that share its patients. Interrupted and repeated runs count too. Two totals
     are printed: one for the runs with noise, and one for all runs. The second is none if any run had no noise.
 
     Unit, delta and source of the noise are those that the ledgers declare. A ledger that your own program writes with
@@ -171,20 +155,21 @@ def ledger(
 
     Examples
     --------
-    zetadp ledger ledgers/phantom-no-atlas/*.jsonl
+    zetadp ledger ledgers/phantom-no-atlas
     zetadp ledger rows.jsonl --json
     zetadp ledger runs/mine
     """
-    from zetadp.cli.runs import ledger_of
-    from zetadp.privacy.book import recorded_runs
+    from zetadp.privacy.book import Book
     from zetadp.privacy.statement import plain_text, total_statement
+    from zetadp.privacy.verification import recorded_in
 
     # A file that two patterns match counts once.
-    found = list({path.resolve(): path for path in map(ledger_of, files)}.values())
-    runs = recorded_runs(*found)
+    found = list({path.resolve(): path for path in map(recorded_in, files)}.values())
+    book = Book.of(*found)
+    runs = book.runs()
     if not runs:
         raise UserError(f"Expected releases in {', '.join(map(str, found))}, found none.")
-    statement = total_statement(runs)
+    statement = total_statement(runs, shared=book.shared)
     if json_:
         print(json.dumps(statement, indent=2))
         return
@@ -207,17 +192,13 @@ def permit(
     zetadp permit ledgers/hospital/decathlon-complex-federated-eps-8-seed-0.jsonl
     zetadp permit runs/mine --yes
     """
-    from zetadp.privacy.book import recorded_runs
-    from zetadp.privacy.budget import Permission
+    from zetadp.privacy.budget import cost_of_another
     from zetadp.privacy.ledger import Ledger, read_ledger
     from zetadp.privacy.verification import live_ledger
 
     file = live_ledger(file) or file
     attempts = read_ledger(file)  # fails where there is no ledger: `Ledger` would create one
-    runs = recorded_runs(file)
-    if not runs:
-        raise UserError(f"Expected a run in {file}, found no release. Its first attempt needs no permission.")
-    print(f"With another attempt, {Permission(runs[-1].delta).cost(file, attempts)}.")
+    print(f"With another attempt, {cost_of_another(file, attempts)}.")
     if not (yes or _answer("Permit it? Answer yes or no: ") == "yes"):
         raise UserError(f"Expected the answer yes, so nothing was permitted in {file}. Programs say --yes.")
     with Ledger(file) as ledger:
@@ -232,8 +213,3 @@ def _answer(question: str) -> str:
         return input(question).strip().casefold()
     except EOFError:
         return ""
-
-
-def _finite(epsilon: float) -> float | str:
-    """Return a number that JSON can hold; infinity becomes a string."""
-    return "inf" if epsilon == math.inf else epsilon

@@ -5,15 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from zetadp.base.epsilon import Delta, rounded_up
+from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import read_json
 from zetadp.base.validation import Positive, UserError
 
 OF_AN_EXPERIMENT = 5
 """Number of folders from that of an experiment down to that of a run: runs/NETWORK/ARM/EPSILON/SEED."""
-
-LEDGER = "ledger.jsonl"
-"""Sealed copy of the ledger, in the folder of a finished run."""
 
 
 def risk(
@@ -34,9 +31,10 @@ def risk(
     zetadp risk rows.jsonl --output report
     """
     from zetadp.privacy.risk import Risk
+    from zetadp.privacy.verification import recorded_in
     from zetadp.report.riskpage import Evidence, headline, write_risk
 
-    ledger = ledger_of(place)
+    ledger = recorded_in(place)
     statement = ledger.with_name("privacy.json")
     known = read_json(statement) if place.is_dir() and statement.is_file() else {}
     parents = place.resolve().parents
@@ -101,7 +99,6 @@ def budget(
         str | None, "node of the plan that holds these patients (default: the one with the highest cost)"
     ] = None,
     cap: Annotated[Positive | None, "epsilon that the total must not exceed"] = None,
-    delta: Annotated[Delta | None, "delta of the totals (default: the least that was declared)"] = None,
 ) -> None:
     """Print the total epsilon of all runs on a cohort, and the total after a plan.
 
@@ -123,18 +120,12 @@ def budget(
     from zetadp.core.plan import Plan
     from zetadp.privacy.book import Book
     from zetadp.privacy.exposure import declared_run, total
-    from zetadp.privacy.register import REGISTER
+    from zetadp.privacy.verification import recorded_in
 
-    if not folder.is_dir():
-        raise UserError(
-            f"Expected a folder of ledgers, found no folder {folder}. A hospital has none before its first run."
-        )
     account = account_of(folder) if (folder / "plan.json").is_file() else folder
     if account is None:
         raise UserError(f"Expected the ledgers of the run {folder}, found none. Name their folder.")
-    made, wanted = Book.read(account).runs(), []
-    if not made and not (account / REGISTER).is_file():
-        raise UserError(f"Expected ledgers in {account}, found neither a ledger nor a register. Name their folder.")
+    made, wanted = Book.of(recorded_in(account)).runs(), []
     if plan is not None:
         planned = Plan.read(plan)
         header = planned.header()
@@ -142,7 +133,7 @@ def budget(
             planned.place(node)
             header["node"] = node
         wanted = [declared_run(planned.label, header)]
-    least = delta or min((run.delta for run in [*made, *wanted]), default=1e-3)
+    least = min((run.delta for run in [*made, *wanted]), default=1e-3)
     at, spent = f"at delta {least:g}", total(made, least)
     print(f"spent so far: epsilon {rounded_up(spent)} {at}, in {len(made)} run(s), each counted to its declared end")
     for run in wanted:
@@ -153,24 +144,6 @@ def budget(
     if spent > cap:
         raise UserError(f"The total, epsilon {rounded_up(spent)} {at}, is above the cap of {cap:g}.")
     print(f"The cap of {cap:g} is not exceeded.")
-
-
-def ledger_of(place: Path) -> Path:
-    """Return a ledger that was named, or the ledger of a run whose folder was named.
-
-    Raises
-    ------
-    UserError
-        If there is none.
-    """
-    from zetadp.privacy.verification import live_ledger
-
-    sealed = place / LEDGER if place.is_dir() else place
-    live = live_ledger(place) if place.is_dir() else None
-    found = live if live is not None and not sealed.is_file() else sealed
-    if not found.is_file():
-        raise UserError(f"Expected a finished run or a ledger, found no {found}.")
-    return found
 
 
 def account_of(run: Path) -> Path | None:

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from zetadp.base.storage import make_folder, read_json, sync_folder, write_json, writing
 from zetadp.base.validation import UserError
 from zetadp.federation.certificates import check_signature, read_public_key, signature
-from zetadp.privacy.book import read_ledgers
+from zetadp.privacy.book import Book
 from zetadp.privacy.events import Event
 from zetadp.privacy.ledger import Attempt, take_lines
 from zetadp.privacy.register import START, BrokenChainError
@@ -172,7 +172,7 @@ def check_ledger(ledger: Path, key: Path, head: str | None = None) -> list[Check
     UserError
         If one of the files cannot be read, or the ledger's chain is broken.
     """
-    public, attempts = read_public_key(key), read_ledgers([ledger])[ledger]
+    public, attempts = read_public_key(key), Book.of(ledger).ledgers[ledger]
     count = sum(len(attempt.releases()) for attempt in attempts)
     found = [
         Check(f"the chain of {ledger} is unbroken, {count} releases"),

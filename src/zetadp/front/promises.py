@@ -15,11 +15,11 @@ from zetadp.core.plan import Plan
 from zetadp.core.promise import promise_of
 from zetadp.privacy import accounting, calibration
 from zetadp.privacy.accounting import MOST_RELEASES
-from zetadp.privacy.book import Book, recorded_runs
+from zetadp.privacy.book import Book
 from zetadp.privacy.exposure import declared_run, total
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.statement import plain_text, total_statement
-from zetadp.privacy.verification import live_ledger
+from zetadp.privacy.verification import recorded_in
 
 if TYPE_CHECKING:
     from torch import nn
@@ -143,8 +143,8 @@ def ledger(path: Path | str, delta: float | None = None) -> Statement:
     Parameters
     ----------
     path
-        A ledger, or a run's folder: of a run here, of the pipeline, of a hospital or of a release. Unit and source of
-        the noise are the ledger's own.
+        A ledger, a run's folder, or a folder of ledgers: of runs here, of the pipeline, of a hospital or of releases.
+        Unit and source of the noise are the ledger's own.
     delta
         At most the delta that the ledger declares, which is the default.
 
@@ -155,13 +155,14 @@ def ledger(path: Path | str, delta: float | None = None) -> Statement:
         register beside it names is missing, or if delta is larger.
     """
     given = checked_path(path, "path")
-    runs = recorded_runs(live_ledger(given) or given)
+    book = Book.of(recorded_in(given))
+    runs = book.runs()
     declared = min((run.delta for run in runs), default=1.0)
     if delta is not None and not (isinstance(delta, Real) and SMALLEST_DELTA <= delta <= declared):
         raise UserError(
             f"delta: Expected from {SMALLEST_DELTA:g} to {declared:g}, which the ledger declares, found {delta!r}."
         )
-    return Statement(total_statement([replace(run, delta=delta or declared) for run in runs]))
+    return Statement(total_statement([replace(run, delta=delta or declared) for run in runs], shared=book.shared))
 
 
 def epsilon(*, noise_multiplier: float, sampling_probability: float, rounds: int, delta: float) -> float:

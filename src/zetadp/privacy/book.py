@@ -78,6 +78,30 @@ class Book:
         return replace(own, others=[cls._alone(folder.parent / name, wanted=True) for name in sorted(own.shared)])
 
     @classmethod
+    def of(cls, *places: Path) -> Book:
+        """Read some ledgers, which count alone, and folders of ledgers, as `read` does.
+
+        Raises
+        ------
+        UserError
+            As `read`, also for the whole folder of a single ledger that has a register beside it. Copies of ledgers,
+            with neither a register nor a secret beside them, are read as they are.
+        """
+        known: dict[Path, Book] = {}
+        ledgers: dict[Path, Sequence[Attempt]] = {}
+        whole = [place for place in places if place.is_dir()]
+        for place in places:
+            folder = place if place in whole else place.parent
+            if folder not in known:
+                registered = folder in whole or any((folder / name).exists() for name in (REGISTER, NAME))
+                known[folder] = cls.read(folder) if registered else cls(folder, {})
+            own = known[folder].ledgers
+            ledgers |= own if place in whole else {place: own.get(place) or read_ledger(place)}
+        books = [known[folder] for folder in whole]
+        shared = {name: count for book in books for name, count in book.shared.items()}
+        return cls(Path(), ledgers, [other for book in books for other in book.others], shared)
+
+    @classmethod
     def _alone(cls, folder: Path, *, wanted: bool = False) -> Book:
         """Read the ledgers of one folder, and refuse if the folder and its register differ."""
         # The register is read before and after the ledgers: runs in progress add to both.
@@ -142,34 +166,15 @@ def ledger_files(folder: Path) -> list[Path]:
     return [path for path in names if path.name not in (NAME, REGISTER) and _is_ledger(path)]
 
 
-def read_ledgers(files: Iterable[Path]) -> dict[Path, Sequence[Attempt]]:
-    """Read ledger files. Where a register lies beside them, their whole folder must be as it says.
-
-    Raises
-    ------
-    UserError
-        As `Book.read`. Copies of ledgers, with neither a register nor a secret beside them, are read as they are.
-    """
-    found: dict[Path, Sequence[Attempt]] = {}
-    known: dict[Path, Mapping[Path, Sequence[Attempt]]] = {}
-    for path in files:
-        folder = path.parent
-        if folder not in known:
-            whole = any((folder / name).exists() for name in (REGISTER, NAME))
-            known[folder] = Book.read(folder).ledgers if whole else {}
-        found[path] = known[folder].get(path) or read_ledger(path)
-    return found
-
-
-def recorded_runs(*ledgers: Path) -> list[Run]:
+def recorded_runs(*places: Path) -> list[Run]:
     """Return every attempt in some ledgers that released anything or may have, also abandoned and repeated ones.
 
     Raises
     ------
     UserError
-        As `read_ledgers`; or if a header lacks a value that it requires.
+        As `Book.of`; or if a header lacks a value that it requires.
     """
-    return [run for path, attempts in read_ledgers(ledgers).items() for run in runs_of(path, attempts)]
+    return Book.of(*places).runs()
 
 
 def _is_ledger(path: Path) -> bool:

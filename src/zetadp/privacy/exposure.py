@@ -20,7 +20,7 @@ from zetadp.privacy.events import NodeHistory, events_in, histories
 from zetadp.privacy.kinds import Kind, NoisySum
 from zetadp.privacy.ledger import Attempt
 from zetadp.privacy.masked import MaskedSum
-from zetadp.privacy.threat import CENTRAL_HOLDER, COHORT_UNITS, MASKED_SUMS, Audience, Sums, Threat, Unit, check_threat
+from zetadp.privacy.threat import COHORT_UNITS, Audience, Sums, Threat, Unit, check_threat
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +165,7 @@ def run_of(name: str, attempt: Attempt) -> Run:
     """Return the releases of an attempt as a run with this name.
 
     The header must declare ``unit``, ``delta``, ``noise`` and ``training.rounds``: what is said of a run follows from
-    its ledger, and nobody says it again. Headers of early versions declare no ``threat``. In these, the node of a
-    central holder has its name.
+    its ledger, and nobody says it again.
 
     An attempt that has recorded nothing counts as if all of its declared rounds were over. The header declares the
     releases of one round, as rounds record them. If it names the node whose ledger it is in, these are the releases of
@@ -184,13 +183,12 @@ def run_of(name: str, attempt: Attempt) -> Run:
             for node, of in one.items()
         }
     series = header.get("series")
-    early: Threat = MASKED_SUMS if sums is not None else "central" if set(nodes) == {CENTRAL_HOLDER} else "local"
     return Run(
         name,
         nodes,
         rounds,
         partition=json.dumps(header.get("partition", ""), sort_keys=True),
-        threat=header.get("threat", early),
+        threat=header.get("threat", "local"),
         sums=sums,
         images=header.get("images_of_a_patient"),
         noise=header["noise"],

@@ -23,9 +23,10 @@ from zetadp.base.epsilon import epsilon_value
 from zetadp.base.storage import content_hash, read_json, write_json
 from zetadp.base.validation import UserError
 from zetadp.privacy import accounting
-from zetadp.privacy.book import Book
+from zetadp.privacy.book import Book, ledger_files
 from zetadp.privacy.exposure import runs_of
 from zetadp.privacy.ledger import Attempt, read_ledger
+from zetadp.privacy.register import REGISTER
 from zetadp.privacy.statement import head_in, last_statement, plain_text
 
 SEAL = "seal.json"
@@ -38,7 +39,7 @@ AGREE = 0.01
 _ROUNDING = 1e-6
 """Values computed on different processors differ by less than this."""
 _LARGEST_EXPONENT = 700.0
-_OF_PLAN = ("run", "nodes", "delta", "cohort", "task", "partition", "unit")
+_OF_PLAN = ("run", "nodes", "delta", "cohort", "task", "partition", "unit", "threat")
 """Keys with equal values in the plan and in the ledger's header."""
 
 
@@ -48,6 +49,24 @@ def live_ledger(run: Path) -> Path | None:
         return (run / str(read_json(run / RUN)["ledger"])).resolve()
     except (UserError, OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def recorded_in(place: Path) -> Path:
+    """Return the ledger of a run's folder, or else the place itself: a ledger, or a folder of ledgers.
+
+    Raises
+    ------
+    UserError
+        If nothing is recorded there.
+    """
+    of_run = (live_ledger(place), place / "ledger.jsonl")
+    found = next((ledger for ledger in of_run if ledger is not None and ledger.is_file()), place)
+    if found.is_file() or ledger_files(found) or (found / REGISTER).is_file():
+        return found
+    raise UserError(
+        f"Expected a finished run, a ledger or a folder of ledgers, found none in {place}. A hospital "
+        "has none before its first run."
+    )
 
 
 @dataclass(frozen=True)
@@ -157,8 +176,6 @@ def _as_planned(folder: Path, attempts: Sequence[Attempt]) -> None:
     plan["unit"] = plan["cohort_unit"]
     pairs = {key: (plan[key], header[key]) for key in _OF_PLAN}
     pairs |= {"training": (training, header["training"]), "noise": (plan["training"]["noise"], header["noise"])}
-    if "threat" in header:  # ledgers of earlier versions do not say it
-        pairs["threat"] = (plan["threat"], header["threat"])
     for name, (planned, recorded) in pairs.items():
         if planned != recorded:
             raise UserError(f"{name} differs: {planned} in plan.json, {recorded} in the ledger")

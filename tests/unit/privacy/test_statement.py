@@ -47,12 +47,6 @@ def printed():
     return state(federated(), unit="record")
 
 
-def test_it_is_plain_json(printed):
-    assert json.loads(json.dumps(printed, allow_nan=False)) == printed
-    infinite = state(federated(sigma=0.0), target_epsilon=math.inf)
-    assert json.loads(json.dumps(infinite, allow_nan=False)) == infinite
-
-
 def test_a_speaker_is_a_person_by_that_name():
     """Figures as for a patient; no word of patients, who are not meant."""
     patient, speaker = state(federated()), state(federated(), unit="speaker")
@@ -101,47 +95,32 @@ def test_one_hospital_alone_has_no_other_node():
     assert "One other node" not in plain_text(found)
 
 
-def test_full_participation_is_quoted_exactly():
-    full = Run("full", histories(rounds_of(77.966, 917, ["a", "b"], p=1.0)), 917)
-    found = state(full)
-    assert found["mu"] == pytest.approx(math.sqrt(917) / 77.966)
-    assert found["accountant"].startswith("exact")
-    assert found["epsilon"] == pytest.approx(1, rel=2e-4)
+@pytest.mark.parametrize(
+    ("source", "sigma", "guarantee"), [("seeded", 42.0, "simulated"), ("os", 42.0, "holds"), ("os", 0.0, "none")]
+)
+def test_nothing_is_claimed_of_seeded_noise_or_of_none(source, sigma, guarantee):
+    run = federated(sigma=sigma, rounds=3, declared=3)
+    one, all_runs = state(run, noise_source=source), total([run], noise_source=source)
+    for found in (one, all_runs):
+        assert json.loads(json.dumps(found, allow_nan=False)) == found
+        assert found["guarantee"] == guarantee
+        for text in (found["statement"], found["noise"], plain_text(found)):
+            assert ("protect" in text and "nobody" in text) == (source == "seeded")
+            assert guarantee != "none" or "private for" not in text
+        assert found["statement"].startswith("No guarantee") == (guarantee == "none")
+    assert (one["epsilon"] == "inf") == (all_runs["all_rows"]["epsilon"] == "inf") == (guarantee == "none")
+    assert all_runs["private_rows"]["runs"] == (guarantee != "none")
 
 
-def test_a_run_without_noise_claims_nothing():
-    found = state(federated(sigma=0.0, rounds=3, declared=3), target_epsilon=math.inf)
-    assert (found["guarantee"], found["epsilon"], found["target_epsilon"]) == ("none", "inf", "inf")
-    assert found["statement"].startswith("No guarantee")
-    text = plain_text(found)
-    assert "private" not in text
-    assert "none was added" in text
-
-
-@pytest.mark.parametrize(("source", "guarantee"), [("seeded", "simulated"), ("os", "holds")])
-def test_seeded_noise_is_called_simulated_everywhere(source, guarantee):
-    found = state(federated(rounds=5, declared=5), noise_source=source)
-    assert found["guarantee"] == guarantee
-    for text in (found["statement"], found["noise"], plain_text(found)):
-        assert ("protect" in text and "nobody" in text) == (source == "seeded")
-
-
-def test_the_text_names_what_holds_and_what_does_not(printed):
-    text = plain_text(printed)
-    for phrase in (
-        "each training record",
-        "replaced by zero",
-        "draws each record independently",
-        "917 declared",
-        "At delta 1e-06",
-        "A person with 6 records",
-        "search for settings",
-        "validation records",
-        "preprocessing",
-        "two hospitals",
-        "messages repeated",
-    ):
-        assert phrase in text
+def test_the_text_of_a_run_and_of_a_total_has_every_figure_and_what_is_not_covered(printed):
+    for found in (printed, total([federated()], unit="record")):
+        text = plain_text(found)
+        for phrase in ("each training record", "replaced by zero", "draws each record independently", "At delta 1e-06",
+                       "A person with 6 records", "1% of the records that took no part", "validation records",
+                       "two hospitals"):  # fmt: skip
+            assert phrase in text
+    for phrase in ("917 declared", "messages repeated", "search for settings"):
+        assert phrase in plain_text(printed)
 
 
 def test_the_text_never_claims_more_than_the_figure():
@@ -163,26 +142,18 @@ def test_an_empty_ledger_is_refused():
 
 
 def test_a_total_of_one_run_says_what_the_run_says(printed):
-    """Every statement gives smaller deltas, several records and the odds, a total too."""
+    """Every statement gives smaller deltas, several records and the curve, a total too."""
     rows = total([federated()], unit="record")["private_rows"]
     for key in ("epsilon", "mu", "smaller_deltas", "trade_off"):
         assert rows[key] == printed[key]
     assert rows["records_of_one_person"] == [row for row in printed["records_of_one_person"] if row["nodes"] == 1]
-    text = plain_text(total([federated()], unit="record"))
-    for phrase in (
-        "At delta 1e-05",
-        "At delta 1e-06",
-        "A person with 6 records",
-        "1% of the records that took no part",
-    ):
-        assert phrase in text
+    assert [row["delta"] for row in total([federated()], delta=1e-5)["private_rows"]["smaller_deltas"]] == [1e-6]
     full = Run("full", histories(rounds_of(77.966, 917, ["a", "b"], p=1.0)), 917)
+    found = state(full)
+    assert found["mu"] == pytest.approx(math.sqrt(917) / 77.966)
+    assert found["accountant"].startswith("exact")
+    assert found["epsilon"] == pytest.approx(1, rel=2e-4)
     assert total([full, full])["private_rows"]["mu"] == pytest.approx(math.sqrt(2 * 917) / 77.966)
-
-
-def test_a_total_at_a_small_delta_names_only_smaller_ones():
-    found = total([federated(rounds=20, declared=20)], delta=1e-5)["private_rows"]
-    assert [row["delta"] for row in found["smaller_deltas"]] == [1e-6]
 
 
 def test_a_total_has_a_curve_only_where_a_patients_exposure_is_known():
@@ -237,12 +208,3 @@ def test_a_central_run_adds_to_the_federated_one():
     expected = accounting.epsilon({NoisySum(P, 6.0): 10, NoisySum(24 / 484, 3.0): 10}, 1e-3)
     assert set(found["nodes"]) == {"a", "b", "central"}
     assert list(found["nodes"].values()) == pytest.approx([expected] * 3)
-
-
-def test_no_private_run_is_no_guarantee():
-    found = total([federated(sigma=0.0, rounds=2, declared=2)])
-    assert found["guarantee"] == "none"
-    assert found["statement"].startswith("No guarantee")
-    assert found["private_rows"]["runs"] == 0
-    assert found["private_rows"]["smaller_deltas"] == []
-    assert "Any attack that looks" not in plain_text(found)

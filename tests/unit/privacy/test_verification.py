@@ -21,7 +21,7 @@ from zetadp.cli.commands import main
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.pretrained import save_model
-from zetadp.core.promise import noise_of_plan
+from zetadp.core.promise import make_plan
 from zetadp.core.records import LabelledItems, single_items
 from zetadp.core.settings import GAUSSIAN, TrainingSettings
 from zetadp.core.training import train
@@ -52,8 +52,7 @@ def make_run(folder: Path, epsilon: str = "8", images: int = 1, release: str = G
         delta=1e-3, cohort="test", task={"name": "classification", "classes": 4},
         unit="patient" if images == 1 else "image", units_of_a_person=images,
     )  # fmt: skip
-    if epsilon != "inf":
-        plan = plan.with_noise(noise_of_plan(plan))
+    plan = make_plan(plan)
     units = [range(4 * n, 4 * n + 4) for n in range(PEOPLE)]
     parts = [units[n : n + PEOPLE // 3] for n in range(0, PEOPLE, PEOPLE // 3)]
     units = [part if images == 1 else single_items(part, images) for part in parts]
@@ -132,27 +131,7 @@ def test_a_missing_or_damaged_model_is_one_clear_message(run, damage):
         model.write_bytes(HEADS[damage])
     with pytest.raises(UserError, match=r"model\.safetensors"):
         account_run(run / "ledger.jsonl", model, name="small")
-    assert "the model names a line of the ledger" in faults(run)
-
-
-@pytest.mark.parametrize("change", ["lacking", "smaller"])
-def test_an_altered_statement_is_found_though_it_is_sealed_again(run, change):
-    stated = read_json(run / "privacy.json")
-    smaller = stated | {"epsilon": 0.9 * stated["epsilon"]}
-    lacking = {key: value for key, value in stated.items() if key != "records_of_one_person"}
-    assert stated["records_of_one_person"] is None
-    write_json(run / "privacy.json", lacking if change == "lacking" else smaller)
-    sealed(run)
-    found = faults(run)
-    assert "the statement follows from the ledger" in found
-    assert ("another computation finds no larger epsilon" in found) == (change == "smaller")
-
-
-def test_a_ledger_that_lost_its_end_is_found(run):
-    lines = (run / "ledger.jsonl").read_text().splitlines(keepends=True)
-    (run / "ledger.jsonl").write_text("".join(lines[:-3]))
-    sealed(run)
-    assert "the model names a line of the ledger" in faults(run)
+    assert OF_LEDGER in faults(run)
 
 
 def restated(run: Path, **changes: object) -> None:
@@ -179,10 +158,37 @@ def chained_again(run: Path, change: Callable[[dict[str, Any]], dict[str, Any] |
     save_tensors(run / "model.safetensors", tensors, {**content, "ledger_head": head})
 
 
-@pytest.mark.parametrize("change", [{"unit": "record"}, {"delta": 0.3}])
-def test_a_statement_for_another_unit_or_delta_is_found_though_it_is_sealed_again(run, change):
-    restated(run, **change)
-    assert "the statement follows from the ledger" in faults(run)
+STATED, COMPUTED = "the statement follows from the ledger", "another computation finds no larger epsilon"
+PLANNED, OF_LEDGER = "plan and ledger say the same", "the model names a line of the ledger"
+OUTSIDE = "the ledger holds the head that was noted elsewhere"
+
+
+def edited(name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Path], object]:
+    """Return what changes the content of a JSON file of a run."""
+    return lambda run: write_json(run / name, change(read_json(run / name)))
+
+
+def cut_off(run: Path) -> None:
+    lines = (run / "ledger.jsonl").read_text().splitlines(keepends=True)
+    (run / "ledger.jsonl").write_text("".join(lines[:-3]))
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (edited("privacy.json", lambda now: {**now, "epsilon": 0.9 * now["epsilon"]}), {STATED, COMPUTED}),
+        (edited("privacy.json", lambda now: {k: now[k] for k in now if k != "records_of_one_person"}), {STATED}),
+        (lambda run: restated(run, unit="record"), {STATED}),
+        (lambda run: restated(run, delta=0.3), {STATED, COMPUTED}),
+        (edited("plan.json", lambda now: {**now, "threat": "masked_sums"}), {PLANNED}),
+        (cut_off, {OF_LEDGER, STATED}),
+    ],
+    ids=["smaller epsilon", "statement lacks a key", "unit", "delta", "plan", "cut off"],
+)
+def test_an_alteration_is_found_though_the_run_is_sealed_again(run, change, found):
+    change(run)
+    sealed(run)
+    assert set(faults(run)) == found
 
 
 def louder(entry: dict[str, Any]) -> dict[str, Any]:
@@ -215,15 +221,6 @@ def test_a_chain_made_anew_is_not_the_one_that_the_register_names(original, run,
     ledgers = original.parent / "ledgers"
     assert main(["verify", str(run), "--ledgers", str(ledgers)]) == 1
     assert main(["verify", str(run)]) == 1  # nothing vouches for the ledger
-
-
-def test_a_plan_of_another_threat_model_than_the_ledgers_is_found(run):
-    write_json(run / "plan.json", {**read_json(run / "plan.json"), "threat": "masked_sums"})
-    sealed(run)
-    assert faults(run) == ["plan and ledger say the same"]
-
-
-OUTSIDE = "the ledger holds the head that was noted elsewhere"
 
 
 @pytest.mark.parametrize(
