@@ -9,7 +9,6 @@ from zetadp.base.workflow import PROGRESS, run
 from zetadp.report import rendering, tables
 from zetadp.report.notes import notes
 from zetadp.report.provenance import origin, seeds_shown
-from zetadp.report.rendering import to_html
 
 
 def main(
@@ -20,12 +19,11 @@ def main(
     csv: Path,
     md: Path,
     txt: Path,
-    html: Path,
     per_node: Path,
     cohort: str,
     cohort_label: str,
 ) -> None:
-    """Write accuracy against epsilon in four formats from the same cells, and print it; the table by node as CSV."""
+    """Write accuracy against epsilon in three formats from the same cells, and print it; the table by node as CSV."""
     runs = tables.collect([path.parent for path in metrics])
     below = notes(runs, cohort_label, read_json(total))
     table = tables.table1(runs, cohort_label)
@@ -34,7 +32,6 @@ def main(
     made = origin(cohort, seeds_shown(runs["seed"]), runs=trained)
     write_text(csv, rendering.to_csv(table, (*made, *below)))
     write_text(md, rendering.to_markdown(replace(sheet, notes=(*sheet.notes, *made))))
-    write_text(html, to_html(sheet))
     text = rendering.to_text(rendering.accuracy_sheet(table, below, intervals=False))
     write_text(txt, text)
     write_text(per_node, rendering.to_csv(tables.per_node(runs), (*made, *below)))

@@ -67,7 +67,7 @@ LEDGERS = f"ledgers/{CONFIG.cohort.name}"
 RUN = "runs/{run.network}/{run.arm}/eps-{run.epsilon}/seed-{run.seed}"
 RUN_WILDCARDS = "runs/{network}/{arm}/eps-{epsilon}/seed-{seed}"
 LOG_WILDCARDS = "{network}-{arm}-eps-{epsilon}-seed-{seed}"
-TABLES = [f"{RESULTS}/tables/table1.{kind}" for kind in ("csv", "md", "html", "txt")]
+TABLES = [f"{RESULTS}/tables/table1.{kind}" for kind in ("csv", "md", "txt")]
 FIGURES = [
     f"{RESULTS}/figures/{name}.svg" for name in ("accuracy", "confusion", "curves")
 ]

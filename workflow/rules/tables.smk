@@ -10,12 +10,6 @@ rule make_tables:
         csv=f"{RESULTS}/tables/table1.csv",
         md=f"{RESULTS}/tables/table1.md",
         txt=f"{RESULTS}/tables/table1.txt",
-        html=report(
-            f"{RESULTS}/tables/table1.html",
-            caption="../report/table1.rst",
-            category="Results",
-            labels={"result": "accuracy against epsilon, table"},
-        ),
         per_node=f"{RESULTS}/tables/per_node.csv",
     log:
         "logs/make_tables.log",
@@ -81,7 +75,6 @@ rule make_figures:
 rule write_report:
     input:
         table=rules.make_tables.output.csv,
-        total=rules.account_total.output.total,
         text=rules.account_total.output.text,
         pictures=FIGURES,
     output:
@@ -98,7 +91,7 @@ rule write_report:
         "../../envs/tables.yaml"
     params:
         name=CONFIG.name,
-        stage="zetadp.report.resultpage:write_report",
-        code=code_of("scripts/stage.py", "zetadp.report.resultpage"),
+        stage="zetadp.report.rendering:write_report",
+        code=code_of("scripts/stage.py", "zetadp.report.rendering"),
     script:
         "../../scripts/stage.py"

@@ -18,13 +18,25 @@ from typing import Any
 import pandas as pd
 
 from zetadp.base.epsilon import epsilon_named, epsilon_order
+from zetadp.base.storage import write_text
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.templates import template
 from zetadp.base.validation import shown
 from zetadp.core.metrics import LEVEL
 from zetadp.privacy.threat import arm_shown
+from zetadp.report.provenance import KEYS
 from zetadp.report.tables import BESIDE, holders, metric_shown, not_empty
 
+FIGURE = "accuracy.svg"
+_SHOWN = {
+    "confusion.svg": "Confusion of the classes",
+    "curves.svg": "Training curves on validation data",
+    "patient.svg": "Data of one held-out patient",
+}
+_OF_A_RUN = (
+    "Each run has a folder `runs/NETWORK/ARM/eps-EPSILON/seed-SEED`. There, `risk.html` says what the run may reveal "
+    "about a person, and `privacy.txt` states its guarantee."
+)
 _NUMBER = re.compile(r"[+-][0-9.]+(e[+-]?[0-9]+)?%?")
 _HTML = re.compile(r"<(?=[A-Za-z/!?])")
 
@@ -149,7 +161,7 @@ class Section:
     Attributes
     ----------
     heading
-        One line; empty for a section without one.
+        One line.
     paragraphs
         Texts, with code in backticks.
     pictures
@@ -198,9 +210,41 @@ def page_html(title: str, sections: Sequence[Section], *, repeated: int = 0, who
     )
 
 
-def to_html(sheet: Sheet) -> str:
-    """Return a page with one table, whose title is the only heading."""
-    return page_html(sheet.title, [Section("", tables=[sheet])], whole=True)
+def write_report(*, table: Path, text: Path, pictures: list[Path], page: Path, name: str) -> None:
+    """Write the page of an experiment, which needs no other file and no network.
+
+    Parameters
+    ----------
+    table
+        ``table1.csv``, with the notes below the table and the lines on how it was made.
+    text
+        ``privacy_total.txt``.
+    pictures
+        SVG files, known by their names.
+    page
+        The page.
+    name
+        Name of the experiment.
+    """
+    frame = pd.read_csv(table, comment="#", dtype={"epsilon": str})
+    lines = table.read_text(encoding="utf-8").splitlines()
+    notes = [line.removeprefix("# ") for line in lines if line.startswith("#")]
+    made = [note for note in notes if note.partition(":")[0] in KEYS]
+    below = tuple(note for note in notes if note not in made)
+    drawn = {path.name: path for path in pictures}
+    title = f"{metric_shown(str(frame['metric'].iloc[0]))} against ε"
+    main = {title: drawn[FIGURE]} if FIGURE in drawn else {}
+    others = {shown: drawn[file] for file, shown in _SHOWN.items() if file in drawn}
+    total = text.read_text(encoding="utf-8")
+    # The landing page of Snakemake's report shows the first section as well. A statement begins with its claim.
+    sections = [
+        Section("Result", [total.splitlines()[0]], pictures=main, tables=[accuracy_sheet(frame, below)]),
+        Section("Privacy of all runs together", texts=[total]),
+        Section("Privacy of each run", [_OF_A_RUN]),
+        *([Section("Further figures", pictures=others)] if others else []),
+        Section("Origin", points=made),
+    ]
+    write_text(page, page_html(f"Results of the experiment {name}", sections, repeated=1, whole=True))
 
 
 def _base64(path: Path) -> str:

@@ -11,39 +11,40 @@ from zetadp.tasks.brain_sequences import BrainSequences
 NETWORK = NetworkSettings(widths=(16, 32, 64)).to_json()
 
 
-def card(tmp_path, *, label="simulated cohort", right=None, settings=NETWORK, measured=None, **run):
-    """Return the card of a run; further keywords change its statement, and ``measured`` its metrics."""
+def card(tmp_path, *, label="simulated cohort", right=None, settings=NETWORK, measured=None, changed=None, **run):
+    """Return the card of a run; ``changed`` and further keywords change its statement, ``measured`` its metrics."""
     folder = write_run(tmp_path, right or {"a": 12, "b": 16}, **run)
     metrics = read_json(folder / "metrics.json") | (measured or {})
     return model_card(
-        metrics["run"], settings, read_json(folder / "privacy.json"), metrics, label, BrainSequences().words
-    )
+        metrics["run"], settings, read_json(folder / "privacy.json") | (changed or {}), metrics, label,
+        BrainSequences().words,
+    )  # fmt: skip
 
 
-def test_card_holds_what_a_user_must_know(tmp_path):
-    text = card(tmp_path, does_not_cover=["the search for settings"])
+def test_card_holds_what_a_user_must_know_and_no_epsilon_below_its_figure(tmp_path):
+    nodes = {"node-01": {"population": 30, "epsilon": 2.50012}}
+    figures = {"epsilon": 3.98012, "epsilon_rdp": 4.30021, "nodes": nodes}
+    text = card(tmp_path, epsilon="4", does_not_cover=["the search for settings"], changed=figures)
     for needed in (
         "FLAIR, T1w, T1gd, T2w",
-        "By image: 70.00 %",
-        "95% interval over patients: 60.00 to 80.00 %",
+        "By image: 70.00 % (95% interval over patients: 60.00 to 80.00 %)",
         "A guess reaches 25.00 %",
         "| FLAIR | 100.00 |",
         "Simulated, protecting nobody: a statement.",
-        "ε = 3, δ = 0.001, per patient",
-        "node-01: 30 patients, ε = 3",
+        "results on a simulation",
+        "(ε = 3.981, δ = 0.001, per patient)",
+        "as a check: 4.301",
+        "node-01: 30 patients, ε = 2.501",
         "Not covered: the search for settings.",
         "Not for clinical use",
         "zetadp predict MODEL VOLUME",
-        "complex/federated/eps-3/seed-0",
+        "complex/federated/eps-4/seed-0",
         "widths: [16, 32, 64]",
-        "torch: 9.8.7",
         "commit: 0a1b2c3d4e5f-dirty",
-        "Decathlon",
     ):
         assert needed in text
-    headings = [line for line in text.splitlines() if line.startswith("## ")]
-    names = ["Task", "Data", "Privacy", "Accuracy", "Limits", "Use", "Provenance"]
-    assert headings == [f"## {name}" for name in names]
+    headings = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
+    assert headings == ["Task", "Data", "Privacy", "Accuracy", "Limits", "Use", "Provenance"]
 
 
 @pytest.mark.parametrize(
@@ -70,22 +71,10 @@ def test_the_card_describes_every_network_and_says_which_weights_are_public(tmp_
             assert "cohort, from public weights. What is public was learnt from simulated items only." in text
 
 
-def test_a_simulated_cohort_is_said_to_be_one_and_a_real_one_is_not(tmp_path):
-    assert "results on a simulation" in card(tmp_path)
+def test_a_real_cohort_is_not_called_simulated(tmp_path):
     real = card(tmp_path, label="Decathlon brain task", noise_source="os", statement="Training was private.")
     assert "simulat" not in real.lower()
     assert "other scanners" in real
-
-
-def test_no_epsilon_is_printed_below_its_figure(tmp_path):
-    folder = write_run(tmp_path, {"a": 12, "b": 16}, epsilon="4")
-    nodes = {"node-01": {"population": 30, "epsilon": 2.50012}}
-    privacy = read_json(folder / "privacy.json") | {"epsilon": 3.98012, "epsilon_rdp": 4.30021, "nodes": nodes}
-    metrics = read_json(folder / "metrics.json")
-    text = model_card(metrics["run"], NETWORK, privacy, metrics, "cohort", BrainSequences().words)
-    assert "(ε = 3.981, δ = 0.001, per patient)" in text
-    assert "as a check: 4.301" in text
-    assert "node-01: 30 patients, ε = 2.501" in text
 
 
 @pytest.mark.parametrize(
@@ -107,19 +96,13 @@ def test_the_card_shows_the_metric_of_its_task(tmp_path):
     assert "By image" not in text
 
 
-@pytest.mark.parametrize(("public", "worse"), [(0.8, True), (0.7, False), (0.6, False), (None, False)])
-def test_the_card_and_the_tables_say_when_training_made_a_model_worse(public, worse, tmp_path):
+@pytest.mark.parametrize(("public", "worse"), [(0.8125, True), (0.7, False), (0.0, False), (None, False)])
+def test_the_card_and_the_tables_say_what_public_weights_reach_and_when_training_made_it_worse(public, worse, tmp_path):
     text = card(tmp_path, right={"a": 12, "b": 16}, public=public)  # 70 %
     assert ("Training made it worse" in text) == worse
+    alone = "public weights alone, before any private training"
+    assert (alone in text) == (public is not None)
+    assert public is None or f"{alone}: {100 * public:.2f} %" in text
     below = notes(collect([tmp_path / "runs/complex/federated/eps-3/seed-0"]), "simulated cohort")
-    assert any("training made it worse, 70.0 % after 80.0 %" in note for note in below) == worse
-
-
-def test_one_test_patient_gives_no_interval(tmp_path):
+    assert any("training made it worse, 70.0 % after 81.2 %" in note for note in below) == worse
     assert "(no interval: it needs at least two test patients)" in card(tmp_path, right={"a": 12})
-
-
-def test_the_card_of_a_network_with_public_weights_says_what_these_reach_alone(tmp_path):
-    assert "public weights alone, before any private training: 81.25 %" in card(tmp_path, public=0.8125)
-    assert "public weights alone, before any private training: 0.00 %" in card(tmp_path / "wrong", public=0.0)
-    assert "public weights alone" not in card(tmp_path / "other")

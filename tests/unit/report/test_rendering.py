@@ -1,4 +1,5 @@
 import io
+from xml.etree import ElementTree as ET
 
 import pandas as pd
 import pytest
@@ -11,9 +12,9 @@ from zetadp.report.rendering import (
     accuracy_sheet,
     page_html,
     to_csv,
-    to_html,
     to_markdown,
     to_text,
+    write_report,
 )
 from zetadp.report.tables import collect, table1
 
@@ -44,7 +45,7 @@ def test_cells_hold_mean_spread_and_interval(sheet):
     assert sheet.rows[1][2] == "42.50 to 75.00"
 
 
-@pytest.mark.parametrize("render", [to_markdown, to_html, to_text])
+@pytest.mark.parametrize("render", [to_markdown, to_text])
 def test_every_format_holds_every_number_and_note(sheet, render):
     text = render(sheet).replace("&amp;", "&")
     for row in sheet.rows:
@@ -85,7 +86,6 @@ def test_no_format_takes_a_name_for_anything_else_than_a_name():
     sheet = Sheet(HOSTILE, (HOSTILE, "b"), ((HOSTILE, "1"),), (HOSTILE,))
     section = Section(HOSTILE, [HOSTILE], tables=[sheet], points=[HOSTILE])
     pages = [
-        to_html(sheet),
         page_html(HOSTILE, [section]),
         to_markdown(sheet),
     ]
@@ -108,3 +108,25 @@ def test_a_table_of_some_of_the_runs_says_so(runs):
     said = "6 of the experiment's 13 runs. The others follow, and the total grows with them."
     assert said in notes(runs, "cohort", TOTAL, 13)
     assert not [note for note in notes(runs, "cohort", TOTAL, 6) if "others follow" in note]
+
+
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="400" height="90"/>'
+
+
+def test_the_page_shows_everything_that_it_is_made_from(tmp_path):
+    folders = [write_run(tmp_path, {"a": 18, "b": 19}, network="head", epsilon=epsilon) for epsilon in ("1", "inf")]
+    runs = collect(folders)
+    below = notes(runs, "simulated cohort", {"statement": "Two runs together: a statement."})
+    table, text = tmp_path / "table1.csv", tmp_path / "privacy_total.txt"
+    table.write_text(to_csv(table1(runs, "simulated cohort"), ("command: snakemake", "commit: 123", *below)))
+    text.write_text("The total.\n  - indented <b>\n")
+    pictures = [tmp_path / f"{name}.svg" for name in ("accuracy", "confusion")]
+    for picture in pictures:
+        picture.write_text(SVG)
+    write_report(table=table, text=text, pictures=pictures, page=tmp_path / "report.html", name="mine")
+    page = ET.parse(tmp_path / "report.html").getroot()
+    shown = " ".join("".join(page.itertext()).split())
+    for words in ("experiment mine", "92.50", "Two runs together: a statement.", "- indented <b>", "commit: 123"):
+        assert words in shown
+    assert len(page.findall(".//{*}img")) == 2
+    assert shown.index("The total.") < shown.index("Privacy of all runs") < shown.index("Origin")
