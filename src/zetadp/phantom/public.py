@@ -25,8 +25,11 @@ from zetadp.phantom.anatomy import (
     smooth_field,
 )
 from zetadp.phantom.lesions import add_public_lesions, with_no_lesion
-from zetadp.phantom.physics import (
+from zetadp.phantom.procedural import covered
+from zetadp.phantom.procedural import inside as share
+from zetadp.phantom.scanners import (
     DENSITY,
+    FLUID_T1,
     T1,
     T2,
     UPTAKE,
@@ -37,9 +40,6 @@ from zetadp.phantom.physics import (
     nulling_time,
     rician,
 )
-from zetadp.phantom.procedural import covered
-from zetadp.phantom.procedural import inside as share
-from zetadp.phantom.scanners import FLUID_T1
 from zetadp.phantom.settings import CENTRE, CHANNELS, VoxelGrid
 
 Anatomy = Callable[[np.random.Generator, VoxelGrid], tuple[np.ndarray, np.ndarray]]

@@ -14,7 +14,7 @@ CHANNELS = ("FLAIR", "T1w", "t1gd", "T2w")
 DRAWN = "drawn"
 """Name of the population whose properties are drawn from the cohort's seed."""
 FIXED = ("standard", "vendor", "healthy", "heavy", "procedural")
-"""Names of the other populations (`zetadp.phantom.populations`)."""
+"""Names of the other populations (`zetadp.phantom.cohort`)."""
 FIELD_OF_VIEW = (240.0, 240.0, 155.0)
 """Extent of the full volume in mm along x, y, z: that of the Decathlon brain task."""
 SLICE_THICKNESS = 1.0

@@ -12,6 +12,7 @@ from scipy import ndimage
 from zetadp.base.randomness import Purpose, stream
 from zetadp.phantom.anatomy import Tissue
 from zetadp.phantom.cohort import (
+    POPULATIONS,
     CohortStream,
     patient_name,
     scanner_of,
@@ -19,7 +20,6 @@ from zetadp.phantom.cohort import (
     write_dataset_json,
     write_patients,
 )
-from zetadp.phantom.populations import POPULATIONS
 from zetadp.phantom.settings import DRAWN, FIXED, Simulated, VoxelGrid
 
 SETTINGS = Simulated(seed=5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from zetadp.phantom.physics import GradientEcho, PreparedFlair, Protocol, Tissues, nulling_time
+from zetadp.phantom.scanners import GradientEcho, PreparedFlair, Protocol, Tissues, nulling_time
 
 
 def of_tissue(t1: float, t2: float, uptake: float = 0.0) -> Tissues:

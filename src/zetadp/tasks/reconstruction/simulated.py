@@ -16,8 +16,8 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import folder_written_whole
 from zetadp.mri.kspace import to_kspace
 from zetadp.phantom.anatomy import smooth_field
-from zetadp.phantom.physics import draw_tissues
-from zetadp.phantom.populations import POPULATIONS
+from zetadp.phantom.cohort import POPULATIONS
+from zetadp.phantom.scanners import draw_tissues
 from zetadp.phantom.settings import CHANNELS, VoxelGrid
 from zetadp.tasks.reconstruction.settings import Examinations
 from zetadp.tasks.reconstruction.volumes import PARTS, KspaceVolume
@@ -25,7 +25,7 @@ from zetadp.tasks.reconstruction.volumes import PARTS, KspaceVolume
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from zetadp.phantom.physics import Tissues
+    from zetadp.phantom.scanners import Tissues
 
 logger = logging.getLogger(__name__)
 
