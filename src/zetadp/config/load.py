@@ -1,8 +1,15 @@
-"""Read the configuration of an experiment, and refuse every fault in it at once."""
+"""Read the configuration of an experiment, and refuse every fault in it at once.
+
+A rule on one section stands in its class, and one on a plan in the plan. Rules across sections stand here. Each is a
+function whose parameters are the sections that it needs. It runs where these have no fault of their own, and yields
+what is wrong, each with the path of its key.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
@@ -10,14 +17,34 @@ from typing import Any, get_type_hints
 
 import yaml
 
+from zetadp.audit.settings import Audit
+from zetadp.base.epsilon import CONSENT
 from zetadp.base.reading import read, schema_of
 from zetadp.base.validation import UserError, did_you_mean, refuse
-from zetadp.config.experiment import Config
-from zetadp.config.rules import contradictions
-from zetadp.config.sections import BRAIN, DEFAULTS, TaskSection
-from zetadp.core.task import settings_class
+from zetadp.config.experiment import Config, runs_of, task_content
+from zetadp.config.sections import (
+    BRAIN,
+    DEFAULTS,
+    EVERYBODY,
+    Arm,
+    Block,
+    Cohort,
+    Network,
+    Privacy,
+    Slices,
+    TaskSection,
+)
+from zetadp.core.settings import GAUSSIAN
+from zetadp.core.task import SIMULATED_NAME, settings_class, task_of
+from zetadp.federation.partition import PartitionSettings, node_sizes
+from zetadp.mri.decathlon import SEQUENCES
+from zetadp.nn.settings import AT_ONCE, DESCENT, IMAGE, MIXED_ROWS
 
 WHERE = "in the configuration"
+Rule = Callable[..., Iterator[str]]
+_RULES: list[Rule] = []
+SOURCES = {"simulated": "simulates", "download": "downloads"}
+"""Attribute that a task has whose rules can make a cohort of a source."""
 
 
 def load_config(content: Mapping[str, Any]) -> Config:
@@ -96,3 +123,230 @@ def schema() -> dict[str, Any]:
     for key, value in DEFAULTS.items():
         made["$defs"]["Training"]["properties"][key]["default"] = value
     return made
+
+
+def contradictions(sections: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong between sections that are each right."""
+    for rule in _RULES:
+        wanted = list(inspect.signature(rule).parameters)
+        if sections.keys() >= set(wanted):
+            # Networks that share a wrong setting find the same fault.
+            yield from dict.fromkeys(rule(*(sections[name] for name in wanted)))
+
+
+def _rule(function: Rule) -> Rule:
+    _RULES.append(function)
+    return function
+
+
+OF_ESTIMATORS = {
+    **dict.fromkeys(("learning_rate", "drop_after", "drop_factor", "optimiser", "momentum", "averaged"), (DESCENT,)),
+    **dict.fromkeys(("rounds", "participation", "expected_patients"), (DESCENT,)),
+    "feature_norm": AT_ONCE,
+    "mixing": (MIXED_ROWS,),
+}
+"""Training settings of some estimators alone. Those but descent have one round, in which all patients take part."""
+
+
+@_rule
+def _estimators(networks: Mapping[str, Network]) -> Iterator[str]:
+    """Yield training settings that the estimator does not support."""
+    for name, network in networks.items():
+        for key, wanted in OF_ESTIMATORS.items():
+            if key in network.training and network.estimator not in wanted:
+                yield (
+                    f"networks.{name}.training.{key}: expected with estimator {' or '.join(wanted)} only; found with "
+                    f"{network.estimator}. Leave it out."
+                )
+
+
+@_rule
+def _images(networks: Mapping[str, Network], training: Mapping[str, Any], cohort: Cohort) -> Iterator[str]:
+    """Yield runs whose unit is the image, where it does not protect anybody."""
+    for name, network in networks.items():
+        if network.all_training(training)["unit"] == IMAGE and cohort.source != "simulated":
+            place = f"networks.{name}.training" if "unit" in network.training else "training"
+            yield (
+                f"{place}.unit: expected patient for a cohort with source {cohort.source}; found image. A guarantee "
+                "per image does not protect patients, so it is there for simulated cohorts only."
+            )
+
+
+@_rule
+def _source(cohort: Cohort, task: TaskSection, slices: Slices, privacy: Privacy) -> Iterator[str]:
+    """Yield settings that a cohort inherits from another one by mistake.
+
+    A scenario changes config.yaml, whose cohort is simulated. Keys that the scenario leaves out keep the values of that
+    cohort. A name, a unit or a source of noise that is right for a simulation must not apply to patients unnoticed.
+    """
+    source, real = cohort.source, cohort.real
+    if source != "folder" and not _has(SOURCES[source], task, slices):
+        possible = ["folder", *(name for name, needed in SOURCES.items() if needed and _has(needed, task, slices))]
+        yield f"cohort.source: expected {' or '.join(possible)} for task {task.name}; found {source}."
+        return
+    if (source == "folder") != (cohort.folder is not None):
+        yield (
+            f"cohort.folder: expected a folder exactly where cohort.source is folder; found {cohort.folder!r} with "
+            f"source {source}."
+        )
+    if source == "simulated":
+        if real:
+            yield "cohort.real_patients: expected false for a simulated cohort; found true."
+        return
+    if source == "download" and task.name == BRAIN and not real:
+        yield "cohort.real_patients: expected true for the Decathlon's patients; found false."
+    if cohort.name.startswith(SIMULATED_NAME):
+        yield (
+            f"cohort.name: expected a name of its own for a cohort with source {source}; found {cohort.name!r}. "
+            f"Names that begin with {SIMULATED_NAME} stand for simulated cohorts, whose ledgers they keep."
+        )
+    if source == "download" and task.name == BRAIN and cohort.one_record_per_patient:
+        yield "cohort.one_record_per_patient: expected false: the Decathlon has several scans of some patients."
+    elif cohort.unit != "record" and not (cohort.patient_key or cohort.one_record_per_patient):
+        yield (
+            f"cohort.unit: expected record for a cohort with source {source}, or to be told which records belong to "
+            f"one person; found {cohort.unit}. Name the table in cohort.patient_key, or say "
+            "cohort.one_record_per_patient: true if no two records are of one person."
+        )
+    if real and privacy.noise != "os":
+        declare = " If they are not real, say cohort.real_patients: false." if source == "folder" else ""
+        yield f"privacy.noise: expected os for real patients; found {privacy.noise}, which protects nobody.{declare}"
+
+
+@_rule
+def _trainings(cohort: Cohort, privacy: Privacy, runs: Sequence[Block]) -> Iterator[str]:
+    """Yield trainings on real patients that nobody wrote down: each costs the same patients again."""
+    if not cohort.real:
+        return
+    wanted = runs_of(runs)
+    if len(wanted) > privacy.trainings:
+        yield (
+            f"runs: expected {privacy.trainings} on real patients, as privacy.trainings says; found {len(wanted)}. "
+            f"Each of them costs the same patients again. Choose fewer, or write privacy.trainings: {len(wanted)}."
+        )
+    bare = [run.epsilon for run in wanted if not run.private]
+    if bare and privacy.without_noise is None:
+        yield (
+            f"privacy.without_noise: expected the sentence '{CONSENT}' for runs with epsilon {bare[0]} on real "
+            "patients; found none."
+        )
+
+
+@_rule
+def _task(task: TaskSection, slices: Slices) -> Iterator[str]:
+    """Yield settings that only the brain-sequences task can have, and errors that the task itself reports."""
+    if task.name == BRAIN:
+        if task.settings:
+            yield f"task.settings: expected none for {BRAIN}, whose settings are slices; found {task.settings}."
+        return
+    try:
+        task_of(task_content(task, slices))
+    except UserError as error:
+        yield f"task: {error}"
+
+
+@_rule
+def _engine(engine: str, task: TaskSection, privacy: Privacy) -> Iterator[str]:
+    """Yield what a federation of processes cannot have."""
+    if task.name != BRAIN and engine != "simulation":
+        yield f"engine: expected simulation for task {task.name}; found {engine}."
+    if engine == "flower" and privacy.noise != "os":
+        yield "privacy.noise: expected os with engine flower: between hospitals seeded noise protects nobody."
+
+
+@_rule
+def _names(runs: Sequence[Block], networks: Mapping[str, Network], arms: Mapping[str, Arm]) -> Iterator[str]:
+    """Yield names in the grid of runs that do not exist."""
+    for number, block in enumerate(runs):
+        for name in block.networks:
+            if name not in networks:
+                yield f"runs.{number}.networks: no network {name!r}.{did_you_mean(name, networks)}"
+        for name in block.arms:
+            if name not in arms:
+                yield f"runs.{number}.arms: the arm {name!r} has no section in arms.{did_you_mean(name, arms)}"
+
+
+@_rule
+def _sizes(cohort: Cohort, partition: PartitionSettings) -> Iterator[str]:
+    """Yield sizes of hospitals that the cohort cannot have."""
+    try:
+        node_sizes(partition, cohort.train_patients, cohort.simulated.scanner_patients)
+    except UserError as error:
+        yield f"partition: {error}"
+    watched = partition.nodes * partition.validation_patients
+    if watched >= cohort.test_patients:
+        yield (
+            f"partition.validation_patients: {watched} test patients would be watched, of {cohort.test_patients}; none "
+            "would be left to test."
+        )
+
+
+@_rule
+def _volumes(cohort: Cohort, slices: Slices) -> Iterator[str]:
+    """Yield more slices than a simulated volume has."""
+    depth = cohort.simulated.grid[2]
+    if cohort.source == "simulated" and depth < slices.count:
+        yield (
+            f"slices.count: expected at most the {depth} axial slices of cohort.simulated.grid; found {slices.count}."
+        )
+
+
+@_rule
+def _attacks(audit: Audit, networks: Mapping[str, Network], task: TaskSection) -> Iterator[str]:
+    """Yield networks and tasks that attacks cannot attack."""
+    kinds = {f"audit.inversion.kinds.{n}.network": kind.network for n, kind in enumerate(audit.inversion.kinds)}
+    named = {f"audit.candidates.networks.{n}": name for n, name in enumerate(audit.candidates.networks)}
+    of_messages = kinds | named
+    if of_messages and task.name != BRAIN:
+        yield f"{next(iter(of_messages))}: expected no attack on messages for task {task.name}."
+    for where, name in of_messages.items():
+        if name not in networks:
+            yield f"{where}: no network {name!r}.{did_you_mean(name, networks)}"
+        elif where in kinds:
+            network = networks[name]
+            if (network.family, network.domain, network.start) != ("complex", "kspace", "random"):
+                yield f"{where}: expected a network of family complex, domain kspace and start random; found {name}."
+
+
+@_rule
+def _candidates(
+    audit: Audit,
+    networks: Mapping[str, Network],
+    training: Mapping[str, Any],
+    slices: Slices,
+    runs: Sequence[Block],
+) -> Iterator[str]:
+    """Yield reasons why candidates cannot be named from the messages of a network's training."""
+    for number, name in enumerate(audit.candidates.networks):
+        if name not in networks:
+            continue
+        network, where = networks[name], "audit.candidates.networks"
+        settings = network.all_training(training)
+        for key, found, right in (
+            ("participation", settings.get("participation"), EVERYBODY),
+            ("estimator", network.estimator, DESCENT),
+            ("release", settings["release"], GAUSSIAN),
+            ("unit", settings["unit"], "patient"),
+        ):
+            if found != right:
+                yield f"{where}.{number}: expected a network trained with {key} {right}; found {name} with {found}."
+        if network.domain not in {"kspace", "features"}:
+            found = f"{name} of {network.domain}"
+            yield f"{where}.{number}: expected a network of domain kspace or features; found {found}."
+        images, sequences = settings["images_per_patient"], len(SEQUENCES)
+        if images % sequences or images > sequences * slices.count:
+            yield (
+                f"{where}.{number}: expected a multiple of {sequences} images a patient, at most "
+                f"{sequences * slices.count}, all of which are in every gradient; found {images}."
+            )
+        if not any(name in block.networks for block in runs):
+            yield f"{where}.{number}: expected a network of runs; found {name}, which no block of runs names."
+
+
+def _has(attribute: str, task: TaskSection, slices: Slices) -> bool:
+    """Return whether a task has an attribute that says where its patients can come from."""
+    if task.name == BRAIN:
+        return True
+    with suppress(UserError):
+        return bool(getattr(task_of(task_content(task, slices)), attribute, False))
+    return True  # another rule reports what is wrong with the task
