@@ -34,9 +34,8 @@ from matplotlib.figure import Figure
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.step import added_memory, declared
-from zetadp.base.device import keep_freed_memory
 from zetadp.base.storage import write_text
-from zetadp.base.tensors import Layout
+from zetadp.base.tensors import Layout, keep_freed_memory
 from zetadp.core.outbox import Outbox
 from zetadp.core.records import LabelledItems, Node, items_of
 from zetadp.core.round import Phase, do_round

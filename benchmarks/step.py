@@ -41,10 +41,9 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional
 
-from zetadp.base.device import keep_freed_memory, use_float32
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text
-from zetadp.base.tensors import Layout
+from zetadp.base.tensors import Layout, keep_freed_memory, use_float32
 from zetadp.core.round import Phase, items_in_a_pass, side_by_side
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from zetadp.base.device import keep_freed_memory, pick_device
 from zetadp.base.storage import read_json, write_json, write_text, written_whole
+from zetadp.base.tensors import keep_freed_memory, pick_device
 from zetadp.base.workflow import run
 from zetadp.core.evaluation import watched
 from zetadp.core.plan import Plan, RunName

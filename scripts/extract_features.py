@@ -4,8 +4,8 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from zetadp.base.device import keep_freed_memory, pick_device
 from zetadp.base.storage import Items
+from zetadp.base.tensors import keep_freed_memory, pick_device
 from zetadp.base.workflow import run
 from zetadp.mri.decathlon import AXES
 from zetadp.nn.backbone import load_backbone

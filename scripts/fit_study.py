@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from zetadp.base.device import pick_device
+from zetadp.base.tensors import pick_device
 from zetadp.base.workflow import run
 from zetadp.nn.backbone import load_backbone
 from zetadp.tasks.brain_sequences.pretraining import read_public, read_study

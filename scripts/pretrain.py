@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from zetadp.base.device import pick_device
+from zetadp.base.tensors import pick_device
 from zetadp.base.workflow import run
 from zetadp.nn.settings import BackboneTraining, NetworkSettings
 from zetadp.tasks.brain_sequences.pretraining import pretrain, read_public

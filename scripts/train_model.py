@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from zetadp.base.device import keep_freed_memory, pick_device
 from zetadp.base.storage import content_hash, written_whole
+from zetadp.base.tensors import keep_freed_memory, pick_device
 from zetadp.base.workflow import run
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import Plan

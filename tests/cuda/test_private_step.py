@@ -11,8 +11,7 @@ from contributing import clipped_sums
 from training_builder import NETWORKS, network, patients
 
 import zetadp
-from zetadp.base.device import pick_device, to_device
-from zetadp.base.tensors import Layout
+from zetadp.base.tensors import Layout, pick_device, to_device
 from zetadp.core.round import PASS_BYTES, PASS_BYTES_ELSEWHERE, Phase, items_in_a_pass
 from zetadp.privacy.grid import Grid
 

@@ -3,7 +3,7 @@
 Code that mixes devices raises there. So does code that asks the device for a number, which would make a GPU wait. Three
 things may wait, and come after what is called here: the bytes of messages, the count of patients left out, and metrics.
 These tests cannot see plain copies to the device, which also make the processor wait, unlike those of
-`zetadp.base.device.to_device`.
+`zetadp.base.tensors.to_device`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import yaml
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from zetadp.base.device import to_device
-from zetadp.base.tensors import Layout
+from zetadp.base.tensors import Layout, to_device
 from zetadp.config.load import load_config
 from zetadp.core.evaluation import outputs_of, watched_on_device
 from zetadp.core.records import LabelledItems, Node, choose_items, items_of

@@ -314,7 +314,7 @@ def node(
     zetadp federation node node.yaml --server server.example:9443 --authority authority.pem --key node-03.key
     zetadp federation node node.yaml --server 192.0.2.7:9443 --authority authority.pem --key a.key --idle-seconds 5
     """
-    from zetadp.base.device import pick_device
+    from zetadp.base.tensors import pick_device
     from zetadp.federation.certificates import checked_server, read_certificate
     from zetadp.federation.participant import Participant
     from zetadp.federation.settings import HospitalSettings

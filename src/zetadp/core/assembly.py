@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zetadp.base.device import use_float32
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.tensors import use_float32
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
 from zetadp.core.records import LabelledItems

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
-from zetadp.base.device import to_device
-from zetadp.base.tensors import Layout
+from zetadp.base.tensors import Layout, to_device
 from zetadp.core.outbox import Outbox
 from zetadp.core.records import LabelledItems, Node, choose_items
 from zetadp.privacy.clipping import ClippedSums, clipped_sums

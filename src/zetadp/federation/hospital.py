@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zetadp.base.device import pick_device
 from zetadp.base.epsilon import rounded_up
+from zetadp.base.tensors import pick_device
 from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
 from zetadp.core.independence import check_run

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from zetadp.base.device import pick_device
 from zetadp.base.epsilon import CONSENT, USELESS
+from zetadp.base.tensors import pick_device
 from zetadp.base.validation import UserError, in_range, whole
 from zetadp.core.optimisers import recipe_of
 from zetadp.core.plan import NodeConstants, Plan, RunName

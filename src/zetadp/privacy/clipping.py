@@ -17,7 +17,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from zetadp.base.device import to_device
+from zetadp.base.tensors import to_device
 from zetadp.privacy.contributions import Contribution, Contributors
 from zetadp.privacy.factored import Factored
 from zetadp.privacy.grid import BLOCK, Grid, to_grid

@@ -38,8 +38,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zetadp.base.device import to_device
 from zetadp.base.randomness import ByteSource, Purpose, random_bytes, stream
+from zetadp.base.tensors import to_device
 from zetadp.privacy.events import Event, sampling_probability
 from zetadp.privacy.exact import rounded_normal
 from zetadp.privacy.grid import Grid, from_grid

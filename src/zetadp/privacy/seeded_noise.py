@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zetadp.base.device import to_device
+from zetadp.base.tensors import to_device
 
 
 def noisy_mean(clipped_sum: Tensor, deviation: float, expected: float, generator: np.random.Generator) -> Tensor:

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from zetadp.base.device import to_device
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import Items
+from zetadp.base.tensors import to_device
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import PROGRESS
 from zetadp.mri.decathlon import SEQUENCES
