@@ -133,11 +133,13 @@ rule fit_study:
 rule extract_features:
     input:
         whitened=f"{COHORT}/whitened/shard-{{shard}}.h5",
-        backbone=BACKBONE,
+        backbone=lambda wildcards: BACKBONES[wildcards.domain],
     output:
-        features=f"{COHORT}/features/shard-{{shard}}.h5",
+        features=f"{COHORT}/{{domain}}/shard-{{shard}}.h5",
     log:
-        "logs/extract_features/{shard}.log",
+        "logs/extract_features/{domain}-{shard}.log",
+    wildcard_constraints:
+        domain="|".join(BACKBONES),
     conda:
         "../../envs/train.yaml"
     resources:
@@ -149,13 +151,3 @@ rule extract_features:
         code=code_of("scripts/extract_features.py"),
     script:
         "../../scripts/extract_features.py"
-
-
-use rule extract_features as extract_study with:
-    input:
-        whitened=f"{COHORT}/whitened/shard-{{shard}}.h5",
-        backbone=BACKBONES["study"],
-    output:
-        features=f"{COHORT}/study/shard-{{shard}}.h5",
-    log:
-        "logs/extract_study/{shard}.log",
