@@ -1,5 +1,5 @@
 # Two commands, each on a bare checkout; `make help` lists all:
-#   make results   install, simulate the default cohort, run every stage; prints the table of its runs
+#   make results   install, simulate the default cohort, run every stage; prints the first runs, then all
 #   make test      install, then every check, and every test that needs Python alone and is quick
 #
 # Variables:
@@ -42,8 +42,10 @@ results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
 benchmark: export ZETADP_COMMAND := make benchmark
 $(PAPERS:%=paper-%): export ZETADP_COMMAND = make $@
 
-# An experiment that is named may need any of the packages.
+# The first block of runs comes first, with a table and a figure of its own, then everything else; each table is printed
+# when it is made. An experiment that is named may need any of the packages.
 results: $(VENV)/$(if $(CONFIG),installed,workflow)  ## install, simulate the default cohort, run every stage (CONFIG=FILE: another experiment)
+	$(RUN) snakemake headline --cores $(CORES) --quiet rules host $(if $(CONFIG),--configfile $(CONFIG)) $(A_LINE_A_JOB)
 	$(RUN) snakemake --cores $(CORES) --quiet rules host $(if $(CONFIG),--configfile $(CONFIG)) $(A_LINE_A_JOB)
 
 test: install lint unit  ## every check, and every test that needs Python alone and is quick
@@ -76,7 +78,7 @@ test-slow: install  ## real federations, killed stages, the other tasks through 
 test-cluster: install  ## the workflow through a real Slurm, which it starts and stops (Debian: slurm-wlm and munge)
 	$(RUN) pytest tests/cluster --durations 5
 
-test-environments: install  ## every file of envs/ alone runs its stages
+test-environments: install  ## every file of envs/ alone runs its stages; the Containerfile
 	$(RUN) TORCH_INDEX="$(TORCH_INDEX)" pytest -n $(CORES) --dist worksteal tests/environments --durations 5
 
 benchmark: install  ## what a private step costs, beside a non-private one

@@ -2,7 +2,7 @@
 #
 #   snakemake --cores 8                                              the experiment of config.yaml
 #   snakemake --cores 8 --configfile workflow/scenarios/smoke.yaml   another one
-#   snakemake --cores 8 kspace                                       or cohort, train, tables, figures
+#   snakemake --cores 8 kspace                                       or cohort, train, headline, tables, figures
 
 from snakemake.utils import min_version
 
@@ -54,6 +54,7 @@ include: "workflow/rules/training.smk"
 include: "workflow/rules/federation.smk"
 include: "workflow/rules/evaluation.smk"
 include: "workflow/rules/tables.smk"
+include: "workflow/rules/headline.smk"
 include: "workflow/rules/audit.smk"
 include: "workflow/rules/membership.smk"
 
@@ -66,6 +67,12 @@ rule cohort:
 rule train:
     input:
         collect(f"{RESULTS}/{RUN}/model.safetensors", run=RUNS),
+
+
+rule headline:
+    input:
+        rules.tabulate_headline.output.txt,
+        rules.draw_headline.output.accuracy,
 
 
 rule tables:

@@ -22,10 +22,14 @@ def main(
     per_node: Path,
     cohort: str,
     cohort_label: str,
+    planned: int,
 ) -> None:
-    """Write accuracy against epsilon in three formats from the same cells, and print it; the table by node as CSV."""
+    """Write accuracy against epsilon in three formats from the same cells, and print it; the table by node as CSV.
+
+    ``planned`` is the number of runs of the experiment; a table of fewer runs has a note that the others follow.
+    """
     runs = tables.collect([path.parent for path in metrics])
-    below = notes(runs, cohort_label, read_json(total))
+    below = notes(runs, cohort_label, read_json(total), planned)
     table = tables.table1(runs, cohort_label)
     sheet = rendering.accuracy_sheet(table, below)
     trained = [read_json(path).get("environment", {}) for path in metrics]

@@ -55,6 +55,14 @@ def copy(copies):
 
 
 @pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """Make a cache that workflows of a test share where they are called with ``--cache``."""
+    monkeypatch.setenv("SNAKEMAKE_OUTPUT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir()
+    return tmp_path / "cache"
+
+
+@pytest.fixture
 def fresh(tmp_path):
     """Return a copy of the repository in which nothing has run."""
     return checkouts.copy_of_repository(tmp_path / "fresh")

@@ -87,9 +87,10 @@ def test_a_volume_is_classified_with_the_backbone_of_the_wheel(installed, tmp_pa
     assert said.splitlines()[2].split()[0] == "1"
 
 
-def test_a_finished_run_is_verified(installed, finished, tmp_path):
+def test_a_finished_run_is_verified_and_reported(installed, finished, tmp_path):
     run = finished.root / RUN
     assert "wrong" not in call(installed, "zetadp", "verify", run, at=tmp_path)
+    assert "report.html" in call(installed, "zetadp", "report", run.parents[4], at=tmp_path)
     # A file that differs from what was sealed is still found.
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run/privacy.txt").write_text("(0.1, 0.001)-differentially private\n")

@@ -7,9 +7,11 @@ import html
 import json
 import math
 import re
+import shutil
 import zipfile
 from importlib import metadata
 
+import pandas as pd
 import pytest
 from environments.declared import OF_OTHER_TASKS, RULES
 from origins import read_origin
@@ -131,6 +133,30 @@ def test_the_landing_page_of_the_report_shows_the_result(copy, tmp_path):
     assert shown.count("<table") == 1
 
 
+def test_the_headline_is_of_the_first_runs_and_says_that_others_follow(copy):
+    """Its total is that of what was recorded when it was made."""
+    # As after the first block of runs: ledgers of the others, and what names them, are not there yet.
+    ledgers = copy.root / "ledgers/phantom-smoke"
+    shutil.rmtree(ledgers)
+    shutil.rmtree(results(copy) / "runs/pretrained")
+    copy.snakemake("headline")
+    headline = results(copy) / "headline"
+    text = (headline / "tables/table1.txt").read_text()
+    assert f"1 of the experiment's {len(RUNS)} runs." in text
+    assert "1 private run(s) together: " in text
+    assert "pretrained" in text
+    assert "real_image" not in text
+    rows, whole = (
+        pd.read_csv(folder / "tables/table1.csv", comment="#", dtype={"epsilon": str})
+        for folder in (headline, results(copy))
+    )
+    pd.testing.assert_frame_equal(rows, whole[whole["network"] == "pretrained"].reset_index(drop=True))
+    assert b"</svg>" in (headline / "figures/accuracy.svg").read_bytes()
+    # What is whole says nothing of the kind, and is not made again.
+    assert "runs. The others" not in (results(copy) / "tables/table1.txt").read_text()
+    assert copy.would_run("headline") - {"headline"} == set()
+
+
 DATA = {"simulate_patients", "assemble_cohort", "index_cohort"}
 KSPACE = DATA | {"slice_volumes", "make_kspace", "whiten", "partition", "find_duplicates"}
 TRAIN = KSPACE - {"find_duplicates"} | {
@@ -147,6 +173,7 @@ STUDY = {"simulate_shapes", "fit_study"}
     ("target", "rules"),
     [
         ("kspace", KSPACE),
+        ("headline", TRAIN | {"evaluate", "account_headline", "tabulate_headline", "draw_headline"}),
         ("figures", TRAIN | STUDY | {"evaluate", "make_figures", "draw_patient"}),
     ],
 )

@@ -93,7 +93,7 @@ def test_a_folder_goes_to_kspace_and_a_damaged_volume_stops_what_needs_it(fresh)
     assert not (fresh.root / "resources/mine/index.csv").exists()
 
 
-def test_a_replaced_volume_is_cut_anew_and_no_other_changes(fresh):
+def test_a_replaced_volume_is_cut_anew_and_no_other_changes(fresh, cache):
     task = write_tiny_task(fresh.root / "brains", 3, 2)
     scenario = fresh.overlay(SCENARIO.format(folder="brains", real="false", noise="seeded", train=3, test=2, count=4))
     shards = [f"shard-0{number}.h5" for number in range(2)]
@@ -102,13 +102,13 @@ def test_a_replaced_volume_is_cut_anew_and_no_other_changes(fresh):
     def slices():
         return images([fresh.root / "resources/mine/slices" / shard for shard in shards])
 
-    fresh.snakemake(*targets, configfile=scenario)
-    before = slices()
-    for name in ("imagesTs/BRATS_004.nii.gz", "imagesTr/BRATS_002.nii.gz"):
+    fresh.snakemake(*targets, "--cache", configfile=scenario)
+    before, kept = slices(), {path: path.read_bytes() for path in cache.iterdir()}
+    for name, options in (("imagesTs/BRATS_004.nii.gz", ["--cache"]), ("imagesTr/BRATS_002.nii.gz", [])):
         write_volume(task / name, volume((12, 14, 9), 4, np.random.default_rng(int(name[-8]))), "LPS")
         # As a copy that keeps its time: older than all that was made of the volume before it.
         os.utime(task / name, (0, 0))
-        said = fresh.snakemake(*targets, configfile=scenario)
+        said = fresh.snakemake(*targets, *options, configfile=scenario)
         rules = set(re.findall(r"^ *(?:local)?rule (\w+):$", said, flags=re.MULTILINE))
         assert rules == {"index_cohort", "slice_volumes", "make_kspace", "whiten"}
         after, record = slices(), Path(name).name.removesuffix(".nii.gz")
@@ -117,6 +117,7 @@ def test_a_replaced_volume_is_cut_anew_and_no_other_changes(fresh):
         files = {key: value for target in targets for key, value in provenance(fresh.root / target).items()}
         assert files[record] == hashlib.sha256((task / name).read_bytes()).hexdigest()
         before = after
+    assert {path: path.read_bytes() for path in kept} == kept
     assert fresh.would_run(*targets, configfile=scenario) == set()
 
 

@@ -93,7 +93,7 @@ def test_every_block_is_checked_somewhere():
 def test_the_tutorial_prints_what_it_shows(copy, monkeypatch, capsys):
     monkeypatch.chdir(copy.root)
     shown = [block for block in BLOCKS if block.page == "tutorial.md" and not block.reason]
-    assert [block.language for block in shown] == ["sh", "text"] * 3
+    assert [block.language for block in shown] == ["sh", "text"] * 4
     for command, output in zip(shown[::2], shown[1::2], strict=True):
         assert main(shlex.split(command.text.replace("\\\n", " "))[1:]) == 0
         said = capsys.readouterr()

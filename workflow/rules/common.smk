@@ -18,6 +18,7 @@ os.environ.update(PYTHONPATH=os.pathsep.join(dict.fromkeys(filter(None, paths)))
 from snakemake.exceptions import WorkflowError
 
 from zetadp.core.plan import RunName
+from zetadp.config.experiment import runs_of
 from zetadp.config.load import load_config
 from zetadp.base.tables import fingerprint, visible
 from zetadp.nn.settings import MIXED_ROWS, SHIPPED
@@ -56,6 +57,7 @@ def brought(*patterns):
 
 RUNS = CONFIG.run_names
 RELEASES = [run for run in RUNS if CONFIG.networks[run.network].estimator == MIXED_ROWS]
+FIRST_RUNS = runs_of(CONFIG.runs[:1])
 SHARDS = [f"{number:02d}" for number in range(CONFIG.shards)]
 COHORT = f"resources/{CONFIG.cohort.name}"
 INDEX = f"{COHORT}/index.csv"

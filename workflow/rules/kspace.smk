@@ -1,4 +1,8 @@
 # From volumes to whitened k-space, in shards: enough of them to keep the cores busy, none of them short.
+#
+# Rules with `cache: True` can take their output from the cache of another experiment. Snakemake's key of the cache is a
+# hash of the params and of the rules and files that the inputs come from; it knows no wildcards and no names of outputs.
+# Everything that such an output depends on is therefore an input or a param.
 
 
 rule slice_volumes:
@@ -10,12 +14,14 @@ rule slice_volumes:
         slices=f"{COHORT}/slices/shard-{{shard}}.h5",
     log:
         "logs/slice_volumes/{shard}.log",
+    cache: True
     conda:
         "../../envs/data.yaml"
     resources:
         mem_mb=2000,
         runtime="1h",
     params:
+        shard="{shard}",
         shards=len(SHARDS),
         slice_count=CONFIG.slices.count,
         size=CONFIG.slices.size,
@@ -31,6 +37,7 @@ rule make_kspace:
         kspace=f"{COHORT}/kspace/shard-{{shard}}.h5",
     log:
         "logs/make_kspace/{shard}.log",
+    cache: True
     group:
         "kspace"
     conda:
@@ -52,6 +59,7 @@ rule whiten:
         whitened=f"{COHORT}/whitened/shard-{{shard}}.h5",
     log:
         "logs/whiten/{shard}.log",
+    cache: True
     group:
         "kspace"
     conda:

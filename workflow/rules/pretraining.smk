@@ -42,12 +42,15 @@ rule simulate_public:
         images=f"{PUBLIC}/images/shard-{{shard}}.h5",
     log:
         "logs/simulate_public/{shard}.log",
+    cache: True
     conda:
         "../../envs/data.yaml"
     resources:
         mem_mb=2000,
         runtime="1h",
     params:
+        # The key of the cache holds params, but no wildcards.
+        shard="{shard}",
         shards=len(PUBLIC_SHARDS),
         settings={
             "seed": CONFIG.pretraining.simulation.seed,
@@ -67,6 +70,7 @@ use rule simulate_public as simulate_shapes with:
     log:
         "logs/simulate_shapes/{shard}.log",
     params:
+        shard="{shard}",
         shards=len(PUBLIC_SHARDS),
         settings=SHAPES,
         anatomy="shapes",
@@ -140,6 +144,7 @@ rule extract_features:
         "logs/extract_features/{domain}-{shard}.log",
     wildcard_constraints:
         domain="|".join(BACKBONES),
+    # Not cached: with device auto the machine decides where features are computed, and so what their last bits are.
     conda:
         "../../envs/train.yaml"
     resources:

@@ -19,6 +19,7 @@ rule make_tables:
     params:
         cohort=cohort_shown(asdict(CONFIG.cohort)),
         cohort_label=cohort_label(),
+        planned=len(RUNS),
         code=code_of("scripts/make_tables.py"),
     script:
         "../../scripts/make_tables.py"

@@ -1,4 +1,4 @@
-"""The command line: all commands of ``zetadp``, and the code of ``predict`` and ``convert``."""
+"""The command line: all commands of ``zetadp``, and the code of ``predict``, ``convert`` and ``report``."""
 
 from __future__ import annotations
 
@@ -203,9 +203,43 @@ def convert(
     )
 
 
+def report(
+    results: Annotated[Path | None, "folder of the experiment (default: that of config.yaml)"] = None,
+    *,
+    configfile: Annotated[Path | None, "scenario (.yaml) of the experiment"] = None,
+) -> None:
+    """Print the table of an experiment, and the paths of its files.
+
+    The table is that of accuracy against epsilon. The workflow also writes report.html, one page with the result, the
+    figures and the cost in privacy. It needs no network and can be printed.
+
+    Examples
+    --------
+    zetadp report
+    zetadp report --configfile workflow/scenarios/smoke.yaml
+    zetadp report results/default
+    """
+    from zetadp.config.load import experiment_name
+
+    folder = results or Path("results") / experiment_name(Path("config.yaml"), configfile)
+    table = folder / "tables/table1.txt"
+    if not table.is_file():
+        raise UserError(f"Expected a finished experiment in {folder}, found no {table.name}. Run snakemake first.")
+    print(table.read_text(encoding="utf-8"))
+    for kind in ("tables", "figures"):
+        print(f"{kind}:")
+        for path in sorted((folder / kind).glob("*")):  # an interrupted workflow may have left no figures
+            print(f"  {path}")
+    print(f"privacy of all runs on the cohort:\n  {folder / 'privacy_total.txt'}")
+    page = folder / "report.html"
+    if page.is_file():
+        print(f"all on one page, for a browser or a printer:\n  {page}")
+
+
 COMMANDS: tuple[Callable[..., None], ...] = (
     predict,
     convert,
+    report,
     privacy.epsilon,
     privacy.noise,
     privacy.rounds,

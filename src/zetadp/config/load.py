@@ -117,6 +117,14 @@ def overlay(below: dict[str, Any], above: Mapping[str, Any]) -> None:
             below[key] = value
 
 
+def experiment_name(config_path: Path, scenario_path: Path | None) -> str:
+    """Return the name of the experiment that a configuration, overlaid by a scenario, describes."""
+    content = read_overlaid([path for path in (config_path, scenario_path) if path is not None])
+    if "name" not in content:
+        raise UserError(f"Expected a name in {config_path}, found none.")
+    return str(content["name"])
+
+
 def schema() -> dict[str, Any]:
     """Return the JSON schema of the configuration, for editors and for the page of keys."""
     made = deepcopy(schema_of(Config))

@@ -20,7 +20,9 @@ SIMULATION_NOTE = "The cohort is simulated: these are results on a simulation, n
 SEEDED_NOTE = "Noise: seeded. ε is that of the ideal mechanism, simulated: reproducible noise protects nobody."
 
 
-def notes(runs: pd.DataFrame, cohort_label: str, total: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+def notes(
+    runs: pd.DataFrame, cohort_label: str, total: Mapping[str, Any] | None = None, planned: int | None = None
+) -> tuple[str, ...]:
     """Return the notes that belong below every table of these runs.
 
     Parameters
@@ -31,6 +33,8 @@ def notes(runs: pd.DataFrame, cohort_label: str, total: Mapping[str, Any] | None
         Name of the cohort. It contains the word "simulated" if the cohort is.
     total
         Content of the cohort's ``privacy_total.json``, whose ``statement`` gives the total epsilon of all runs.
+    planned
+        Number of runs of the whole experiment, if ``runs`` may be only a part of it.
     """
     private = runs[~np.isinf(runs["epsilon"].map(epsilon_value))]
     held_out = f"{len(set().union(*runs['per_patient']))} held-out test {holders(runs)}"
@@ -49,6 +53,7 @@ def notes(runs: pd.DataFrame, cohort_label: str, total: Mapping[str, Any] | None
         *([UNCLIPPED_NOTE] if (runs["epsilon"] == UNCLIPPED).any() else []),
         *_excesses(runs),
         *worse_than_start(runs),
+        *_others(len(runs), planned),
         *([str(total["statement"])] if total else []),
     ]
     return tuple(found)
@@ -66,6 +71,13 @@ def _measured(runs: pd.DataFrame) -> str:
         if metric == "accuracy"
         else f"{metric_shown(metric)} is measured on"
     )
+
+
+def _others(made: int, planned: int | None) -> list[str]:
+    """Return a note that more runs are declared than shown."""
+    if planned is None or made >= planned:
+        return []
+    return [f"{made} of the experiment's {planned} runs. The others follow, and the total grows with them."]
 
 
 def worse_than_start(runs: pd.DataFrame) -> list[str]:

@@ -170,3 +170,22 @@ def test_convert_says_what_to_declare_in_patients(tmp_path, capsys):
     assert declared["folder"] == str(target)
     numbers = {key: declared[key] for key in ("train_patients", "test_patients")}
     assert len(index_cohort(target, **numbers, slices=5)) == 5
+
+
+def test_report_prints_the_table_and_where_everything_is(tmp_path, monkeypatch, capsys):
+    """Also of a workflow that was interrupted before its figures."""
+    names = ("tables/table1.txt", "tables/table1.csv", "privacy_total.txt")
+    for name in names:
+        path = tmp_path / "results/mine" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"content of {name}\n")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text("name: other\n")
+    (tmp_path / "scenario.yaml").write_text("name: mine\n")
+    for arguments in (["results/mine"], ["--configfile", "scenario.yaml"]):
+        code, out, _ = ended(capsys, "report", *arguments)
+        assert code == 0
+        assert out.startswith("content of tables/table1.txt")
+        assert all(f"results/mine/{name}" in out for name in names)
+    assert "results/other" in mistake(capsys, "report")
+    assert "gone.yaml" in mistake(capsys, "report", "--configfile", "gone.yaml")

@@ -1,0 +1,41 @@
+# The first block of runs alone, for a table and a figure long before all runs are made: the target `headline`. Stages are
+# those of the whole experiment. The total is that of everything recorded so far, and the table says that more follows.
+
+HEADLINE = f"{RESULTS}/headline"
+
+
+use rule account_total as account_headline with:
+    input:
+        ledgers=collect(f"{RESULTS}/{RUN}/ledger.jsonl", run=FIRST_RUNS),
+        table=INDEX,
+    output:
+        total=f"{HEADLINE}/privacy_total.json",
+        text=f"{HEADLINE}/privacy_total.txt",
+    log:
+        "logs/account_headline.log",
+
+
+use rule make_tables as tabulate_headline with:
+    input:
+        metrics=collect(f"{RESULTS}/{RUN}/metrics.json", run=FIRST_RUNS),
+        privacy=collect(f"{RESULTS}/{RUN}/privacy.json", run=FIRST_RUNS),
+        total=rules.account_headline.output.total,
+    output:
+        **{kind: f"{HEADLINE}/tables/table1.{kind}" for kind in ("csv", "md", "txt")},
+        per_node=f"{HEADLINE}/tables/per_node.csv",
+    log:
+        "logs/tabulate_headline.log",
+
+
+use rule make_figures as draw_headline with:
+    input:
+        metrics=collect(f"{RESULTS}/{RUN}/metrics.json", run=FIRST_RUNS),
+        privacy=collect(f"{RESULTS}/{RUN}/privacy.json", run=FIRST_RUNS),
+        histories=collect(f"{RESULTS}/{RUN}/history.csv", run=FIRST_RUNS),
+    output:
+        **{
+            kind: f"{HEADLINE}/figures/{kind}.svg"
+            for kind in ("accuracy", "curves", *OF_CLASSES)
+        },
+    log:
+        "logs/draw_headline.log",
