@@ -219,9 +219,9 @@ class PublicEncoder(nn.Module, ABC):
         return np.asarray(self.joined(torch.from_numpy(items)).to(torch.complex64)[:, None, None].numpy())
 
     @classmethod
-    def encode(cls, *, items: Path, encoder: Path, features: Path) -> None:
+    def encode(cls, *, records: Path, encoder: Path, features: Path) -> None:
         """Write the features of all items of a file, each computed from this item alone."""
-        found = Items.read(items, names=cls.names)
+        found = Items.read(records, names=cls.names)
         values = cls.load(encoder).features(found.arrays["values"])
         axes = ("item", "channel", "row", "component")
         Items({**found.arrays, "values": values}, found.names).write(features, axes, "1")

@@ -55,7 +55,7 @@ rule fit_ecg_encoder:
 
 rule encode_ecgs:
     input:
-        items=BEATS,
+        records=BEATS,
         encoder=BACKBONE,
     output:
         features=INPUTS["features"][0],

@@ -87,7 +87,7 @@ rule fit_word_encoder:
 
 rule encode_clips:
     input:
-        items=CLIPS,
+        records=CLIPS,
         encoder=BACKBONE,
     output:
         features=INPUTS["features"][0],
