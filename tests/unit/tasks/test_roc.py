@@ -35,20 +35,14 @@ def test_the_area_is_that_of_scikit_learn(digits):
     for own in (first, ~first):
         placed = placements(scores[:, 0], first)[own].mean()
         assert placed == pytest.approx(roc_auc_score(first, scores[:, 0]), abs=1e-12)
-    _, whole, _ = drawn()
-    of_classes = roc_auc_score(labels, whole, multi_class="ovr")
-    assert macro_area(labels, whole)[0] == pytest.approx(of_classes, abs=1e-6)
 
 
-def test_weights_are_repeated_items():
+def test_weights_are_repeated_items_and_a_class_without_items_is_left_out():
     labels, scores, _ = drawn(60, digits=2)
     times = np.random.default_rng(1).integers(0, 4, (3, 60))
     found = macro_area(labels, scores, times.astype(float))
     for row, each in zip(times, found, strict=True):
         assert each == pytest.approx(macro_area(np.repeat(labels, row), np.repeat(scores, row, axis=0))[0], abs=1e-12)
-
-
-def test_a_class_without_items_is_left_out():
     labels, scores, _ = drawn(classes=4)
     padded = np.concatenate((scores, scores[:, :1]), axis=1)
     assert macro_area(labels, padded)[0] == macro_area(labels, scores)[0]
@@ -70,28 +64,20 @@ def test_intervals_resample_owners_and_shares_give_the_same_ones():
     assert np.isnan(interval(labels, scores, np.zeros(600), np.random.default_rng(0))).all()
 
 
-COUNT = 40
+def test_axes_are_principal_whatever_the_passes_and_features_are_partly_whitened(monkeypatch):
+    def blocks(images):
+        """Return means of blocks of pixels: coefficients that are quick to compute."""
+        return torch.nn.functional.avg_pool2d(images.unsqueeze(1), 7).flatten(1)
 
-
-def blocks(images):
-    """Return means of blocks of pixels: coefficients that are quick to compute."""
-    return torch.nn.functional.avg_pool2d(images.unsqueeze(1), 7).flatten(1)
-
-
-@pytest.fixture(scope="module")
-def images():
-    return torch.rand(COUNT, 28, 28, generator=torch.Generator().manual_seed(0))
-
-
-def test_axes_are_principal_whatever_the_passes_and_features_are_partly_whitened(images, monkeypatch):
+    images = torch.rand(40, 28, 28, generator=torch.Generator().manual_seed(0))
     axes = fit_axes(blocks, images, 10)
     found = axes.components(images)
     assert found.mean(dim=0).abs().max() < 1e-6
-    assert torch.allclose(found.T @ found / COUNT, torch.diag(axes.variances), atol=1e-6)
+    assert torch.allclose(found.T @ found / 40, torch.diag(axes.variances), atol=1e-6)
     assert (axes.variances.diff() <= 0).all()
     features = axes.scaled(found)
     assert torch.allclose(features, unit(found / axes.variances.sqrt() ** WHITENING), atol=1e-6)
-    assert torch.allclose(features.norm(dim=1), torch.ones(COUNT))
+    assert torch.allclose(features.norm(dim=1), torch.ones(40))
     monkeypatch.setattr("zetadp.tasks.encoder.AT_ONCE", 7)
     parts = fit_axes(blocks, images, 10)
     assert torch.allclose(axes.variances, parts.variances, atol=1e-6)

@@ -28,7 +28,6 @@ from zetadp.tasks.reconstruction.volumes import (
     KspaceVolume,
     nmse,
     psnr,
-    read_folder,
     read_volume,
     ssim,
     undersample,
@@ -123,16 +122,6 @@ def test_complete_kspace_of_the_field_of_view_gives_the_target(volume):
         volume.slices(64)
 
 
-def test_a_folder_has_both_parts_of_fastmri(volume, tmp_path):
-    with pytest.raises(UserError, match="singlecoil_train, found none"):
-        list(read_folder(tmp_path))
-    for part in ("singlecoil_train", "singlecoil_val"):
-        (tmp_path / part).mkdir()
-    volume.write(tmp_path / "singlecoil_train")
-    replace(volume, name="b").write(tmp_path / "singlecoil_val")
-    assert [(part, each.name) for part, each in read_folder(tmp_path)] == [("train", "phantom-0003"), ("test", "b")]
-
-
 RANDOM = np.random.default_rng(0)
 TARGET = RANDOM.random((3, 32, 40)).cumsum(axis=1).astype(np.float32)
 FOUND = TARGET + RANDOM.normal(0, 0.5, TARGET.shape).astype(np.float32)
@@ -202,6 +191,8 @@ def test_volumes_become_slices_whose_missing_lines_are_zero_and_metrics_are_of_v
         TASK.summarise(found.assign(error=np.nan))
     with pytest.raises(UserError, match=r"Expected 4 patients in the part train as declared, found 2"):
         undersample(volumes=folder, **made, mask={}, size=SIZE, sizes={**SIZES, "train": 4})
+    with pytest.raises(UserError, match="singlecoil_train, found none"):
+        undersample(volumes=tmp_path, **made, mask={}, size=SIZE, sizes=SIZES)
     with pytest.raises(UserError, match="found twin twice"):
         write_cohort(made["table"], index.assign(record="twin"), SIZES, "volumes")
 
