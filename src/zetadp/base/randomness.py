@@ -30,6 +30,7 @@ class Purpose(IntEnum):
     PRETRAINING = 8
     PAIRING = 9
     SCHEDULE = 10
+    DROPOUT = 11
 
 
 def stream(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from zetadp.core.records import LabelledItems, Positions
 from zetadp.core.round import Phase, items_in_a_pass
 from zetadp.nn.settings import OWN
 from zetadp.privacy.contributions import Gradient, Losses, knows_units, one_an_item
+from zetadp.privacy.dropout import LAYERS, UnitDropout, drops
 
 FEW = 3
 """Units in the first check, which finds most of what mixes units."""
@@ -87,7 +88,7 @@ def follows_rules(phase: Phase, inputs: Tensor) -> bool:
     inputs
         Any inputs, shape (item, ...). Only their type and the shape of one item are used.
     """
-    if knows_units(phase.model) or not knows_units(phase.model, rules=True):
+    if phase.drops or knows_units(phase.model) or not knows_units(phase.model, rules=True):
         return False
     twin, random = moved_copy(phase.model), torch.Generator().manual_seed(0)
     images = torch.randn(FEW, phase.items, *inputs.shape[1:], dtype=inputs.dtype, generator=random)
@@ -143,10 +144,12 @@ def check_independence(
     batch = [inputs.cpu(), targets.cpu()]
     stored = {name: value.clone() for name, value in state_of(twin).items()}
     contribution = Gradient(twin, Layout.of(twin), losses, rules)
+    keys = torch.arange(units) if drops(twin) else None
 
     @torch.no_grad()
     def evaluated(given: Sequence[Tensor]) -> list[Tensor]:
-        outputs = twin(given[0].flatten(0, 1))
+        with nullcontext() if keys is None else UnitDropout(keys[0]):
+            outputs = twin(given[0].flatten(0, 1))
         return [outputs, one_an_item(losses, outputs, given[1].flatten(0, 1))]
 
     def forward(given: Sequence[Tensor]) -> list[Tensor]:
@@ -154,7 +157,7 @@ def check_independence(
         return [each.reshape(units, items, *each.shape[1:]) for each in evaluated(given)]
 
     def gradients(given: Sequence[Tensor]) -> list[Tensor]:
-        return [row for row in contribution.of_units(*given, factors=False) if isinstance(row, Tensor)]
+        return [row for row in contribution.of_units(*given, factors=False, keys=keys) if isinstance(row, Tensor)]
 
     # The forward pass of the whole batch comes first. It names what the gradients of a network without a patient axis,
     # which see one unit at a time, would hide until the network is evaluated.
@@ -210,8 +213,9 @@ def first_mixture(
     if not same(expected, compute(batch)):
         raise UserError(
             "model: Expected the same results for the same items, found others in a second evaluation. Leave out "
-            "random draws of the network and of the loss, and whatever they remember of earlier items. Set the p of "
-            "dropout to 0."
+            "random draws of the network and of the loss, and whatever they remember of earlier items. Dropout has "
+            "draws for each unit by itself as a layer torch.nn.Dropout, Dropout1d, Dropout2d or Dropout3d; that of "
+            "attention and of recurrent layers has not: set it to 0."
         )
     random = torch.Generator().manual_seed(0)
     for replaced, large in _choices(len(batch[0])):
@@ -317,8 +321,8 @@ def check_own(model: nn.Module, plan: Plan) -> None:
     Raises
     ------
     UserError
-        If the plan's network is not of family ``own``, if a layer is a dropout that draws, or if a trained
-        parameter is not float32 or complex64.
+        If the plan's network is not of family ``own``, if a layer is a dropout whose draws would not be a unit's own,
+        or if a trained parameter is not float32 or complex64.
     """
     if plan.network.family != OWN:
         raise UserError(
@@ -326,10 +330,11 @@ def check_own(model: nn.Module, plan: Plan) -> None:
             f"{plan.network.family}."
         )
     for name, module in model.named_modules():
-        if isinstance(module, _DropoutNd) and module.p > 0 and module.training:
+        if isinstance(module, _DropoutNd) and not isinstance(module, LAYERS) and module.p > 0 and module.training:
+            kind = type(module).__name__
             raise UserError(
-                f"model: Expected a network without random draws, found {type(module).__name__} as {name!r}. Set its p "
-                "to 0, or put the layer into evaluation mode (layer.eval())."
+                f"model: Expected layers whose draws are each unit's own, found {kind} as {name!r}. Use "
+                "torch.nn.Dropout, or set p to 0."
             )
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.dtype not in PRECISE:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
+from zetadp.base.randomness import Purpose
 from zetadp.base.tensors import Layout, to_device
 from zetadp.core.outbox import Outbox
 from zetadp.core.records import LabelledItems, Node, choose_items
@@ -31,6 +33,7 @@ from zetadp.privacy.contributions import (
     cross_entropies,
     knows_units,
 )
+from zetadp.privacy.dropout import drops
 from zetadp.privacy.masked import MaskedSum
 from zetadp.privacy.mechanism import Draw
 
@@ -95,6 +98,11 @@ class Phase:
     def dimension(self) -> int:
         """Real numbers in a contribution."""
         return sum(self.contribution.sizes)
+
+    @cached_property
+    def drops(self) -> bool:
+        """Whether the network has dropout, whose draws are the unit's own."""
+        return isinstance(self.contribution, Gradient) and drops(self.model)
 
     @property
     def message(self) -> int:
@@ -225,8 +233,7 @@ def _clipped_sums(phase: Phase, nodes: Sequence[Node], records: LabelledItems, d
     members = np.concatenate([start + draw.members for start, draw in zip(starts, draws, strict=True)])
     if everybody:
         draws = [replace(draw, members=np.arange(size)) for draw, size in zip(draws, sizes, strict=True)]
-    items, weights = _chosen(phase, nodes, records, draws)
-    places = None
+    items, of_units = _chosen(phase, nodes, records, draws)
     if everybody:
         if phase.schedule is not None:
             # A unit is never in a row that is closed to its class.
@@ -235,10 +242,9 @@ def _clipped_sums(phase: Phase, nodes: Sequence[Node], records: LabelledItems, d
             groups, members = groups[within], members[within]
         order = members.argsort(kind="stable")
         groups, members = groups[order], members[order]
-        places = torch.from_numpy(members)
+        of_units["members"] = torch.from_numpy(members)
     count = phase.rows * len(nodes)
-    inputs, targets = records.inputs, records.targets
-    drawn = Contributors(inputs, targets, items, torch.from_numpy(groups), count, places, weights)
+    drawn = Contributors(records.inputs, records.targets, items, torch.from_numpy(groups), count, **of_units)
     mechanism = nodes[0].mechanism
     bound = mechanism.event.clip if np.isfinite(mechanism.event.clip) else None
     found = clipped_sums(phase.contribution, drawn, bound=bound, chunk=chunk, grid=mechanism.grid)
@@ -247,16 +253,27 @@ def _clipped_sums(phase: Phase, nodes: Sequence[Node], records: LabelledItems, d
 
 def _chosen(
     phase: Phase, nodes: Sequence[Node], records: LabelledItems, draws: Sequence[Draw]
-) -> tuple[Tensor, Tensor | None]:
-    """Return the items that make the drawn units' contributions, and their weights, as in `Contributors`."""
-    of_nodes = [choose_items(node, draw, records.strata, phase.items) for node, draw in zip(nodes, draws, strict=True)]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the items that make the drawn units' contributions, and what else `Contributors` know of units."""
+    chosen, weights, keys = [], [], []
+    for node, draw in zip(nodes, draws, strict=True):
+        items, own = choose_items(node, draw, records.strata, phase.items)
+        chosen.append(items)
+        weights.append(own)
+        if phase.drops:
+            random = node.mechanism.item_choices(draw.event.round, Purpose.DROPOUT)
+            # For all units of the node: a unit's key must not depend on which other units were drawn.
+            keys.append(random.integers(2**63, size=len(node.units))[draw.members])
+    found = {}
+    if any(own is not None for own in weights):
+        equal = np.float32(1) / np.float32(phase.items)
+        each = [np.full(own.shape, equal) if w is None else w for own, w in zip(chosen, weights, strict=True)]
+        found["weights"] = np.concatenate(each)
+    if keys:
+        found["keys"] = np.concatenate(keys)
     device = records.inputs.device
-    items = to_device(torch.from_numpy(np.concatenate([chosen for chosen, _ in of_nodes])), device)
-    if all(weights is None for _, weights in of_nodes):
-        return items, None
-    equal = np.float32(1) / np.float32(phase.items)
-    each = [np.full(chosen.shape, equal) if weights is None else weights for chosen, weights in of_nodes]
-    return items, to_device(torch.from_numpy(np.concatenate(each)), device)
+    positions = to_device(torch.from_numpy(np.concatenate(chosen)), device)
+    return positions, {name: to_device(torch.from_numpy(values), device) for name, values in found.items()}
 
 
 Result = TypeVar("Result")

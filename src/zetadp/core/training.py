@@ -5,6 +5,7 @@ The core does not depend on MRI or Snakemake. It takes a plan, and the items of 
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import logging
@@ -177,7 +178,8 @@ def train(
             receiver.step(messages, number)
             done = run.round = number + 1
             if done % how.evaluate_every == 0 or done == plan.training.rounds:
-                metric, loss = watched(parts.task, phase.model, validation)
+                network = copy.deepcopy(phase.model).eval() if phase.drops else phase.model
+                metric, loss = watched(parts.task, network, validation)
                 seconds = math.nan if protected else seconds_before + progress.seconds()
                 run.history.loc[len(run.history)] = [done, seconds, receiver.learning_rate(number), metric, loss]
                 progress.metric = metric

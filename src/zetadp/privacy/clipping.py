@@ -163,9 +163,9 @@ def clipped_sums(
         part = slice(start, start + patients_at_once)
         try:
             factored = grid is None and drawn.members is None
-            weights = None if drawn.weights is None else drawn.weights[part]
+            weights, keys = (None if own is None else own[part] for own in (drawn.weights, drawn.keys))
             images, labels = drawn.inputs[items[part]], drawn.targets[items[part]]
-            rows = contribution.of_units(images, labels, factors=factored, weights=weights)
+            rows = contribution.of_units(images, labels, factors=factored, weights=weights, keys=keys)
         except torch.OutOfMemoryError:
             # Smaller passes of the same patients change neither draw, noise, ledger entry nor sums.
             if patients_at_once == 1:

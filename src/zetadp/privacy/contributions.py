@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -18,6 +19,7 @@ from torch.nn import functional
 
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
+from zetadp.privacy.dropout import UnitDropout
 from zetadp.privacy.factored import Factored, are_smaller, calls_of, split_by_patient
 
 Losses: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -52,6 +54,8 @@ class Contributors:
     weights
         Weight of each image in its patient's mean, shape (patient, image), each row summing to one. None if all images
         weigh the same.
+    keys
+        Key of each patient's dropout, int64 of shape (patient,). None for networks without.
     """
 
     inputs: Tensor
@@ -61,6 +65,7 @@ class Contributors:
     count: int
     members: Tensor | None = None
     weights: Tensor | None = None
+    keys: Tensor | None = None
 
 
 class Contribution(Protocol):
@@ -71,7 +76,13 @@ class Contribution(Protocol):
         """Real numbers in each of its parts."""
 
     def of_units(
-        self, images: Tensor, labels: Tensor, *, factors: bool, weights: Tensor | None = None
+        self,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        factors: bool,
+        weights: Tensor | None = None,
+        keys: Tensor | None = None,
     ) -> list[Tensor | Factored]:
         """Return one contribution per patient, part by part: tensors of shape (patient, size).
 
@@ -83,7 +94,7 @@ class Contribution(Protocol):
             Targets of shape (patient, image, ...).
         factors
             Whether parts may be returned as factors if that is cheaper.
-        weights
+        weights, keys
             As in `Contributors`.
         """
 
@@ -114,7 +125,13 @@ class Gradient:
         return self.layout.sizes
 
     def of_units(
-        self, images: Tensor, labels: Tensor, *, factors: bool, weights: Tensor | None = None
+        self,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        factors: bool,
+        weights: Tensor | None = None,
+        keys: Tensor | None = None,
     ) -> list[Tensor | Factored]:
         """Return one gradient per patient, parameter by parameter. Gradients of some layers are factors.
 
@@ -124,8 +141,8 @@ class Gradient:
         used, which is slower.
         """
         model, names = self.model, self.layout.names
-        if not knows_units(model, rules=self.rules):
-            return [*_mapped_gradients(self, images, labels, weights)]
+        if keys is not None or not knows_units(model, rules=self.rules):
+            return [*_mapped_gradients(self, images, labels, weights, keys)]
         factors = factors and images.device.type == "cpu"
         found, of_layers = _known_gradients(self, images, labels, weights, factors=factors)
         return [of_layers[name].smallest(factors=factors) if name in of_layers else found[name] for name in names]
@@ -157,7 +174,13 @@ class Statistic(ABC):
         return (self.dimension,)
 
     def of_units(
-        self, images: Tensor, labels: Tensor, *, factors: bool, weights: Tensor | None = None
+        self,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        factors: bool,
+        weights: Tensor | None = None,
+        keys: Tensor | None = None,
     ) -> list[Tensor | Factored]:
         """Return the vectors of all patients, or weighted means of the vectors of single images."""
         found = self(images, labels)
@@ -284,19 +307,23 @@ def _known_gradients(
     return rows, factored
 
 
-def _mapped_gradients(of: Gradient, images: Tensor, labels: Tensor, weights: Tensor | None) -> list[Tensor]:
+def _mapped_gradients(
+    of: Gradient, images: Tensor, labels: Tensor, weights: Tensor | None, keys: Tensor | None = None
+) -> list[Tensor]:
     """Return `Gradient.of_units` of any network, by `torch.vmap` where it can map the network, which is slower."""
     model, layout = of.model, of.layout
     if weights is None:
         weights = torch.full(labels.shape[:2], 1 / labels.shape[1], dtype=images.real.dtype, device=labels.device)
     parameters = {name: p.detach() for name, p in model.named_parameters() if name in layout.names}
 
-    def loss(own: dict[str, Tensor], images: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-        outputs = functional_call(model, own, (images,))
+    def loss(own: dict[str, Tensor], images: Tensor, labels: Tensor, weights: Tensor, key: Tensor | None) -> Tensor:
+        with nullcontext() if key is None else UnitDropout(key):
+            outputs = functional_call(model, own, (images,))
         return (one_an_item(of.losses, outputs, labels) * weights).sum()
 
+    in_dims = (None, 0, 0, 0, None if keys is None else 0)
     try:
-        found = vmap(grad(loss), in_dims=(None, 0, 0, 0))(parameters, images, labels, weights)
+        found = vmap(grad(loss), in_dims=in_dims)(parameters, images, labels, weights, keys)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError:
@@ -304,8 +331,8 @@ def _mapped_gradients(of: Gradient, images: Tensor, labels: Tensor, weights: Ten
         leaves = [own.requires_grad_() for own in parameters.values()]
         rows = []
         for place in range(len(labels)):
-            own = loss(parameters, images[place], labels[place], weights[place])
-            rows.append(torch.autograd.grad(own, leaves, materialize_grads=True))
+            unit = (images[place], labels[place], weights[place], None if keys is None else keys[place])
+            rows.append(torch.autograd.grad(loss(parameters, *unit), leaves, materialize_grads=True))
         found = {name: torch.stack(each) for name, each in zip(parameters, zip(*rows, strict=True), strict=True)}
     return _rows([found[name] for name in layout.names], len(labels))
 

@@ -156,11 +156,9 @@ class NodeMechanism:
         rows, members = np.divmod(places, event.population)
         return Draw(event, members, rows)
 
-    def item_choices(self, round_number: int) -> np.random.Generator:
-        """Return the generator that chooses the items of the node's units in a round."""
-        if self.seed is None:
-            return np.random.default_rng()
-        return stream(self.seed, Purpose.IMAGES, self.place, round_number)
+    def item_choices(self, round_number: int, purpose: Purpose = Purpose.IMAGES) -> np.random.Generator:
+        """Return the generator that chooses the items of the node's units in a round, or one of another purpose."""
+        return np.random.default_rng() if self.seed is None else stream(self.seed, purpose, self.place, round_number)
 
     def release(self, draw: Draw, clipped_sum: Tensor, *, again: int = 0) -> Tensor:
         """Return the privatised mean gradient, ready to leave the node.

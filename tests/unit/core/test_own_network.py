@@ -44,9 +44,9 @@ def affine(layer: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(SIZE * SIZE, 4), layer)
 
 
-def test_dropout_and_half_precision_are_refused_by_name(paths):
+def test_random_draws_that_are_not_a_patients_own_and_half_precision_are_refused_by_name(paths):
     for model, words in (
-        (affine(nn.Dropout(0.5)), r"found Dropout as '2'"),
+        (affine(nn.AlphaDropout(0.5)), r"found AlphaDropout as '2'. Use torch.nn.Dropout"),
         (affine(nn.Tanh()).bfloat16(), r"found torch.bfloat16 as '1.weight'"),
     ):
         with pytest.raises(UserError, match=words):

@@ -267,6 +267,35 @@ def test_no_noise_needs_a_word(tmp_path, changed):
     assert "No guarantee" in str(trained.promise)
 
 
+class Dropping(Network):
+    """A network with dropout."""
+
+    def forward(self, items):
+        return self.drop(super().forward(items))
+
+    def __init__(self):
+        super().__init__()
+        self.drop = torch.nn.Dropout(0.5)
+
+
+def test_dropout_draws_by_unit_repeats_with_a_seed_and_is_off_in_evaluation(tmp_path):
+    train, test = records().split(test=10)
+    model = Dropping()
+    plain = copy.deepcopy(model)
+    plain.drop.p = 0.0
+    common = {"data": train, "population": 30, "epsilon": math.inf, "seed": 1, "rounds": 2}
+    one, two, without = (
+        run(tmp_path / place, model=each, **common).train()
+        for place, each in (("one", model), ("two", model), ("without", plain))
+    )
+    first, again, other = (weights(each) for each in (one, two, without))
+    assert all(torch.equal(mine, same) for mine, same in zip(first, again, strict=True))
+    assert not all(torch.equal(mine, same) for mine, same in zip(first, other, strict=True))
+    assert one.promise.simulated
+    assert one.evaluate(test).value == one.evaluate(test).value
+    assert run(tmp_path, "noisy", model=model).train().statement.guarantee == "holds"
+
+
 def test_frozen_weights_and_batch_normalisation_in_evaluation_mode_stay_as_they_are(tmp_path):
     model = torch.nn.Sequential(Network(4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))
     with pytest.raises(UserError, match=r"'1\.running_mean'.*eval\(\)"):

@@ -1,0 +1,83 @@
+"""Dropout whose draws are a unit's own: they follow from the unit's key, not from whoever else is in the batch.
+
+PyTorch draws the masks of a whole batch from one generator, so a mask depends on the unit's place among those who were
+drawn. Here the bits of a mask are a hash of the key and the place in the unit's own tensor (SplitMix64: Steele, Lea and
+Flood 2014, doi:10.1145/2660193.2660195), which `torch.vmap` can map over keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules import dropout as layers
+from torch.overrides import TorchFunctionMode
+
+KINDS = {
+    functional.dropout: None,
+    functional.dropout1d: 2,
+    functional.dropout2d: 2,
+    functional.dropout3d: 2,
+}
+"""Functions that are replaced, and the number of axes that have draws of their own; None for all axes."""
+LAYERS = (layers.Dropout, layers.Dropout1d, layers.Dropout2d, layers.Dropout3d)
+BITS = 53
+"""Bits of a uniform number."""
+
+
+def drops(model: nn.Module) -> bool:
+    """Return whether a network has layers of `LAYERS` that draw."""
+    return any(isinstance(one, LAYERS) and one.p > 0 and one.training for one in model.modules())
+
+
+class UnitDropout(TorchFunctionMode):
+    """In the block, the dropout of one unit's items draws from the unit's key.
+
+    Parameters
+    ----------
+    key
+        Whole number, int64 without axes.
+    """
+
+    def __init__(self, key: Tensor) -> None:
+        super().__init__()
+        self.key, self.calls = key, 0
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401  (whatever the function returns)
+        """Call a function, or its replacement."""
+        return self._dropped(KINDS[func], *args, **kwargs or {}) if func in KINDS else func(*args, **kwargs or {})
+
+    def _dropped(
+        self,
+        axes: int | None,
+        input: Tensor,  # noqa: A002  (PyTorch's name)
+        p: float = 0.5,
+        training: bool = True,
+        inplace: bool = False,
+    ) -> Tensor:
+        if not training or p == 0:
+            return input
+        self.calls += 1
+        drawn = input.shape if axes is None else (*input.shape[:axes], *[1] * (input.ndim - axes))
+        places = torch.arange(torch.Size(drawn).numel(), device=input.device)
+        bits = _mixed(_mixed(self.key + self.calls) + places) & ((1 << BITS) - 1)
+        kept = (bits >= p * 2**BITS).view(drawn) * (1 / (1 - p) if p < 1 else 0.0)
+        return input.mul_(kept) if inplace else input * kept
+
+
+def _mixed(value: Tensor) -> Tensor:
+    """Return SplitMix64's output for states, as int64."""
+    value = value * -7046029254386353131
+    for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685), (31, 1)):
+        # PyTorch shifts the sign in from the left, which the mask takes out.
+        value = (value ^ ((value >> shift) & ((1 << (64 - shift)) - 1))) * factor
+    return value
