@@ -1,9 +1,9 @@
 """Time of a private step of networks of ordinary layers of PyTorch, in units of their non-private step.
 
 A step takes 100 people with 5 items each. The non-private one is forward and backward pass of the whole batch. The
-private one has one clipped gradient for each person, their sum, and its noise: by rules (`zetadp.nn.weight_gradients`)
-with seeded noise, by rules with exact noise, as for real patients, and unit by unit (`torch.vmap`). The four run in
-turn. A ratio is the median of ratios within a turn, in processor time of one thread, because machines are shared.
+private one has one clipped gradient for each person, their sum, and its noise: in one pass of everybody, with seeded
+noise and with exact noise, as for real patients, and one person after the other. The four run in turn. A ratio is the
+median of ratios within a turn, in processor time of one thread, because machines are shared.
 
     python -m benchmarks.ordinary
 """
@@ -92,7 +92,7 @@ def ratios(name: str, turns: int) -> dict[str, float]:
     targets, groups = torch.randint(4, (PEOPLE, ITEMS)), torch.zeros(PEOPLE, dtype=torch.long)
     phase, parameters = Phase.of(model, ITEMS), [*model.parameters()]
     if not follows_rules(phase, inputs.flatten(0, 1)):
-        raise RuntimeError(f"Expected rules for {name}, found none.")
+        raise RuntimeError(f"Expected one pass for {name}, found none.")
     grid = Grid.choose(1.0, noise_multiplier=SIGMA, population=PEOPLE, dimension=phase.dimension)
     items, random = torch.arange(targets.numel()).view_as(targets), np.random.default_rng(0)
     drawn = Contributors(inputs.flatten(0, 1), targets.flatten(), items, groups, 1)
@@ -110,9 +110,9 @@ def ratios(name: str, turns: int) -> dict[str, float]:
 
     steps = {
         "plain": plain,
-        "by rules": lambda: noisy_mean(sums(phase.with_rules()), SIGMA, PEOPLE, random),
-        "by rules, exact noise": exact,
-        "unit by unit": lambda: noisy_mean(sums(phase), SIGMA, PEOPLE, random),
+        "one pass": lambda: noisy_mean(sums(phase.with_rules()), SIGMA, PEOPLE, random),
+        "one pass, exact noise": exact,
+        "one after the other": lambda: noisy_mean(sums(phase), SIGMA, PEOPLE, random),
     }
     rows = []
     for _ in range(turns + 2):

@@ -40,7 +40,7 @@ REAL = NetworkSettings("real", widths=(2, 4), convolutions=1, hidden=34, groups=
 
 
 class Foreign(nn.Module):
-    """A network of PyTorch's own layers, whose gradients are mapped over patients."""
+    """A network of PyTorch's own layers, whose gradients are computed for one patient after the other."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Foreign(nn.Module):
         return (scores.real.square() + scores.imag.square() + 1e-12).sqrt()
 
 
-def _contributions(folder: Path, data: LabelledItems, model: nn.Module, clip: float) -> Tensor:
+def contributions(folder: Path, data: LabelledItems, model: nn.Module, clip: float) -> Tensor:
     """Return what each record adds to a message if it is a patient alone at a node, shape (record, dimension)."""
     each = items_each(data)
     alone = [[record] for record in range(len(data.inputs) // each)]
@@ -107,7 +107,7 @@ def check_no_patient_adds_more_than_the_clip(folder: Path) -> None:
     too small for half of all gradients, exceeds B for one of them.
     """
     for name, (model, data) in _hostile().items():
-        clipped_at(CLIP, _contributions(folder / name, data, model, CLIP), name)
+        clipped_at(CLIP, contributions(folder / name, data, model, CLIP), name)
 
 
 def clipped_at(clip: float, contributions: Tensor, where: str) -> None:
@@ -126,7 +126,7 @@ def check_a_contribution_is_the_slope_of_the_patients_loss(folder: Path) -> None
     """
     for name, model in _networks().items():
         data = random_records(3, scale=1.0 if name in ("complex", "real") else 0.5)
-        gradients = _contributions(folder / name / "unclipped", data, model, math.inf)
+        gradients = contributions(folder / name / "unclipped", data, model, math.inf)
         with federation(folder / name, [[0]], expected=1, model=model) as fed:
             layout = fed.layout
         weights = layout.flatten(dict(model.named_parameters())).detach().double()
@@ -146,7 +146,7 @@ def check_a_contribution_is_the_slope_of_the_patients_loss(folder: Path) -> None
                 assert abs(slope - predicted) < tolerance, f"{name}: slope {slope:.5f}, predicted {predicted:.5f}"
         # Of three gradients the middle length clips some and leaves others.
         clip = float(gradients.norm(dim=1).median()) * 0.999
-        clipped = _contributions(folder / name / "clipped", data, model, clip)
+        clipped = contributions(folder / name / "clipped", data, model, clip)
         factors = (clip / gradients.norm(dim=1)).clamp_max(1.0)
         torch.testing.assert_close(clipped, gradients * factors[:, None], rtol=1e-4, atol=1e-6 * clip)
 
@@ -483,6 +483,6 @@ def complex_product_of_the_first_image(original):
     return _of_the_first_image(original, complex_ones=True)
 
 
-@mutant("zetadp.privacy.contributions:_mapped_gradients", check_a_contribution_is_the_slope_of_the_patients_loss)
-def mapped_gradients_of_images_added_up(original, of, images, labels, weights, *rest):
+@mutant("zetadp.privacy.contributions:_one_after_the_other", check_a_contribution_is_the_slope_of_the_patients_loss)
+def gradients_of_other_networks_added_up(original, of, images, labels, weights, *rest):
     return original(of, images, labels, torch.ones(labels.shape) if weights is None else weights, *rest)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from zetadp.core.records import LabelledItems, Positions
 from zetadp.core.round import Phase, items_in_a_pass
 from zetadp.nn.settings import OWN
 from zetadp.privacy.contributions import Gradient, Losses, knows_units, one_an_item
-from zetadp.privacy.dropout import LAYERS, UnitDropout, drops
+from zetadp.privacy.dropout import LAYERS, drawn_by_unit, drops
 
 FEW = 3
 """Units in the first check, which finds most of what mixes units."""
@@ -75,11 +75,11 @@ def check_run(phase: Phase, records: LabelledItems, units: Sequence[Positions]) 
 
 
 def follows_rules(phase: Phase, inputs: Tensor) -> bool:
-    """Return whether rules of PyTorch's layers (`unit_rule`) give the gradients of a network.
+    """Return whether one pass of all units gives the gradients of a network, by rules of its layers (`unit_rule`).
 
-    They do unless the network uses weights of these layers elsewhere too, or changes the order of items. Gradients by
-    rules are compared with ordinary ones, unit by unit, on random inputs and for random losses. So the answer depends
-    on no item.
+    They do unless the network uses weights of a layer elsewhere too, or changes the order of items. Gradients by one
+    pass are compared with ordinary ones, unit by unit, on random inputs and for a random loss. So the answer depends on
+    no item.
 
     Parameters
     ----------
@@ -88,31 +88,27 @@ def follows_rules(phase: Phase, inputs: Tensor) -> bool:
     inputs
         Any inputs, shape (item, ...). Only their type and the shape of one item are used.
     """
-    if phase.drops or knows_units(phase.model) or not knows_units(phase.model, rules=True):
+    if knows_units(phase.model) and not phase.drops:
         return False
     twin, random = moved_copy(phase.model), torch.Generator().manual_seed(0)
     images = torch.randn(FEW, phase.items, *inputs.shape[1:], dtype=inputs.dtype, generator=random)
+    labels, keys = torch.zeros(FEW, phase.items), torch.arange(FEW) if phase.drops else None
 
     def losses(outputs: Tensor, _: Tensor) -> Tensor:
         parts = torch.view_as_real(outputs) if outputs.is_complex() else outputs
         parts = parts.reshape(len(outputs), -1)
         return parts @ torch.linspace(-1, 1, parts.shape[1] + 1)[1:]
 
-    layout = Layout.of(twin)
-    by_rules = Gradient(twin, layout, losses, rules=True)
-    labels = torch.zeros(FEW, phase.items)
+    def rows(*, rules: bool) -> Tensor:
+        found = Gradient(twin, Layout.of(twin), losses, rules).of_units(images, labels, factors=False, keys=keys)
+        return torch.cat([row for row in found if isinstance(row, Tensor)], dim=1)
+
     try:
-        rows = by_rules.of_units(images, labels, factors=False)
-        found = torch.cat([row for row in rows if isinstance(row, Tensor)], dim=1)
-        trained = [twin.get_parameter(name) for name in layout.names]
-        for own, row in zip(images, found, strict=True):
-            plain = torch.autograd.grad(losses(twin(own), own).mean(), trained)
-            expected = torch.cat([(torch.view_as_real(g) if g.is_complex() else g).flatten() for g in plain])
-            if not (row - expected).norm() <= AGREEING * expected.norm():
-                return False
-    except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
+        expected = rows(rules=False)
+        off = (rows(rules=True) - expected).norm(dim=1)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError, LookupError, AttributeError):
         return False
-    return True
+    return bool((off <= AGREEING * expected.norm(dim=1)).all())
 
 
 def check_independence(
@@ -148,7 +144,7 @@ def check_independence(
 
     @torch.no_grad()
     def evaluated(given: Sequence[Tensor]) -> list[Tensor]:
-        with nullcontext() if keys is None else UnitDropout(keys[0]):
+        with drawn_by_unit(None if keys is None else keys[:1]):
             outputs = twin(given[0].flatten(0, 1))
         return [outputs, one_an_item(losses, outputs, given[1].flatten(0, 1))]
 

@@ -15,7 +15,6 @@ arithmetic (`zetadp.nn.weight_gradients`). So they cost about as much as ordinar
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from zetadp.nn.stacked import block_weight, complex_too, ordinary
+from zetadp.nn.stacked import block_weight, complex_too
 from zetadp.nn.weight_gradients import Geometry, convolution_gradients, product_gradients
 from zetadp.privacy.contributions import unit_layer
 
@@ -103,13 +102,8 @@ class _LinearMap(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map images (image, channel, row, column), or features (image, feature); complex ones may be stacked."""
         per_patient = self.weight.ndim > (2 if self.geometry is None else 4)
-        if not per_patient:
-            found = mapped(x, self.weight, self.geometry)
-        elif ordinary():
-            of_patients = x.unflatten(0, (len(self.weight), -1))  # type: ignore[no-untyped-call]
-            found = torch.vmap(partial(mapped, geometry=self.geometry))(of_patients, self.weight).flatten(0, 1)
-        else:
-            found = _UnitMap.apply(x, self.weight, self.geometry)  # type: ignore[no-untyped-call]
+        apply = _UnitMap.apply if per_patient else mapped
+        found: Tensor = apply(x, self.weight, self.geometry)
         if self.bias is None:
             return found
         bias = per_image(self.bias, len(x), 1)

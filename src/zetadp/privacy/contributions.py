@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -19,7 +18,7 @@ from torch.nn import functional
 
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
-from zetadp.privacy.dropout import UnitDropout
+from zetadp.privacy.dropout import drawn_by_unit
 from zetadp.privacy.factored import Factored, are_smaller, calls_of, split_by_patient
 
 Losses: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -110,8 +109,8 @@ class Gradient:
     losses
         Loss of each image.
     rules
-        Whether layers with a `unit_rule` follow it, where all others are `unit_layer`s. That the network uses such
-        weights in these layers alone, and images in their order, was checked.
+        Whether all patients go through the network in one pass although some of its layers are no `unit_layer`s. That
+        the network uses the weights of these layers in them alone, and images in their order, was checked.
     """
 
     model: nn.Module
@@ -136,15 +135,14 @@ class Gradient:
         """Return one gradient per patient, parameter by parameter. Gradients of some layers are factors.
 
         Complex parameters are interleaved real and imaginary parts of ``dL/dRe + i dL/dIm`` (PyTorch's convention,
-        twice the conjugate Wirtinger derivative). If the layers give one gradient per unit (`unit_layer`,
-        `unit_rule`), all gradients cost as much as one ordinary gradient of all patients. Otherwise `torch.vmap` is
-        used, which is slower.
+        twice the conjugate Wirtinger derivative). In one pass of all patients, they cost about as much as one ordinary
+        gradient. A network that cannot take all patients at once takes one after the other, which is slower.
         """
-        model, names = self.model, self.layout.names
-        if keys is not None or not knows_units(model, rules=self.rules):
-            return [*_mapped_gradients(self, images, labels, weights, keys)]
+        names = self.layout.names
+        if not self.rules and (keys is not None or not knows_units(self.model)):
+            return [*_one_after_the_other(self, images, labels, weights, keys)]
         factors = factors and images.device.type == "cpu"
-        found, of_layers = _known_gradients(self, images, labels, weights, factors=factors)
+        found, of_layers = _gradients_of_a_pass(self, images, labels, weights, keys, factors=factors)
         return [of_layers[name].smallest(factors=factors) if name in of_layers else found[name] for name in names]
 
 
@@ -229,8 +227,7 @@ def unit_rule(*layers: type[nn.Module]) -> Callable[[Rule], Rule]:
 
     It takes a layer of exactly one of these classes, the input and the gradient of the output of one call, whose first
     axis is items in blocks of equal length, one a unit, and the number of units. It returns one tensor a parameter, by
-    its name, shape (unit, ...), or factors. It raises `NotImplementedError` for settings of the layer that it does not
-    cover.
+    its name, shape (unit, ...), or factors. Layers without a rule follow `of_any_layer`.
     """
 
     def declare(rule: Rule) -> Rule:
@@ -240,15 +237,34 @@ def unit_rule(*layers: type[nn.Module]) -> Callable[[Rule], Rule]:
     return declare
 
 
-def knows_units(model: nn.Module, *, rules: bool = False) -> bool:
-    """Return whether every module that directly owns trained parameters is a `unit_layer`, or has a `unit_rule`."""
-    known = tuple(_UNIT_LAYERS)
-    return all(
-        isinstance(module, known)
-        or (rules and type(module) in _RULES)
-        or not any(p.requires_grad for p in module.parameters(recurse=False))
-        for module in model.modules()
-    )
+def of_any_layer(layer: nn.Module, x: Tensor, gradient: Tensor, units: int) -> dict[str, Tensor | Factored]:
+    """Return each unit's gradients of the parameters that a module owns directly, as `unit_rule` says.
+
+    The module is evaluated once more, mapped over units by `torch.vmap`.
+    """
+    own = {name: p.detach() for name, p in layer.named_parameters(recurse=False) if p.requires_grad}
+
+    def product(own: dict[str, Tensor], x: Tensor, gradient: Tensor) -> Tensor:
+        output: Tensor = functional_call(layer, own, (x,))
+        return (output * gradient.conj()).real.sum() if output.is_complex() else (output * gradient).sum()
+
+    of_units = (each.unflatten(0, (units, -1)) for each in (x, gradient))  # type: ignore[no-untyped-call]
+    found: dict[str, Tensor | Factored] = vmap(grad(product), (None, 0, 0))(own, *of_units)
+    return found
+
+
+def knows_units(model: nn.Module) -> bool:
+    """Return whether every module that directly owns trained parameters is a `unit_layer`."""
+    return all(_knows_units(module) or not _trained(module) for module in model.modules())
+
+
+def _knows_units(module: nn.Module) -> bool:
+    return isinstance(module, tuple(_UNIT_LAYERS))
+
+
+def _trained(module: nn.Module) -> list[str]:
+    """Return the names of the trained parameters that a module owns directly."""
+    return [name for name, p in module.named_parameters(recurse=False) if p.requires_grad]
 
 
 def _parameter(layer: str, name: str) -> str:
@@ -262,10 +278,10 @@ def _of_product(layer: nn.Module, x: Tensor, gradient: Tensor, units: int) -> di
     return {"weight": Factored(*split_by_patient(gradient, x, units), layer.get_parameter("weight").is_complex())}
 
 
-def _known_gradients(
-    of: Gradient, images: Tensor, labels: Tensor, weights: Tensor | None, *, factors: bool
+def _gradients_of_a_pass(
+    of: Gradient, images: Tensor, labels: Tensor, weights: Tensor | None, keys: Tensor | None, *, factors: bool
 ) -> tuple[dict[str, Tensor], dict[str, Factored]]:
-    """Return `Gradient.of_units` of a network with a patient axis, by name, and of some matrices as factors."""
+    """Return `Gradient.of_units` by one pass of all patients, by name, and of some matrices as factors."""
     model, layout, losses = of.model, of.layout, of.losses
     patients, per_patient = labels.shape[:2]
     parameters = dict(model.named_parameters())
@@ -275,9 +291,10 @@ def _known_gradients(
     given = set()
     for place, module in model.named_modules():
         weight = _parameter(place, "weight")
-        if of.rules and type(module) in _RULES:
-            ruled[place], rules[place] = module, _RULES[type(module)]
-            given |= {weight, _parameter(place, "bias")}
+        if not _knows_units(module):
+            if trained := _trained(module):
+                ruled[place], rules[place] = module, _RULES.get(type(module), of_any_layer)
+                given |= {_parameter(place, name) for name in trained}
         elif factors and type(module) in _PRODUCTS and weight in own and are_smaller(per_patient, *own[weight].shape):
             ruled[place], rules[place] = module, _of_product
             given.add(weight)
@@ -286,7 +303,7 @@ def _known_gradients(
         for name, parameter in own.items()
         if name not in given
     }
-    with calls_of(ruled) as calls:
+    with calls_of(ruled) as calls, drawn_by_unit(keys):
         scores = functional_call(model, {**own, **leaves}, (images.flatten(0, 1),))
     own_losses = one_an_item(losses, scores, labels.flatten(0, 1)).view(patients, per_patient)
     loss = own_losses.mean(dim=1).sum() if weights is None else (own_losses * weights).sum()
@@ -307,34 +324,20 @@ def _known_gradients(
     return rows, factored
 
 
-def _mapped_gradients(
-    of: Gradient, images: Tensor, labels: Tensor, weights: Tensor | None, keys: Tensor | None = None
+def _one_after_the_other(
+    of: Gradient, images: Tensor, labels: Tensor, weights: Tensor | None, keys: Tensor | None
 ) -> list[Tensor]:
-    """Return `Gradient.of_units` of any network, by `torch.vmap` where it can map the network, which is slower."""
-    model, layout = of.model, of.layout
+    """Return `Gradient.of_units` of any network by one ordinary gradient for each patient."""
     if weights is None:
         weights = torch.full(labels.shape[:2], 1 / labels.shape[1], dtype=images.real.dtype, device=labels.device)
-    parameters = {name: p.detach() for name, p in model.named_parameters() if name in layout.names}
-
-    def loss(own: dict[str, Tensor], images: Tensor, labels: Tensor, weights: Tensor, key: Tensor | None) -> Tensor:
-        with nullcontext() if key is None else UnitDropout(key):
-            outputs = functional_call(model, own, (images,))
-        return (one_an_item(of.losses, outputs, labels) * weights).sum()
-
-    in_dims = (None, 0, 0, 0, None if keys is None else 0)
-    try:
-        found = vmap(grad(loss), in_dims=in_dims)(parameters, images, labels, weights, keys)
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError:
-        # Some recurrent layers and branches on values cannot be mapped: these networks take one unit after the other.
-        leaves = [own.requires_grad_() for own in parameters.values()]
-        rows = []
-        for place in range(len(labels)):
-            unit = (images[place], labels[place], weights[place], None if keys is None else keys[place])
-            rows.append(torch.autograd.grad(loss(parameters, *unit), leaves, materialize_grads=True))
-        found = {name: torch.stack(each) for name, each in zip(parameters, zip(*rows, strict=True), strict=True)}
-    return _rows([found[name] for name in layout.names], len(labels))
+    trained = [of.model.get_parameter(name) for name in of.layout.names]
+    gradients = []
+    for place, own in enumerate(labels):
+        with drawn_by_unit(None if keys is None else keys[[place]]):
+            outputs = of.model(images[place])
+        loss = (one_an_item(of.losses, outputs, own) * weights[place]).sum()
+        gradients.append(torch.autograd.grad(loss, trained, materialize_grads=True))
+    return _rows([torch.stack(each) for each in zip(*gradients, strict=True)], len(labels))
 
 
 def one_an_item(losses: Losses, outputs: Tensor, targets: Tensor) -> Tensor:

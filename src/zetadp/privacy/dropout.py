@@ -2,12 +2,13 @@
 
 PyTorch draws the masks of a whole batch from one generator, so a mask depends on the unit's place among those who were
 drawn. Here the bits of a mask are a hash of the key and the place in the unit's own tensor (SplitMix64: Steele, Lea and
-Flood 2014, doi:10.1145/2660193.2660195), which `torch.vmap` can map over keys.
+Flood 2014, doi:10.1145/2660193.2660195).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -33,18 +34,23 @@ def drops(model: nn.Module) -> bool:
     return any(isinstance(one, LAYERS) and one.p > 0 and one.training for one in model.modules())
 
 
+def drawn_by_unit(keys: Tensor | None) -> AbstractContextManager[object]:
+    """Return a block in which dropout draws from the units' keys (`UnitDropout`), or an ordinary one without keys."""
+    return nullcontext() if keys is None else UnitDropout(keys)
+
+
 class UnitDropout(TorchFunctionMode):
-    """In the block, the dropout of one unit's items draws from the unit's key.
+    """In the block, the dropout of each unit's items draws from the unit's key.
 
     Parameters
     ----------
-    key
-        Whole number, int64 without axes.
+    keys
+        Whole numbers, int64 of shape (unit,). The items of a batch are blocks of equal length, one a unit.
     """
 
-    def __init__(self, key: Tensor) -> None:
+    def __init__(self, keys: Tensor) -> None:
         super().__init__()
-        self.key, self.calls = key, 0
+        self.keys, self.calls = keys, 0
 
     def __torch_function__(
         self,
@@ -68,8 +74,8 @@ class UnitDropout(TorchFunctionMode):
             return input
         self.calls += 1
         drawn = input.shape if axes is None else (*input.shape[:axes], *[1] * (input.ndim - axes))
-        places = torch.arange(torch.Size(drawn).numel(), device=input.device)
-        bits = _mixed(_mixed(self.key + self.calls) + places) & ((1 << BITS) - 1)
+        places = torch.arange(torch.Size(drawn).numel() // len(self.keys), device=input.device)
+        bits = _mixed(_mixed(self.keys + self.calls)[:, None] + places) & ((1 << BITS) - 1)
         kept = (bits >= p * 2**BITS).view(drawn) * (1 / (1 - p) if p < 1 else 0.0)
         return input.mul_(kept) if inplace else input * kept
 

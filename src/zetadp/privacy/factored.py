@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -161,7 +162,10 @@ def calls_of(modules: Mapping[str, nn.Module]) -> Iterator[list[Call]]:
     """Collect each call of some modules, by their names, while a network is evaluated in the block."""
     seen: list[Call] = []
 
-    def note(name: str, x: Tensor, output: Tensor) -> Tensor:
+    def note(name: str, arguments: tuple[Any, ...], output: Any) -> Tensor:  # noqa: ANN401  (whatever a layer returns)
+        if not (len(arguments) == 1 and isinstance(arguments[0], Tensor) and isinstance(output, Tensor)):
+            raise NotImplementedError(f"Expected a layer of one tensor that returns one tensor as {name!r}.")
+        x = arguments[0]
         if not output.requires_grad:
             # Nothing before this layer is trained. A copy of a leaf may be changed in place, by an activation.
             leaf = output.detach().requires_grad_()
@@ -172,7 +176,7 @@ def calls_of(modules: Mapping[str, nn.Module]) -> Iterator[list[Call]]:
         return output
 
     handles = [
-        module.register_forward_hook(lambda _, arguments, output, name=name: note(name, arguments[0], output))
+        module.register_forward_hook(lambda _, arguments, output, name=name: note(name, arguments, output))
         for name, module in modules.items()
     ]
     try:

@@ -44,19 +44,23 @@ def assert_near(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -
 
 @pytest.mark.parametrize("kernel_name", KERNELS)
 @pytest.mark.parametrize("dtype", DTYPES)
-@settings(max_examples=25)
+@settings(max_examples=40)
 @given(
     stride=st.integers(1, 3),
     kernel=st.sampled_from([1, 3, 5]),
     sides=st.tuples(st.integers(1, 7), st.integers(1, 7)),
     channels=st.tuples(st.integers(1, 3), st.integers(1, 4)),
-    patients=st.integers(1, 5),
+    patients=st.integers(1, 6),
     images=st.integers(1, 4),
     seed=st.integers(0, 999),
+    threads=st.sampled_from([1, 2, 3, 8]),
+    most=st.sampled_from([1, 1 << 12, 1 << 30]),
+    turned=st.booleans(),
 )
 def test_every_kernel_gives_what_a_loop_of_ordinary_gradients_gives(
-    kernel_name, dtype, stride, kernel, sides, channels, patients, images, seed
+    kernel_name, dtype, stride, kernel, sides, channels, patients, images, seed, threads, most, turned
 ):
+    """With any number of threads that share a call, any memory, and gradients of any layout."""
     inputs, outputs = channels
     weight = random(outputs, inputs, kernel, kernel, dtype=dtype, seed=seed).requires_grad_()
     stacked = 2 if dtype.is_complex else 1
@@ -67,45 +71,17 @@ def test_every_kernel_gives_what_a_loop_of_ordinary_gradients_gives(
         return functional.conv2d(x, block_weight(weight) if dtype.is_complex else weight, **geometry)
 
     gradient = random(*convolve(x).shape, dtype=x.dtype, seed=seed + 2)
-    found = KERNELS[kernel_name](x, gradient, patients, Geometry(kernel, **geometry), is_complex=dtype.is_complex)
+    gradient = gradient.mT.contiguous().mT if turned else gradient
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "get_num_threads", lambda: threads)
+        patch.setattr(weight_gradients, "UNFOLDED_BYTES", most)
+        found = KERNELS[kernel_name](x, gradient, patients, Geometry(kernel, **geometry), is_complex=dtype.is_complex)
     for mine, own, g in zip(found, x.chunk(patients), gradient.chunk(patients), strict=True):
         (expected,) = torch.autograd.grad((convolve(own) * g).sum(), [weight])
         assert_near(mine, expected, DTYPES[dtype])
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3, 8])
-@pytest.mark.parametrize("patients", [1, 2, 3, 5, 6])
-def test_patients_that_share_a_call_keep_their_own_gradients(threads, patients, monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    images = 2
-    x = random(patients * images, 4, 5, 6, dtype=torch.float64, seed=1)
-    gradient = random(patients * images, 6, 3, 3, dtype=torch.float64, seed=2)
-    geometry = {"stride": 2, "padding": 1}
-    found = by_patient_in_three(x, gradient, patients, Geometry(3, **geometry))
-    expected = by_patient(x, gradient, patients, Geometry(3, **geometry), is_complex=True)
-    assert_near(found, expected, 1e-10)
-
-
-@pytest.mark.parametrize("most", [1, 1 << 12, 1 << 30])
-def test_unfolding_takes_gradients_of_any_layout_and_no_more_memory_than_it_may(most, monkeypatch):
-    monkeypatch.setattr(weight_gradients, "UNFOLDED_BYTES", most)
-    x = random(6, 4, 7, 5, dtype=torch.float64, seed=1)
-    gradient = random(6, 6, 5, 7, dtype=torch.float64, seed=2).transpose(2, 3)
-    sizes = []
-    unfold = torch.Tensor.unfold
-
-    def counted(tensor, *arguments):
-        sizes.append(len(tensor))
-        return unfold(tensor, *arguments)
-
-    monkeypatch.setattr(torch.Tensor, "unfold", counted)
-    found = by_unfolding(x, gradient, 3, Geometry(3, 1, 1), is_complex=True)
-    assert_near(found, by_patient(x, gradient, 3, Geometry(3, 1, 1), is_complex=True), 1e-10)
-    of_an_image = 9 * 4 * 35 * x.element_size()
-    assert all(images * of_an_image <= most for images in sizes)
-
-
-# Layers of PyTorch by rules: the gradients of a plain loop, or the slower way where rules do not hold.
+# Other layers in one pass: the gradients of a plain loop, or the slower way where a pass cannot have them.
 
 UNITS, ITEMS = 3, 2
 COMPLEX = torch.complex64
@@ -138,6 +114,17 @@ class Swapped(Tokens):
         return self.layer(x.transpose(0, 1)).mean(dim=0)
 
 
+class Recurrent(Tokens):
+    """A layer that returns two tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRU(6, 6, batch_first=True)
+
+    def forward(self, x):
+        return super().forward(self.cell(x)[0])
+
+
 class Elsewhere(Tokens):
     """A weight that is used outside its layer too."""
 
@@ -146,7 +133,7 @@ class Elsewhere(Tokens):
 
 
 class Own(Tokens):
-    """A weight of the network's own."""
+    """A weight of the network's own, beside those of its layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -194,6 +181,8 @@ NETWORKS = {
         torch.float32,
     ),
     "frozen": (frozen_first, IMAGE, torch.float32),
+    "of its own": (Own, TOKENS, torch.float32),
+    "volumes": (lambda: flat(nn.Conv3d(1, 2, 2), nn.PReLU(2)), (1, 3, 4, 3), torch.float32),
     "with layers of zetadp": (
         lambda: flat(nn.Conv2d(2, 4, 3, dtype=COMPLEX), ComplexGroupNorm(2, 4), Modulus()),
         IMAGE,
@@ -214,7 +203,7 @@ def phase_of(make, shape, kind) -> tuple[Phase, torch.Tensor, torch.Tensor]:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", NETWORKS)
-def test_rules_give_the_gradients_of_a_plain_loop(name):
+def test_one_pass_gives_the_gradients_of_a_plain_loop(name):
     phase, images, labels = phase_of(*NETWORKS[name])
     assert follows_rules(phase, images.flatten(0, 1))
     contribution = phase.with_rules().contribution
@@ -238,7 +227,7 @@ def test_rules_give_the_gradients_of_a_plain_loop(name):
     assert not any(module._forward_hooks for module in phase.model.modules())
 
 
-@pytest.mark.parametrize("make", [Swapped, Elsewhere, Own])
-def test_where_rules_do_not_hold_gradients_are_computed_unit_by_unit(make):
+@pytest.mark.parametrize("make", [Swapped, Elsewhere, Recurrent])
+def test_where_a_pass_has_other_gradients_units_come_one_after_the_other(make):
     phase, images, _ = phase_of(make, TOKENS, torch.float32)
     assert not follows_rules(phase, images.flatten(0, 1))

@@ -14,7 +14,7 @@ SHAPE = (20, 30, 40)
 
 
 def dropped(key: int, layer: nn.Module, x: torch.Tensor | None = None) -> torch.Tensor:
-    with UnitDropout(torch.tensor(key)):
+    with UnitDropout(torch.tensor([key])):
         return layer(torch.ones(SHAPE) if x is None else x)
 
 
@@ -42,7 +42,7 @@ def test_masks_differ_between_keys_calls_and_places_and_follow_from_the_key():
 def test_a_units_gradient_is_that_of_the_unit_alone_with_its_key():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.5), nn.Linear(16, 3))
-    contribution = Gradient(model, Layout.of(model))
+    contribution = Gradient(model, Layout.of(model), rules=True)
     images, labels, keys = torch.randn(5, 2, 6), torch.randint(3, (5, 2)), torch.tensor([7, 8, 9, 10, 7])
 
     def rows(units: list[int]) -> torch.Tensor:
@@ -51,7 +51,7 @@ def test_a_units_gradient_is_that_of_the_unit_alone_with_its_key():
     together = rows([0, 1, 2, 3, 4])
     for unit in range(5):
         torch.testing.assert_close(rows([unit])[0], together[unit])
-        with UnitDropout(keys[unit]):
+        with UnitDropout(keys[[unit]]):
             loss = nn.functional.cross_entropy(model(images[unit]), labels[unit])
         plain = torch.cat([each.flatten() for each in torch.autograd.grad(loss, [*model.parameters()])])
         torch.testing.assert_close(plain, together[unit])
