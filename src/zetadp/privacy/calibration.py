@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from functools import lru_cache
 
 from zetadp.base.epsilon import SMALLEST_DELTA
@@ -112,8 +113,8 @@ def rounds_for(target: float, delta: float, sampling_probability: float, noise_m
     positive(sampling_probability=sampling_probability, noise_multiplier=noise_multiplier)
     _check_target(target, delta)
 
-    def fits(rounds: int) -> bool:
-        return epsilon({NoisySum(sampling_probability, noise_multiplier): rounds}, delta) <= target
+    def cost(rounds: int) -> float:
+        return epsilon({NoisySum(sampling_probability, noise_multiplier): rounds}, delta)
 
     first_guess = (gaussian.mu(target, delta) / central_limit_mu(sampling_probability, noise_multiplier, 1)) ** 2
     if first_guess > MOST_RELEASES:
@@ -121,19 +122,13 @@ def rounds_for(target: float, delta: float, sampling_probability: float, noise_m
             f"Epsilon {target:g} at delta {delta:g} allows about {first_guess:.2g} rounds, and at most "
             f"{MOST_RELEASES:.0e} are counted. Give less noise, or a larger sampling probability."
         )
-    low, high = 0, max(1, round(first_guess))
-    step = 1 + high // 100
-    if fits(high):
-        while fits(high):
-            low, high, step = high, high + step, 2 * step
-    else:
-        while high > 1 and not fits(max(1, high - step)):
-            high, step = max(1, high - step), 2 * step
-        low = max(0, high - step)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    # The guess is often off by a few per cent, and the search between two numbers takes few steps.
+    low, high = round(0.95 * first_guess), max(1, round(1.02 * first_guess))
+    while low and cost(low) > target:
+        low //= 2
+    while cost(high) <= target:
+        low, high = high, 2 * high
+    return low + bisect_left(range(low + 1, high), True, key=lambda rounds: cost(rounds) > target)
 
 
 def _check_target(target: float, delta: float) -> None:

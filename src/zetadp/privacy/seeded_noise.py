@@ -54,8 +54,8 @@ def draw_direction(centre: Tensor, concentration: float, draws: np.random.Genera
     Parameters
     ----------
     centre
-        Real or complex vector of any shape, with at least 3 real coordinates. Only its direction matters. If the vector
-        is zero or not finite, the direction of the first coordinate replaces it, which is public.
+        Flat and real, with at least 3 coordinates. Only its direction matters. If the vector is zero or not finite, the
+        direction of the first coordinate replaces it, which is public.
     concentration
         Kappa, zero or more. Zero gives a uniform direction.
     draws
@@ -63,22 +63,20 @@ def draw_direction(centre: Tensor, concentration: float, draws: np.random.Genera
 
     Returns
     -------
-    A unit vector of the same shape, type and device. Its mean cosine with the centre is
+    A unit vector of the same length, type and device. Its mean cosine with the centre is
     `zetadp.privacy.directions.mean_cosine`.
 
     Raises
     ------
     ValueError
-        If there are fewer than 3 real coordinates, or the concentration is negative or infinite.
+        If there are fewer than 3 coordinates, or the concentration is negative or infinite.
     """
-    flat = torch.view_as_real(centre.detach().resolve_conj()) if centre.is_complex() else centre.detach()
-    x = _unit(flat.cpu().reshape(-1).to(torch.float64).numpy())
+    x = _unit(centre.cpu().to(torch.float64).numpy())
     cosine = float(draw_cosines(concentration, len(x), 1, draws)[0])
     y = _orthogonal(draws.standard_normal(len(x)), x)
     y *= math.sqrt((1 - cosine) * (1 + cosine)) / np.linalg.norm(y)
     y += cosine * x
-    drawn = torch.from_numpy(y).reshape(flat.shape).to(flat)
-    return torch.view_as_complex(drawn) if centre.is_complex() else drawn
+    return torch.from_numpy(y).to(centre)
 
 
 def draw_cosines(concentration: float, dimension: int, count: int, draws: np.random.Generator) -> np.ndarray:
