@@ -11,8 +11,7 @@ from contributing import clipped_sums
 from training_builder import NETWORKS, network, patients
 
 import zetadp
-from zetadp.base.tensors import Layout, pick_device, to_device
-from zetadp.core.round import PASS_BYTES, PASS_BYTES_ELSEWHERE, Phase, items_in_a_pass
+from zetadp.base.tensors import Layout, pick_device
 from zetadp.privacy.grid import Grid
 
 pytestmark = pytest.mark.cuda
@@ -62,24 +61,6 @@ def test_nothing_makes_the_processor_wait(exact):
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     clipped_sums(*arguments, **options)
-
-
-def test_copies_arrive_and_nobody_waits_for_them():
-    values = torch.arange(1000.0)
-    torch.cuda.set_sync_debug_mode("error")
-    found = to_device(values, torch.device("cuda"))
-    torch.cuda.set_sync_debug_mode("default")
-    assert torch.equal(found.cpu(), values)
-
-
-def test_a_pass_of_a_gpu_is_larger():
-    settings = NETWORKS["complex hidden"]
-    images, _ = patients(1, 1, domain=settings.domain)
-    found = {
-        device: items_in_a_pass(Phase.of(network(settings).to(device), 4), images[0].to(device))
-        for device in ("cpu", "cuda")
-    }
-    assert found["cuda"] == pytest.approx(PASS_BYTES_ELSEWHERE / PASS_BYTES * found["cpu"], rel=0.1)
 
 
 class Network(torch.nn.Module):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from federation.sites import make_hospital, make_plan
@@ -23,7 +21,6 @@ from zetadp.federation.protocol import Answer, Refusal, Request, decode, encode
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.events import Event
 from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.mechanism import Draw, NodeMechanism
 from zetadp.privacy.threat import MASKED_SUMS, Sums
 
 SIDE = 8
@@ -116,37 +113,6 @@ class Hospitals(Messages):
         """Return what a hospital's ledger says that it released."""
         path = self.hospitals[place].participant.ledger
         return [event for attempt in read_ledger(path) for event in attempt.releases()] if path.exists() else []
-
-
-@dataclass(frozen=True)
-class Released:
-    """What a node knows of one release and tells nobody.
-
-    Attributes
-    ----------
-    clipped_sum
-        Sum of the clipped contributions, in steps of the grid.
-    message
-        The same with noise and without masks.
-    """
-
-    clipped_sum: Tensor
-    message: Tensor
-
-
-@contextmanager
-def releases_seen() -> Iterator[list[Released]]:
-    """Collect every release of this process before it is masked."""
-    found: list[Released] = []
-    honest = NodeMechanism.release
-
-    def release(self: NodeMechanism, draw: Draw, clipped_sum: Tensor, *, again: int = 0) -> Tensor:
-        message = honest(self, draw, clipped_sum, again=again)
-        found.append(Released(clipped_sum, message))
-        return message
-
-    with mock.patch.object(NodeMechanism, "release", release):
-        yield found
 
 
 class SummingHospitals(Hospitals):

@@ -9,28 +9,24 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from dp_accounting.pld import privacy_loss_distribution
 from scipy import stats
 from torch import Tensor
-from training_builder import Held, joined, train_run
+from training_builder import joined
 
 from mutants.installing import certain, mutant, replacement, statistical
 from mutants.margins import FALSE_ALARM, count_is_plausible
-from mutants.stub import CLIP, federation, random_records
-from zetadp.core.plan import RunName
-from zetadp.core.settings import Performance, TrainingSettings
-from zetadp.nn.models import NetworkSettings
+from mutants.of_contributions import contributions
+from mutants.of_records import PLANS, Server, stated, trained, true_epsilon
+from mutants.stub import CLIP, Stub, federation, random_records
 from zetadp.privacy.book import recorded_runs
 from zetadp.privacy.directions import Direction, cosine_law
 from zetadp.privacy.events import Event
-from zetadp.privacy.statement import run_statement
 
 ROUNDS = 200
 AVERAGED = 300
 """Directions whose mean is one degree from the centre, give or take a twentieth of a degree."""
 CLEAR, FAINT = 0.05, 1.5e-3
 """Noise multipliers: a mean cosine of 0.3 in the stub's 780 dimensions; and one of 0.96."""
-DELTA = 1e-3
 
 
 def _above_the_middle(values: Tensor, middle: float, what: str) -> None:
@@ -86,17 +82,13 @@ def check_a_direction_is_that_of_the_clipped_sum(folder: Path) -> None:
     directions will do.
     """
     data = joined(*(random_records(1, seed=n, scale=scale) for n, scale in enumerate((0.1, 0.3, 3.0))))
-    clipped = []
-    for one in range(3):
-        with federation(folder / str(one), [[one]], expected=1, clip=math.inf, records=data) as fed:
-            gradient = fed.round(0)[0].double()
-        clipped.append(gradient * min(1.0, CLIP / float(gradient.norm())))
-    lengths = [float(one.norm()) for one in clipped]
+    gradients = contributions(folder / "alone", data, Stub(), math.inf)
+    lengths = gradients.norm(dim=1, keepdim=True)
     assert lengths[0] < 0.3 * CLIP
-    assert lengths[2] > 0.999 * CLIP
+    assert lengths[2] > CLIP
     with federation(folder, [[0, 1, 2]], expected=3, sigma=FAINT, directed=True, records=data) as fed:
         sent = torch.stack([fed.round(number)[0].double() for number in range(AVERAGED)]).mean(dim=0)
-    total = torch.stack(clipped).sum(dim=0)
+    total = (gradients * (CLIP / lengths).clamp_max(1)).sum(dim=0)
     cosine = float(sent @ total / total.norm() / sent.norm())
     assert cosine > math.cos(math.radians(2)), f"the direction is {math.degrees(math.acos(cosine)):.1f} degrees off"
 
@@ -108,28 +100,11 @@ def check_the_statement_of_directions_is_that_of_all_rounds(folder: Path) -> Non
     The measure is Gaussian noise that hides no more, by a library. In the 1028 dimensions of the network it costs 0.3 %
     more than the directions.
     """
-    rounds, sigma, sent = 8, 2.0, []
-    plan = Held("node-0", [[0], [1], [2]], 3, 1.25, sigma)
-    train_run(
-        RunName("linear", "federated", "8", 3),
-        NetworkSettings("linear"),
-        TrainingSettings(rounds=rounds, release=Direction.law),
-        [plan],
-        random_records(3, side=16),
-        random_records(0, side=16),
-        ledger_path=folder / "ledger.jsonl",
-        checkpoint_path=folder / "run.partial",
-        performance=Performance(checkpoint_seconds=1e6),
-        after_round=lambda _, messages: sent.append(messages),
-    )
-    assert len(sent) == rounds
+    server = Server()
+    trained(folder, server, side=16, release=Direction.law)
     (run,) = recorded_runs(folder / "ledger.jsonl")
-    stated = run_statement(run, target_epsilon=8.0)
-    one = privacy_loss_distribution.from_gaussian_mechanism(
-        sigma, sampling_prob=plan.expected / plan.population, value_discretization_interval=1e-3
-    )
-    bound = float(one.self_compose(rounds).get_epsilon_for_delta(DELTA))
-    assert 0.99 * bound <= stated["epsilon"] <= 1.001 * bound, f"{stated['epsilon']} is stated, of at most {bound}"
+    found, bound = stated(run), true_epsilon(server.releases, PLANS[0])
+    assert 0.99 * bound <= found <= 1.001 * bound, f"{found} is stated, of at most {bound}"
 
 
 DRAW = "zetadp.privacy.seeded_noise:draw_direction"

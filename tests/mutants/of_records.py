@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
-import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from torch import Tensor
 from training_builder import Held, train_run
 
 from mutants.installing import certain, mutant
-from mutants.stub import random_records
+from mutants.stub import random_records, releases_seen
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import RunName
 from zetadp.core.settings import Performance, TrainingSettings
@@ -59,16 +60,19 @@ class Server:
         return len(set(self.seen))
 
 
-def _train(folder: Path, server: Server, *, noise: str = "seeded", killed_after: int = 0, data_seed: int = 0) -> None:
+def trained(
+    folder: Path, server: Server, *, killed_after: int = 0, data_seed: int = 0, side: int = 4, **settings: Any
+) -> None:
+    """Train at two nodes, or go on, until the end or until a kill."""
     server.killed_after = killed_after
     try:
         train_run(
             RUN,
             NetworkSettings("linear"),
-            replace(SETTINGS, noise=noise),
+            replace(SETTINGS, **settings),
             PLANS,
-            random_records(6, side=4, seed=data_seed),
-            random_records(0, side=4),
+            random_records(6, side=side, seed=data_seed),
+            random_records(0, side=side),
             ledger_path=folder / "ledger.jsonl",
             checkpoint_path=folder / "run.partial",
             performance=Performance(checkpoint_seconds=1e6),
@@ -93,24 +97,22 @@ def _counted(folder: Path) -> dict[str, int]:
     return dict(counts)
 
 
-def _stated(run: Run) -> float:
-    statement = run_statement(run, target_epsilon=8.0)
-    return float(statement["epsilon"])
+def stated(run: Run) -> float:
+    """Return the epsilon that the statement on a run says."""
+    return float(run_statement(run, target_epsilon=8.0)["epsilon"])
 
 
-def _true_epsilon(rounds: int, sigma: float, probability: float) -> float:
+def true_epsilon(rounds: int, node: Held) -> float:
     """Return epsilon of so many rounds from the privacy-loss distribution of a library, to 0.2 % or so."""
     one = privacy_loss_distribution.from_gaussian_mechanism(
-        sigma, sampling_prob=probability, value_discretization_interval=1e-3
+        node.noise_multiplier, sampling_prob=node.expected / node.population, value_discretization_interval=1e-3
     )
     return float(one.self_compose(rounds).get_epsilon_for_delta(DELTA))
 
 
-def _states_no_less_than(run: Run, rounds: int, what: str) -> None:
-    plan = PLANS[0]
-    true, stated = _true_epsilon(rounds, plan.noise_multiplier, plan.expected / plan.population), _stated(run)
-    assert stated >= 0.995 * true, f"{what} states epsilon {stated:.3f}, {rounds} rounds cost {true:.3f}"
-    assert stated <= 1.01 * true, f"{what} states epsilon {stated:.3f}, {rounds} rounds cost {true:.3f}"
+def _states_all_rounds(run: Run, what: str) -> None:
+    true, found = true_epsilon(ROUNDS, PLANS[0]), stated(run)
+    assert 0.995 * true <= found <= 1.01 * true, f"{what} states epsilon {found:.3f}, all rounds cost {true:.3f}"
 
 
 @certain
@@ -120,19 +122,19 @@ def check_the_statement_is_that_of_all_rounds_seen(folder: Path) -> None:
     The plans' p = 5/12 is the inverse of no whole number, so that a rounded rate shows.
     """
     server = Server()
-    _train(folder, server)
+    trained(folder, server)
     assert server.releases == ROUNDS
     (run,) = _runs(folder)
     assert {node: history.releases for node, history in run.nodes.items()} == {p.name: ROUNDS for p in PLANS}
-    _states_no_less_than(run, ROUNDS, "a finished training")
+    _states_all_rounds(run, "a finished training")
 
 
 @certain
 def check_stopping_early_lowers_no_epsilon(folder: Path) -> None:
     """A training that was killed after a quarter of its declared rounds states the epsilon of all of them."""
-    _train(folder, Server(), killed_after=ROUNDS // 4)
+    trained(folder, Server(), killed_after=ROUNDS // 4)
     (run,) = _runs(folder)
-    _states_no_less_than(run, ROUNDS, "a training stopped early")
+    _states_all_rounds(run, "a training stopped early")
 
 
 @certain
@@ -147,18 +149,18 @@ def check_every_release_stays_counted(folder: Path) -> None:
         found, needed = _counted(folder), {plan.name: server.releases for plan in PLANS}
         assert found == needed, f"after {what}: {needed} left the nodes, {found} are counted"
 
-    _train(folder, server, noise="os", killed_after=3)
+    trained(folder, server, noise="os", killed_after=3)
     counted("a kill")
-    _train(folder, server, noise="os", killed_after=3)
+    trained(folder, server, noise="os", killed_after=3)
     counted("a replay")
     (messages,) = folder.glob("*.messages")
     for kept in messages.iterdir():
         kept.unlink()
-    _train(folder, server, noise="os", killed_after=4)
+    trained(folder, server, noise="os", killed_after=4)
     counted("lost messages")
-    _train(folder, server, noise="os")
+    trained(folder, server, noise="os")
     counted("the end")
-    _train(folder, server, noise="os", data_seed=1)
+    trained(folder, server, noise="os", data_seed=1)
     counted("training anew")
     ledger = folder / "ledger.jsonl"
     # A crash can cut a line off after its first bytes; whether its release was made nobody knows.
@@ -171,7 +173,7 @@ def check_every_release_stays_counted(folder: Path) -> None:
 def releases_watched() -> Iterator[None]:
     """Before each release in the block, look at what of its ledger has reached the disk."""
     synced: dict[int, bytes] = {}
-    fsync, release = os.fsync, NodeMechanism.release
+    fsync = os.fsync
 
     def noted(descriptor: int) -> None:
         fsync(descriptor)
@@ -179,18 +181,13 @@ def releases_watched() -> Iterator[None]:
         with suppress(OSError):  # folders, and files that nobody can read by this descriptor
             synced[status.st_ino] = os.pread(descriptor, status.st_size, 0)
 
-    def watched(self: NodeMechanism, draw: Draw, clipped_sum: Tensor, *, again: int = 0) -> Tensor:
-        path = self.ledger.path
+    def look(mechanism: NodeMechanism, draw: Draw) -> None:
+        path, which = mechanism.ledger.path, f"round {draw.event.round} is released and not yet"
         known = read_ledger(path)[-1].events if path.exists() else []
-        assert draw.event in known, f"round {draw.event.round} is released and not yet in the ledger"
-        assert synced.get(path.stat().st_ino) == path.read_bytes(), (
-            f"round {draw.event.round} is released and not yet synced"
-        )
-        return release(self, draw, clipped_sum, again=again)
+        assert draw.event in known, f"{which} in the ledger"
+        assert synced.get(path.stat().st_ino) == path.read_bytes(), f"{which} synced"
 
-    with pytest.MonkeyPatch.context() as watching:
-        watching.setattr(os, "fsync", noted)
-        watching.setattr(NodeMechanism, "release", watched)
+    with mock.patch.object(os, "fsync", noted), releases_seen(look):
         yield
 
 

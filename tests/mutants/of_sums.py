@@ -14,12 +14,12 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from mutants.hospitals import SummingHospitals, releases_seen
+from mutants.hospitals import SummingHospitals
 from mutants.installing import certain, mutant, replacement, statistical
 from mutants.margins import FALSE_ALARM, variance_limits
 from mutants.of_hospitals import HOSPITAL, ROUND, mutant_of_nodes
 from mutants.of_noise import OVERWHELMING, independent
-from mutants.stub import CLIP
+from mutants.stub import CLIP, releases_seen
 from zetadp.core.outbox import digest_of
 from zetadp.federation.certificates import signature
 from zetadp.federation.masks import FreshValue, Masking, signed_content

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
 
 import numpy as np
 import torch
@@ -70,6 +72,29 @@ class Chosen(NodeMechanism):
     def draw(self, round_number: int, *, again: int = 0) -> Draw:
         event = super().draw(round_number, again=again).event
         return Draw(event=event, members=np.asarray(self.members, dtype=np.int64))
+
+
+class Released(NamedTuple):
+    """What a node knows of one release and tells nobody: its clipped sum, and the sum with noise, without masks."""
+
+    clipped_sum: Tensor
+    message: Tensor
+
+
+@contextmanager
+def releases_seen(look: Callable[[NodeMechanism, Draw], None] = lambda *_: None) -> Iterator[list[Released]]:
+    """Collect every release of this process in the block, after a look at the mechanism and the draw."""
+    found: list[Released] = []
+    honest = NodeMechanism.release
+
+    def release(self: NodeMechanism, draw: Draw, clipped_sum: Tensor, *, again: int = 0) -> Tensor:
+        look(self, draw)
+        message = honest(self, draw, clipped_sum, again=again)
+        found.append(Released(clipped_sum, message))
+        return message
+
+    with mock.patch.object(NodeMechanism, "release", release):
+        yield found
 
 
 class Messages:

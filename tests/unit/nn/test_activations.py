@@ -86,28 +86,19 @@ def test_gradients_are_finite_at_and_near_the_origin(name, dtype, bias):
 
 
 @pytest.mark.parametrize(
-    ("name", "biases"),
-    [
-        ("cardioid", 0),
-        ("cardioid_single", 1),
-        ("cardioid_per_channel", 5),
-        ("modrelu", 1),
-        ("modrelu_per_channel", 5),
-        ("conj_mish", 0),
-    ],
+    ("name", "biases"), [("cardioid", 0), ("cardioid_single", 1), ("modrelu", 1), ("conj_mish", 0)]
 )
-def test_trained_biases_are_real_and_as_many_as_the_name_says(name, biases):
-    parameters = list(activation(name, 5).parameters())
-    assert sum(p.numel() for p in parameters) == biases
-    assert not any(p.is_complex() for p in parameters)
+def test_trained_biases_are_as_many_as_the_name_says(name, biases):
+    assert sum(p.numel() for p in activation(name, 5).parameters()) == biases
 
 
-@pytest.mark.parametrize("module", [Cardioid(2), ModReLU(2)])
-def test_a_bias_acts_on_its_own_channel(module):
-    z = torch.tensor([[1 - 2j, 0.5 + 1j]], dtype=torch.complex64)
-    before = unstack(module(stack(z)))
+@pytest.mark.parametrize("name", ["cardioid_per_channel", "modrelu_per_channel"])
+def test_a_bias_is_real_and_acts_on_its_own_channel(name):
+    module, z = activation(name, 2), torch.tensor([[1 - 2j, 0.5 + 1j]], dtype=torch.complex64)
+    before = module(z)
+    assert module.bias.dtype == torch.float32
     module.bias.data = torch.tensor([0.0, -0.5])
-    after = unstack(module(stack(z)))
+    after = module(z)
     assert after[0, 0] == before[0, 0]
     assert abs(after[0, 1] - before[0, 1]) > 0.1
 

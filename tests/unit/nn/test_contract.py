@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 from torch import nn
@@ -65,24 +67,19 @@ def stacked(z: torch.Tensor) -> torch.Tensor:
     return stack(z) if z.is_complex() else z
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_complex_tensors_go_in_and_come_out(name):
-    layer, z = made(name), inputs(name)
-    found = layer(z)
-    assert found.dtype == torch.complex64
-    if not isinstance(layer, nn.Sequential):
-        assert torch.equal(found, unstack(layer(stack(z))))
-
-
 @pytest.mark.parametrize("name", ALL)
-def test_clipping_sees_every_real_component_once(name):
-    layer = made(name)
+def test_it_takes_complex_tensors_as_stacked_ones_and_clipping_sees_every_real_component_once(name):
+    layer, z = made(name), inputs(name)
     layout = Layout.of(layer)
-    assert layout.dimension == sum(p.numel() * (2 if p.is_complex() else 1) for p in layer.parameters())
     assert knows_units(layer)
+    assert layout.dimension == sum(p.numel() * (2 if p.is_complex() else 1) for p in layer.parameters())
     if layout.names:
         vector = torch.arange(float(layout.dimension))
         assert torch.equal(layout.flatten(layout.unflatten(vector)), vector)
+    found = layer(z)
+    assert found.dtype == z.dtype
+    if z.is_complex() and not isinstance(layer, nn.Sequential):
+        assert torch.equal(found, unstack(layer(stack(z))))
 
 
 def of_patients(layer: nn.Module, x: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -225,26 +222,23 @@ def test_a_patient_changes_no_bit_of_another(name):
 
 
 PRECISIONS = [(torch.complex64, 1e-5), (torch.complex128, 1e-12)]
-
-
-def random(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+SHAPES = [*product((1, 3, 5), (1, 2, 3)), None]
+"""Kernels and strides of convolutions, and none for an affine map."""
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
-@pytest.mark.parametrize("stride", [1, 2, 3])
-@pytest.mark.parametrize("kernel", [1, 3, 5])
-def test_a_convolution_is_the_complex_one_of_pytorch(dtype, tolerance, stride, kernel):
-    layer = Conv2d(3, 4, kernel, stride=stride, dtype=dtype)
-    z = random(2, 3, 7, 6, dtype=dtype)
-    expected = functional.conv2d(z, layer.weight, stride=stride, padding=kernel // 2)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_linear_map_is_the_complex_one_of_pytorch(dtype, tolerance, shape):
+    z = torch.randn(2, 3, 7, 6, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    if shape is None:
+        z = z.flatten(1)
+        layer = Linear(126, 3, dtype=dtype)
+        expected = z @ layer.weight.mT + layer.bias
+    else:
+        kernel, stride = shape
+        layer = Conv2d(3, 4, kernel, stride=stride, dtype=dtype)
+        expected = functional.conv2d(z, layer.weight, stride=stride, padding=kernel // 2)
     torch.testing.assert_close(layer(z), expected, atol=tolerance, rtol=tolerance)
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
-def test_an_affine_map_is_the_complex_one_of_pytorch(dtype, tolerance):
-    layer, z = Linear(5, 3, dtype=dtype), random(4, 5, dtype=dtype)
-    torch.testing.assert_close(layer(z), z @ layer.weight.mT + layer.bias, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("kind", [COMPLEX, REAL])

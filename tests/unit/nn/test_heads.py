@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -150,35 +148,6 @@ def test_no_contribution_is_longer_than_the_bound_and_the_worst_reaches_it(count
             assert found.shape == (50, statistic.dimension)
             longest = max(longest, float(found.double().norm(dim=1).max()))
     assert 0.999 * BOUND < longest < BOUND * (1 + 1e-5)
-
-
-def test_features_that_are_not_finite_make_a_contribution_that_is_not():
-    """What is not finite is found, and left out, where it is clipped."""
-    values = features(3)
-    values[0, 0, 0, 0, 0], values[1, 2, 0, 0, 1] = math.nan, complex(0, math.inf)
-    finite = made()(values, labels(3)).isfinite()
-    assert not finite[:2].all(dim=1).any()
-    assert finite[2].all()
-
-
-def test_images_of_weight_zero_change_no_contribution_and_no_bit_of_others():
-    images, weights = features(2), torch.full((2, len(LABELS)), 1 / len(LABELS))
-    weights[1] = (torch.arange(len(LABELS)) % 5 < 2) / (2 * CLASSES)
-    (found,) = made().of_units(images, labels(2), factors=False, weights=weights)
-    changed = torch.where((weights > 0)[..., None, None, None], images, -3 * images)
-    assert torch.equal(made().of_units(changed, labels(2), factors=False, weights=weights)[0], found)
-    assert torch.equal(found[0], made()(images, labels(2))[0])
-
-
-def test_a_contribution_is_the_mean_over_images_of_one_patient():
-    statistic, values = made(), features(4)
-    together = statistic(values, labels(4))
-    order = torch.randperm(len(LABELS), generator=torch.Generator().manual_seed(1))
-    for number in range(4):
-        alone = statistic(values[number : number + 1, order], LABELS[order][None])
-        torch.testing.assert_close(alone[0], together[number])
-    twice = statistic(values.repeat(1, 2, 1, 1, 1), labels(4).repeat(1, 2))
-    torch.testing.assert_close(twice, together)
 
 
 def test_without_noise_the_class_means_are_those_of_all_images():

@@ -77,7 +77,7 @@ def test_next_to_all_ordinary_draws_are_decided_without_the_slow_path(monkeypatc
     assert len(asked) < 20
 
 
-def test_tail_beyond_the_tables_is_reached_with_exact_bits():
+def test_tail_beyond_the_tables_is_reached_with_exact_bits_but_not_beyond_the_range_of_integers(monkeypatch):
     # U = 1 - 2**-90 or so: the magnitude is that of probability 2**-90, far beyond the last strip of the tables.
     def source(count: int) -> bytes:
         return b"\xff" * (count - 1) + b"\x7f" if count == 8 else bytes(count)
@@ -87,13 +87,9 @@ def test_tail_beyond_the_tables_is_reached_with_exact_bits():
     assert far > 6000
     word = np.array([0], dtype=np.uint64), np.array([(2**32 - 1) << 32], dtype=np.uint64)
     assert exact._candidates(*word, Fraction(1000), source).tolist() == [far]
-
-
-def test_noise_beyond_the_range_of_integers_is_an_error(monkeypatch):
     monkeypatch.setattr(exact, "LIMIT", 6000)
-    word = np.array([0], dtype=np.uint64), np.array([(2**32 - 1) << 32], dtype=np.uint64)
     with pytest.raises(OverflowError, match="nothing was released"):
-        exact._candidates(*word, Fraction(1000), lambda count: b"\xff" * (count - 1) + b"\x7f")
+        exact._candidates(*word, Fraction(1000), source)
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, exact.BLOCK, 3 * exact.BLOCK + 1])

@@ -107,12 +107,6 @@ def test_an_event_that_says_another_chance_than_is_drawn_with_is_refused(change)
         NodeMechanism(event, seed=5, ledger=HoldsEverything())
 
 
-def test_noise_without_a_clipping_norm_is_refused():
-    with pytest.raises(ValueError, match="finite clipping norm"):
-        mechanism(clip=math.inf)
-    assert noise(mechanism(clip=math.inf, noise_multiplier=0), 3).tolist() == [0, 0, 0]
-
-
 DIMENSION = 400
 
 

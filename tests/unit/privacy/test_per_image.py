@@ -20,9 +20,7 @@ from zetadp.privacy.events import Event, histories
 from zetadp.privacy.exposure import Run, over_runs, run_of
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.masked import MaskedSum
 from zetadp.privacy.statement import plain_text, run_statement, total_statement
-from zetadp.privacy.threat import Sums
 
 DELTA, IMAGES = 1e-3, 20
 
@@ -133,20 +131,6 @@ def test_exact_noise_takes_one_image_a_pass_unless_all_are_drawn_always(tmp_path
     paths = {"ledger_path": tmp_path / "ledger.jsonl", "checkpoint_path": tmp_path / "run.partial"}
     train_run(RUN, TINY, settings, [plan], data, None, **paths, performance=Performance(chunk=8))
     assert taken == [expected] * 2
-
-
-def test_in_a_masked_sum_all_images_of_a_patient_are_under_the_noise_of_all_shares():
-    population = 5 * IMAGES
-    events = [
-        Event(f"node-{node}", number, population, 0.05 * population, 1.0, MaskedSum(0.05, 2.0, 3))
-        for number in range(4)
-        for node in range(4)
-    ]
-    summed = state(Run("sums", histories(events), 4, threat="masked_sums", sums=Sums(1), images=IMAGES))
-    noise = 2.0 * math.sqrt(3)
-    assert summed["epsilon"] == accounting.epsilon({NoisySum(0.05, noise): 4}, 1e-3)
-    # All images of a patient are at one node, under the same noise.
-    assert summed["of_all_images"]["epsilon"] == accounting.epsilon({NoisySum(0.05, noise, IMAGES): 4}, 1e-3)
 
 
 @pytest.mark.parametrize("units", [2, 6, 80])
