@@ -27,7 +27,6 @@ from benchmarks.study_selection import (
     ALL,
     COHORTS,
     COMPONENTS,
-    DRAWS,
     SETTINGS,
     TASK,
     TRAINED,
@@ -38,6 +37,7 @@ from benchmarks.study_selection import (
 from zetadp.base.storage import write_text
 from zetadp.base.tables import Sheet
 from zetadp.base.tensors import tensors_digest
+from zetadp.core.metrics import accuracy_interval
 from zetadp.core.pretrained import FinishedModel
 from zetadp.mri.decathlon import SEQUENCES, read_task
 from zetadp.mri.kspace import to_kspace, whiten
@@ -145,13 +145,13 @@ def measured(model: FinishedModel, features: torch.Tensor, name: str, known: boo
     row |= {"unsure": int((verdicts == UNSURE).sum()), "unlike": int((verdicts == UNLIKE).sum())}
     if not known:
         return row
-    drawn = np.random.default_rng(0).integers(len(sure), size=(DRAWS, len(sure)))
     each, wrong = answered.sum(1), (answered & ~right).sum(1)
     row |= {"right of all": int(right.sum()), "wrong of answered": int(wrong.sum())}
     for label, upper, lower in (("answered", each, np.full(len(sure), 4)), ("error", wrong, each)):
-        shares = 100 * upper[drawn].sum(1) / np.maximum(lower[drawn].sum(1), 1)
-        row |= {f"{label} %": 100 * upper.sum() / max(lower.sum(), 1)}
-        row |= dict(zip((f"{label} low", f"{label} high"), np.quantile(shares, (0.025, 0.975)), strict=True))
+        counted = lower > 0
+        low, high = accuracy_interval(upper[counted], lower[counted], np.random.default_rng(0))
+        row |= {f"{label} %": 100 * upper.sum() / max(lower.sum(), 1), f"{label} low": 100 * low}
+        row |= {f"{label} high": 100 * high}
     return row
 
 
@@ -178,8 +178,9 @@ def write(table: pd.DataFrame) -> None:
     made = origin(cohorts, "0 of the noise and of the inputs without a brain")
     note = (
         f"An answer is sure from the probability at which {RIGHT:.0%} of the answers were right for {EACH} public "
-        "patients who gave the thresholds. Low and high: 95 % intervals over patients. Private heads were trained "
-        "on the first cohort, with local noise; its patients here took no part."
+        "patients who gave the thresholds. Low and high: 95 % intervals over patients, by bootstrap, or exact where "
+        "all patients are alike. Private heads were trained on the first cohort, with local noise; its patients here "
+        "took no part."
     )
     cells = tuple(
         tuple("–" if pd.isna(v) else v if isinstance(v, str) else f"{v:.4g}" for v in r) for r in table.to_numpy()

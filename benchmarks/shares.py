@@ -183,7 +183,7 @@ def collect(experiments: dict[str, Experiment]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
+def sheet(found: pd.DataFrame) -> Sheet:
     """Lay the table out with one line a cohort, decision and head."""
     lines = []
     for names, cells in found.groupby(["cohort", "decision", "network"], sort=False):
@@ -206,7 +206,6 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
         "or a head without noise on its layers less the patient's mean, whichever is better. The last columns are "
         "the share of the way to it, with an interval of 95 % over test patients. They are empty where a resample of "
         f"patients leaves no way to go. {seeds}.",
-        *made,
     )
     headings = (
         *("private cohort", "classified", "network", "public alone", "ε = 1", "ε = 8", "same without noise"),

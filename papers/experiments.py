@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,9 +15,10 @@ from zetadp.base.storage import read_json, write_text
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.validation import UserError
 from zetadp.config.load import load_config, read_overlaid
+from zetadp.report import rendering
 from zetadp.report.figurestyle import SMALL, WIDTH, wrapped
 from zetadp.report.provenance import cohort_shown, origin, seeds_shown
-from zetadp.report.rendering import to_csv, to_markdown
+from zetadp.report.rendering import to_csv, to_markdown, to_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,7 +137,7 @@ def write_joined(
     stem: Path,
     experiments: dict[str, Experiment],
     collect: Callable[[dict[str, Experiment]], pd.DataFrame],
-    sheet: Callable[[pd.DataFrame, tuple[str, ...]], Sheet],
+    sheet: Callable[[pd.DataFrame], Sheet],
 ) -> None:
     """Write and print one table of several experiments, and how it was made.
 
@@ -151,34 +153,14 @@ def write_joined(
     found = collect(experiments)
     declared = declared_by(*(each.scenario for each in experiments.values()))
     made = origin(*declared, runs=[place for each in experiments.values() for place in each.environments()])
-    write_table(stem, found, sheet, made, float_format="%.6g")
+    write_table(stem, found, sheet(found), made)
 
 
-def write_table(
-    stem: Path,
-    found: pd.DataFrame,
-    sheet: Callable[[pd.DataFrame, tuple[str, ...]], Sheet],
-    made: tuple[str, ...],
-    *,
-    float_format: str,
-) -> None:
-    """Write a table as CSV and as Markdown, and print the Markdown.
-
-    Parameters
-    ----------
-    stem
-        Where it goes, without the endings ``.csv`` and ``.md``.
-    found, sheet
-        The table, and its layout.
-    made
-        How it was made.
-    float_format
-        How numbers are written in the CSV file.
-    """
-    laid_out = to_markdown(sheet(found, made))
-    write_text(stem.with_suffix(".csv"), to_csv(found, made, float_format=float_format))
-    write_text(stem.with_suffix(".md"), laid_out)
-    print(laid_out)
+def write_table(stem: Path, found: pd.DataFrame, sheet: Sheet, made: tuple[str, ...]) -> None:
+    """Write a table and how it was made as CSV and as Markdown, to a path without these endings, and print it."""
+    files = [stem.with_suffix(kind) for kind in (".csv", ".md")]
+    rendering.write_table(files, found, sheet, made, float_format="%.6g")
+    print(to_text(sheet))
 
 
 def write_parts(
@@ -214,6 +196,14 @@ def laid_out(title: str, found: pd.DataFrame, notes: tuple[str, ...] = ()) -> Sh
 
     cells = tuple(tuple(map(shown, row)) for row in found.itertuples(index=False))
     return Sheet(title, tuple(column.replace("_", " ") for column in found.columns), cells, notes)
+
+
+def parser_of(about: str | None, folder: str) -> argparse.ArgumentParser:
+    """Return the parser of a program that writes to a folder of ``results/papers``, with the option ``--output``."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = Path("results/papers") / folder
+    parser.add_argument("--output", type=Path, default=default, help="folder of the files (%(default)s)")
+    return parser
 
 
 def explained(figure: Figure, text: str) -> None:

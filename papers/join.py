@@ -88,8 +88,8 @@ def printed_of(join: dict[str, Any], scenario: str, row: pd.Series) -> dict[str,
     return next((each for each in join.get("printed", []) if wanted.items() <= each.items()), {})
 
 
-def sheet(join: dict[str, Any], found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
-    """Lay the table out, one line for each method, with a note on how it was made."""
+def sheet(join: dict[str, Any], found: pd.DataFrame) -> Sheet:
+    """Lay the table out, one line for each method."""
     names = [*join["labels"], "method" if "method" in found else "network"]
     names += ["arm"] if "arm" in found else []
     epsilons = sorted(set(found["epsilon"]), key=epsilon_order)
@@ -103,7 +103,7 @@ def sheet(join: dict[str, Any], found: pd.DataFrame, made: tuple[str, ...]) -> S
         if "printed" in rows and rows["printed"].notna().any():
             lines.append((*blank, "the paper, printed", *(printed_cell(cells.get(epsilon)) for epsilon in epsilons)))
     headings = (*names, *(f"ε = {epsilon_shown(epsilon)}" for epsilon in epsilons))
-    return Sheet(join["title"], headings, tuple(lines), (*join["notes"], *made), names=len(names))
+    return Sheet(join["title"], headings, tuple(lines), tuple(join["notes"]), names=len(names))
 
 
 def printed_cell(row: pd.Series | None) -> str:

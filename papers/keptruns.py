@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import os
 import platform
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pandas as pd
 
@@ -13,54 +14,47 @@ from zetadp.base.storage import write_text
 from zetadp.report.provenance import code_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 Run = TypeVar("Run")
 
 
-class KeptRuns:
+class KeptRuns(Generic[Run]):
     """All runs so far, one line each in a file that survives an interruption.
 
-    Attributes
+    Parameters
     ----------
-    COLUMNS
-        Names of the comparison's own columns: first those that identify a run, then its results.
-    KEYS
-        Number of columns that identify a run.
-    TEXT
-        Columns with text that may look like a number.
+    path
+        The file.
+    kind
+        Dataclass whose fields identify a run. A text stays text where it looks like a number.
+    results
+        Names of the results of a run.
     """
 
-    COLUMNS: ClassVar[tuple[str, ...]]
-    KEYS: ClassVar[int]
-    TEXT: ClassVar[tuple[str, ...]] = ()
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, kind: type[Run], *results: str) -> None:
+        self.path, self.keys = path, [each.name for each in fields(kind)]  # type: ignore[arg-type]
+        self.texts = [each.name for each in fields(kind) if each.type == "str"]  # type: ignore[arg-type]
         # Once: files may be edited while a process runs what it has loaded.
         self.here = {"commit": code_version(), "device": platform.machine(), "cores": os.cpu_count()}
-        self.columns = (*self.COLUMNS, *self.here)
+        self.columns = (*self.keys, *results, *self.here)
         if not path.exists():
             write_text(path, ",".join(self.columns) + "\n")
 
     def read(self) -> pd.DataFrame:
         """Return one row per run."""
-        return pd.read_csv(self.path, dtype=dict.fromkeys((*self.TEXT, "commit"), str))
-
-    def done(self) -> set[tuple[Any, ...]]:
-        """Return the keys of the stored runs."""
-        return set(self.read()[list(self.COLUMNS[: self.KEYS])].itertuples(index=False, name=None))
+        return pd.read_csv(self.path, dtype=dict.fromkeys((*self.texts, "commit"), str))
 
     def missing(self, wanted: Iterable[Run]) -> Iterator[Run]:
-        """Yield the runs that are not stored yet. A run is a dataclass whose fields identify it."""
-        done = self.done()
+        """Yield the runs that are not stored yet."""
+        done = set(self.read()[self.keys].itertuples(index=False, name=None))
         return (run for run in wanted if tuple(vars(run).values()) not in done)
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Store a run that was made by this process."""
+    def add(self, run: Run, **results: Any) -> None:  # noqa: ANN401  (numbers and texts)
+        """Store the results of a run that was made by this process."""
         with self.path.open("a", newline="") as file:
-            csv.DictWriter(file, self.columns).writerow({**row, **self.here})
+            csv.DictWriter(file, self.columns).writerow({**vars(run), **results, **self.here})
 
 
 def places(runs: pd.DataFrame) -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ table.csv, order.csv, table.md and figure.svg.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -24,7 +23,7 @@ import torch
 
 from papers.complex_dp.activation_inputs import MOST_CLIPS, PATIENTS, SEED, brain_slices, spoken_words
 from papers.complex_dp.ranking import figure, order, sheet, table
-from papers.experiments import ended
+from papers.experiments import ended, parser_of, write_table
 from papers.keptruns import KeptRuns, places
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import write_text
@@ -42,11 +41,11 @@ from zetadp.privacy.book import recorded_runs
 from zetadp.privacy.kinds import NoisySum
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin, seeds_shown
-from zetadp.report.rendering import to_csv, to_markdown
+from zetadp.report.rendering import to_csv
 from zetadp.tasks.roc import macro_area
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from papers.complex_dp.activation_inputs import Items
 
@@ -144,12 +143,6 @@ def comparisons(clips: Path = CLIPS) -> tuple[Comparison, Comparison]:
     )
 
 
-def declared() -> tuple[str, str]:
-    """Return cohorts and seeds."""
-    speech = f"speech-commands, at most {MOST_CLIPS} clips of each of 236 speakers, not simulated"
-    return f"{speech}; phantom, {PATIENTS} patients, seed {SEED}", seeds_shown(SEEDS)
-
-
 @lru_cache
 def _noise(comparison: Comparison) -> float:
     """Return the noise multiplier, which depends on the chance to be drawn and not on the population."""
@@ -189,22 +182,13 @@ def per_speaker(comparison: Comparison) -> float:
     return accounting.epsilon_group(mechanisms, comparison.delta, MOST_CLIPS)
 
 
-class Runs(KeptRuns):
-    """All runs so far."""
-
-    COLUMNS = ("task", "data", "activation", "epsilon", "rate", "seed", "spent", "score")
-    KEYS = 6
-    TEXT = ("epsilon",)
-
-    def fill(self, comparison: Comparison) -> None:
-        """Train every run of a comparison that is not there yet."""
-        self._train(comparison, tuning(comparison), public=True)
-        self._train(comparison, compared(comparison, searched(self.read())), public=False)
-
-    def _train(self, comparison: Comparison, wanted: Iterable[Run], *, public: bool) -> None:
-        for run in self.missing(wanted):
-            found = trained(comparison, comparison.items[0 if public else 1], run)
-            self.add({**vars(run), **found})
+def fill(kept: KeptRuns[Run], comparison: Comparison) -> None:
+    """Train every run of a comparison that is not there yet: first those on public items, whose scores choose rates."""
+    for place in (0, 1):
+        wanted = compared(comparison, searched(kept.read())) if place else tuning(comparison)
+        for run in kept.missing(wanted):
+            found = trained(comparison, comparison.items[place], run)
+            kept.add(run, **found)
             print(run, f"{found['score']:.2f}", flush=True)
 
 
@@ -239,16 +223,15 @@ def compared(comparison: Comparison, search: pd.DataFrame) -> Iterator[Run]:
 
 def main() -> None:
     """Train what is missing, and write tables and figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path("results/papers/complex_dp/activations"))
+    parser = parser_of(__doc__, "complex_dp/activations")
     parser.add_argument("--data", type=Path, default=CLIPS, help="folder of the clips (%(default)s)")
     parser.add_argument("--redraw", action="store_true", help="draw the figure alone, from the table in --output")
     given = parser.parse_args()
     if not given.redraw:
         torch.set_num_threads(1)
-        kept = Runs(KEPT / "runs.csv")
+        kept = KeptRuns(KEPT / "runs.csv", Run, "spent", "score")
         for comparison in comparisons(given.data):
-            kept.fill(comparison)
+            fill(kept, comparison)
             write_tables(kept.read(), given.output)
     save_svg(
         figure(pd.read_csv(given.output / "table.csv", comment="#", dtype={"epsilon": str})),
@@ -265,7 +248,8 @@ def write_tables(runs: pd.DataFrame, folder: Path) -> None:
     runs = runs[(runs["data"] == "public") | (runs["rate"] == wanted)]
     sizes = runs[runs["data"] == "private"].groupby("task").size()
     runs = runs[runs["task"].map(sizes) == len(ACTIVATIONS) * len(SEEDS)]
-    made = origin(*declared(), runs=places(runs))
+    speech = f"speech-commands, at most {MOST_CLIPS} clips of each of 236 speakers, not simulated"
+    made = origin(f"{speech}; phantom, {PATIENTS} patients, seed {SEED}", seeds_shown(SEEDS), runs=places(runs))
     scores = runs[runs["data"] == "private"].drop(columns=["data", "commit", "device", "cores"])
     frames = {
         "search": search[search["task"].isin(runs["task"])],
@@ -273,13 +257,11 @@ def write_tables(runs: pd.DataFrame, folder: Path) -> None:
         "table": table(scores),
         "order": order(scores),
     }
-    for name, frame in frames.items():
-        write_text(folder / f"{name}.csv", to_csv(frame, made, float_format="%.6g"))
+    for name in ("search", "scores", "order"):
+        write_text(folder / f"{name}.csv", to_csv(frames[name], made, float_format="%.6g"))
     speech = next(each for each in comparisons() if each.unit == "clip")
     spent = f"ε per speaker, of at most {MOST_CLIPS} clips in speech: {rounded_up(per_speaker(speech), digits=3)}."
-    laid_out = to_markdown(sheet(frames["table"], frames["order"], (spent, *made)))
-    write_text(folder / "table.md", laid_out)
-    print(laid_out)
+    write_table(folder / "table", frames["table"], sheet(frames["table"], frames["order"], spent), made)
 
 
 if __name__ == "__main__":

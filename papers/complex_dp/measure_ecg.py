@@ -10,7 +10,6 @@ Writes table.csv and table.md.
 
 from __future__ import annotations
 
-import argparse
 import math
 import tempfile
 from dataclasses import dataclass, replace
@@ -22,10 +21,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from papers.experiments import configuration, ended
+from papers.experiments import configuration, ended, parser_of, write_table
 from zetadp.base.epsilon import UNCLIPPED, epsilon_shown, epsilon_value
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.storage import write_text
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.validation import UserError
 from zetadp.config.experiment import Config
@@ -42,8 +40,7 @@ from zetadp.nn.models import build
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import compose
 from zetadp.privacy.book import recorded_runs
-from zetadp.report.provenance import origin
-from zetadp.report.rendering import to_csv, to_markdown
+from zetadp.report.provenance import origin, seeds_shown
 from zetadp.tasks.ecg.collection import Collection, spectrum
 from zetadp.tasks.ecg.encoder import BeatEncoder
 from zetadp.tasks.ecg.recordings import FOLDS, read_folder
@@ -74,11 +71,6 @@ METHODS: dict[str, tuple[str | None, str | None, range]] = {
     "the paper's network, as it trains without privacy": ("mlp", UNCLIPPED, FEW),
 }
 """Network of the scenario, epsilon and seeds of each method; None where nothing is trained privately."""
-
-
-def declared() -> tuple[str, str]:
-    """Return cohort and seeds."""
-    return f"ptb-xl, recordings of form {FORM}, {PATIENTS} patients in ten folds, not simulated", "0 to 4"
 
 
 @dataclass(frozen=True)
@@ -257,8 +249,8 @@ def row(training: Training, method: str) -> dict[str, Any]:
     return {**found, "epsilon": spent[0], "epsilon_nine": spent[1]}
 
 
-def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
-    """Lay the table out, one line per method, with a note on how it was made."""
+def sheet(found: pd.DataFrame) -> Sheet:
+    """Lay the table out, one line per method."""
 
     def shown(epsilon: float) -> str:
         return MISSING if math.isnan(epsilon) else epsilon_shown("inf") if math.isinf(epsilon) else f"{epsilon:.2f}"
@@ -284,7 +276,6 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
         "whoever sees all models of one seed has the ε in the last column. Further seeds and rows add to it.",
         "Noise is seeded: it simulates the guarantee and protects nobody. Without noise there is no guarantee.",
         "The paper prints 92 % with and without noise, on its own cohort (CPSC 2018, 113 test recordings).",
-        *made,
     )
     headings = ("method", "ROC-AUC", "95% interval", "lowest fold", "ε of one training", "ε of nine")
     return Sheet("Left bundle branch block in PTB-XL, by ten folds", headings, lines, notes)
@@ -292,25 +283,24 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
 
 def main() -> None:
     """Train everything and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, "complex_dp/ecg")
     parser.add_argument("--data", type=Path, required=True, help="folder of recordings as one array")
     parser.add_argument("--encoder", type=Path, help="the scenario's encoder (default: train the same again)")
-    parser.add_argument("--output", type=Path, default=Path("results/papers/complex_dp/ecg"))
     given = parser.parse_args()
     torch.set_num_threads(1)
     config = configuration("ecg")
     encoder = BeatEncoder.load(given.encoder) if given.encoder else BeatEncoder.fit()
     patients = Patients.read(given.data, encoder)
+    cohort = f"ptb-xl, recordings of form {FORM}, {PATIENTS} patients in ten folds, not simulated"
+    made = origin(cohort, seeds_shown(SEEDS))
     with tempfile.TemporaryDirectory() as folder:
         training = Training(config, patients, Path(folder))
         rows = []
         for method in METHODS:
             # Write the table after every method, because the last methods take longest.
             rows.append(row(training, method))
-            found, made = pd.DataFrame(rows), origin(*declared())
-            write_text(given.output / "table.csv", to_csv(found, made, float_format="%.6g"))
-            write_text(given.output / "table.md", to_markdown(sheet(found, made)))
-    print(to_markdown(sheet(found, made)))
+            found = pd.DataFrame(rows)
+            write_table(given.output / "table", found, sheet(found), made)
 
 
 if __name__ == "__main__":

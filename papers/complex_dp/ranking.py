@@ -142,8 +142,8 @@ def table(scores: pd.DataFrame) -> pd.DataFrame:
     return joined[[*first, *(column for column in joined if column not in first)]]
 
 
-def sheet(found: pd.DataFrame, correlations: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
-    """Lay the table out, with a note on how it was made."""
+def sheet(found: pd.DataFrame, correlations: pd.DataFrame, spent: str) -> Sheet:
+    """Lay the table out, with a further note on what a speaker spends."""
 
     def probability(value: float) -> str:
         return MISSING if np.isnan(value) else f"{value:.3f}"
@@ -185,7 +185,7 @@ def sheet(found: pd.DataFrame, correlations: pd.DataFrame, made: tuple[str, ...]
         "optimistic.",
         f"Kendall's rank correlation with the paper's order of its ten (95%, bootstrap over seeds): {taus}.",
         "Noise is seeded, so it simulates and protects nobody. ε is computed from the ledger of every run.",
-        *made,
+        spent,
     )
     headings = ("task", "activation", "rank", "rank in the paper", "paper", "ours", "95% interval")
     headings += ("less iGaussian", "p, iGaussian", "p, best", "rate")

@@ -8,7 +8,6 @@ epsilon per patient that follows from the epsilon per slice of Ziller et al. (pa
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections import Counter
 from dataclasses import replace
@@ -23,7 +22,7 @@ from matplotlib.figure import Figure
 
 from papers.complex_dp.baselines import compressed_sensing, zero_filled
 from papers.complex_dp.printed import ZILLER
-from papers.experiments import Experiment, declared_by, ended
+from papers.experiments import Experiment, declared_by, ended, parser_of, write_table
 from zetadp.base.epsilon import epsilon_shown
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import read_json, write_text
@@ -38,7 +37,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 from zetadp.report.figurestyle import WIDTH, figure_style, save_svg, set_title
 from zetadp.report.provenance import origin
-from zetadp.report.rendering import to_csv, to_markdown
+from zetadp.report.rendering import to_csv
 from zetadp.tasks.reconstruction.pretraining import public_slices
 from zetadp.tasks.reconstruction.public import PublicNetworks
 from zetadp.tasks.reconstruction.settings import SEED
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from zetadp.nn.settings import NetworkSettings
     from zetadp.tasks.reconstruction.task import Reconstruction
 
-OUTPUT = Path("results/papers/complex_dp/reconstruction")
 SCENARIO = "reconstruction"
 PUBLIC_FILE = Path("resources/public-volumes/networks.safetensors")
 WEIGHTS = (0.01, 0.03, 0.1)
@@ -71,11 +69,6 @@ SLICES = 36
 """Approximate number of slices in a volume of fastMRI."""
 COARSE = 1.0
 """Tolerance at which the accountant stops after halving its grid once."""
-
-
-def declared() -> tuple[str, str]:
-    """Return cohort and seeds."""
-    return declared_by(SCENARIO)
 
 
 class Tested(NamedTuple):
@@ -226,7 +219,7 @@ def collected(experiment: Experiment, tested: Tested, images: dict[str, np.ndarr
     return pd.DataFrame(rows)
 
 
-def sheet(found: pd.DataFrame, patients: int, made: tuple[str, ...]) -> Sheet:
+def sheet(found: pd.DataFrame, patients: int) -> Sheet:
     """Lay the table out, one line per method."""
 
     def cell(row: pd.Series, metric: str, digits: int, scale: float = 1.0) -> str:
@@ -260,7 +253,6 @@ def sheet(found: pd.DataFrame, patients: int, made: tuple[str, ...]) -> Sheet:
         "Way: how much of the distance from the public network alone to the same training without noise is covered, in "
         "%.",
         "ε = ∞: gradients are clipped but get no noise. Noise is seeded: it simulates the guarantee.",
-        *made,
     )
     headings = ("method", "ε", "SSIM", "NMSE", "PSNR", "way, SSIM", "way, NMSE")
     return Sheet(
@@ -320,8 +312,7 @@ def drawn(tested: Tested, images: dict[str, np.ndarray], who: str, title: str | 
 
 def main() -> None:
     """Write the tables and the figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser = parser_of(__doc__, "complex_dp/reconstruction")
     parser.add_argument("--paper", action="store_true", help="write paper.csv alone, in a minute")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -332,7 +323,7 @@ def main() -> None:
 
 def write_paper(output: Path) -> None:
     """Write what the paper's figure means."""
-    write_text(output / "paper.csv", to_csv(of_the_paper(), origin(*declared()), float_format="%.6g"))
+    write_text(output / "paper.csv", to_csv(of_the_paper(), origin(*declared_by(SCENARIO)), float_format="%.6g"))
 
 
 def write_runs(output: Path) -> None:
@@ -342,11 +333,8 @@ def write_runs(output: Path) -> None:
     tested = Tested.of(experiment)
     images = {name: make() for name, make in untrained(tested).items()}
     found = collected(experiment, tested, images)
-    made = origin(*declared(), runs=experiment.environments())
-    write_text(output / "table.csv", to_csv(found, made, float_format="%.6g"))
-    shown = to_markdown(sheet(found, len(tested.volumes), made))
-    write_text(output / "table.md", shown)
-    print(shown)
+    made = origin(*declared_by(SCENARIO), runs=experiment.environments())
+    write_table(output / "table", found, sheet(found, len(tested.volumes)), made)
     chosen = {name: images[name] for name in ("zero-filled", "compressed sensing", PUBLIC)}
     for (name, epsilon), network in TRAINED.items():
         if network == "tuned":

@@ -9,7 +9,6 @@ and other seeds from this machine join it.
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 from dataclasses import asdict, replace
@@ -18,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from papers.experiments import ROOT, Experiment, declared_by, ended
+from papers.experiments import ROOT, Experiment, declared_by, ended, parser_of
 from zetadp.base.epsilon import epsilon_order
 from zetadp.base.storage import read_json, write_text
 from zetadp.base.tables import MISSING
@@ -36,11 +35,6 @@ NOTE = (
     "The paper prints its own cohort, network and reading of the guarantee, over 10 seeds: no result of these runs. "
     "It states ε per patient; we infer from its batch and epochs that images were counted. Do not compare at equal ε."
 )
-
-
-def declared() -> tuple[str, str]:
-    """Return cohort and seeds."""
-    return declared_by(SCENARIO)
 
 
 def earlier(path: Path) -> tuple[pd.DataFrame, list[dict[str, str]]]:
@@ -103,9 +97,7 @@ def beside_printed(table: pd.DataFrame) -> tuple[pd.DataFrame, list[tuple[str, .
 
 def main() -> None:
     """Write table and figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path("results/papers/complex_mri"))
-    given = parser.parse_args()
+    given = parser_of(__doc__, "complex_mri").parse_args()
     experiment = Experiment.of(SCENARIO)
     names = experiment.config.run_names
     folders = [folder for folder in map(experiment.folder, names) if (folder / "metrics.json").is_file()]
@@ -120,7 +112,7 @@ def main() -> None:
     if elsewhere:
         below += ("Intervals of cells whose runs come from several machines are means of those machines', by seeds.",)
     trained = [read_json(folder / "metrics.json")["environment"] for folder in folders]
-    made = origin(*declared(), runs=trained + elsewhere)
+    made = origin(*declared_by(SCENARIO), runs=trained + elsewhere)
     below += (NOTE,)
     sheet = rendering.accuracy_sheet(table, (*below, *made))
     table, printed = beside_printed(table)

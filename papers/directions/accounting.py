@@ -16,19 +16,15 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
-from scipy.special import logsumexp
 
 from papers.directions.capacity import log_growth
 from papers.moments import sampled_moment
 from zetadp.base.validation import positive
 from zetadp.privacy import accounting
-from zetadp.privacy.directions import Direction, cosine_law, mean_cosine
-from zetadp.privacy.kinds import sampled_loss
+from zetadp.privacy.directions import Direction, mean_cosine
 
 ORDERS = np.unique(np.concatenate([np.arange(101, 300) / 100, np.arange(30, 200) / 10, np.arange(20, 257)]))
 """Orders of the second approach. Values at fractional orders are interpolated."""
-MOMENTS = np.unique(np.concatenate([np.arange(101, 200) / 100, np.arange(20, 110) / 10, np.arange(12, 64)]))
-"""Orders of `moments`: the usual orders of libraries for private training, with a finer grid below 2."""
 
 _DENSE = 1 + np.geomspace(1e-4, 1e4, 20_001)
 
@@ -125,28 +121,6 @@ def second_approach(
     taus = divergence(whole, concentration, dimension)
     bounds = [probability * float(taus[0]), *(_sampled(int(order), probability, taus) for order in whole[1:])]
     return epsilon_of(releases * np.interp(alphas, whole, bounds), alphas, delta)
-
-
-def moments(
-    concentration: float, dimension: int, probability: float, releases: int, delta: float, alphas: np.ndarray = MOMENTS
-) -> float:
-    """Return epsilon from the exact Renyi divergences of a sampled release, at any real orders.
-
-    The divergence is that of the mixture from the distribution without the person. The reverse divergence is not
-    larger, because a reflection swaps the two distributions.
-
-    Parameters
-    ----------
-    concentration, dimension, probability, releases, delta
-        Same as for `first_approach`.
-    alphas
-        Orders above one.
-    """
-    Direction(probability, concentration, dimension)  # refuses impossible values
-    law = cosine_law(concentration, dimension)
-    loss, away = sampled_loss(2 * concentration * law.nodes, probability).ravel(), law.away.ravel()
-    values = np.array([float(logsumexp(away + alpha * loss)) / (alpha - 1) for alpha in alphas])
-    return epsilon_of(releases * np.maximum(values, 0), alphas, delta)
 
 
 def _sampled(alpha: int, probability: float, taus: np.ndarray) -> float:

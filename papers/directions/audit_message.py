@@ -11,19 +11,17 @@ training. Writes audit.csv and audit.md.
 
 from __future__ import annotations
 
-import argparse
 from functools import lru_cache
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 
 from papers.directions.accounting import concentration_for_epsilon
-from papers.experiments import write_table
+from papers.experiments import parser_of, write_table
 from zetadp.audit.candidates import gradients, of_candidates
-from zetadp.audit.detection import AuditResult, count_errors
+from zetadp.audit.detection import Claim, count_errors
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import Sheet
 from zetadp.core.plan import NodeConstants, Plan, RunName
@@ -35,7 +33,6 @@ from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.seeded_noise import draw_direction, noisy_mean
 from zetadp.report.provenance import origin
 
-RESULTS = Path("results/papers/directions")
 SEED, PATIENTS, TRIALS, DELTA, CONFIDENCE = 53, 10, 5000, 1e-3, 0.95
 EPSILONS = (1.0, 8.0)
 MECHANISMS = ("gaussian", "direction")
@@ -45,11 +42,6 @@ OTHERS = {
     "none": "the person is alone, and nobody's message is a direction round a fixed one",
     "nine patients": "nine other patients",
 }
-
-
-def declared() -> tuple[str, str]:
-    """Return cohort and seeds."""
-    return f"{PATIENTS} public patients, simulated for the attack", str(SEED)
 
 
 @lru_cache
@@ -93,20 +85,20 @@ def attacked(mechanism: str, others: str, epsilon: float) -> dict[str, object]:
             for _ in range(TRIALS)
         )
         scores.append(np.array([float((each - middle).double() @ towards) for each in seen]))
-    found = AuditResult.of("", count_errors(scores[0], scores[1], 0.0, confidence=CONFIDENCE), claim, DELTA)
+    errors, claimed = count_errors(scores[0], scores[1], 0.0, confidence=CONFIDENCE), Claim(claim, DELTA)
     cosine = torch.nn.functional.cosine_similarity(*centres, dim=0)
     return {
         "mechanism": mechanism,
         "others": others,
         "epsilon": epsilon,
-        "measured": found.measured,
-        "estimate": found.estimate,
+        "measured": claimed.epsilon_of(errors.alpha.upper, errors.beta.upper),
+        "estimate": claimed.epsilon_of(errors.alpha.share, errors.beta.share),
         "cosine": float(cosine),
         "dimension": len(without),
     }
 
 
-def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
+def sheet(found: pd.DataFrame) -> Sheet:
     """Lay the table out."""
     lines = [
         (row["others"], row["mechanism"], f"{row['epsilon']:g}", f"{row['measured']:.2f}", f"{row['estimate']:.2f}")
@@ -117,7 +109,6 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
         "person and as many without. Estimate: the same without a margin. The attacker knows all gradients.",
         "Others: " + "; ".join(f"{name}: {meaning}" for name, meaning in OTHERS.items()) + ".",
         f"Gradients of {found['dimension'].iloc[0]:,} real numbers, all clipped.",
-        *made,
     )
     columns = ("others", "mechanism", "claimed ε", "measured", "estimate")
     return Sheet("What one message shows of one person, at equal ε", columns, tuple(lines), notes, names=2)
@@ -125,14 +116,13 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
 
 def main() -> None:
     """Attack, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    given = parser.parse_args()
+    given = parser_of(__doc__, "directions").parse_args()
     rows = []
     for others, epsilon, mechanism in product(OTHERS, EPSILONS, MECHANISMS):
         rows.append(attacked(mechanism, others, epsilon))
         print(rows[-1], flush=True)
-    write_table(given.output / "audit", pd.DataFrame(rows), sheet, origin(*declared()), float_format="%.4g")
+    found, made = pd.DataFrame(rows), origin(f"{PATIENTS} public patients, simulated for the attack", str(SEED))
+    write_table(given.output / "audit", found, sheet(found), made)
 
 
 if __name__ == "__main__":

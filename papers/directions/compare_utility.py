@@ -17,11 +17,10 @@ and utility_small, each as .csv and .md.
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,7 +40,7 @@ from papers.directions.tabulate_capacity import (
     gaussian_epsilon,
     steps_of,
 )
-from papers.experiments import laid_out, write_table
+from papers.experiments import laid_out, parser_of, write_table
 from papers.keptruns import KeptRuns, places
 from zetadp.base.randomness import Purpose, stream
 from zetadp.privacy.directions import gaussian_bound
@@ -105,11 +104,6 @@ def level(mechanism: str, pair: int) -> float:
     if mechanism == "direction":
         return gaussian_bound(noise, DIMENSION)
     return float(pair) if mechanism == "printed_direction" else noise
-
-
-def declared(runs: pd.DataFrame) -> tuple[str, str]:
-    """Return cohorts, and the seeds of runs."""
-    return "MNIST and Fashion-MNIST, 60000 + 10000 images each, not simulated", seeds_shown(runs["seed"])
 
 
 def together(data: str, batch: int, seed: int) -> list[Run]:
@@ -227,23 +221,17 @@ def trained(data: str, batch: int, seed: int) -> list[float]:
     return [100 * float(share) for share in (found == right).float().mean(dim=1)]
 
 
-class Runs(KeptRuns):
-    """All runs so far."""
-
-    COLUMNS = ("data", "batch", "mechanism", "pair", "decay", "seed", "accuracy", "seconds")
-    KEYS = 6
-
-    def fill(self, batches: list[int]) -> None:
-        """Make every run with these batches that is not there yet, first those of the first seed."""
-        each = product(SEEDS[BATCH], batches, NAMES)
-        wanted = [(data, batch, seed) for seed, batch, data in each if seed in SEEDS[batch]]
-        for run in [*self.missing(together(*each)[-1] for each in wanted)]:
-            runs = together(run.data, run.batch, run.seed)
-            before = time.process_time()
-            accuracies = trained(run.data, run.batch, run.seed)
-            each = (time.process_time() - before) / len(runs)
-            for own, accuracy in zip(runs, accuracies, strict=True):
-                self.add({**vars(own), "accuracy": f"{accuracy:.2f}", "seconds": f"{each:.2f}"})
+def fill(kept: KeptRuns[Run], batches: list[int]) -> None:
+    """Make every run with these batches that is not there yet, first those of the first seed."""
+    each = product(SEEDS[BATCH], batches, NAMES)
+    wanted = [(data, batch, seed) for seed, batch, data in each if seed in SEEDS[batch]]
+    for run in [*kept.missing(together(*each)[-1] for each in wanted)]:
+        runs = together(run.data, run.batch, run.seed)
+        before = time.process_time()
+        accuracies = trained(run.data, run.batch, run.seed)
+        seconds = (time.process_time() - before) / len(runs)
+        for own, accuracy in zip(runs, accuracies, strict=True):
+            kept.add(own, accuracy=f"{accuracy:.2f}", seconds=f"{seconds:.2f}")
 
 
 @lru_cache
@@ -269,20 +257,20 @@ def table(runs: pd.DataFrame) -> pd.DataFrame:
 
 def main() -> None:
     """Make the runs that are missing, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path("results/papers/directions"), help="folder (%(default)s)")
+    parser = parser_of(__doc__, "directions")
     parser.add_argument(
         "--batches", type=int, nargs="*", default=[128, 64, 32], choices=SEEDS, help="batches (%(default)s)"
     )
     given = parser.parse_args()
-    runs = Runs(Path("results/directions_utility/runs.csv"))
-    runs.fill(given.batches)
-    frame = runs.read()
+    kept = KeptRuns(Path("results/directions_utility/runs.csv"), Run, "accuracy", "seconds")
+    fill(kept, given.batches)
+    frame = kept.read()
     for name, own in (("utility", frame[frame["batch"] == BATCH]), ("utility_small", frame[frame["batch"] < BATCH])):
         if len(own):
             minutes = f"All runs took {own['seconds'].sum() / 60:.0f} min of processor time."
-            made = (*NOTES, minutes, *origin(*declared(own), runs=places(own)))
-            write_table(given.output / name, table(own), partial(laid_out, TITLE), made, float_format="%.5g")
+            cohorts = "MNIST and Fashion-MNIST, 60000 + 10000 images each, not simulated"
+            found, made = table(own), origin(cohorts, seeds_shown(own["seed"]), runs=places(own))
+            write_table(given.output / name, found, laid_out(TITLE, found, (*NOTES, minutes)), made)
 
 
 if __name__ == "__main__":

@@ -17,11 +17,9 @@ inversion.md, judged.csv (what orders the errors) and inversion.svg.
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,14 +47,14 @@ from papers.directions.compare_utility import (
     true_epsilon,
 )
 from papers.directions.tabulate_capacity import DIMENSION
-from papers.experiments import laid_out, write_table
+from papers.experiments import laid_out, parser_of, write_table
 from papers.keptruns import KeptRuns, places
 from zetadp.audit.inversion import invert
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text
 from zetadp.privacy.seeded_noise import draw_direction, noisy_mean
 from zetadp.report.figurestyle import SMALL, blank, figure_style, line_look, save_svg, set_title
-from zetadp.report.provenance import origin
+from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
 from zetadp.tasks.reconstruction.volumes import ssim
 
@@ -128,11 +126,6 @@ class Run:
         if self.mechanism == "gaussian":
             return noisy_mean(total, self.level * CLIP, self.batch, noise)
         return draw_direction(total, self.level, noise)
-
-
-def declared() -> tuple[str, str]:
-    """Return cohorts and seeds."""
-    return "MNIST and Fashion-MNIST, training images, not simulated", ", ".join(map(str, SEEDS))
 
 
 def together(data: str, attack: str, batch: int, seed: int) -> list[Run]:
@@ -243,27 +236,19 @@ def scores(true: Tensor, found: Tensor, pixels: Tensor, shown: Tensor, classes: 
     }
 
 
-class Runs(KeptRuns):
-    """All attacks so far."""
-
-    COLUMNS = ("data", "attack", "batch", "mechanism", "pair", "seed", "mse", "matched", "ssim", "seconds")
-    KEYS = 6
-
-    def fill(self) -> None:
-        """Make every attack that is not there yet, and keep pictures of the first large batches."""
-        for batch in batches():
-            runs = together(*batch)
-            if not [*self.missing(runs)]:
-                continue
-            before = time.process_time()
-            found, shown = attacked(*batch)
-            each = (time.process_time() - before) / len(runs)
-            if batch[1:] == ("iga", max(BATCHES), SEEDS[0]):
-                np.save(self.path.with_name(f"{batch[0]}.npy"), shown[:, :PICTURES].numpy())
-            for run, own in zip(runs, found, strict=True):
-                self.add(
-                    {**vars(run), **{name: f"{value:.4f}" for name, value in own.items()}, "seconds": f"{each:.1f}"}
-                )
+def fill(kept: KeptRuns[Run]) -> None:
+    """Make every attack that is not there yet, and keep pictures of the first large batches."""
+    for batch in batches():
+        runs = together(*batch)
+        if not [*kept.missing(runs)]:
+            continue
+        before = time.process_time()
+        found, shown = attacked(*batch)
+        seconds = (time.process_time() - before) / len(runs)
+        if batch[1:] == ("iga", max(BATCHES), SEEDS[0]):
+            np.save(kept.path.with_name(f"{batch[0]}.npy"), shown[:, :PICTURES].numpy())
+        for run, own in zip(runs, found, strict=True):
+            kept.add(run, **{name: f"{value:.4f}" for name, value in own.items()}, seconds=f"{seconds:.1f}")
 
 
 def table(runs: pd.DataFrame) -> pd.DataFrame:
@@ -348,16 +333,15 @@ def pictures(part: SubFigure, data: str, shown: np.ndarray) -> None:
 
 def main() -> None:
     """Make the attacks that are missing, and write tables and figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path("results/papers/directions"), help="folder (%(default)s)")
-    given = parser.parse_args()
+    given = parser_of(__doc__, "directions").parse_args()
     folder = Path("results/directions_inversion")
-    runs = Runs(folder / "runs.csv")
-    runs.fill()
-    frame = runs.read()
-    found, made = table(frame), (NOTE, *origin(*declared(), runs=places(frame)))
-    write_table(given.output / "inversion", found, partial(laid_out, TITLE), made, float_format="%.5g")
-    write_text(given.output / "judged.csv", to_csv(judged(found), made, float_format="%.3g"))
+    kept = KeptRuns(folder / "runs.csv", Run, "mse", "matched", "ssim", "seconds")
+    fill(kept)
+    frame = kept.read()
+    cohorts = "MNIST and Fashion-MNIST, training images, not simulated"
+    found, made = table(frame), origin(cohorts, seeds_shown(SEEDS), runs=places(frame))
+    write_table(given.output / "inversion", found, laid_out(TITLE, found, (NOTE,)), made)
+    write_text(given.output / "judged.csv", to_csv(judged(found), (NOTE, *made), float_format="%.3g"))
     save_svg(figure(found, folder), given.output / "inversion.svg")
     print(f"{given.output}: inversion.csv, judged.csv, inversion.md, inversion.svg")
 

@@ -13,11 +13,9 @@ Writes table.csv, table.md and figure.svg.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -29,7 +27,7 @@ from scipy.stats import spearmanr
 from papers.directions import accounting as ways
 from papers.directions.accounting import concentration_for_epsilon
 from papers.directions.capacity import direction_capacity, gaussian_capacity
-from papers.experiments import explained, write_parts
+from papers.experiments import explained, parser_of, write_parts
 from zetadp.base.workflow import only_errors
 from zetadp.privacy import accounting
 from zetadp.privacy.directions import Direction, mean_cosine
@@ -37,7 +35,6 @@ from zetadp.privacy.kinds import NoisySum
 from zetadp.report.figurestyle import SMALL, blank, figure_style, line_look, save_svg, set_title
 from zetadp.report.provenance import origin
 
-RESULTS = Path("results/papers/directions")
 DIMENSION, RECORDS, BATCH, EPOCHS = 13_700, 60_000, 128, 3
 DELTA, RATE, STEPS = 1 / RECORDS, BATCH / RECORDS, EPOCHS * math.ceil(RECORDS / BATCH)
 ORDERS = [*(1 + step / 10 for step in range(1, 100)), *range(12, 64)]
@@ -66,11 +63,6 @@ ERRORS = {
 Tables VI and II, batch 128; the noise of the last pair is printed ten times too small there.
 """
 DATA = ("MNIST", "Fashion-MNIST")
-
-
-def declared() -> tuple[str, str]:
-    """Return the origin of the tables: they have neither cohort nor seed."""
-    return "none", "none"
 
 
 def steps_of(batch: int) -> int:
@@ -156,7 +148,6 @@ def like_for_like() -> pd.DataFrame:
                 "equivalent_sigma": z,
                 "true_epsilon": direction_epsilon(kappa),
                 "gaussian_epsilon": gaussian_epsilon(z),
-                "renyi_epsilon": ways.moments(*setting),
                 "second_approach": ways.second_approach(*setting),
             }
         )
@@ -303,9 +294,7 @@ PARTS = {
 
 def main() -> None:
     """Compute all parts, and write both tables and the figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the three files (%(default)s)")
-    given, start = parser.parse_args(), time.process_time()
+    given, start = parser_of(__doc__, "directions").parse_args(), time.process_time()
     parts = {}
     for name in PARTS:
         parts[name] = globals()[name]()
@@ -319,7 +308,7 @@ def main() -> None:
         f"Everything took {time.process_time() - start:.0f} s of processor time. [What it means](../README.md).\n\n"
         "![Printed errors against epsilon and capacity](figure.svg)\n\n"
     )
-    write_parts(given.output / "table", PARTS, parts, head, origin(*declared()))
+    write_parts(given.output / "table", PARTS, parts, head, origin("none", "none"))
     save_svg(figure(), given.output / "figure.svg")
 
 

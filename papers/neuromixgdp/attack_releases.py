@@ -11,11 +11,9 @@ noise. Writes inversion and membership, each as .csv, .md and .svg.
 
 from __future__ import annotations
 
-import argparse
 import math
 import tempfile
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,9 +26,9 @@ from torch import nn
 from torch.nn import functional
 
 from papers.digits import encoder, features, images
-from papers.experiments import ended, explained, laid_out, write_table
+from papers.experiments import ended, explained, laid_out, parser_of, write_table
 from papers.neuromixgdp.membership import RowAttack
-from zetadp.audit.detection import FALSE_ALARM, count_errors, epsilon_of_errors
+from zetadp.audit.detection import FALSE_ALARM, Claim, count_errors
 from zetadp.base.randomness import Purpose, stream
 from zetadp.core.assembly import Assembly
 from zetadp.core.outbox import Outbox
@@ -75,11 +73,6 @@ INVERTED = (
     f"ordered by likeness to the row, in %; 50 is chance. {ROWS} of {POPULATION} rows of {POPULATION} images, δ = "
     f"{DELTA:g}. Noise is seeded and protects nobody."
 )
-
-
-def declared() -> tuple[str, str]:
-    """Return cohort and seeds."""
-    return "MNIST, training images, not simulated", "0"
 
 
 @dataclass(frozen=True)
@@ -175,7 +168,7 @@ def _scores(
 def _judged(what: str, name: str, errors: Any, claimed: dict, epsilon: float) -> dict[str, Any]:  # noqa: ANN401  (two classes)
     """Return a line of the table: the claim, what the errors prove, and what they suggest."""
     proved, seen = (
-        epsilon_of_errors(claimed, DELTA, *pair) if claimed else math.nan
+        Claim(claimed, DELTA).epsilon_of(*pair) if claimed else math.nan
         for pair in ((errors.alpha.upper, errors.beta.upper), (errors.alpha.share, errors.beta.share))
     )
     return {
@@ -318,15 +311,13 @@ def curves(drawn: list[dict[str, Any]]) -> Figure:
 
 def main() -> None:
     """Attack, and write tables and figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path("results/papers/neuromixgdp"))
-    given = parser.parse_args()
-    made = origin(*declared())
+    given = parser_of(__doc__, "neuromixgdp").parse_args()
+    made = origin("MNIST, training images, not simulated", "0")
     found, pictures = inversion()
-    write_table(given.output / "inversion", found, partial(laid_out, INVERTED), made, float_format="%.5g")
+    write_table(given.output / "inversion", found, laid_out(INVERTED, found), made)
     save_svg(pictures, given.output / "inversion.svg")
     members, drawn = membership()
-    write_table(given.output / "membership", members, partial(laid_out, ATTACKED), made, float_format="%.5g")
+    write_table(given.output / "membership", members, laid_out(ATTACKED, members), made)
     save_svg(curves(drawn), given.output / "membership.svg")
 
 

@@ -18,21 +18,20 @@ only when they are named.
 
 from __future__ import annotations
 
-import argparse
+import math
 import tempfile
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 import torch
 
 from papers.digits import KEPT, NAMES, encoder, features, images
-from papers.experiments import ended, write_table
+from papers.experiments import ended, parser_of, write_table
 from papers.keptruns import KeptRuns, places
-from papers.neuromixgdp.descent import Steps, descended
 from papers.neuromixgdp.embedding import MeanEmbedding
 from papers.neuromixgdp.moments import ClassMoments, nearest_mean
 from papers.neuromixgdp.printed import PrintedRelease
@@ -116,6 +115,18 @@ class Chosen:
 CHOSEN = Chosen()
 
 
+class Steps(NamedTuple):
+    """Steps of private descent, as `zetadp.core.settings` knows them: those of phase_mnist.yaml."""
+
+    rounds: int = 100
+    clip: float = 0.3
+    momentum: float = 0.5
+    averaged: float = 0.5
+
+
+STEPS = Steps()
+
+
 @dataclass(frozen=True)
 class Run:
     """One release and the head learnt from it: the settings that identify the run in `runs.csv`."""
@@ -125,11 +136,6 @@ class Run:
     method: str
     epsilon: float
     seed: int
-
-
-def declared(runs: pd.DataFrame) -> tuple[str, str]:
-    """Return cohorts, and the seeds of runs."""
-    return "MNIST and Fashion-MNIST, 60000 + 10000 images each, not simulated", seeds_shown(runs["seed"])
 
 
 def wanted() -> Iterator[Run]:
@@ -228,19 +234,28 @@ def head_of(x: Tensor, labels: Tensor, run: Run, chosen: Chosen) -> tuple[Tensor
 def descent(
     x: Tensor, labels: Tensor, epsilon: float, rate: float, seed: int, holders: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """Train a head by private descent in which all people of all holders take part in every step."""
-    how = Steps(rate=rate)
+    """Train a head by private descent, written with matrices, in which all people take part in every step.
+
+    Each holder adds its own noise.
+    """
     x = torch.cat((x, torch.ones(len(x), 1)), dim=1)
     wanted_classes = torch.eye(int(labels.max()) + 1)[labels]
-
-    def contributed(weight: Tensor) -> Iterator[Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    sigma = math.sqrt(holders * STEPS.rounds) / gaussian.mu(epsilon, DELTA)
+    weight = torch.zeros(x.shape[1], wanted_classes.shape[1])
+    total, velocity = torch.zeros_like(weight), torch.zeros_like(weight)
+    last = max(1, round(STEPS.averaged * STEPS.rounds))
+    for number in range(STEPS.rounds):
+        message = sigma * STEPS.clip * torch.randn(weight.shape, generator=random)
         for rows, own in zip(x.split(10_000), wanted_classes.split(10_000), strict=True):
             error = (rows @ weight).softmax(dim=1) - own
-            factors = (how.clip / (error.norm(dim=1) * rows.norm(dim=1)).clamp_min(1e-12)).clamp_max(1)
-            yield rows.T @ (error * factors[:, None])
-
-    start = torch.zeros(x.shape[1], wanted_classes.shape[1])
-    weight = descended(start, contributed, len(x), how, (epsilon, DELTA), seed, holders)
+            factors = (STEPS.clip / (error.norm(dim=1) * rows.norm(dim=1)).clamp_min(1e-12)).clamp_max(1)
+            message += rows.T @ (error * factors[:, None])
+        velocity = STEPS.momentum * velocity + (1 - STEPS.momentum) * message / len(x)
+        weight = weight - rate * velocity
+        if number >= STEPS.rounds - last:
+            total += weight
+    weight = total / last
     return weight[:-1].T, weight[-1]
 
 
@@ -255,19 +270,13 @@ def accuracy(head: tuple[Tensor, Tensor], x: Tensor, labels: Tensor) -> float:
     return 100 * float(((x @ weight.T + bias).argmax(dim=1) == labels).float().mean())
 
 
-class Runs(KeptRuns):
-    """All runs so far."""
-
-    COLUMNS = ("data", "kind", "method", "epsilon", "seed", "spent", "accuracy")
-    KEYS = 5
-
-    def fill(self, kinds: Container[str], methods: Container[str]) -> None:
-        """Make every run on these kinds of features and by these methods that is not stored yet."""
-        for run in self.missing(run for run in wanted() if run.kind in kinds and run.method in methods):
-            weight, bias, spent = head_of(*examples(run.data, run.kind, "train"), run, CHOSEN)
-            found = accuracy((weight, bias), *examples(run.data, run.kind, "test"))
-            self.add({**vars(run), "spent": f"{spent:.5g}", "accuracy": f"{found:.2f}"})
-            print(run, f"{found:.2f}", flush=True)
+def fill(kept: KeptRuns[Run], kinds: Container[str], methods: Container[str]) -> None:
+    """Make every run on these kinds of features and by these methods that is not stored yet."""
+    for run in kept.missing(run for run in wanted() if run.kind in kinds and run.method in methods):
+        weight, bias, spent = head_of(*examples(run.data, run.kind, "train"), run, CHOSEN)
+        found = accuracy((weight, bias), *examples(run.data, run.kind, "test"))
+        kept.add(run, spent=f"{spent:.5g}", accuracy=f"{found:.2f}")
+        print(run, f"{found:.2f}", flush=True)
 
 
 @lru_cache
@@ -286,7 +295,7 @@ def table(runs: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
 
 
-def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
+def sheet(found: pd.DataFrame) -> Sheet:
     """Lay the table out, and the paper's rows below."""
     lines = []
     for data, kind in product(NAMES, KINDS):
@@ -315,7 +324,6 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
         "“Printed” repeats the paper's Table 2. Its true ε is that of Poisson sampling with the usual 64 images a row "
         "and, with HS, three of ten classes a row; the paper does not list what its table used. Where no true ε "
         "stands, the paper used another accountant, and the figure is as printed.",
-        *made,
     )
     headings = ("data", "features", "method", *(f"ε = {epsilon:g}" for epsilon in EPSILONS))
     return Sheet("Released rows of MNIST at true ε", headings, tuple(lines), notes, names=3)
@@ -330,20 +338,20 @@ def _cell(cells: pd.DataFrame, epsilon: float) -> str:
 
 def main() -> None:
     """Make the runs that are missing, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path("results/papers/neuromixgdp"))
+    parser = parser_of(__doc__, "neuromixgdp")
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS, help="features (all)")
     usual = [method for method in METHODS if not method.startswith("long")]
     parser.add_argument("--methods", nargs="*", default=usual, choices=METHODS, help="methods (all but the long ones)")
     given = parser.parse_args()
-    kept = Runs(KEPT / "runs.csv")
-    kept.fill(given.kinds, given.methods)
+    kept = KeptRuns(KEPT / "runs.csv", Run, "spent", "accuracy")
+    fill(kept, given.kinds, given.methods)
     runs = kept.read()
     long = runs["method"].str.startswith("long")
     for name, own in (("mnist", runs[~long]), ("mnist_long", runs[long])):
         if len(own):
-            made = origin(*declared(own), runs=places(own))
-            write_table(given.output / name, table(own), sheet, made, float_format="%.4f")
+            cohorts = "MNIST and Fashion-MNIST, 60000 + 10000 images each, not simulated"
+            found, made = table(own), origin(cohorts, seeds_shown(own["seed"]), runs=places(own))
+            write_table(given.output / name, found, sheet(found), made)
 
 
 if __name__ == "__main__":

@@ -12,19 +12,17 @@ continues. Writes regimes.csv, regimes.md and regimes.svg.
 
 from __future__ import annotations
 
-import argparse
 import math
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
 
 from papers.digits import KEPT, encoder, split
-from papers.experiments import ended, write_table
+from papers.experiments import ended, parser_of, write_table
 from papers.keptruns import KeptRuns, places
 from papers.neuromixgdp.compare_mnist import DELTA, accuracy, descent, real_parts, released_rows
 from papers.neuromixgdp.moments import ClassMoments, nearest_mean
@@ -81,11 +79,6 @@ class Run:
     seed: int
 
 
-def declared() -> tuple[str, str]:
-    """Return cohorts and seeds."""
-    return "MNIST and Fashion-MNIST, training images, not simulated", seeds_shown(SEEDS)
-
-
 def wanted() -> Iterator[Run]:
     """Return all runs."""
     for values in product(CLASSES, PEOPLE, HOLDERS, METHODS, SEEDS):
@@ -135,25 +128,19 @@ def public_digits() -> tuple[Tensor, Tensor]:
     return encoder().joined(drawn), labels
 
 
-class Runs(KeptRuns):
-    """All runs so far."""
-
-    COLUMNS = ("classes", "people", "holders", "method", "seed", "rate", "accuracy")
-    KEYS = 5
-
-    def fill(self) -> None:
-        """Make every run that is not stored yet."""
-        for run in self.missing(wanted()):
-            x, labels, tests, own = split(run.classes, run.people, run.seed)
-            # Those of one class come one after the other; every holder gets some of each.
-            order = torch.from_numpy(stream(run.seed, Purpose.PARTITION, run.classes, run.people).permutation(len(x)))
-            try:
-                found = accuracy(head_of(run, x[order], labels[order]), tests, own)
-            except UserError:  # so few people allow no degree of mixing
-                found = math.nan
-            rate = chosen_rate(run.people, run.holders) if run.method == "gradients" else math.nan
-            self.add({**vars(run), "rate": rate, "accuracy": f"{found:.2f}"})
-            print(run, f"{found:.2f}", flush=True)
+def fill(kept: KeptRuns[Run]) -> None:
+    """Make every run that is not stored yet."""
+    for run in kept.missing(wanted()):
+        x, labels, tests, own = split(run.classes, run.people, run.seed)
+        # Those of one class come one after the other; every holder gets some of each.
+        order = torch.from_numpy(stream(run.seed, Purpose.PARTITION, run.classes, run.people).permutation(len(x)))
+        try:
+            found = accuracy(head_of(run, x[order], labels[order]), tests, own)
+        except UserError:  # so few people allow no degree of mixing
+            found = math.nan
+        rate = chosen_rate(run.people, run.holders) if run.method == "gradients" else math.nan
+        kept.add(run, rate=rate, accuracy=f"{found:.2f}")
+        print(run, f"{found:.2f}", flush=True)
 
 
 def table(runs: pd.DataFrame) -> pd.DataFrame:
@@ -164,7 +151,7 @@ def table(runs: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
 
 
-def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
+def sheet(found: pd.DataFrame) -> Sheet:
     """Lay the table out."""
     cells = found.set_index(["classes", "people", "holders", "method"])
     lines = []
@@ -178,7 +165,6 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
         "seeded, so it simulates and protects nobody.",
         "As many rows as people; none where a holder has so few people that less than one would be in a row.",
         "The rate of descent was chosen on simulated digits; rows and means have no such setting.",
-        *made,
     )
     return Sheet(
         "Released rows and private descent at equal ε", ("classes", "people", "holders", *METHODS.values()),
@@ -216,15 +202,13 @@ def figure(found: pd.DataFrame) -> Figure:
 
 def main() -> None:
     """Make the runs that are missing, and write table and figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path("results/papers/neuromixgdp"))
-    given = parser.parse_args()
-    kept = Runs(KEPT / "regimes.csv")
-    kept.fill()
+    given = parser_of(__doc__, "neuromixgdp").parse_args()
+    kept = KeptRuns(KEPT / "regimes.csv", Run, "rate", "accuracy")
+    fill(kept)
     runs = kept.read()
-    made = origin(*declared(), runs=places(runs))
+    made = origin("MNIST and Fashion-MNIST, training images, not simulated", seeds_shown(SEEDS), runs=places(runs))
     found = table(runs)
-    write_table(given.output / "regimes", found, sheet, made, float_format="%.4g")
+    write_table(given.output / "regimes", found, sheet(found), made)
     save_svg(figure(found), given.output / "regimes.svg")
 
 

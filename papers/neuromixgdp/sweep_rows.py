@@ -10,16 +10,13 @@ that an interrupted sweep continues. Writes sweep.csv and sweep.md.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from papers.digits import KEPT
-from papers.experiments import ended, laid_out, write_table
+from papers.experiments import ended, laid_out, parser_of, write_table
 from papers.keptruns import KeptRuns, places
 from papers.neuromixgdp.compare_mnist import CLASSES, DELTA, accuracy, examples, real_parts, released_rows
 from zetadp.base.randomness import Purpose, stream
@@ -56,13 +53,6 @@ class Run:
         return accuracy(real_parts(learnt_head(rows)), *examples("mnist", "pixels", "test"))
 
 
-class Runs(KeptRuns):
-    """All runs so far."""
-
-    COLUMNS = ("setting", "value", "seed", "accuracy")
-    KEYS = 3
-
-
 def shares(mixed: float, active: float, rows: int = 20_000) -> np.ndarray:
     """Return the share of one class in rows without noise, for classes of equal size."""
     random = stream(0, Purpose.SCHEDULE)
@@ -84,15 +74,16 @@ def table(runs: pd.DataFrame) -> pd.DataFrame:
 
 def main() -> None:
     """Make the runs that are missing, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path("results/papers/neuromixgdp"))
-    given = parser.parse_args()
-    kept = Runs(KEPT / "sweep.csv")
+    given = parser_of(__doc__, "neuromixgdp").parse_args()
+    kept = KeptRuns(KEPT / "sweep.csv", Run, "accuracy")
     for run in kept.missing(Run(s, v, seed) for s, values in SWEPT.items() for v in values for seed in SEEDS):
-        kept.add({**vars(run), "accuracy": f"{run.accuracy():.2f}"})
+        kept.add(run, accuracy=f"{run.accuracy():.2f}")
     runs = kept.read()
-    made = origin("MNIST, 6000 + 10000 images, not simulated", seeds_shown(SEEDS), runs=places(runs))
-    write_table(given.output / "sweep", table(runs), partial(laid_out, TITLE), (NOTE, *made), float_format="%.4g")
+    found, made = (
+        table(runs),
+        origin("MNIST, 6000 + 10000 images, not simulated", seeds_shown(SEEDS), runs=places(runs)),
+    )
+    write_table(given.output / "sweep", found, laid_out(TITLE, found, (NOTE,)), made)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,9 @@ Writes accounting.csv, accounting.md and hierarchical.svg.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +22,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy.optimize import brentq, newton
 
-from papers.experiments import explained, write_parts
+from papers.experiments import explained, parser_of, write_parts
 from papers.neuromixgdp.attack import THRESHOLD, HierarchicalAttack
 from papers.neuromixgdp.printed import (
     PrintedRelease,
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
 
     from zetadp.audit.detection import Errors
 
-RESULTS = Path("results/papers/neuromixgdp")
 RECORDS, MIXED, DELTA = 50_000, 64, 1e-5
 EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 CLASS_RATES = (0.3, 0.1, 0.03)
@@ -60,11 +57,6 @@ RATIOS = (0.2, 0.5, 0.7, 0.85, 1.0, 1.2, 2.0, 3.0, 5.0)
 MUS = (1 / 3, 1.0, 3.0)
 CLOSE, ROUGH = 2e-3, 2e-2
 """Tolerances of the accountant: for values in the tables, and for the search of noise multipliers."""
-
-
-def declared() -> tuple[str, str]:
-    """Return the origin of the tables: no cohort, and the seed of the attack and the regression."""
-    return "none", "0"
 
 
 def noise_needed(release: PrintedRelease, epsilon: float, delta: float) -> float:
@@ -295,10 +287,9 @@ PARTS = {
 
 def main() -> None:
     """Compute all parts, and write both tables and the figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, "neuromixgdp")
     parser.add_argument("--releases", type=int, default=1000, help="attacked releases on each side (%(default)s)")
     parser.add_argument("--repetitions", type=int, default=200, help="of the regression of Theorem 3.2 (%(default)s)")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the three files (%(default)s)")
     given, start = parser.parse_args(), time.process_time()
     attack, figure = attacked(given.releases)
     parts = {"attack": attack, "regression": regression(given.repetitions)}
@@ -314,7 +305,7 @@ def main() -> None:
         f"{BEST_RATIO:.4f} mu n / √T). Everything took {time.process_time() - start:.0f} s of processor time. "
         "[What it means](../README.md).\n\n![Trade-off curves](hierarchical.svg)\n\n"
     )
-    write_parts(given.output / "accounting", PARTS, parts, head, origin(*declared()))
+    write_parts(given.output / "accounting", PARTS, parts, head, origin("none", "0"))
     save_svg(figure, given.output / "hierarchical.svg")
 
 

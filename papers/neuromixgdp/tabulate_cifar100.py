@@ -9,14 +9,11 @@ Nothing is trained here. Writes cifar100.csv, cifar100.md and cifar100.svg.
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from papers.experiments import write_table
+from papers.experiments import parser_of, write_table
 from papers.neuromixgdp.printed import PrintedRelease
 from papers.neuromixgdp.tabulate_accounting import CLOSE, DELTA, EPSILONS, MIXED, RECORDS
 from zetadp.base.tables import Sheet
@@ -55,7 +52,7 @@ def table() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
+def sheet(found: pd.DataFrame) -> Sheet:
     """Lay the table out."""
     lines = [
         (row["method"], f"{row['printed']:g}", f"{row['true']:.3g}", f"{row['accuracy']:.1f}", f"{row['descent']:.1f}")
@@ -65,7 +62,6 @@ def sheet(found: pd.DataFrame, made: tuple[str, ...]) -> Sheet:
     notes = (
         f"n = T = {RECORDS}, m = {MIXED}, p = {OPEN}, δ = {DELTA:g}. Descent is interpolated between printed points "
         "in the logarithm of ε, and beyond ε = 8 it stays at its last.",
-        *made,
     )
     return Sheet("CIFAR-100 (Table 9) at true ε", heads, tuple(lines), notes, names=1)
 
@@ -88,11 +84,9 @@ def figure(found: pd.DataFrame) -> Figure:
 
 def main() -> None:
     """Write table and figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path("results/papers/neuromixgdp"))
-    given = parser.parse_args()
+    given = parser_of(__doc__, "neuromixgdp").parse_args()
     found = table()
-    write_table(given.output / "cifar100", found, sheet, origin("none", "none"), float_format="%.4g")
+    write_table(given.output / "cifar100", found, sheet(found), origin("none", "none"))
     save_svg(figure(found), given.output / "cifar100.svg")
 
 

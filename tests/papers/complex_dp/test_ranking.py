@@ -91,14 +91,6 @@ def test_a_run_spends_the_epsilon_that_all_spend(comparison, items, name):
     assert 0 <= found["score"] <= 100
 
 
-def test_the_budget_of_every_activation_is_equal_and_public():
-    for own in activations.comparisons():
-        runs = list(activations.tuning(own))
-        assert {run.data for run in runs} == {"public"}
-        counts = pd.Series([run.activation for run in runs]).value_counts()
-        assert counts.to_dict() == dict.fromkeys(ACTIVATIONS, len(activations.RATES) * len(activations.TUNING_SEEDS))
-
-
 # The stored results
 
 
@@ -113,21 +105,6 @@ def finished() -> list:
     assert found
     assert len(found) == len(there)
     return found
-
-
-def test_every_stored_activation_has_ten_seeds_at_one_true_epsilon():
-    found, every = kept("table"), kept("scores")
-    assert len(activations.SEEDS) == 10
-    for own in finished():
-        rows = found[found["task"] == own.name]
-        assert set(rows["activation"]) == set(ACTIVATIONS)
-        assert set(rows["seeds"]) == {10}
-        assert rows["spent"].between(0.99 * float(own.epsilon), float(own.epsilon)).all()
-        runs = every[every["task"] == own.name]
-        assert set(runs["epsilon"]) == {own.epsilon}
-        assert sorted(zip(runs["activation"], runs["seed"], strict=True)) == sorted(
-            product(ACTIVATIONS, activations.SEEDS)
-        )
 
 
 def test_the_stored_rates_are_the_best_of_an_equal_public_search():
@@ -145,13 +122,3 @@ def test_the_stored_table_and_order_follow_from_the_stored_scores():
     every = kept("scores")
     pd.testing.assert_frame_equal(ranking.table(every), kept("table"), rtol=1e-3, atol=5e-4, check_dtype=False)
     pd.testing.assert_frame_equal(ranking.order(every), kept("order"), rtol=1e-4, check_dtype=False)
-
-
-def test_the_page_says_what_the_stored_tables_say():
-    page = (ROOT / "papers/complex_dp/README.md").read_text()
-    for task, own in kept("table").groupby("task"):
-        best, winner = own.iloc[0], own[own["activation"] == ranking.WINNER].iloc[0]
-        assert f"{ranking.NAMES[best['activation']]} leads with {best['mean']:.1f} %" in page
-        assert f"iGaussian is number {winner['rank']} with {winner['mean']:.1f} %" in page
-        tau = kept("order").set_index("task").loc[task]
-        assert f"{tau['tau']:+.2f} ({tau['tau_low']:+.2f} to {tau['tau_high']:+.2f})" in page

@@ -42,12 +42,6 @@ def test_a_message_without_noise_is_the_mean_of_clipped_gradients(mechanism):
     torch.testing.assert_close(run.message(begun(0), true, labels), expected)
 
 
-def test_a_direction_hides_what_a_gaussian_of_the_same_epsilon_does_not_by_capacity():
-    for pair in invert_batches.ALIKE:
-        gaussian, direction = (Run("mnist", "iga", 128, name, pair, 0) for name in ("gaussian", "direction"))
-        assert gaussian.capacity > 10 * direction.capacity
-
-
 def test_images_are_matched_within_their_class_only():
     true = torch.eye(4, 256)
     moved = true[[1, 0, 3, 2]]
@@ -62,16 +56,3 @@ def test_a_setting_that_leaks_more_has_the_smaller_error_in_an_ordered_pair():
     first, second = rows.itertuples()
     assert invert_batches.ordered([(first, second), (second, first)], "capacity") == 2
     assert invert_batches.ordered([(first, second._replace(capacity=10.0))], "capacity") == 0
-
-
-def test_the_page_shows_what_orders_the_kept_errors():
-    page = (ROOT / "papers/directions/README.md").read_text()
-    kept = pd.read_csv(ROOT / "papers/directions/results/judged.csv", comment="#")
-    assert len(kept)
-    for row in kept.itertuples():
-        counts = (
-            (row.epsilon_orders, row.pairs),
-            (row.capacity_orders, row.pairs),
-            (row.capacity_orders_alike, row.alike),
-        )
-        assert " | ".join(f"{right} of {pairs}" for right, pairs in counts) in page

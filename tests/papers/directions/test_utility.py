@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
 from torch.nn import functional
@@ -38,16 +37,3 @@ def test_each_pair_has_the_same_noise_or_less_true_epsilon():
             name: compare_utility.true_epsilon(name, pair) for name in ("direction", "gaussian", "printed_direction")
         }
         assert 0.99 * spent["gaussian"] < spent["direction"] <= spent["gaussian"] * 1.001 < spent["printed_direction"]
-
-
-def test_the_page_shows_what_is_kept_of_batches_of_32():
-    page = (ROOT / "papers/directions/README.md").read_text()
-    kept = pd.read_csv(ROOT / "papers/directions/results/utility_small.csv", comment="#", keep_default_na=False)
-    cells = kept.set_index(["data", "batch", "mechanism", "pair", "decay"])
-    for pair in compare_utility.KAPPAS_APART:
-        shown = [f"direction, κ = {pair}"]
-        for data in ("mnist", "fashion"):
-            plain, apart = (cells.loc[(data, 32, "printed_direction", pair, decay)] for decay in ("none", "apart"))
-            values = (plain["accuracy"], apart["accuracy"], float(plain["printed_accuracy"]))
-            shown += [f"{value:.1f}" for value in values]
-        assert f"| {' | '.join(shown)} |" in page
