@@ -2,14 +2,12 @@
 
 import logging
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zetadp.audit.detection import AuditResult
 from zetadp.audit.settings import AuditSettings
 from zetadp.audit.suite import carry_out, frame, plan, sheet
-from zetadp.audit.trainings import Audited
+from zetadp.audit.trainings import Audited, AuditResult
 from zetadp.base.epsilon import epsilon_shown, epsilon_value
 from zetadp.base.storage import write_text
 from zetadp.base.validation import UserError
@@ -19,7 +17,7 @@ from zetadp.core.promise import make_plan
 from zetadp.report.attackfigure import audit_figure
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin
-from zetadp.report.rendering import to_csv, to_markdown, to_text
+from zetadp.report.rendering import to_markdown, to_text, write_table
 
 COHORT = "none, a small head and features of its own"
 SEEDS = "one fixed seed an audit; exact noise has none"
@@ -48,10 +46,7 @@ def main(
     content = frame(results)
     table = sheet(content, experiment)
     logging.getLogger(__name__).info("\n%s", to_text(table))
-    made = origin(COHORT, SEEDS)
-    write_text(csv, to_csv(content, (*made, *table.notes)))
-    table = replace(table, notes=(*table.notes, *made))
-    write_text(md, to_markdown(table))
+    write_table((csv, md), content, table, origin(COHORT, SEEDS))
     save_svg(audit_figure(results, experiment), picture)
     report_refuted(results, to_markdown(table), Path(refuted))
 
@@ -94,7 +89,9 @@ def report_refuted(results: list[AuditResult], table: str, path: Path) -> None:
         path.unlink(missing_ok=True)
         return
     write_text(path, table)
-    what = "; ".join(f"{r.name}: claimed {r.claimed:.3f}, shown at least {r.measured:.3f}" for r in fallen)
+    what = "; ".join(
+        f"{r.audited.name}: claimed {r.claim.epsilon:.3f}, shown at least {r.measured:.3f}" for r in fallen
+    )
     msg = (
         f"Expected attacks on the training code to show no more than is claimed, found {len(fallen)} that show more "
         f"({what}). The code gives away more than its statements say: use no result of it on patients before this is "

@@ -38,7 +38,7 @@ def main(*, table: Path, picture: Path, settings: dict[str, Any], delta: float) 
     rows = pd.concat(
         [
             attack.band.assign(
-                arm=attack.arm.name,
+                arm=attack.arm,
                 patient=attack.patient + 1,
                 trials_out=len(attack.scores_out),
                 trials_in=len(attack.scores_in),
@@ -54,7 +54,7 @@ def main(*, table: Path, picture: Path, settings: dict[str, Any], delta: float) 
     save_svg(membership_roc(attacks, claims, f"{chosen.patients} simulated patients"), picture)
     for attack in attacks:
         logging.getLogger(__name__).info(
-            "%s: %s", attack.arm.name, "leaves the region of the claim" if attack.leaves("server") else "stays inside"
+            "%s: %s", attack.arm, "leaves the region of the claim" if attack.leaves("server") else "stays inside"
         )
     # Snakemake deletes the outputs of a job that fails: copy them, so that they can be examined.
     kept = {path: path.with_name(f"refuted-{path.name}") for path in (table, picture)}

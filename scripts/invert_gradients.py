@@ -1,21 +1,19 @@
 """Rebuild images from single messages of k-space training, and compare them with the true images."""
 
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from zetadp.audit.inversion import ATTACKS, SEED, Message, Rebuilt, frame, guessed, rebuild, sheet
+from zetadp.audit.inversion import ATTACKS, SEED, Message, Rebuilt, frame, rebuild, sheet
 from zetadp.audit.suite import spread
 from zetadp.base.epsilon import epsilon_label, epsilon_shown, epsilon_value
-from zetadp.base.storage import write_text
 from zetadp.base.workflow import run
 from zetadp.nn.settings import NetworkSettings
 from zetadp.report.attackfigure import rebuilt_figure
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin
-from zetadp.report.rendering import to_csv, to_markdown
+from zetadp.report.rendering import write_table
 
 COHORT = f"public patients of seed {SEED}, simulated for the attack"
 SEEDS = str(SEED)
@@ -45,27 +43,27 @@ def main(
             epsilon=epsilon_value(epsilon),
             delta=delta,
             objective=objective,
+            steps=settings["steps"],
         )
         for kind in settings["kinds"]
         for objective, epsilon in product(kind["objectives"], kind["epsilons"])
     ]
+    # First a guess of the images, made without a message.
+    kinds.insert(0, replace(kinds[0], objective=None))
     numbers = range(settings["messages"])
-    jobs = [replace(kind, number=number) for kind in kinds for number in numbers]
-    found = spread(partial(rebuild, steps=settings["steps"]), jobs, threads, name_of)
-    without = [guessed(replace(kinds[0], number=number)) for number in numbers]
-    groups = [[*found[place : place + len(numbers)]] for place in range(0, len(found), len(numbers))]
-    scores, made = frame([*without, *found]), origin(COHORT, SEEDS)
-    write_text(csv, to_csv(scores, made, float_format="%.4g"))
-    table = sheet(scores)
-    write_text(md, to_markdown(replace(table, notes=(*table.notes, *made))))
-    shown = [("no message: mean of public images", without), *((name_of(group[0]), group) for group in groups)]
+    found = spread(rebuild, [replace(kind, number=number) for kind in kinds for number in numbers], threads, name_of)
+    groups = [found[place : place + len(numbers)] for place in range(0, len(found), len(numbers))]
+    scores = frame(found)
+    write_table((csv, md), scores, sheet(scores), origin(COHORT, SEEDS), float_format="%.4g")
+    shown = [(name_of(group[0]), group) for group in groups]
     save_svg(rebuilt_figure(shown, "What one message of k-space training gives away"), picture)
 
 
 def name_of(found: Rebuilt) -> str:
     """Return the name of a kind of message, for picture and log."""
     of = found.message
-    assert of is not None
+    if of.objective is None:
+        return of.name
     return f"{of.network}, {of.name}, {ATTACKS[of.objective]}, ε = {epsilon_shown(epsilon_label(of.epsilon))}"
 
 

@@ -1,7 +1,6 @@
 """Write Table 1, and the table by node."""
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 
 from zetadp.base.storage import read_json, write_text
@@ -35,7 +34,7 @@ def main(
     trained = [read_json(path).get("environment", {}) for path in metrics]
     made = origin(cohort, seeds_shown(runs["seed"]), runs=trained)
     write_text(csv, rendering.to_csv(table, (*made, *below)))
-    write_text(md, rendering.to_markdown(replace(sheet, notes=(*sheet.notes, *made))))
+    rendering.write_table((md,), table, sheet, made)
     text = rendering.to_text(rendering.accuracy_sheet(table, below, intervals=False))
     write_text(txt, text)
     write_text(per_node, rendering.to_csv(tables.per_node(runs), (*made, *below)))

@@ -1,20 +1,18 @@
 """Attack all messages of a run: name the right one of several candidates, as often as possible."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from zetadp.audit.candidates import SEED, attacked, gradients, inner_products, of_candidates, sheet
-from zetadp.base.storage import write_text
 from zetadp.base.workflow import run
 from zetadp.core.plan import Plan
 from zetadp.nn.backbone import load_backbone
 from zetadp.report.attackfigure import candidates_figure
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin
-from zetadp.report.rendering import to_csv, to_markdown
+from zetadp.report.rendering import write_table
 
 COHORT = f"public patients of seed {SEED}, simulated for the attack"
 SEEDS = str(SEED)
@@ -37,11 +35,9 @@ def main(
     for plan in map(Plan.from_json, plans):
         inner = inner_products(gradients(of_candidates(plan, settings["patients"]), public, size))
         tables.append(attacked(plan.run.network, inner, settings["epsilons"], settings["candidates"], delta))
-    found, made = pd.concat(tables), origin(COHORT, SEEDS)
-    write_text(csv, to_csv(found, made, float_format="%.4g"))
-    table = sheet(found)
-    write_text(md, to_markdown(replace(table, notes=(*table.notes, *made))))
-    save_svg(candidates_figure(found, delta), picture)
+    found = pd.concat(tables)
+    write_table((csv, md), found, sheet(found), origin(COHORT, SEEDS), float_format="%.4g")
+    save_svg(candidates_figure(found), picture)
 
 
 if __name__ == "__main__":

@@ -131,18 +131,6 @@ def test_every_cell_has_as_many_seeds_as_the_scenario_declares(table):
     assert found == {cell: len(runs) for cell, runs in Experiment.of(scenario(command)).cells.items()}
 
 
-def test_shares_follow_from_the_accuracies_beside_them():
-    found = rows("docs/results/shares.csv")
-    assert found
-    for row in found:
-        low, middle, high = (float(row[name]) for name in ("public alone", "private", "best without noise"))
-        if not row["share"]:  # nothing to gain that the test patients would show; of whole volumes, those of three
-            assert high - low < (100 * 3 / 222 if row["decision"] == "volumes together" else 1)
-            continue
-        assert float(row["share"]) == pytest.approx(100 * (middle - low) / (high - low), abs=0.01)
-        assert float(row["low"]) < float(row["share"]) < float(row["high"])
-
-
 def test_readme_and_the_list_say_what_the_tables_say():
     default = rows("docs/results/default/table1.csv")
     table = {(row["network"], row["epsilon"]): f"{float(row['mean']):.1f} %" for row in default if row["arm"] != "sums"}

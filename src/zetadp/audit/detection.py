@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -39,29 +40,38 @@ _WIDEST = 64.0
 
 
 @dataclass(frozen=True)
-class Trials:
-    """Number of trials of an attack, and interpretation of its errors.
+class Claim:
+    """Guarantee for one patient.
 
     Attributes
     ----------
-    count
-        Independent trials with the canary, and as many without.
-    seed
-        Seed of the trials.
+    mechanisms
+        Everything that the attacker has seen of the patient's node, in the accountant's form. Their trade-off curve is
+        the full claim.
     delta
-        The delta of epsilon.
-    confidence
-        Probability with which the measured value is a lower bound.
+        The delta of the quoted epsilon.
     """
 
-    count: int
-    seed: int = 0
+    mechanisms: Exposure
     delta: float = 1e-3
-    confidence: float = 1 - FALSE_ALARM
 
-    def __post_init__(self) -> None:
-        """Check the number of trials."""
-        positive(trials=self.count)
+    @cached_property
+    def epsilon(self) -> float:
+        """The quoted epsilon."""
+        return accounting.epsilon(self.mechanisms, self.delta)
+
+    def power(self, rates: Sequence[float] | np.ndarray) -> np.ndarray:
+        """Return the largest power (true-positive rate) of any attack at each false-positive rate."""
+        return 1 - np.array(accounting.trade_off(self.mechanisms, list(map(float, rates))))
+
+    def epsilon_of(self, alpha: float, misses: float) -> float:
+        """Return the smallest epsilon at which an attack can have these error rates; zero if guessing can have them.
+
+        The sampling and the number of rounds are as claimed. All noise multipliers are scaled by one factor until the
+        accountant's trade-off curve passes through the error rates.
+        """
+        factor = _noise_factor(self.mechanisms, alpha, misses)
+        return accounting.epsilon(_scaled(self.mechanisms, factor), self.delta) if math.isfinite(factor) else 0.0
 
 
 class Rate(NamedTuple):
@@ -124,54 +134,6 @@ class Errors:
         return Rate.of(self.misses, self.trials_in, (1 - self.confidence) / 2)
 
 
-@dataclass(frozen=True)
-class AuditResult:
-    """A claimed epsilon, and the result of an attack on it.
-
-    Attributes
-    ----------
-    name
-        The target and the attack.
-    claimed, delta
-        The claim.
-    measured
-        Lower confidence bound on the epsilon of the mechanism that ran.
-    estimate, highest
-        The value without a confidence margin, and the upper end of the confidence interval for *this attack*. A better
-        attack could find more than either.
-    errors
-        The errors at the threshold. Their confidence is the probability with which `measured` is a lower bound.
-    mechanisms
-        The mechanisms that were claimed, whose trade-off curve the errors are compared with.
-    finds, power
-        The fault that the attack looks for, and the chance to find it; None if the fault leaves no noise.
-    """
-
-    name: str
-    claimed: float
-    delta: float
-    measured: float
-    estimate: float
-    highest: float
-    errors: Errors
-    mechanisms: Exposure
-    finds: str = ""
-    power: float | None = None
-
-    @classmethod
-    def of(cls, name: str, errors: Errors, mechanisms: Exposure, delta: float) -> AuditResult:
-        """Judge the epsilon that is claimed of mechanisms at a delta by an attack's errors."""
-        claimed = accounting.epsilon(mechanisms, delta)
-        shown = partial(epsilon_of_errors, mechanisms, delta)
-        measured, estimate, highest = map(shown, errors.alpha, errors.beta)
-        return cls(name, claimed, delta, measured, estimate, highest, errors, mechanisms)
-
-    @property
-    def passed(self) -> bool:
-        """Whether the attack did not refute the claim."""
-        return self.measured <= self.claimed
-
-
 def upper_limit(events: int, trials: int, error: float) -> float:
     """Return an upper limit of a probability after ``events`` in ``trials``, which is wrong with chance ``error``."""
     return 1.0 if events >= trials else float(beta.isf(error, events + 1, trials - events))
@@ -199,16 +161,6 @@ def count_errors(
     if np.isnan(out).any() or np.isnan(inside).any():
         raise ValueError("Expected scores, found NaN among them: the attack failed, and nothing can be concluded.")
     return Errors(int((out > threshold).sum()), int((inside <= threshold).sum()), len(out), len(inside), confidence)
-
-
-def epsilon_of_errors(mechanisms: Exposure, delta: float, alpha: float, misses: float) -> float:
-    """Return the smallest epsilon at which an attack can have these error rates; zero if guessing can have them.
-
-    The sampling and the number of rounds are as claimed. All noise multipliers are scaled by one factor until the
-    accountant's trade-off curve passes through the error rates.
-    """
-    factor = _noise_factor(mechanisms, alpha, misses)
-    return accounting.epsilon(_scaled(mechanisms, factor), delta) if math.isfinite(factor) else 0.0
 
 
 def _noise_factor(mechanisms: Exposure, alpha: float, misses: float) -> float:

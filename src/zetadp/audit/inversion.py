@@ -210,7 +210,9 @@ class Message:
     epsilon, delta
         Guarantee of this one message. An infinite epsilon means no noise.
     objective
-        Objective that the attack minimises.
+        Objective that the attack minimises. None: a guess of the images, made without the message.
+    steps
+        Number of steps of the search.
     number
         Distinguishes messages of one kind.
     """
@@ -223,12 +225,15 @@ class Message:
     images: int = 1
     epsilon: float = math.inf
     delta: float = 1e-3
-    objective: Objective = "cosine"
+    objective: Objective | None = "cosine"
+    steps: int = 10
     number: int = 0
 
     @property
     def name(self) -> str:
         """Description of the message's content."""
+        if self.objective is None:
+            return "no message: mean of public images"
         images = "1 image" if self.images == 1 else f"{self.images} images"
         return f"1 patient, {images}" if self.patients == 1 else f"mean of {self.patients} patients, {images} each"
 
@@ -251,39 +256,40 @@ class Rebuilt:
     Attributes
     ----------
     message
-        The message; None if the attacker saw none.
+        The message.
     true, found
         Shape (image, row, column).
-    steps
-        Number of steps of the search; None without one.
     """
 
-    message: Message | None
+    message: Message
     true: np.ndarray
     found: np.ndarray
-    steps: int | None = None
 
     def rows(self) -> list[dict[str, object]]:
         """Return one row per image."""
         of = self.message
-        kind = ("no message: mean of public images", MISSING, MISSING, 0.0)
-        if of is not None:
-            kind = (of.name, of.network, ATTACKS[of.objective], of.epsilon)
-        delta = None if of is None else of.delta
-        known = {**dict(zip(KIND, kind, strict=True)), "delta": delta, "steps": self.steps}
+        kind: tuple[object, ...] = (of.name, MISSING, MISSING, 0.0, None, None)
+        if of.objective is not None:
+            kind = (of.name, of.network, ATTACKS[of.objective], of.epsilon, of.delta, of.steps)
+        known = dict(zip((*KIND, "delta", "steps"), kind, strict=True))
         return [
             {**known, "ssim": similarity(one, other), "nmse": nmse(one, other)}
             for one, other in zip(self.true, self.found, strict=True)
         ]
 
 
-def rebuild(message: Message, steps: int) -> Rebuilt:
-    """Attack one message, by the message's objective, with this number of steps of the search.
+def rebuild(message: Message) -> Rebuilt:
+    """Attack one message, or guess its images without it.
 
     Nothing distinguishes the images of one sequence in one message. They are matched with the true images in the best
     possible way.
     """
     true = _patients(PUBLIC + message.patients * message.number, message)
+    flat = true.reshape(-1, message.size, message.size)
+    guess = np.broadcast_to(_mean(message), true.shape)
+    if message.objective is None:
+        pairs = zip(guess.reshape(flat.shape), flat, strict=True)
+        return Rebuilt(message, flat, np.stack([with_what_whitening_loses(*pair) for pair in pairs]))
     sequences = np.tile(message.places[0], (message.patients, 1))
     model = build(message.settings, len(CHANNELS), message.size, stream(SEED, Purpose.WEIGHTS))
     of = Contributions(model, torch.from_numpy(sequences), whitened_kspace, clip=message.clip)
@@ -292,19 +298,9 @@ def rebuild(message: Message, steps: int) -> Rebuilt:
         noise = torch.from_numpy(stream(SEED, Purpose.NOISE, message.number).standard_normal(len(seen)))
         # Noise of the mean: one patient changes the sum by at most the clipping norm.
         seen = seen + noise * message.clip / message.patients / gaussian.mu(message.epsilon, message.delta)
-    guess = torch.from_numpy(np.broadcast_to(_mean(message), true.shape).copy())
-    start = torch.Generator().manual_seed(message.number)
-    found = invert(seen, of, true.shape, start, steps=steps, objective=message.objective, guess=guess)
-    flat = true.reshape(-1, message.size, message.size)
-    return Rebuilt(message, flat, _matched(found.numpy().reshape(flat.shape), flat, sequences.ravel()), steps)
-
-
-def guessed(message: Message) -> Rebuilt:
-    """Return a guess of a message's images, made without the message."""
-    true = _patients(PUBLIC + message.patients * message.number, message)
-    flat = true.reshape(-1, message.size, message.size)
-    found = np.broadcast_to(_mean(message), true.shape).reshape(flat.shape)
-    return Rebuilt(None, flat, np.stack([with_what_whitening_loses(*pair) for pair in zip(found, flat, strict=True)]))
+    start, known = torch.Generator().manual_seed(message.number), torch.from_numpy(guess.copy())
+    found = invert(seen, of, true.shape, start, steps=message.steps, objective=message.objective, guess=known)
+    return Rebuilt(message, flat, _matched(found.numpy().reshape(flat.shape), flat, sequences.ravel()))
 
 
 def frame(rebuilt: Sequence[Rebuilt]) -> pd.DataFrame:

@@ -30,20 +30,20 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import nn
 
-from zetadp.audit.detection import FALSE_ALARM, Errors
+from zetadp.audit.detection import FALSE_ALARM, Claim, Errors
 from zetadp.audit.settings import NODES, MembershipSettings
 from zetadp.audit.trainings import attacked_run, scratch_folder
-from zetadp.base.epsilon import UNCLIPPED, rounded_up
+from zetadp.base.epsilon import UNCLIPPED, epsilon_value, rounded_up
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError, in_range
 from zetadp.base.workflow import PROGRESS
@@ -53,8 +53,6 @@ from zetadp.core.records import LabelledItems
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.federation.partition import node_name
 from zetadp.nn.models import NetworkSettings
-from zetadp.privacy import accounting
-from zetadp.privacy.accounting import Exposure
 from zetadp.privacy.book import recorded_runs
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.exposure import Run, seen_by
@@ -65,58 +63,6 @@ progress = logging.getLogger(PROGRESS)
 RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 """False-positive rates at which every attack is judged. They are fixed before any trial."""
 AUDIENCES: tuple[Audience, ...] = ("reader", "server")
-
-
-@dataclass(frozen=True)
-class Claim:
-    """Guarantee for one patient against one audience.
-
-    Attributes
-    ----------
-    mechanisms
-        Everything that the audience has seen of the patient's node, in the accountant's form.
-    delta
-        The delta of the quoted epsilon.
-    """
-
-    mechanisms: Exposure
-    delta: float
-
-    @cached_property
-    def epsilon(self) -> float:
-        """The quoted epsilon."""
-        return accounting.epsilon(self.mechanisms, self.delta)
-
-    def power(self, rates: Sequence[float] | np.ndarray) -> np.ndarray:
-        """Return the largest power at each false-positive rate by the trade-off curve, which is the full claim."""
-        return 1 - np.array(accounting.trade_off(self.mechanisms, list(map(float, rates))))
-
-
-@dataclass(frozen=True)
-class AttackedRuns:
-    """One kind of run that is attacked.
-
-    Attributes
-    ----------
-    name
-        Name of the arm in tables.
-    epsilon
-        As in `RunName`: a number, ``inf`` or ``unclipped``.
-    rounds
-        Number of rounds of a run.
-    noise_multiplier
-        sigma; zero adds no noise.
-    """
-
-    name: str
-    epsilon: str
-    rounds: int
-    noise_multiplier: float = 0.0
-
-    @property
-    def private(self) -> bool:
-        """Whether there is a privacy claim for its models."""
-        return self.noise_multiplier > 0
 
 
 @dataclass(frozen=True)
@@ -145,38 +91,38 @@ class Models:
         return Models(self.members[runs], self.confidence[runs], self.accuracy[runs], self.exposure)
 
 
-def arms(settings: MembershipSettings, delta: float) -> list[AttackedRuns]:
-    """Return the attacked arms: a private one, the same without noise, and an overfitted one without clipping."""
+def arms(
+    settings: MembershipSettings, network: NetworkSettings, records: LabelledItems, delta: float
+) -> dict[str, Plan]:
+    """Return plans by the names of arms: a private one, the same without noise, an overfitted one without clipping."""
     sigma = noise_for_epsilon(settings.epsilon, delta, settings.sampling_probability, settings.rounds)
-    return [
-        AttackedRuns(f"private, epsilon {settings.epsilon:g}", f"{settings.epsilon:g}", settings.rounds, sigma),
-        AttackedRuns("clipped, no noise", "inf", settings.rounds),
-        AttackedRuns("unclipped, overfitted", UNCLIPPED, settings.rounds * settings.overfitted),
-    ]
+    size = settings.population
+
+    def plan(epsilon: str, rounds: int, noise_multiplier: float = 0.0) -> Plan:
+        constants = (size, settings.sampling_probability * size, noise_multiplier)
+        return Plan(
+            run=RunName(network.family, "federated", epsilon, settings.seed),
+            network=network,
+            training=TrainingSettings(
+                rounds=rounds,
+                images_per_patient=len(records.inputs) // settings.patients,
+                optimiser=OptimiserSettings(learning_rate=settings.learning_rate),
+                noise=settings.noise,
+            ),
+            nodes=tuple(NodeConstants(node_name(node), *constants) for node in range(NODES)),
+            task={"name": "classification", "classes": int(records.targets.max()) + 1},
+        )
+
+    return {
+        f"private, epsilon {settings.epsilon:g}": plan(f"{settings.epsilon:g}", settings.rounds, sigma),
+        "clipped, no noise": plan("inf", settings.rounds),
+        "unclipped, overfitted": plan(UNCLIPPED, settings.rounds * settings.overfitted),
+    }
 
 
-def train_models(
-    arm: AttackedRuns,
-    settings: MembershipSettings,
-    network: NetworkSettings,
-    records: LabelledItems,
-    members: np.ndarray,
-) -> Models:
+def train_models(arm: str, plan: Plan, records: LabelledItems, members: np.ndarray) -> Models:
     """Train one model for each row of ``members``, shape (run, patient), and return the models' outputs."""
-    each, size = len(records.inputs) // settings.patients, settings.population
-    constants = (size, settings.sampling_probability * size, arm.noise_multiplier)
-    plan = Plan(
-        run=RunName(network.family, "federated", arm.epsilon, settings.seed),
-        network=network,
-        training=TrainingSettings(
-            rounds=arm.rounds,
-            images_per_patient=each,
-            optimiser=OptimiserSettings(learning_rate=settings.learning_rate),
-            noise=settings.noise,
-        ),
-        nodes=tuple(NodeConstants(node_name(node), *constants) for node in range(NODES)),
-        task={"name": "classification", "classes": int(records.targets.max()) + 1},
-    )
+    each = plan.training.images_per_patient
     shown: list[tuple[np.ndarray, np.ndarray]] = []
     for number, row in enumerate(members):
         # The gradient of a patient that does not take part is not finite, so the patient contributes zero.
@@ -190,10 +136,10 @@ def train_models(
                 (exposure,) = recorded_runs(folder / "ledger.jsonl")
         shown.append(_shown(model, records, each))
         if (number + 1) % 100 == 0:
-            progress.info("%s: %d of %d trainings", arm.name, number + 1, len(members))
+            progress.info("%s: %d of %d trainings", arm, number + 1, len(members))
     confidence, accuracy = (np.stack(part) for part in zip(*shown, strict=True))
     if not np.isfinite(confidence).all():
-        raise UserError(f"Models of the arm {arm.name!r} diverged. Lower audit.membership.learning_rate or overfitted.")
+        raise UserError(f"Models of the arm {arm!r} diverged. Lower audit.membership.learning_rate or overfitted.")
     return Models(members, confidence, accuracy, exposure)
 
 
@@ -202,6 +148,7 @@ def roc_band(
     scores_in: np.ndarray,
     *,
     arms: int,
+    claims: Mapping[str, Claim] = MappingProxyType({}),
     rates: Sequence[float] = RATES,
     false_alarm: float = FALSE_ALARM,
 ) -> pd.DataFrame:
@@ -213,6 +160,8 @@ def roc_band(
         Scores of independent trials without and with the patient. A high score is an alarm.
     arms
         Number of attacks that are judged together, including this one.
+    claims
+        Claims that the lower edge of the band is compared with, by audience.
     rates
         False-positive rates, fixed before the trials.
     false_alarm
@@ -222,7 +171,8 @@ def roc_band(
     -------
     Table with one row per rate: the measured ``fpr`` and ``tpr``; ``fpr_upper``, the upper limit of the false-positive
     rate; and ``lower`` and ``upper``, the limits of the power at this threshold. The ROC passes above every point
-    (``fpr_upper``, ``lower``).
+    (``fpr_upper``, ``lower``). For each audience ``allowed_NAME`` is the power that its claim allows at this point, and
+    ``leaves_NAME`` whether ``lower`` exceeds it.
     """
     outs, ins = np.sort(np.asarray(scores_out, dtype=float))[::-1], np.asarray(scores_in, dtype=float)
     if not (len(outs) and len(ins) and np.isfinite(outs).all() and np.isfinite(ins).all()):
@@ -239,14 +189,11 @@ def roc_band(
         errors = Errors(alarms, len(ins) - hits, len(outs), len(ins), 1 - 2 * level)
         power = {"tpr": hits / len(ins), "lower": 1 - errors.beta.upper, "upper": 1 - errors.beta.lower}
         rows.append({"fpr": alarms / len(outs), "fpr_upper": errors.alpha.upper, **power})
-    return pd.DataFrame(rows)
-
-
-def against(band: pd.DataFrame, audience: str, claim: Claim) -> pd.DataFrame:
-    """Add to the band the claim's bound at each point of the lower edge, and whether the edge exceeds it."""
-    allowed = claim.power(band["fpr_upper"].to_numpy())
-    leaves = band["lower"].to_numpy() > allowed
-    return band.assign(**{f"allowed_{audience}": allowed, f"leaves_{audience}": leaves})
+    band = pd.DataFrame(rows)
+    for audience, claim in claims.items():
+        band[f"allowed_{audience}"] = claim.power(band["fpr_upper"].to_numpy())
+        band[f"leaves_{audience}"] = band["lower"] > band[f"allowed_{audience}"]
+    return band
 
 
 @dataclass(frozen=True)
@@ -255,8 +202,8 @@ class Attack:
 
     Attributes
     ----------
-    arm
-        Attacked model.
+    arm, epsilon
+        Name of the arm, and the epsilon of its runs as in `RunName`.
     patient
         Position of the attacked patient.
     scores_out, scores_in
@@ -264,10 +211,11 @@ class Attack:
     accuracy_members, accuracy_others
         Mean accuracy of the attacked models on patients that took part in the training, and on the other patients.
     band
-        Result of `roc_band`, with the bounds of the private arm's claim against each audience.
+        Result of `roc_band`, against the private arm's claim for each audience.
     """
 
-    arm: AttackedRuns
+    arm: str
+    epsilon: str
     patient: int
     scores_out: np.ndarray
     scores_in: np.ndarray
@@ -302,26 +250,25 @@ def audit_membership(
         One attack for each arm, and the claims of the private arm by audience, from the releases of the attacked
         patient's node in its ledgers.
     """
-    kinds = arms(settings, delta)
+    plans = arms(settings, network, records, delta)
     results: list[Attack] = []
     claims: dict[str, Claim] = {}
-    for place, arm in enumerate(kinds):
+    for place, (arm, plan) in enumerate(plans.items()):
         coins = stream(settings.seed, Purpose.SAMPLING, place)
         members = coins.random((settings.shadows + settings.trainings, settings.patients)) < 0.5
-        models = train_models(arm, settings, network, records, members)
+        models = train_models(arm, plan, records, members)
         shadow, attacked = models.part(slice(settings.shadows)), models.part(slice(settings.shadows, None))
         patient = most_exposed(shadow)
-        for audience in AUDIENCES if arm.private else ():
+        for audience in AUDIENCES if not claims else ():  # the private arm comes first
             seen = seen_by(attacked.exposure, audience)
             assert seen is not None, "only `another node` may be missing"
             claims[audience] = Claim(seen[node_name(patient // settings.population)], delta)
         scores = likelihood_ratios(shadow, attacked.confidence[:, patient], patient)
         inside = attacked.members[:, patient]
-        band = roc_band(scores[~inside], scores[inside], arms=len(kinds))
-        for judged, claim in claims.items():
-            band = against(band, judged, claim)
+        band = roc_band(scores[~inside], scores[inside], arms=len(plans), claims=claims)
         of_members, of_others = (float(attacked.accuracy[who].mean()) for who in (attacked.members, ~attacked.members))
-        results.append(Attack(arm, patient, scores[~inside], scores[inside], of_members, of_others, band))
+        both = scores[~inside], scores[inside]
+        results.append(Attack(arm, plan.run.epsilon, patient, *both, of_members, of_others, band))
     return results, claims
 
 
@@ -354,19 +301,19 @@ def likelihood_ratios(shadow: Models, confidence: np.ndarray, patient: int) -> n
 
 def refutation(attacks: Sequence[Attack], claims: dict[str, Claim], path: Path) -> str | None:
     """Return a message if an attack refutes a claim, or if the attack on the unclipped arm fails; else None."""
-    private = next(attack for attack in attacks if attack.arm.private)
+    private = next(attack for attack in attacks if math.isfinite(epsilon_value(attack.epsilon)))
     for audience in AUDIENCES:
         if private.leaves(audience):
             epsilon = f"epsilon {rounded_up(claims[audience].epsilon, 3)} at delta {claims[audience].delta:g}"
             return (
-                f"Membership inference refutes the privacy claim: expected the arm {private.arm.name!r} within its "
+                f"Membership inference refutes the privacy claim: expected the arm {private.arm!r} within its "
                 f"claim against the {audience} ({epsilon}), found more in {path}. Do not release models of this code: "
                 "look for the fault in sampling, clipping, noise or accounting."
             )
-    open_book = next(attack for attack in attacks if attack.arm.epsilon == UNCLIPPED)
+    open_book = next(attack for attack in attacks if attack.epsilon == UNCLIPPED)
     if not open_book.leaves("server"):
         return (
-            f"Membership inference proves nothing here: expected the arm {open_book.arm.name!r} to leave the region of "
+            f"Membership inference proves nothing here: expected the arm {open_book.arm!r} to leave the region of "
             f"the claim, found it inside in {path}. Raise audit.membership.trainings, shadows or overfitted."
         )
     return None

@@ -8,21 +8,18 @@ import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import asdict, replace
 from typing import TypeVar
 
 import pandas as pd
 import torch
 
-from zetadp.audit.detection import FALSE_ALARM, AuditResult, Trials, power_of, trials_for_curve
+from zetadp.audit.detection import FALSE_ALARM, power_of, trials_for_curve
 from zetadp.audit.settings import LEAST_TRIALS, AuditSettings
-from zetadp.audit.trainings import Audited, audit, error_rates, scratch_folder
+from zetadp.audit.trainings import Audited, AuditResult, audit
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.tables import MISSING, Sheet, numbers_of
 from zetadp.base.workflow import PROGRESS
-from zetadp.privacy.accounting import Exposure
-from zetadp.privacy.kinds import NoisySum
 
 logger, progress = logging.getLogger(__name__), logging.getLogger(PROGRESS)
 
@@ -63,10 +60,6 @@ def spread(
 
 SHORTFALL = math.sqrt(2)
 """The fault that the number of trials is chosen for: noise too small by this factor, as with half the variance."""
-SHARED_TRIALS = 300
-"""Trials on each side if a fault removes the noise completely."""
-_COUNTS = ("confidence", "trials_in", "trials_out", "false_alarms", "misses")
-
 OF_A_ROUND = (
     Audited("one round, B = 1, seeded noise"),
     # Three patients, so that a wrong divisor is visible.
@@ -74,38 +67,21 @@ OF_A_ROUND = (
     Audited("one round, B = 1, exact noise", noise="os"),
     Audited("one round, p = 0.5, B = 1, seeded noise", probability=0.5, population=2),
 )
-OF_DIFFERENCES = {
-    "noise shared by nodes": Audited("one round, difference of nodes", difference="nodes"),
-    "noise shared by rounds": Audited(
-        "two rounds, p = 0.5, difference of rounds", probability=0.5, population=2, rounds=2, difference="rounds"
+OF_DIFFERENCES = (
+    Audited("one round, difference of nodes", difference="nodes", finds="noise shared by nodes"),
+    Audited(
+        "two rounds, p = 0.5, difference of rounds",
+        probability=0.5,
+        population=2,
+        rounds=2,
+        difference="rounds",
+        finds="noise shared by rounds",
     ),
-}
-"""Attacks by the fault that they look for."""
+)
+"""Attacks that look for noise that is shared, which then is missing completely."""
 
 
-@dataclass(frozen=True)
-class PlannedAudit:
-    """One planned audit.
-
-    Attributes
-    ----------
-    audited
-        The mechanism and the attack.
-    trials
-        Number of trials, and settings of their interpretation.
-    finds
-        The fault that the audit looks for.
-    power
-        Chance to find that fault; None if the fault leaves no noise.
-    """
-
-    audited: Audited
-    trials: Trials
-    finds: str = "noise too small by √2"
-    power: float | None = None
-
-
-def plan(targets: Sequence[Audited], *, delta: float, settings: AuditSettings) -> list[PlannedAudit]:
+def plan(targets: Sequence[Audited], *, delta: float, settings: AuditSettings) -> list[Audited]:
     """Return the audits of an experiment: one round with a noise multiplier of one, differences, and whole runs.
 
     The chance that any of them refutes code without a fault is `FALSE_ALARM`.
@@ -120,35 +96,25 @@ def plan(targets: Sequence[Audited], *, delta: float, settings: AuditSettings) -
         Extent of the audits of whole runs.
     """
     alarm = FALSE_ALARM / (len(OF_A_ROUND) + len(OF_DIFFERENCES) + len(targets))
-    tried = partial(Trials, delta=delta, confidence=1 - alarm)
 
-    def planned(seed: int, audited: Audited, most: int | None = None) -> PlannedAudit:
-        probability, sigma, rounds = audited.probability, audited.noise_multiplier, audited.rounds
-        claim: Exposure = {NoisySum(probability, sigma): rounds}
-        faulty = error_rates(probability, sigma, rounds, true_noise=sigma / SHORTFALL)
-        trials = (most and settings.trials) or trials_for_curve(claim, faulty, false_alarm=alarm)
+    def powerful(audited: Audited, given: int | None = None, most: int | None = None) -> Audited:
+        claimed, faulty = audited.mechanisms, audited.error_rates(audited.noise_multiplier / SHORTFALL)
+        trials = given or trials_for_curve(claimed, faulty, false_alarm=alarm)
         if most is not None and most < trials:
             logger.info("%s: %d trials a side of %d, as audit.most_rounds allows", audited.name, most, trials)
             trials = most
-        power = power_of(claim, faulty, trials, false_alarm=alarm)
-        return PlannedAudit(audited, tried(trials, seed=seed), power=power)
+        return replace(audited, trials=trials, power=power_of(claimed, faulty, trials, false_alarm=alarm))
 
-    found = [planned(seed, audited) for seed, audited in enumerate(OF_A_ROUND)]
-    for fault, audited in OF_DIFFERENCES.items():
-        found.append(PlannedAudit(audited, tried(SHARED_TRIALS, seed=len(found)), fault))
+    audits = [*map(powerful, OF_A_ROUND), *OF_DIFFERENCES]
     for target in targets:
-        found.append(planned(len(found), target, max(LEAST_TRIALS, settings.most_rounds // (2 * target.rounds))))
-    return found
+        most = max(LEAST_TRIALS, settings.most_rounds // (2 * target.rounds))
+        audits.append(powerful(target, settings.trials, most))
+    return [replace(each, seed=seed, delta=delta, confidence=1 - alarm) for seed, each in enumerate(audits)]
 
 
-def carry_out(audits: Sequence[PlannedAudit], processes: int = 1) -> list[AuditResult]:
+def carry_out(audits: Sequence[Audited], processes: int = 1) -> list[AuditResult]:
     """Carry out audits in their order; audits of whole runs take longest, are last in the list and start first."""
-    return spread(_carried_out, audits[::-1], processes, lambda result: result.name)[::-1]
-
-
-def _carried_out(planned: PlannedAudit) -> AuditResult:
-    with scratch_folder() as folder:
-        return replace(audit(folder, planned.trials, planned.audited), finds=planned.finds, power=planned.power)
+    return spread(audit, audits[::-1], processes, lambda result: result.audited.name)[::-1]
 
 
 def frame(results: Sequence[AuditResult]) -> pd.DataFrame:
@@ -156,11 +122,14 @@ def frame(results: Sequence[AuditResult]) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "audit": result.name,
-                "finds": result.finds,
-                "power": math.nan if result.power is None else result.power,
-                **{key: getattr(result, key) for key in ("delta", "claimed", "measured", "estimate", "highest")},
-                **{key: getattr(result.errors, key) for key in _COUNTS},
+                "audit": result.audited.name,
+                "finds": result.audited.finds,
+                "power": math.nan if result.audited.power is None else result.audited.power,
+                "delta": result.claim.delta,
+                "claimed": result.claim.epsilon,
+                "measured": result.measured,
+                "estimate": result.estimate,
+                **asdict(result.errors),
                 "verdict": "stands" if result.passed else "refuted",
             }
             for result in results

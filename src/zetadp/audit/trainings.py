@@ -12,8 +12,8 @@ The attacker sees every message of every round, computes the weights with its ow
 gradient at all these weights. A node draws each patient with probability p. The projection of its message on the
 canary's gradient, in units of the clipping norm, has the law :math:`N(0, \sigma^2)` without the canary and
 :math:`(1-p) N(0, \sigma^2) + p N(1, \sigma^2)` with it. The attacker adds up the evidence of each projection
-(`evidence`) over T rounds. The decision is "took part" if the sum exceeds half of the evidence of pT draws without
-noise, or of one draw if fewer are expected.
+(`Audited.evidence`) over T rounds. The decision is "took part" if the sum exceeds half of the evidence of pT draws
+without noise, or of one draw if fewer are expected.
 
 By Neyman and Pearson the likelihood ratio is the best test of a mechanism without faults. The evidence is its odd part.
 It is as good for noise of many clipping norms, and nearly as good for little noise. Without the canary its mean is zero
@@ -36,6 +36,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -48,7 +49,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional
 
-from zetadp.audit.detection import AuditResult, Trials, count_errors
+from zetadp.audit.detection import FALSE_ALARM, Claim, Errors, count_errors
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import Count, OneOf, Positive, Share, check_fields
@@ -63,7 +64,7 @@ from zetadp.core.training import Trained, train
 from zetadp.nn.models import build
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure
-from zetadp.privacy.kinds import sampled_loss
+from zetadp.privacy.kinds import NoisySum, sampled_loss
 from zetadp.privacy.ledger import read_ledger
 
 logger, progress = logging.getLogger(__name__), logging.getLogger(PROGRESS)
@@ -110,6 +111,16 @@ class Audited:
         Whether the canary's gradient has no real parts.
     difference
         Differences of projections that the attacker looks at: of ``nodes``, of ``rounds``, or ``none``.
+    trials
+        Number of independent trials with the canary, and as many without.
+    seed
+        Seed of the trials.
+    delta
+        The delta of the claimed epsilon.
+    confidence
+        Probability with which the measured epsilon is a lower bound.
+    finds, power
+        The fault that the attack looks for, and the chance to find it; None if the fault leaves no noise.
     """
 
     name: str
@@ -121,16 +132,22 @@ class Audited:
     noise: Annotated[str, OneOf(("seeded", "os"))] = "seeded"
     imaginary: bool = False
     difference: Annotated[str, OneOf(("none", "nodes", "rounds"))] = "none"
+    trials: Count = 300
+    seed: int = 0
+    delta: float = 1e-3
+    confidence: float = 1 - FALSE_ALARM
+    finds: str = "noise too small by √2"
+    power: float | None = None
 
     def __post_init__(self) -> None:
         """Check every constant."""
         check_fields(self)
 
-    def plan(self, trials: Trials, nodes: int, part: int = 0) -> Plan:
+    def plan(self, nodes: int, part: int = 0) -> Plan:
         """Return the plan of a run with this number of nodes; ``part`` distinguishes the runs of one audit."""
         expected = self.probability * self.population
         return Plan(
-            run=RunName("audit", "federated", "inf", (trials.seed * 1_000_003 + part) % 2**63),
+            run=RunName("audit", "federated", "inf", (self.seed * 1_000_003 + part) % 2**63),
             network=HEAD,
             training=TrainingSettings(
                 rounds=self.rounds,
@@ -143,7 +160,7 @@ class Audited:
                 NodeConstants(f"node-{place + 1:04d}", self.population, expected, self.noise_multiplier)
                 for place in range(nodes)
             ),
-            delta=trials.delta,
+            delta=self.delta,
             task={"name": "classification", "classes": CLASSES},
         )
 
@@ -156,11 +173,33 @@ class Audited:
         return torch.from_numpy(np.stack([x, -x])).to(torch.complex64)[:, None, None]
 
     @property
+    def mechanisms(self) -> Exposure:
+        """The releases of one run, in the accountant's form."""
+        return {NoisySum(self.probability, self.noise_multiplier): self.rounds}
+
+    def evidence(self, projections: np.ndarray) -> np.ndarray:
+        """Return the evidence for the canary: the odd part of the log-likelihood ratio, in units of a projection.
+
+        For noise of many clipping norms, and if everybody is drawn, it is the projection itself.
+
+        Parameters
+        ----------
+        projections
+            In units of the clipping norm, of any shape.
+        """
+        variance = self.noise_multiplier**2
+
+        def ratio(x: np.ndarray) -> np.ndarray:
+            return sampled_loss((x - 0.5) / variance, self.probability)
+
+        return np.asarray((ratio(projections) - ratio(-projections)) * variance / (2 * self.probability))
+
+    @property
     def threshold(self) -> float:
         """Score above which the attacker decides that the canary took part."""
         if self.difference == "rounds":
             return 0.5
-        return threshold_of(self.probability, self.noise_multiplier, self.rounds)
+        return max(1, self.probability * self.rounds) / 2 * float(self.evidence(np.ones(())))
 
     def scores(self, projections: np.ndarray) -> np.ndarray:
         """Return one score per trial for projections of shape (round, trial, node), in units of the clipping norm."""
@@ -169,7 +208,68 @@ class Audited:
             return np.asarray(np.abs(own[0] - own[-1]))
         if self.difference == "nodes":
             own = own - projections[..., 1:].mean(axis=-1)
-        return np.asarray(evidence(own, self.probability, self.noise_multiplier).sum(axis=0))
+        return np.asarray(self.evidence(own).sum(axis=0))
+
+    def error_rates(self, true_noise: float) -> tuple[float, float]:
+        """Return the error rates (alpha, beta) of the attack without differences, accurate to about 0.001.
+
+        Parameters
+        ----------
+        true_noise
+            The noise multiplier of the mechanism that runs. The attacker assumes the claimed one.
+        """
+        edges = np.linspace(-_REACH * true_noise, 1 + _REACH * true_noise, _CELLS)
+        middles = (edges[1:] + edges[:-1]) / 2
+        without = np.diff(ndtr(edges / true_noise))
+        with_canary = (1 - self.probability) * without + self.probability * np.diff(ndtr((edges - 1) / true_noise))
+        found = self.evidence(middles)
+        mean = with_canary @ found
+        fineness = _CELLS_OF_SPREAD / math.sqrt(self.rounds * (with_canary @ found**2 - mean**2))
+        # The sum of all rounds lies on a circle of cells that is long enough to make wrap-around negligible.
+        cells = np.rint(found * fineness).astype(np.int64)
+        reach = np.abs(cells).max() + self.rounds * mean * fineness
+        size = 1 << math.ceil(math.log2(2 * reach + 40 * _CELLS_OF_SPREAD))
+        above = np.fft.fftfreq(size, 1 / size) > self.threshold * fineness
+
+        def share_above(weights: np.ndarray) -> float:
+            one = np.bincount(cells % size, weights / weights.sum(), size)
+            return float(np.fft.irfft(np.fft.rfft(one) ** self.rounds, size)[above].sum())
+
+        return share_above(without), 1 - share_above(with_canary)
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """A claimed epsilon, and the result of an attack on it.
+
+    Attributes
+    ----------
+    audited
+        The mechanism and the attack.
+    claim
+        What the ledger of a node claims.
+    errors
+        The errors at the threshold. Their confidence is the probability with which `measured` is a lower bound.
+    """
+
+    audited: Audited
+    claim: Claim
+    errors: Errors
+
+    @cached_property
+    def measured(self) -> float:
+        """Lower confidence bound on the epsilon of the mechanism that ran."""
+        return self.claim.epsilon_of(self.errors.alpha.upper, self.errors.beta.upper)
+
+    @cached_property
+    def estimate(self) -> float:
+        """The value without a confidence margin. A better attack could find more."""
+        return self.claim.epsilon_of(self.errors.alpha.share, self.errors.beta.share)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the attack did not refute the claim."""
+        return self.measured <= self.claim.epsilon
 
 
 def attacked_run(
@@ -210,45 +310,34 @@ def scratch_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def audit(folder: Path, trials: Trials, audited: Audited) -> AuditResult:
-    """Audit the training code.
-
-    The claim is epsilon of the releases in the ledger of a node.
-
-    Parameters
-    ----------
-    folder
-        An empty folder for ledgers, checkpoints and stored messages, preferably a temporary one.
-    trials
-        Number of trials, and settings of their interpretation.
-    audited
-        The mechanism and the attack.
-    """
+def audit(audited: Audited) -> AuditResult:
+    """Audit the training code. The claim is epsilon of the releases in the ledger of a node."""
     each, canary = COMPARED if audited.difference == "nodes" else 1, audited.canary()
     scores: dict[bool, list[float]] = {False: [], True: []}
-    claim: Exposure = {}
+    mechanisms: Exposure = {}
     number = 0
-    while len(scores[True]) < trials.count:
-        together = min(2 * (trials.count - len(scores[True])), SIDE_BY_SIDE // (2 * each) * 2)
-        plan = audited.plan(trials, each * together, number)
+    while len(scores[True]) < audited.trials:
+        together = min(2 * (audited.trials - len(scores[True])), SIDE_BY_SIDE // (2 * each) * 2)
+        plan = audited.plan(each * together, number)
         attacker = Attacker(plan, canary)
         # Trials alternate: with the canary, without it. All others contribute zero.
         items = torch.full((together, each, audited.population, *canary.shape), torch.nan, dtype=canary.dtype)
         items[::2, 0, 0] = canary
         records = LabelledItems.stacked(items.flatten(0, 2), torch.arange(CLASSES))
-        place = folder / f"training-{number:05d}"
-        attacked_run(plan, records, place, start=attacker.start, after_round=attacker.see)
+        with scratch_folder() as folder:
+            attacked_run(plan, records, folder, start=attacker.start, after_round=attacker.see)
+            if number == 0:
+                events = read_ledger(folder / "ledger.jsonl")[-1].releases()
+                mechanisms = accounting.compose(event for event in events if event.node == plan.nodes[0].name)
         found = audited.scores(np.stack(attacker.projections).reshape(-1, together, each))
         scores[True] += found[0::2].tolist()
         scores[False] += found[1::2].tolist()
-        if number == 0:
-            events = read_ledger(place / "ledger.jsonl")[-1].releases()
-            claim = accounting.compose(event for event in events if event.node == plan.nodes[0].name)
         number += 1
-        progress.info("%s: %d of %d trials a side", audited.name, len(scores[True]), trials.count)
-    errors = count_errors(scores[False], scores[True], audited.threshold, confidence=trials.confidence)
-    result = AuditResult.of(audited.name, errors, claim, trials.delta)
-    logger.info("%s: claimed epsilon %.3f, measured at least %.3f", audited.name, result.claimed, result.measured)
+        progress.info("%s: %d of %d trials a side", audited.name, len(scores[True]), audited.trials)
+    errors = count_errors(scores[False], scores[True], audited.threshold, confidence=audited.confidence)
+    result = AuditResult(audited, Claim(mechanisms, audited.delta), errors)
+    claimed = result.claim.epsilon
+    logger.info("%s: claimed epsilon %.3f, measured at least %.3f", audited.name, claimed, result.measured)
     return result
 
 
@@ -289,57 +378,3 @@ class Attacker:
         sums = messages.double().cpu().numpy() * (self.node.expected / self.clip)
         self.projections.append(sums @ (gradient / norm))
         self.server.step(messages, done - 1)
-
-
-def evidence(projections: np.ndarray, probability: float, noise_multiplier: float) -> np.ndarray:
-    """Return the evidence for the canary: the odd part of the log-likelihood ratio, in units of a projection.
-
-    For noise of many clipping norms, and if everybody is drawn, it is the projection itself.
-
-    Parameters
-    ----------
-    projections
-        In units of the clipping norm, of any shape.
-    probability, noise_multiplier
-        The claimed mechanism of a round.
-    """
-    variance = noise_multiplier**2
-
-    def ratio(x: np.ndarray) -> np.ndarray:
-        return sampled_loss((x - 0.5) / variance, probability)
-
-    return np.asarray((ratio(projections) - ratio(-projections)) * variance / (2 * probability))
-
-
-def threshold_of(probability: float, noise_multiplier: float, rounds: int) -> float:
-    """Return the sum of evidence above which the attacker decides that the canary took part."""
-    return max(1, probability * rounds) / 2 * float(evidence(np.ones(()), probability, noise_multiplier))
-
-
-def error_rates(probability: float, noise_multiplier: float, rounds: int, *, true_noise: float) -> tuple[float, float]:
-    """Return the error rates (alpha, beta) of the attack, accurate to about 0.001.
-
-    Parameters
-    ----------
-    probability, noise_multiplier, rounds
-        The claimed mechanism, which the attacker assumes.
-    true_noise
-        The noise multiplier of the mechanism that runs.
-    """
-    edges = np.linspace(-_REACH * true_noise, 1 + _REACH * true_noise, _CELLS)
-    middles = (edges[1:] + edges[:-1]) / 2
-    without = np.diff(ndtr(edges / true_noise))
-    with_canary = (1 - probability) * without + probability * np.diff(ndtr((edges - 1) / true_noise))
-    found = evidence(middles, probability, noise_multiplier)
-    mean = with_canary @ found
-    fineness = _CELLS_OF_SPREAD / math.sqrt(rounds * (with_canary @ found**2 - mean**2))
-    # The sum of all rounds lies on a circle of cells that is long enough to make wrap-around negligible.
-    cells = np.rint(found * fineness).astype(np.int64)
-    size = 1 << math.ceil(math.log2(2 * (np.abs(cells).max() + rounds * mean * fineness) + 40 * _CELLS_OF_SPREAD))
-    above = np.fft.fftfreq(size, 1 / size) > threshold_of(probability, noise_multiplier, rounds) * fineness
-
-    def share_above(weights: np.ndarray) -> float:
-        one = np.bincount(cells % size, weights / weights.sum(), size)
-        return float(np.fft.irfft(np.fft.rfft(one) ** rounds, size)[above].sum())
-
-    return share_above(without), 1 - share_above(with_canary)

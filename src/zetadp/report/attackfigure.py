@@ -9,15 +9,15 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from zetadp.audit.candidates import TRIALS
-from zetadp.audit.detection import FALSE_ALARM, AuditResult
+from zetadp.audit.detection import FALSE_ALARM, Claim
 from zetadp.audit.inversion import Rebuilt, similarity
-from zetadp.audit.membership import Attack, Claim
+from zetadp.audit.membership import Attack
+from zetadp.audit.trainings import AuditResult
 from zetadp.base.epsilon import rounded_up
+from zetadp.base.tables import numbers_of
 from zetadp.report.figurestyle import (
     GREY,
     SMALL,
-    WIDTH,
     blank,
     figure_style,
     label_outer,
@@ -30,16 +30,13 @@ from zetadp.report.figurestyle import (
 
 WIDEST = 1.6
 """End of the axis of bars, in units of the claim; longer bars are cut."""
-
-_STANDS, _REFUTED, _FORBIDDEN, _GREY = "#0072B2", "#D55E00", "#F7DCCB", "#777777"
-
 LEAST_RATE = 0.004
 """Lower end of both axes of the ROC."""
 
 _TICKS = (0.01, 0.1, 1.0)
 # Audiences of the claims, with colour and line style of their regions. The reader's lies inside the server's.
 _REGIONS = {"reader": ("a reader of the models", "#C4D9EA", "-"), "server": ("the server", "#E6E6E6", "--")}
-_ROC, _BAND, _CURVE = "#D55E00", "#000000", "#0072B2"
+_ROC, _BAND, _CURVE, _GUESS = "#D55E00", "#000000", "#0072B2", "#777777"
 
 RANKS = ("best", "median", "worst")
 ROW = 1.15
@@ -59,49 +56,26 @@ def audit_figure(results: Sequence[AuditResult], experiment: str) -> Figure:
     Returns
     -------
     Figure with one bar for each audit, in units of the claim. The bar ends at the lower confidence bound of what the
-    attack showed; a point marks the estimate, and a line the confidence interval.
+    attack showed, and a point marks the estimate.
     """
     with figure_style():
         figure, (panel,) = panel_grid(1, 1, 0.9 + 0.36 * len(results))
         for row, result in enumerate(results):
-            claim = result.claimed or math.inf
-            low, middle, high = (min(v / claim, WIDEST) for v in (result.measured, result.estimate, result.highest))
-            # An interval without an upper end is drawn up to the estimate.
-            high = high if math.isfinite(result.highest) else max(low, middle)
-            panel.barh(row, low, height=0.5, color=_STANDS if result.passed else _REFUTED)
-            panel.plot([low, high], [row, row], color=_GREY, linewidth=1.2)
-            panel.plot(middle, row, "o", color="white", markeredgecolor=_GREY, markeredgewidth=1.3, markersize=5.5)
-            text = f"ε ≥ {result.measured:.2f} of {rounded_up(result.claimed, 3)}"
-            text += ("" if result.power is None else f", power {result.power:.2f}") if result.passed else ", refuted"
-            panel.text(1.02, row, text, transform=panel.get_yaxis_transform(), va="center", fontsize=8.5)
-        panel.axvspan(1, WIDEST, color=_FORBIDDEN, linewidth=0, zorder=0)
+            claim, power = result.claim.epsilon, result.audited.power
+            low, middle = (min(value / (claim or math.inf), WIDEST) for value in (result.measured, result.estimate))
+            panel.barh(row, low, height=0.5, color="#0072B2" if result.passed else "#D55E00")
+            panel.plot(middle, row, "o", color="white", markeredgecolor=_GUESS, markersize=5.5)
+            text = f"ε ≥ {result.measured:.2f} of {rounded_up(claim, 3)}"
+            text += ("" if power is None else f", power {power:.2f}") if result.passed else ", refuted"
+            panel.text(1.02, row, text, transform=panel.get_yaxis_transform(), va="center", fontsize=SMALL)
+        panel.axvspan(1, WIDEST, color="#F7DCCB", linewidth=0, zorder=0)
         panel.axvline(1, color="black", linewidth=1.2)
-        panel.text(0.985, -0.95, "claimed", ha="right", va="center", fontsize=9)
-        panel.text(1.015, -0.95, "refuted, if a bar ends here", ha="left", va="center", fontsize=9)
-        panel.set_yticks(range(len(results)), [wrapped(result.name, SMALL, 3.2) for result in results])
-        panel.set_ylim(len(results) - 0.4, -1.4)
-        panel.set_xlim(0, WIDEST)
-        panel.set_xticks(np.arange(0, WIDEST + 0.01, 0.2))
-        panel.tick_params(axis="y", length=0, labelsize=8.5)
-        panel.set_xlabel("share of the claim; bar: shown beyond chance, ○: estimate, line: confidence interval")
-        panel.grid(axis="x", color="#DDDDDD", linewidth=0.6)
-        panel.set_axisbelow(True)
-        set_title(figure, f"Claimed against measured privacy, {experiment}")
-        figure.supxlabel(_key(results), x=0.01, ha="left", fontsize=8.5, linespacing=1.4)
+        panel.set_yticks(range(len(results)), [wrapped(result.audited.name, SMALL, 3.2) for result in results])
+        panel.set(xlim=(0, WIDEST), ylim=(len(results) - 0.4, -0.6))
+        panel.set_xlabel("share of the claim; bar: shown beyond chance, ○: estimate; a bar in the shade refutes")
+        deltas = ", ".join(f"{delta:g}" for delta in sorted({result.claim.delta for result in results}))
+        set_title(figure, f"Claimed against measured privacy, {experiment}, at δ = {deltas}")
     return figure
-
-
-def _key(results: Sequence[AuditResult]) -> str:
-    """Explain the symbols and words of the picture."""
-    deltas = ", ".join(f"{delta:g}" for delta in sorted({result.delta for result in results}))
-    return "\n".join(
-        [
-            f"ε (at δ = {deltas}): claimed, and (≥) shown by the attack. Canary: a patient made to be found. "
-            "B: clipping norm.",
-            "p: chance of a patient to be drawn. Noise: seeded, or exact, of the operating system. "
-            "Power: chance to refute the claim if the noise were too small by √2.",
-        ]
-    )
 
 
 def membership_roc(attacks: Sequence[Attack], claims: Mapping[str, Claim], cohort_label: str) -> Figure:
@@ -133,13 +107,13 @@ def membership_roc(attacks: Sequence[Attack], claims: Mapping[str, Claim], cohor
             panel.plot(
                 band["fpr_upper"], lower, "^-", color=_BAND, linewidth=1.2, zorder=4, label="lower confidence band"
             )
-            panel.plot([LEAST_RATE, 1], [LEAST_RATE, 1], color=_GREY, linewidth=0.8, zorder=1, label="guessing")
+            panel.plot([LEAST_RATE, 1], [LEAST_RATE, 1], color=_GUESS, linewidth=0.8, zorder=1, label="guessing")
             for depth, (audience, (who, colour, style)) in enumerate(_REGIONS.items()):
                 claim, curve = claims[audience], allowed[audience]
                 panel.fill_between(rates, curve, LEAST_RATE, color=colour, linewidth=0, zorder=-depth)
                 label = f"allowed to {who} (ε = {rounded_up(claim.epsilon, 3)} at δ = {claim.delta:g})"
                 panel.plot(rates, curve, color=_CURVE, linestyle=style, linewidth=1.3, label=label, zorder=2)
-            panel.set_title(f"{attack.arm.name}:\n{_verdict(attack)}", loc="left")
+            panel.set_title(f"{attack.arm}:\n{_verdict(attack)}", loc="left")
             trials = f"{len(attack.scores_in)} models\nwith the patient,\n{len(attack.scores_out)} without"
             panel.text(0.94, 0.03, trials, transform=panel.transAxes, ha="right", va="bottom", fontsize=8)
             panel.set(xscale="log", yscale="log", xlim=(LEAST_RATE, 1.2), ylim=(LEAST_RATE, 1.2), box_aspect=1)
@@ -206,40 +180,32 @@ def _ranked(found: Sequence[Rebuilt]) -> list[tuple[np.ndarray, np.ndarray, floa
     return [each[0], each[len(each) // 2], each[-1]]
 
 
-def candidates_figure(found: pd.DataFrame, delta: float) -> Figure:
+def candidates_figure(found: pd.DataFrame) -> Figure:
     """Draw the rate of correctly named candidates against epsilon, one panel for each number of candidates.
 
     Parameters
     ----------
     found
-        Columns network, candidates, epsilon and, in %, bound, worst and named (`zetadp.audit.candidates.attacked`).
-    delta
-        Delta of these epsilons.
+        What `zetadp.audit.candidates.attacked` returned.
     """
     numbers, networks = found["candidates"].unique(), found["network"].unique()
     with figure_style():
-        drawn, panels = panel_grid(len(numbers), 2, 3.4)
+        figure, panels = panel_grid(len(numbers), 2, 3.4)
         for panel, candidates in zip(panels, numbers, strict=True):
-            own = found[found["candidates"] == candidates].sort_values("epsilon")
-            first = own[own["network"] == networks[0]]
-            panel.plot(first["epsilon"], first["bound"], **line_look(0), label="at most, for every attack")
-            panel.plot(first["epsilon"], first["worst"], **line_look(1), label="worst candidates")
-            for number, name in enumerate(networks):
-                line = own[own["network"] == name]
-                panel.plot(line["epsilon"], line["named"], **line_look(2 + number), label=f"measured: {name}")
+            own = found[found["candidates"] == candidates].sort_values("epsilon").groupby("network")
+            first = own.get_group(networks[0])
+            lines = {"at most, for every attack": first["bound"], "worst candidates": first["worst"]}
+            lines |= {f"measured: {name}": own.get_group(name)["named"] for name in networks}
+            for number, (label, values) in enumerate(lines.items()):
+                panel.plot(first["epsilon"], values, **line_look(number), label=label)
             panel.axhline(100 / candidates, color=GREY, linestyle=":", label="guessing")
             panel.set_xscale("log")
-            epsilons = first["epsilon"].tolist()
-            panel.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
+            panel.set_xticks(first["epsilon"], [f"{epsilon:g}" for epsilon in first["epsilon"]])
             panel.minorticks_off()
             panel.set_ylim(0, 103)
-            panel.set_xlabel("ε")
             panel.set_title(f"one of {candidates} candidates", loc="left")
-        panels[0].set_ylabel("right one named, in %")
-        set_title(drawn, "Naming the right candidate from all messages of a training")
-        meaning = (
-            f"Simulated patients. ε of the whole training, per patient, at δ = {delta:g}; everybody takes part in "
-            f"every round. Standard error at most {50 / math.sqrt(TRIALS):.1f}."
-        )
-        set_legend(drawn, panels, wrapped(meaning, SMALL, 0.97 * WIDTH))
-    return drawn
+        deltas = numbers_of(found, "delta")
+        label_outer(panels, 2, f"ε of the whole training, per patient, at δ = {deltas}", "right one named, in %")
+        set_title(figure, "Naming the right candidate from all messages of a training")
+        set_legend(figure, panels, "Simulated patients; everybody takes part in every round.")
+    return figure

@@ -236,8 +236,7 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
         if not watched.empty:
             seeds = watched.groupby(["network", "arm", "epsilon"])["seed"].nunique()
             meaning = f"Held-out validation {holders(histories)}; {spread_shown(seeds, 'bands')}"
-        order = [epsilon_named(epsilon) for epsilon in epsilons]
-        set_legend(figure, panels, meaning, guarantee_shown(histories), without_noise_shown(epsilons), order=order)
+        set_legend(figure, panels, meaning, guarantee_shown(histories), without_noise_shown(epsilons))
     return figure
 
 

@@ -158,7 +158,7 @@ def set_title(figure: Figure, title: str) -> None:
     figure.suptitle(wrapped(title, TITLE, 0.97 * figure.get_figwidth()), x=0.01, ha="left")
 
 
-def set_legend(figure: Figure, panels: Sequence[Axes], *meaning: str, order: Sequence[str] = ()) -> None:
+def set_legend(figure: Figure, panels: Sequence[Axes], *meaning: str) -> None:
     """Write one legend below all panels, with a heading that explains the marks.
 
     Parameters
@@ -167,16 +167,12 @@ def set_legend(figure: Figure, panels: Sequence[Axes], *meaning: str, order: Seq
         Figure and its panels, from whose labelled artists the legend is made.
     meaning
         Lines of the heading; empty ones are left out.
-    order
-        Order of the runs' labels. The label of guessing comes last.
     """
     entries: dict[str, Any] = {}
     for panel in panels:
         handles, labels = panel.get_legend_handles_labels()
         entries.update(zip(labels, handles, strict=True))
-    places = {label: place for place, label in enumerate(order)}
-    # Sorted because matplotlib lists plain lines before lines with bars.
-    labels = sorted(entries, key=lambda label: (label.startswith("chance"), places.get(label, 0)))
+    labels = sorted(entries, key=lambda label: label.startswith("chance"))  # which comes last
     width = 0.97 * figure.get_figwidth()
     legend = figure.legend(
         [entries[label] for label in labels],
@@ -220,15 +216,13 @@ def _columns(labels: Sequence[str], width: float) -> int:
 
 def arms_shown(runs: pd.DataFrame) -> dict[str, str]:
     """Return the name of each arm in figures."""
-    if "threat" not in runs:
-        return {str(arm): str(arm) for arm in runs["arm"].unique()}
     pairs = runs[["arm", "threat"]].drop_duplicates().itertuples(index=False)
     return {str(arm): arm_shown(str(arm), str(threat)) for arm, threat in pairs}
 
 
 def networks_shown(runs: pd.DataFrame) -> dict[str, str]:
     """Return the name of each network in figures, which says if its epsilon is per image."""
-    by_image = set(runs["network"][runs["unit"] == "image"]) if "unit" in runs else set()
+    by_image = set(runs["network"][runs["unit"] == "image"])
     return {str(name): f"{name} (ε per image)" if name in by_image else str(name) for name in runs["network"].unique()}
 
 
@@ -256,17 +250,7 @@ def without_noise_shown(epsilons: Iterable[str]) -> str:
 
 
 def spread_shown(seeds: pd.Series, marks: str, alone: str = "") -> str:
-    """Return a phrase on the number of seeds behind means, and on what bars or bands span.
-
-    Parameters
-    ----------
-    seeds
-        Number of seeds of each value.
-    marks
-        The marks that show the spread: bars or bands.
-    alone
-        Meaning of the bars if there is only one seed; by default there are no bars.
-    """
+    """Return a phrase on the number of seeds behind means, and on what marks span: ``alone`` if there is one seed."""
     fewest, most = int(seeds.min()), int(seeds.max())
     if most == 1:
         return f"one seed; {marks}: {alone}" if alone else "one seed, so no spread over seeds is known or shown"

@@ -10,8 +10,8 @@ import base64
 import io
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +118,35 @@ def to_text(sheet: Sheet) -> str:
     return "\n".join([sheet.title, "", *lines, *([""] if sheet.notes else []), *sheet.notes]) + "\n"
 
 
+def write_table(
+    files: Iterable[Path],
+    frame: pd.DataFrame,
+    sheet: Sheet,
+    made: tuple[str, ...],
+    *,
+    float_format: str | None = None,
+) -> None:
+    """Write a table to files, each in the format that its name ends with: ``.csv`` or ``.md``.
+
+    Parameters
+    ----------
+    files
+        The files.
+    frame, sheet
+        The table as numbers, for CSV, and for readers.
+    made
+        How it was made, as `zetadp.report.provenance.origin` says it.
+    float_format
+        How CSV writes numbers, by default in full precision.
+    """
+    formats = {
+        ".csv": lambda: to_csv(frame, (*made, *sheet.notes), float_format=float_format),
+        ".md": lambda: to_markdown(replace(sheet, notes=(*sheet.notes, *made))),
+    }
+    for file in files:
+        write_text(file, formats[file.suffix]())
+
+
 def _spread_note(table: pd.DataFrame, *, intervals: bool) -> str:
     fewest, most = table["seeds"].min(), table["seeds"].max()
     count = f"{fewest}" if fewest == most else f"{fewest} to {most}"
@@ -127,7 +156,11 @@ def _spread_note(table: pd.DataFrame, *, intervals: bool) -> str:
         spread = f"Mean ± standard deviation over {count} seeds."
     if not intervals:
         return spread
-    return f"{spread} Intervals: {LEVEL:.0%}, bootstrap over {holders(table)}, resampled jointly over seeds."
+    whose = holders(table)
+    return (
+        f"{spread} Intervals: {LEVEL:.0%}, bootstrap over {whose}, resampled jointly over seeds; exact limits where "
+        f"all {whose} are alike."
+    )
 
 
 def spread_cell(row: pd.Series | None) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -14,12 +12,9 @@ from zetadp.audit import candidates
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.nn.models import NetworkSettings
-from zetadp.privacy import gaussian
 
-ROOT = Path(__file__).parents[3]
 ERROR = 50 / math.sqrt(candidates.TRIALS)
 """The largest standard error of a share, in %."""
-KEPT = ROOT / "docs/results/attacks/candidates.csv"
 
 
 @pytest.mark.parametrize("mu", [0.4, 2.0])
@@ -61,15 +56,3 @@ def test_each_patient_sends_its_clipped_gradient_of_every_round_without_noise(pl
     assert torch.equal(found, candidates.gradients(own, None, 8))
     inner = candidates.inner_products(found)
     assert inner[2, 4] == pytest.approx(float((found[:, 2] * found[:, 4]).sum(dim=1).double().mean()), rel=1e-4)
-
-
-@pytest.mark.skipif(not KEPT.exists(), reason="no table is kept")
-def test_in_the_kept_table_no_attack_passes_the_bound_and_one_comes_close():
-    table = pd.read_csv(KEPT, comment="#")
-    assert (table["named"] < table["bound"] + 4 * ERROR).all()
-    assert (table["worst"] < table["bound"]).all()
-    mu = [gaussian.mu(epsilon, 1e-3) for epsilon in table["epsilon"]]
-    expected = [100 * (1 - gaussian.beta(1 / k, m)) for k, m in zip(table["candidates"], mu, strict=True)]
-    assert table["bound"].to_numpy() == pytest.approx(expected, rel=1e-3)
-    row = table.set_index(["network", "candidates", "epsilon"]).loc["pretrained_all", 10, 1.0]
-    assert row["named"] - 10 > 0.7 * (row["bound"] - 10)

@@ -1,20 +1,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from zetadp.audit.detection import (
-    AuditResult,
-    Errors,
-    epsilon_of_errors,
-    trials_for_curve,
-    upper_limit,
-)
+from zetadp.audit.detection import Claim, Errors, trials_for_curve, upper_limit
+from zetadp.audit.trainings import Audited, AuditResult
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.kinds import NoisySum
 
@@ -53,27 +47,28 @@ def test_the_limit_is_that_of_clopper_and_pearson(events, trials):
 
 @pytest.mark.parametrize(("alpha", "misses"), [(0.1, 0.2), (0.4, 0.3), (0.02, 0.7)])
 def test_errors_under_full_participation_mean_the_epsilon_of_their_mu(alpha, misses):
-    found = epsilon_of_errors({NoisySum(1.0, 3.0): 5}, 1e-3, alpha, misses)
+    found = Claim({NoisySum(1.0, 3.0): 5}).epsilon_of(alpha, misses)
     assert found == pytest.approx(gaussian.epsilon(1e-3, mu_of(alpha, misses)), rel=1e-3)
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.3])
 def test_errors_on_the_claimed_curve_of_sampled_rounds_mean_the_claimed_epsilon(alpha):
     misses = accounting.trade_off(SAMPLED, [alpha])[0]
-    claimed = accounting.epsilon(SAMPLED, 1e-3)
-    assert epsilon_of_errors(SAMPLED, 1e-3, alpha, misses) == pytest.approx(claimed, rel=2e-3)
-    assert epsilon_of_errors(SAMPLED, 1e-3, alpha, 0.9 * misses) > 1.02 * claimed
-    assert epsilon_of_errors(SAMPLED, 1e-3, alpha, 1 - alpha) == 0
+    claim = Claim(SAMPLED)
+    assert claim.epsilon_of(alpha, misses) == pytest.approx(claim.epsilon, rel=2e-3)
+    assert claim.epsilon_of(alpha, 0.9 * misses) > 1.02 * claim.epsilon
+    assert claim.epsilon_of(alpha, 1 - alpha) == 0
 
 
 def test_results_pass_exactly_where_no_more_is_shown_than_claimed():
     errors = Errors(100, 100, 1000, 1000, 0.99)
     shown = mu_of(errors.alpha.upper, errors.beta.upper)
-    enough, too_small = (AuditResult.of("x", errors, {NoisySum(1.0, by / shown): 1}, 1e-3) for by in (0.99, 1.01))
+    enough, too_small = (
+        AuditResult(Audited("x"), Claim({NoisySum(1.0, by / shown): 1}), errors) for by in (0.99, 1.01)
+    )
     assert enough.passed
     assert not too_small.passed
-    assert enough.measured < enough.estimate < enough.highest
-    assert replace(enough, claimed=enough.measured).passed
+    assert enough.measured < enough.estimate
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from training_builder import by_record, of_record
 
 from zetadp.audit import membership, trainings
 from zetadp.audit.membership import (
-    AttackedRuns,
     Models,
     arms,
     audit_membership,
@@ -22,9 +21,9 @@ from zetadp.audit.membership import (
     train_models,
 )
 from zetadp.audit.settings import MembershipSettings
-from zetadp.base.epsilon import UNCLIPPED
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
+from zetadp.core.plan import Plan
 from zetadp.core.training import train
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.privacy import accounting
@@ -35,6 +34,14 @@ DELTA = 1e-3
 LINEAR = NetworkSettings("linear")
 SMALL = MembershipSettings(epsilon=4, patients=4, rounds=5, shadows=40, trainings=390)
 RECORDS = builder.records(SMALL.patients)
+PRIVATE, CLIPPED, OPEN = arms(SMALL, LINEAR, RECORDS, DELTA).values()
+EVERYBODY = np.ones((1, 4), dtype=bool)
+
+
+def always(plan: Plan) -> Plan:
+    """Return a plan of three rounds in which everybody takes part in each."""
+    nodes = tuple(replace(node, expected=node.population) for node in plan.nodes)
+    return replace(plan, nodes=nodes, training=replace(plan.training, rounds=3))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +73,7 @@ def test_the_private_arm_is_attacked_in_earnest(audit):
 
 def test_claims_are_what_the_ledgers_recorded(audit):
     claims = audit[1]
-    sigma = arms(SMALL, DELTA)[0].noise_multiplier
+    sigma = PRIVATE.nodes[0].noise_multiplier
     assert dict(claims["server"].mechanisms) == {NoisySum(0.5, sigma): SMALL.rounds}
     # The reader has both nodes' noise against it.
     (kind,) = claims["reader"].mechanisms
@@ -81,7 +88,7 @@ def test_noise_that_is_recorded_and_not_added_is_found(audit, monkeypatch):
         return clipped_sum / self.event.expected
 
     monkeypatch.setattr(NodeMechanism, "_privatised", without)
-    monkeypatch.setattr(membership, "arms", lambda settings, delta: arms(settings, delta)[:1])
+    monkeypatch.setattr(membership, "arms", lambda *_: {"private": PRIVATE})
     (private,), claims = audit_membership(SMALL, LINEAR, RECORDS, DELTA)
     assert private.leaves("reader")
     assert dict(claims["server"].mechanisms) == dict(audit[1]["server"].mechanisms)
@@ -90,16 +97,15 @@ def test_noise_that_is_recorded_and_not_added_is_found(audit, monkeypatch):
 
 def test_a_patient_that_is_out_leaves_no_trace_and_the_constants_alone():
     # Without draws: seeded ones differ with the data.
-    arm, full = AttackedRuns("clipped", "inf", 3), replace(SMALL, sampling_probability=1.0)
-    out = np.array([[True, False, True, True]])
-    models = train_models(arm, full, LINEAR, RECORDS, out)
+    full, out = always(CLIPPED), np.array([[True, False, True, True]])
+    models = train_models("clipped", full, RECORDS, out)
     changed = replace(RECORDS, inputs=RECORDS.inputs.clone())
     by_record(changed)[1] = 7 * by_record(changed)[0].flip(0)
-    again = train_models(arm, full, LINEAR, changed, out)
+    again = train_models("clipped", full, changed, out)
     others = [0, 2, 3]
     assert (models.confidence[:, others] == again.confidence[:, others]).all()
     # Of one who is in, there is a trace.
-    inside = train_models(arm, full, LINEAR, changed, np.ones((1, 4), dtype=bool))
+    inside = train_models("clipped", full, changed, EVERYBODY)
     assert (inside.confidence[:, others] != again.confidence[:, others]).any()
     for history in models.exposure.nodes.values():
         assert (history.population, history.expected, history.rounds) == (2, 2.0, 3)
@@ -110,8 +116,7 @@ def test_a_training_of_nobody_stays_where_it_starts(monkeypatch):
     monkeypatch.setattr(
         trainings, "train", lambda *given, **named: results.append(train(*given, **named)) or results[-1]
     )
-    full = replace(SMALL, sampling_probability=1.0)
-    models = train_models(AttackedRuns("open", UNCLIPPED, 3), full, LINEAR, RECORDS, np.zeros((1, 4), dtype=bool))
+    models = train_models("open", always(OPEN), RECORDS, ~EVERYBODY)
     start = build(LINEAR, builder.CLASSES, builder.SIZE, stream(SMALL.seed, Purpose.WEIGHTS))
     assert models.confidence[0] == pytest.approx(membership._shown(start, RECORDS, builder.CLASSES)[0], rel=1e-6)
     # By the rule for gradients that are not finite, not because the gradient of an empty image happens to be zero.
@@ -120,11 +125,10 @@ def test_a_training_of_nobody_stays_where_it_starts(monkeypatch):
 
 def test_trainings_share_the_start_and_no_draw():
     members = np.ones((3, 4), dtype=bool)
-    private = train_models(arms(SMALL, DELTA)[0], SMALL, LINEAR, RECORDS, members)
+    private = train_models("private", PRIVATE, RECORDS, members)
     assert len(np.unique(private.confidence[:, 0])) == 3
     # All patients in every round and no noise: then nothing is left to differ.
-    full = replace(SMALL, sampling_probability=1.0)
-    same = train_models(AttackedRuns("clipped", "inf", 3), full, LINEAR, RECORDS, members)
+    same = train_models("clipped", always(CLIPPED), RECORDS, members)
     assert same.confidence[:, 0] == pytest.approx(same.confidence[0, 0], rel=1e-5)
 
 
@@ -163,4 +167,4 @@ def test_too_few_shadow_models_of_a_kind_are_a_mistake_of_the_user():
 def test_models_that_diverge_are_named(monkeypatch):
     monkeypatch.setattr(membership, "_shown", lambda *_: (np.full(4, np.nan), np.zeros(4)))
     with pytest.raises(UserError, match=r"audit\.membership\.learning_rate"):
-        train_models(AttackedRuns("open", UNCLIPPED, 1), SMALL, LINEAR, RECORDS, np.ones((1, 4), dtype=bool))
+        train_models("open", OPEN, RECORDS, EVERYBODY)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import beta, norm
 
-from zetadp.audit.membership import RATES, Attack, AttackedRuns, Claim, against, roc_band
+from zetadp.audit.detection import Claim
+from zetadp.audit.membership import RATES, Attack, roc_band
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 from zetadp.report.attackfigure import LEAST_RATE, membership_roc
@@ -72,21 +73,19 @@ def test_more_arms_and_points_widen_the_band():
 
 @pytest.mark.parametrize(("mu", "leaves"), [(1.0, False), (3.0, True)])
 def test_the_best_attack_leaves_the_region_exactly_where_the_claim_is_too_small(mu, leaves):
-    band = against(roc_band(*normals(1500, mu, 1), arms=3), "reader", Claim(FULL, 1e-3))
+    band = roc_band(*normals(1500, mu, 1), arms=3, claims={"reader": Claim(FULL)})
     assert band["leaves_reader"].any() == leaves
     expected = 1 - np.array(accounting.trade_off(FULL, band["fpr_upper"].tolist()))
     assert band["allowed_reader"].to_numpy() == pytest.approx(expected)
 
 
-CLAIMS = {"reader": Claim({NoisySum(1.0, 2.0): 1}, 1e-3), "server": Claim({NoisySum(1.0, 1.0): 1}, 1e-3)}
+CLAIMS = {"reader": Claim({NoisySum(1.0, 2.0): 1}), "server": Claim({NoisySum(1.0, 1.0): 1})}
 
 
 def test_the_figure_draws_the_band_and_what_each_claim_allows_and_prints_no_epsilon_below_it():
     scores = normals(300, 0.3, 0)
-    band = roc_band(*scores, arms=1)
-    for audience, claim in CLAIMS.items():
-        band = against(band, audience, claim)
-    attack = Attack(AttackedRuns("private", "8", 1), 0, *scores, 0.5, 0.5, band)
+    band = roc_band(*scores, arms=1, claims=CLAIMS)
+    attack = Attack("private", "8", 0, *scores, 0.5, 0.5, band)
     (panel,) = membership_roc([attack], CLAIMS, "8 simulated patients").axes
     lines = {line.get_label(): (np.array(line.get_xdata()), np.array(line.get_ydata())) for line in panel.get_lines()}
     x, y = lines["lower confidence band"]

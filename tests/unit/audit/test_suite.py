@@ -6,16 +6,15 @@ import json
 import logging
 import runpy
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from zetadp.audit.detection import AuditResult, Errors, Trials
+from zetadp.audit.detection import Claim, Errors
 from zetadp.audit.settings import AuditSettings
-from zetadp.audit.suite import PlannedAudit, carry_out, frame, plan, sheet
-from zetadp.audit.trainings import Audited
+from zetadp.audit.suite import carry_out, frame, plan, sheet
+from zetadp.audit.trainings import Audited, AuditResult
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
@@ -23,7 +22,6 @@ from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.threat import Sums
-from zetadp.report.attackfigure import audit_figure
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = runpy.run_path(str(ROOT / "scripts/audit.py"))
@@ -31,58 +29,47 @@ SIGMA = noise_for_epsilon(8, 1e-3, 0.5, 20)
 TARGET = Audited("training, federated at ε = 8, 20 rounds", SIGMA, probability=0.5, rounds=20)
 
 
-@cache
-def honest() -> tuple[AuditResult, ...]:
-    once, whole = {NoisySum(1.0, 1.0): 1}, {NoisySum(0.5, SIGMA): 20}
-    return (
-        replace(
-            AuditResult.of("difference of nodes", Errors(120, 120, 300, 300, 0.999), once, 1e-3), finds="shared noise"
-        ),
-        replace(AuditResult.of(TARGET.name, Errors(100, 100, 600, 600, 0.999), whole, 1e-3), finds="less", power=0.9),
-    )
-
-
-def refuted() -> tuple[AuditResult, ...]:
-    return AuditResult.of("bad", Errors(90, 90, 1466, 1466, 0.999), {NoisySum(1.0, 1.0): 1}, 1e-3), *honest()
+ONCE = Claim({NoisySum(1.0, 1.0): 1})
+HONEST = (
+    AuditResult(Audited("difference of nodes"), ONCE, Errors(120, 120, 300, 300, 0.999)),
+    AuditResult(replace(TARGET, power=0.9), Claim(TARGET.mechanisms), Errors(100, 100, 600, 600, 0.999)),
+)
+REFUTED = (AuditResult(Audited("bad"), ONCE, Errors(90, 90, 1466, 1466, 0.999)), *HONEST)
 
 
 def test_the_plan_shares_one_false_alarm_among_all_audits_and_finds_its_fault_in_every_one():
     audits = plan([TARGET, TARGET], delta=1e-3, settings=AuditSettings())
-    assert sum(1 - planned.trials.confidence for planned in audits) == pytest.approx(1e-3)
+    assert sum(1 - planned.confidence for planned in audits) == pytest.approx(1e-3)
     assert all(planned.power is None or 0.985 < planned.power < 1 for planned in audits)
     assert sum(planned.power is not None for planned in audits) == 6
-    assert [planned.audited for planned in audits[-2:]] == [TARGET, TARGET]
-    assert len({planned.trials.seed for planned in audits}) == len(audits)
+    assert [planned.mechanisms for planned in audits[-2:]] == [TARGET.mechanisms] * 2
+    assert len({planned.seed for planned in audits}) == len(audits)
 
 
 def test_a_bound_on_rounds_lowers_trials_and_says_so(caplog):
     with caplog.at_level(logging.INFO):
         few = plan([TARGET], delta=1e-3, settings=AuditSettings(most_rounds=10_000))[-1]
-    assert few.trials.count == 10_000 // 40
+    assert few.trials == 10_000 // 40
     assert few.power < 0.9
     assert "most_rounds" in caplog.text
     first, *_, last = plan([TARGET], delta=1e-3, settings=AuditSettings(trials=77))
-    assert last.trials.count == 77 < first.trials.count
+    assert last.trials == 77 < first.trials
 
 
 def test_audits_in_several_processes_find_the_same_in_the_same_order(caplog):
-    audits = [
-        PlannedAudit(Audited(f"B = {clip}", clip=clip, probability=0.5, population=2), Trials(20, seed=clip))
-        for clip in (1, 2, 3)
-    ]
+    half = Audited("half", probability=0.5, population=2, trials=20)
+    audits = [replace(half, name=f"B = {clip}", clip=clip, seed=clip) for clip in (1, 2, 3)]
     with caplog.at_level(logging.INFO):
         found = carry_out(audits, 2)
-    assert {record.message.partition(": ")[2] for record in caplog.records} == {each.name for each in found}
+    assert {record.message.partition(": ")[2] for record in caplog.records} == {each.audited.name for each in found}
     assert found == carry_out(audits)
-    assert [each.name for each in found] == ["B = 1", "B = 2", "B = 3"]
+    assert [each.audited.name for each in found] == ["B = 1", "B = 2", "B = 3"]
     assert len({result.errors for result in found}) == 3
 
 
-def test_the_table_and_the_picture_print_no_claim_below_the_figure():
-    result = replace(honest()[1], claimed=7.9901)
-    assert sheet(frame([result]), "default").rows[0][3] == "8"
-    texts = [text.get_text() for text in audit_figure([result], "x").axes[0].texts]
-    assert any(text.startswith("ε ≥") and " of 8, power" in text for text in texts)
+def test_the_table_prints_no_claim_below_the_figure():
+    table = frame(HONEST).assign(claimed=7.9901)
+    assert [row[3] for row in sheet(table, "default").rows] == ["8", "8"]
 
 
 def declared(
@@ -115,7 +102,7 @@ def script_arguments(tmp_path: Path) -> dict:
 def test_the_script_writes_everything_and_ends_in_error_where_a_claim_fell(tmp_path, monkeypatch, claims_stand):
     main = SCRIPT["main"]
     monkeypatch.setitem(main.__globals__, "plan", lambda targets, **how: [])
-    monkeypatch.setitem(main.__globals__, "carry_out", lambda audits, threads: honest() if claims_stand else refuted())
+    monkeypatch.setitem(main.__globals__, "carry_out", lambda audits, threads: HONEST if claims_stand else REFUTED)
     given = script_arguments(tmp_path)
     (tmp_path / "refuted.md").write_text("of an earlier run")
     if claims_stand:
@@ -126,7 +113,7 @@ def test_the_script_writes_everything_and_ends_in_error_where_a_claim_fell(tmp_p
             main(**given)
         assert "refuted" in (tmp_path / "refuted.md").read_text()
     table = pd.read_csv(given["csv"], comment="#")
-    assert list(table["claimed"]) == [f.claimed for f in (honest() if claims_stand else refuted())]
+    assert list(table["claimed"]) == [f.claim.epsilon for f in (HONEST if claims_stand else REFUTED)]
     assert given["md"].read_text().startswith("**Claimed")
     assert given["picture"].stat().st_size > 10_000
 

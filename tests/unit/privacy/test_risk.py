@@ -12,9 +12,10 @@ import pytest
 from scipy.stats import norm
 
 from zetadp.audit.candidates import attacked
-from zetadp.audit.detection import AuditResult, Errors
+from zetadp.audit.detection import Claim, Errors
 from zetadp.audit.inversion import KIND
 from zetadp.audit.suite import frame
+from zetadp.audit.trainings import Audited, AuditResult
 from zetadp.cli.commands import main
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.events import Event
@@ -128,13 +129,12 @@ def test_of_many_images_a_person_epsilon_bounds_the_guesses(tmp_path):
 def audit(folder):
     """Return the files of an audit with one attack that stands and one that refuted a claim."""
     folder.mkdir()
-    once = {NoisySum(1.0, 1.0): 1}
+    once = Claim({NoisySum(1.0, 1.0): 1})
     results = [
-        replace(AuditResult.of(name, Errors(wrong, wrong, 1466, 1466, 0.999), once, 1e-3), finds="less noise")
+        AuditResult(Audited(name), once, Errors(wrong, wrong, 1466, 1466, 0.999))
         for name, wrong in (("one round", 450), ("training", 9))
     ]
     (folder / "audit.csv").write_text(to_csv(frame(results), ("a note",)))
-    (folder / "audit.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="10" height="10"/>')
     return folder
 
 
