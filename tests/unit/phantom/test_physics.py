@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from zetadp.phantom.scanners import GradientEcho, PreparedFlair, Protocol, Tissues, nulling_time
+from zetadp.phantom.scanners import GradientEcho, PreparedFlair, Protocol, Tissues, nulling_time, rician
 
 
 def of_tissue(t1: float, t2: float, uptake: float = 0.0) -> Tissues:
@@ -32,6 +32,12 @@ def test_gadolinium_shortens_relaxation_by_the_relaxivity_formula():
     after = of_tissue(1000.0, 100.0, uptake=0.25).after_contrast()
     assert after.t1 == pytest.approx(500.0)
     assert after.t2 < 100.0
+
+
+def test_rician_noise_in_air_is_rayleigh():
+    values = rician(np.zeros(200_000, dtype=np.float32), 3.0, np.random.default_rng(1))
+    assert values.mean() == pytest.approx(3 * np.sqrt(np.pi / 2), rel=0.01)
+    assert values.std() == pytest.approx(3 * np.sqrt(2 - np.pi / 2), rel=0.01)
 
 
 def test_spoiled_gradient_echo_is_the_steady_state_of_its_pulses():
