@@ -43,6 +43,7 @@ from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.privacy.events import Event
+from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import NodeMechanism
 from zetadp.report.figurestyle import GREY, SMALL, WIDTH, figure_style, save_svg, set_title, wrapped
@@ -96,10 +97,8 @@ class Federation:
         self.ledger = Ledger(folder / "ledger.jsonl")
         self.ledger.start({"benchmark": "growth"})
         own = [range(place, patients, nodes) for place in range(nodes)]
-        sizes = [{"population": len(members), "expected": len(members)} for members in own]
-        events = [
-            Event.poisson(f"node-{place}", **size, noise_multiplier=42.55, clip=1.0) for place, size in enumerate(sizes)
-        ]
+        everybody = NoisySum(1.0, 42.55)
+        events = [Event(f"node-{place}", 0, len(own[place]), len(own[place]), 1.0, everybody) for place in range(nodes)]
         self.nodes = [
             Node(
                 NodeMechanism(event, place=place, seed=0, ledger=self.ledger),

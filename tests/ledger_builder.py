@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pandas as pd
 
 from zetadp.privacy import accounting
-from zetadp.privacy.events import Event, entries_of
+from zetadp.privacy.events import Event, entries_of, sampling_probability
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
 
@@ -26,6 +27,14 @@ COST = [accounting.epsilon({KIND: rounds}, DELTA) if rounds else 0.0 for rounds 
 """Epsilon of so many rounds."""
 FILTER = [COST[0], COST[ROUNDS], *(accounting.epsilon_rdp({KIND: runs * ROUNDS}, DELTA) for runs in (2, 3, 4))]
 """Epsilon of so many runs, each of which was chosen after the results of those before."""
+
+
+def poisson(
+    node: str, *, population: int, expected: float, noise_multiplier: float, clip: float, share: Fraction = Fraction(1)
+) -> Event:
+    """Return round zero of a node that releases a noisy sum; a unit can be drawn for a share of several sums."""
+    probability = float(sampling_probability(population, expected, share))
+    return Event(node, 0, population, expected, clip, NoisySum(probability, noise_multiplier))
 
 
 def record(path: Path, rounds: int = ROUNDS, event: Event = EVENT, **header: object) -> None:

@@ -11,6 +11,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from ledger_builder import poisson
 from torch import Tensor, nn
 from training_builder import items_each
 
@@ -204,9 +205,7 @@ def federation(
             ledger.start({})
         nodes = []
         for place, own in enumerate(held):
-            event = Event.poisson(
-                f"node-{place}", population=len(own), expected=expected, noise_multiplier=sigma, clip=clip
-            )
+            event = poisson(f"node-{place}", population=len(own), expected=expected, noise_multiplier=sigma, clip=clip)
             if directed:
                 event = replace(event, kind=Direction.hiding(event.kind, layout.dimension))
             if exact:

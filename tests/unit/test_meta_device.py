@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from ledger_builder import poisson
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -30,7 +31,6 @@ from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.settings import BY_NOISE, FEATURES, BackboneTraining
 from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.contributions import Contributors, Gradient
-from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import NodeMechanism
@@ -85,7 +85,7 @@ def test_a_private_round_waits_for_no_device(name, exact, clip, tmp_path):
     with Ledger(tmp_path / "ledger.jsonl") as ledger, OneDevice():
         ledger.start({})
         constants = {"population": PATIENTS, "expected": PATIENTS, "noise_multiplier": 1.0, "clip": clip}
-        events = [Event.poisson(f"node-{place}", **constants) for place in range(2)]
+        events = [poisson(f"node-{place}", **constants) for place in range(2)]
         nodes = [
             Node(
                 NodeMechanism(event, ledger=ledger, grid=grid, seed=None if exact else 0, place=place),

@@ -17,7 +17,6 @@ def risk(
     place: Annotated[Path, "folder of a run, or a ledger (.jsonl)", "RUN"],
     *,
     output: Annotated[Path | None, "folder for the page (default: that of the run or ledger)"] = None,
-    audit: Annotated[Path | None, "folder of the audit (default: that of the run's experiment)"] = None,
 ) -> None:
     """Write one page on what a training run may reveal about a person.
 
@@ -35,14 +34,15 @@ def risk(
     from zetadp.report.riskpage import Evidence, headline, write_risk
 
     ledger = recorded_in(place)
-    statement = ledger.with_name("privacy.json")
-    known = read_json(statement) if place.is_dir() and statement.is_file() else {}
-    parents = place.resolve().parents
-    audits = audit or (parents[OF_AN_EXPERIMENT - 1] / "audit" if len(parents) >= OF_AN_EXPERIMENT else place)
-    network = parents[OF_AN_EXPERIMENT - 3].name if len(parents) >= OF_AN_EXPERIMENT else None
+    statement = place / "privacy.json"
+    known = read_json(statement) if statement.is_file() else {}
+    evidence, parents = Evidence(), place.resolve().parents
+    if len(parents) >= OF_AN_EXPERIMENT:
+        audit = parents[OF_AN_EXPERIMENT - 1] / "audit"
+        evidence = Evidence.of(audit.glob("*"), parents[OF_AN_EXPERIMENT - 3].name)
     folder = output or (place if place.is_dir() else ledger.parent)
     found = Risk.of(ledger, name=known.get("name"))
-    write_risk(found, folder, str(ledger), Evidence.of(audits.glob("*"), network))
+    write_risk(found, folder, str(ledger), evidence)
     print(headline(found))
     print(f"written to {folder / 'risk.html'}")
 

@@ -28,7 +28,6 @@ from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import FEW_UNITS, Kind
 
 if TYPE_CHECKING:  # takes a second, and a training without a cap needs no accountant
-    from dp_accounting import dp_event
     from dp_accounting.pld import privacy_loss_distribution
 
 Exposure: TypeAlias = Mapping[Kind, int]
@@ -82,23 +81,6 @@ def ordered(exposure: Exposure) -> _Key:
             raise UserError(f"Expected from 0 to {MOST_RELEASES:,} releases of {kind}, found {count}.")
     found = [(kind, count) for kind, count in exposure.items() if count]
     return tuple(sorted(found, key=lambda each: (each[0].order, each[1], each[0].law)))
-
-
-def as_dp_event(exposure: Exposure) -> dp_event.DpEvent:
-    """Return the releases as an event of dp-accounting, which other accountants can compose.
-
-    That library knows Gaussian noise only. For another law, Gaussian noise that hides no more replaces it.
-
-    Examples
-    --------
-    >>> from zetadp.privacy.kinds import NoisySum
-    >>> as_dp_event({NoisySum(1.0, 4.0): 2})
-    SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=4.0), count=2)
-    """
-    from dp_accounting import dp_event
-
-    events = [dp_event.SelfComposedDpEvent(kind.dp_event(), count) for kind, count in ordered(exposure)]
-    return events[0] if len(events) == 1 else dp_event.ComposedDpEvent(events)
 
 
 def exact_mu(exposure: Exposure) -> float | None:

@@ -74,32 +74,6 @@ class Event:
         if self.clip != math.inf:
             positive(clip=self.clip)
 
-    @classmethod
-    def poisson(
-        cls,
-        node: str,
-        *,
-        population: int,
-        expected: float,
-        noise_multiplier: float,
-        clip: float,
-        share: Fraction = Fraction(1),
-    ) -> Self:
-        """Return round zero of a node that releases a noisy sum. The chance of a draw follows from the expected number.
-
-        Parameters
-        ----------
-        node, population, expected, clip
-            As the attributes. `expected` is at most `population`.
-        noise_multiplier
-            Standard deviation of the noise in units of `clip`.
-        share
-            If several sums are released together: the share of them for which one unit can be drawn. The sampling
-            probability in these sums is R / N / share. The count is one; the caller sets it for several sums.
-        """
-        probability = float(sampling_probability(population, expected, share))
-        return cls(node, 0, population, expected, clip, NoisySum(probability, noise_multiplier))
-
     @property
     def sampling_probability(self) -> float:
         """Probability that a unit is drawn."""
@@ -169,7 +143,14 @@ def kind_from_json(content: Mapping[str, Any]) -> Kind:
 
 
 def sampling_probability(population: int, expected: float, share: Fraction = Fraction(1)) -> Fraction:
-    """Return exactly R / N / share, the probability that a unit is drawn (`Event.poisson`).
+    """Return exactly R / N / share, the probability that a unit is drawn for a sum that it can be in.
+
+    Parameters
+    ----------
+    population, expected
+        N and R, as in `Event`.
+    share
+        If several sums are released together: the share of them for which one unit can be drawn.
 
     Raises
     ------

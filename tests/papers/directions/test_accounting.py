@@ -94,7 +94,6 @@ def test_the_gaussian_that_hides_no_more_costs_no_less(kind):
     exact = rounds.epsilon({kind: 20}, 1e-4)
     assert exact <= rounds.epsilon(bound, 1e-4) * (1 + 2 * rounds.TOLERANCE)
     assert rounds.epsilon_rdp({kind: 20}, 1e-4) == rounds.epsilon_rdp(bound, 1e-4) >= exact
-    assert rounds.as_dp_event({kind: 20}) == rounds.as_dp_event(bound)
 
 
 def test_several_units_of_a_person_turn_a_direction_no_further_than_one():

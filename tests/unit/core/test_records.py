@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ledger_builder import poisson
 
 from zetadp.base.validation import UserError
 from zetadp.core.records import (
@@ -28,7 +29,7 @@ class NoLedger:
 
 
 def node(own: list[list[int]], place: int = 0, seed: int = 1) -> Node:
-    event = Event.poisson("a", population=len(own), expected=1, noise_multiplier=0, clip=1)
+    event = poisson("a", population=len(own), expected=1, noise_multiplier=0, clip=1)
     return Node(NodeMechanism(event, place=place, seed=seed, ledger=NoLedger()), own)
 
 

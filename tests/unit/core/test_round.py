@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from ledger_builder import poisson
 from torch import Tensor, nn
 from training_builder import CLASSES, SIZE, TINY, network, records
 
@@ -12,7 +13,6 @@ from zetadp.base.validation import UserError
 from zetadp.core.outbox import Outbox
 from zetadp.core.records import LabelledItems, Node, items_of
 from zetadp.core.round import Phase, do_round
-from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.mechanism import NodeMechanism
@@ -37,7 +37,7 @@ def exact(ledger: Ledger, sigma: float = 1.0) -> list[Node]:
     grid = Grid.choose(CLIP, noise_multiplier=sigma, population=2, dimension=Layout.of(network(TINY)).dimension)
     own = [[[0], [1]], [[2], [3]]]
     events = [
-        Event.poisson(f"node-{place}", population=2, expected=2, noise_multiplier=sigma, clip=CLIP)
+        poisson(f"node-{place}", population=2, expected=2, noise_multiplier=sigma, clip=CLIP)
         for place in range(len(own))
     ]
     return [
@@ -110,7 +110,7 @@ def test_a_round_looks_up_the_images_of_one_pass_at_a_time(ledger):
                 held.append(len(found))
             return found
 
-    event = Event.poisson("node-0", population=20, expected=20, noise_multiplier=0.0, clip=CLIP)
+    event = poisson("node-0", population=20, expected=20, noise_multiplier=0.0, clip=CLIP)
     holder = Node(NodeMechanism(event, seed=11, ledger=ledger), items_of([[i] for i in range(20)], CLASSES))
     with Watched():
         do_round(replace(Phase.of(network(TINY), CLASSES), chunk=8), [holder], records(20), Outbox(ledger), 0)

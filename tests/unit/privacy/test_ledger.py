@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from ledger_builder import poisson
 
 from zetadp.base.validation import UserError
 from zetadp.privacy.events import Event
@@ -14,7 +15,7 @@ from zetadp.privacy.register import Link
 def event(number: int, node: str = "a", **changes: float) -> Event:
     constants = {"population": 44, "expected": 24, "noise_multiplier": 1.5, "clip": 2.0} | changes
     count = constants.pop("count", 1)
-    return replace(Event.poisson(node, **constants), round=number, count=count)
+    return replace(poisson(node, **constants), round=number, count=count)
 
 
 @pytest.fixture

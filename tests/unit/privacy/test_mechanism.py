@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from ledger_builder import poisson
 
 import zetadp.core.records
 import zetadp.privacy.mechanism
@@ -32,7 +33,7 @@ def mechanism(
     place: int = 0, *, seed: int = 5, ledger: object = None, dimension: int = 0, **changes: float
 ) -> NodeMechanism:
     settings = {"population": 44, "expected": 24, "noise_multiplier": 1.5, "clip": 2.0} | changes
-    event = Event.poisson(f"node-{place}", **settings)
+    event = poisson(f"node-{place}", **settings)
     if dimension:
         event = replace(event, kind=Direction.hiding(event.kind, dimension))
     return NodeMechanism(event, place=place, seed=seed, ledger=ledger or HoldsEverything())

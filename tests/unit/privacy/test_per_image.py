@@ -85,15 +85,21 @@ def test_totals_take_the_patient_and_never_the_image():
 
 def test_a_statement_is_per_image_and_prints_the_patients_figure_beside_it():
     stated = state(run(1.0, 30.0))
+    assert (stated["unit"], stated["epsilon"]) == ("image", pytest.approx(gaussian.epsilon(DELTA, 2 / 30.0), rel=1e-9))
     true = gaussian.epsilon(DELTA, IMAGES * 2 / 30.0)
-    assert stated["unit"] == "image"
-    assert stated["epsilon"] == pytest.approx(gaussian.epsilon(DELTA, 2 / 30.0), rel=1e-9)
-    whole = {"unit": "patient", "images": IMAGES}
-    assert stated["of_all_images"] == whole | {"epsilon": pytest.approx(true, rel=1e-9)}
+    whole = {"unit": "patient", "images": IMAGES, "epsilon": pytest.approx(true, rel=1e-9)}
+    assert stated["of_all_images"] == whole
     assert "per image and protects no patient" in plain_text(stated)
     assert state(run(1.0, 30.0, images=None))["of_all_images"] is None
     without = state(run(1.0, 0.0))
     assert (without["guarantee"], without["of_all_images"]["epsilon"]) == ("none", "inf")
+    # In a masked sum all images of a patient are at one node, under the noise of all shares.
+    population, kind = 5 * IMAGES, MaskedSum(0.05, 2.0, 3)
+    events = [Event(f"node-{n}", r, population, 0.05 * population, 1.0, kind) for r in range(4) for n in range(4)]
+    summed = state(Run("sums", histories(events), 4, threat="masked_sums", sums=Sums(1), images=IMAGES))
+    noise = 2.0 * math.sqrt(3)
+    assert summed["epsilon"] == accounting.epsilon({NoisySum(0.05, noise): 4}, DELTA)
+    assert summed["of_all_images"]["epsilon"] == accounting.epsilon({NoisySum(0.05, noise, IMAGES): 4}, DELTA)
 
 
 RUN = RunName("x", "federated", "8", 0)

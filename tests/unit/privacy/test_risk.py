@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from ledger_builder import poisson
 from scipy.stats import norm
 
 from zetadp.audit.candidates import attacked
@@ -18,7 +19,6 @@ from zetadp.audit.suite import frame
 from zetadp.audit.trainings import Audited, AuditResult
 from zetadp.cli.commands import main
 from zetadp.privacy import accounting, gaussian
-from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.risk import CANDIDATES, Risk
@@ -43,7 +43,7 @@ def write_ledger(folder, *attempts, noise="os", images=None, name="ledger"):
                     **of_images,
                 }
             )
-            first = Event.poisson("clinic", population=10, expected=expected, noise_multiplier=sigma, clip=1.0)
+            first = poisson("clinic", population=10, expected=expected, noise_multiplier=sigma, clip=1.0)
             ledger.record([first])
             for number in range(1, rounds):
                 ledger.record([replace(first, round=number)])
@@ -96,7 +96,7 @@ def test_each_figure_is_for_the_node_where_it_is_worst(tmp_path):
         ledger.start({"unit": "patient", "delta": 1e-3, "training": {"rounds": 1}, "noise": "os"})
         ledger.record(
             [
-                Event.poisson(name, population=10, expected=expected, noise_multiplier=sigma, clip=1.0)
+                poisson(name, population=10, expected=expected, noise_multiplier=sigma, clip=1.0)
                 for name, (expected, sigma) in kinds.items()
             ]
         )
@@ -171,6 +171,6 @@ def test_the_command_takes_the_folder_of_a_run_or_a_ledger(tmp_path, capsys):
     assert main(["risk", str(run / "ledger.jsonl"), "--output", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out/risk.html").exists()
     assert main(["risk", str(tmp_path / "nothing")]) == 1
-    assert "Expected a finished run or a ledger" in capsys.readouterr().err
+    assert "Expected a finished run" in capsys.readouterr().err
     assert main(["risk", str(run), "--output", str(run / "ledger.jsonl")]) == 1
     assert "Cannot write" in capsys.readouterr().err

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from ledger_builder import poisson
 
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
@@ -45,9 +46,7 @@ def test_the_effective_noise_is_what_the_shipped_mechanism_leaves_in_the_mean_of
         ledger.start({})
         messages = []
         for place, (size, expected) in enumerate(UNEQUAL):
-            event = Event.poisson(
-                f"node-{place}", population=size, expected=expected, noise_multiplier=sigma, clip=clip
-            )
+            event = poisson(f"node-{place}", population=size, expected=expected, noise_multiplier=sigma, clip=clip)
             mechanism = NodeMechanism(event, place=place, seed=5, ledger=ledger)
             draw = mechanism.draw(0)
             ledger.record([draw.event])

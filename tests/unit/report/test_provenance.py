@@ -47,7 +47,7 @@ def repository(tmp_path) -> Path:
 
 
 @needs_git
-def test_the_commit_is_the_one_checked_out_and_a_change_of_code_shows(repository):
+def test_the_commit_is_the_one_checked_out_and_a_change_of_code_shows(repository, tmp_path):
     found = commit(repository)
     assert git(repository, "rev-parse", "HEAD").startswith(found)
     assert re.fullmatch("[0-9a-f]{7,40}", found)
@@ -58,14 +58,8 @@ def test_the_commit_is_the_one_checked_out_and_a_change_of_code_shows(repository
     assert commit(repository) == found, "a table that was written is no change of code"
     (repository / "src/code.py").write_text("2\n")
     assert commit(repository) == f"{found}-dirty"
-
-
-@needs_git
-def test_no_commit_is_named_where_the_code_has_no_history(repository, tmp_path):
-    assert commit(tmp_path) is None
-    installed = repository / "site-packages"
-    installed.mkdir()
-    assert commit(installed) is None, "the history around the code is another project's"
+    (repository / "site-packages").mkdir()
+    assert commit(tmp_path) is commit(repository / "site-packages") is None, "a history around the code is another's"
 
 
 @pytest.mark.parametrize("kind", ["csv", "md"])
@@ -102,9 +96,7 @@ def test_the_command_is_that_of_make_or_of_the_program(monkeypatch, tmp_path):
     assert called() == "python x.py"
     monkeypatch.setenv(COMMAND, "make full")
     assert called() == "make full"
-
-
-def test_the_command_of_the_workflow_names_files_and_keeps_values_to_itself(tmp_path):
+    # The workflow names its files, and keeps values to itself.
     inside, outside = tmp_path / "here/workflow/a.yaml", tmp_path / "secret/b.yaml"
     assert workflow_command([], [], tmp_path) == "snakemake --cores all"
     said = workflow_command([inside, outside], ["cohort", "name"], tmp_path / "here")
