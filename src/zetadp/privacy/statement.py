@@ -74,14 +74,13 @@ def run_statement(
     alone = audiences["messages"] if summed else None
     # In a sum, contributions of one person at two nodes are under the same noise, so their costs do not compose. The
     # costs of single messages compose and are an upper bound.
-    open_totals = (seen_by(run, "messages") or {}) if summed else totals
-    epsilons = _epsilons(totals, delta, beforehand=True, at=lambda small: _worst(kinds, small))
+    apart = seen_by(run, "messages") if summed else totals
     found = {
         "kind": "run",
         "name": run.name,
         "guarantee": "simulated" if run.private and unhidden else _guarantee([run]),
         "earlier_attempts": _with_earlier(run, earlier),
-        "of_all_images": _of_all_images(run, kinds) if run.images else None,
+        "of_all_images": None if run.images is None else _of_all_images(run, run.images),
         "public": None if backbone is None else _words("public", unit, backbone),
         **_setting(unit, [run]),
         "threat": {
@@ -93,7 +92,7 @@ def run_statement(
         },
         "delta": delta,
         "target_epsilon": _number(target_epsilon),
-        **epsilons,
+        **_figures([replace(run, images=None)], unit, delta, apart),
         "epsilon_rdp": _number(max(accounting.epsilon_rdp(total, delta) for total in kinds)),
         "rounds": {
             "declared": run.declared_rounds,
@@ -101,8 +100,6 @@ def run_statement(
             "replayed": max(history.releases // history.count - history.rounds for history in run.nodes.values()),
         },
         "audiences": audiences,
-        "records_of_one_person": _records_of_one_person(open_totals, delta, apart=True) if unit == "record" else None,
-        "trade_off": _trade_off(kinds, unit),
         "nodes": {node: _node(history, totals[node], delta, summed=summed) for node, history in run.nodes.items()},
         "covers": _list("covers", unit),
         "does_not_cover": does_not_cover(unit, summed=summed),
@@ -110,11 +107,9 @@ def run_statement(
     return {"statement": _words("run_claim", found, run.mixed_rows), **found}
 
 
-def _of_all_images(run: Run, kinds: Iterable[Exposure]) -> dict[str, Any]:
+def _of_all_images(run: Run, images: int) -> dict[str, Any]:
     """Return the cost of a run that draws single images, for a patient or record with all of its images."""
-    images = run.images or 1
-    worst = max(accounting.epsilon_group(total, run.delta, images) for total in kinds)
-    return {"unit": run.unit, "images": images, "epsilon": _number(worst)}
+    return {"unit": run.unit, "images": images, "epsilon": _number(total([run], run.delta))}
 
 
 def _with_earlier(run: Run, earlier: Sequence[Run]) -> dict[str, Any] | None:
@@ -225,7 +220,7 @@ def total_statement(runs: Sequence[Run], *, shared: Mapping[str, int] | None = N
     delta = min(run.delta for run in runs)
     private = [run for run in runs if run.private]
     broken = [run.name for run in runs if not run.private]
-    together = _private_runs(private, delta, unit)
+    together = {"runs": len(private), **_figures(private, unit, delta)}
     summed = [run.name for run in private if run.sums]
     unmasked = {"runs": summed, "epsilon": _number(total(private, delta, unmasked=True))} if summed else None
     by_image = [run.name for run in private if run.images]
@@ -335,51 +330,44 @@ def _audience(run: Run, audience: Audience) -> dict[str, Any] | None:
     }
 
 
-def _epsilons(
-    totals: Mapping[str, Exposure], delta: float, *, beforehand: bool, at: Callable[[float], float]
+def _figures(
+    runs: Sequence[Run], unit: Unit, delta: float, apart: Mapping[str, Exposure] | None = None
 ) -> dict[str, Any]:
-    """Return the epsilons of the node whose patients are most exposed, and epsilon at smaller deltas.
+    """Return the epsilons of runs together for the most exposed person, as servers see them, and what follows.
+
+    Statements of totals call the runs with noise ``private_rows``, after the rows of a table of results, and all runs
+    ``all_rows``.
 
     Parameters
     ----------
-    totals
-        What the server has seen of each node.
-    delta, beforehand
-        As in `zetadp.privacy.exposure.cost`.
-    at
-        Returns epsilon at another delta. The worst node there may be another one.
+    runs, unit, delta
+        The runs, and what their epsilons are for.
+    apart
+        Of a single run: exposures of its nodes that compose for a person with records at two of them.
     """
+    if not runs:
+        nothing = dict.fromkeys(("accountant", "mu", "worst_node", "records_of_one_person", "trade_off"))
+        return {**nothing, "epsilon": 0.0, "nodes": {}, "smaller_deltas": []}
+    totals, beforehand = over_runs(runs, delta), declared_together(runs)
     costs = {node: cost(exposure, delta, beforehand=beforehand) for node, exposure in totals.items()}
     worst = max(costs, key=lambda node: costs[node])
-    mu = accounting.exact_mu(totals[worst])
+    mus = {node: accounting.exact_mu(exposure) for node, exposure in totals.items()}
+    # No curve is computed for many images together, whose epsilon is too large for a useful curve, nor for a filter.
+    known = (beforehand or None not in mus.values()) and not any(run.images for run in runs)
+    mu, smaller = mus[worst], [small for small in SMALL_DELTAS if small < delta]
     return {
         "epsilon": _number(costs[worst]),
         "accountant": accountant(totals.values(), beforehand=beforehand),
         "mu": None if mu is None else _number(mu),
         "worst_node": worst,
         "nodes": {node: _number(value) for node, value in costs.items()},
-        "smaller_deltas": [{"delta": small, "epsilon": _number(at(small))} for small in SMALL_DELTAS if small < delta],
+        # The worst node there may be another one.
+        "smaller_deltas": [{"delta": small, "epsilon": _number(total(runs, small))} for small in smaller],
+        "records_of_one_person": None
+        if unit != "record"
+        else _records_of_one_person(apart or totals, delta, beforehand=beforehand, apart=apart is not None),
+        "trade_off": _trade_off(distinct(totals.values()), unit) if known and _follows_from_node(runs) else None,
     }
-
-
-def _private_runs(private: Sequence[Run], delta: float, unit: Unit) -> dict[str, Any]:
-    """Return the epsilons of all runs with noise together, against the server.
-
-    Statements call these runs ``private_rows``, after the rows of a table of results, and all runs ``all_rows``.
-    """
-    found: dict[str, Any] = {"runs": len(private), "records_of_one_person": None, "trade_off": None}
-    if not private:
-        nothing = dict.fromkeys(("accountant", "mu", "worst_node"))
-        return {**found, **nothing, "epsilon": 0.0, "nodes": {}, "smaller_deltas": []}
-    totals, beforehand = over_runs(private, delta), declared_together(private)
-    found |= _epsilons(totals, delta, beforehand=beforehand, at=lambda small: total(private, small))
-    if unit == "record":
-        found["records_of_one_person"] = _records_of_one_person(totals, delta, beforehand=beforehand)
-    # No curve is computed for many images together, whose epsilon is too large for a useful curve, nor for a filter.
-    exact = all(accounting.exact_mu(each) is not None for each in totals.values())
-    if (beforehand or exact) and _follows_from_node(private) and not any(run.images for run in private):
-        found["trade_off"] = _trade_off(distinct(totals.values()), unit)
-    return found
 
 
 def _trade_off(kinds: Iterable[Exposure], unit: Unit) -> dict[str, Any]:
@@ -402,7 +390,7 @@ def _follows_from_node(runs: Sequence[Run]) -> bool:
 
 
 def _records_of_one_person(
-    totals: Mapping[str, Exposure], delta: float, *, beforehand: bool = True, apart: bool = False
+    totals: Mapping[str, Exposure], delta: float, *, beforehand: bool, apart: bool
 ) -> list[dict[str, Any]]:
     """Return epsilon for a person behind several records, all on one node and, if asked for, two ``apart``."""
     kinds = distinct(totals.values())
