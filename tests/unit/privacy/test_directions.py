@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from ledger_builder import poisson
 from scipy.special import ive, logsumexp
 from scipy.stats import kstest, norm
 
@@ -72,7 +73,7 @@ def test_no_attack_on_a_direction_beats_the_best_one_on_the_noise_that_bounds_it
     ],
 )
 def test_a_kind_that_cannot_be_accounted_for_is_refused(changes):
-    summed = Event.poisson("node-01", population=40, expected=10, noise_multiplier=2.0, clip=1.5)
+    summed = poisson("node-01", population=40, expected=10, noise_multiplier=2.0, clip=1.5)
     content = replace(summed, kind=Direction.hiding(summed.kind, 103)).to_json()
     with pytest.raises((UserError, TypeError)):
         Event.from_json(content | {"kind": content["kind"] | changes})

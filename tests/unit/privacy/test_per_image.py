@@ -20,7 +20,9 @@ from zetadp.privacy.events import Event, histories
 from zetadp.privacy.exposure import Run, over_runs, run_of
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.masked import MaskedSum
 from zetadp.privacy.statement import plain_text, run_statement, total_statement
+from zetadp.privacy.threat import Sums
 
 DELTA, IMAGES = 1e-3, 20
 
