@@ -11,7 +11,6 @@ name           operation
 ``fsync``      ``os.fsync``, ``os.fdatasync``
 ``replace``    ``os.replace``, ``os.rename`` and the methods of `Path` for them
 ``unlink``     ``os.unlink``, ``os.remove`` and the method of `Path`
-``save_file``  safetensors' writer, also where a module imported it by name
 =============  ================================================================
 
 Functions and methods that the caller names as ``module:attribute`` or ``module:Class.method`` become operations of that
@@ -21,14 +20,12 @@ name after the colon, such as ``before:Server.step#3``.
 from __future__ import annotations
 
 import builtins
-import errno
 import importlib
 import inspect
 import io
 import os
 import resource
 import signal
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -100,7 +97,6 @@ class CrashPoints:
                 raise TypeError(msg)
             self._patch(owner, attribute, self._around(path, getattr(owner, attribute)))
         self._patch_writes()
-        self._patch_save_file()
         return self
 
     def __exit__(self, *details: object) -> None:
@@ -165,24 +161,3 @@ class CrashPoints:
         self._patch(io, "open", opened)
         self._patch(builtins, "open", opened)
         self._patch(os, "write", lambda handle, data: points._written(lambda part: plain_write(handle, part), data))
-
-    def _patch_save_file(self) -> None:
-        if "safetensors.torch" not in sys.modules:
-            return
-        plain = sys.modules["safetensors.torch"].save_file
-
-        def saved(tensors: Any, filename: Any, *more: Any, **keywords: Any) -> None:
-            number = self._number("save_file")
-            if self._reach("before", "save_file", number):
-                self.act()
-            plain(tensors, filename, *more, **keywords)
-            if self._reach("torn", "save_file", number):
-                os.truncate(filename, os.stat(filename).st_size // 2)  # noqa: PTH116  (whatever kind of path it is)
-                self.act()
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            if self._reach("after", "save_file", number):
-                self.act()
-
-        for module in list(sys.modules.values()):
-            if getattr(module, "save_file", None) is plain:
-                self._patch(module, "save_file", saved)
