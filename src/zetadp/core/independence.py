@@ -18,10 +18,8 @@ from torch.nn.modules.dropout import _DropoutNd
 import zetadp.nn.weight_gradients  # noqa: F401  (declares the rules)
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
-from zetadp.core.plan import Plan
 from zetadp.core.records import LabelledItems, Positions
 from zetadp.core.round import Phase, items_in_a_pass
-from zetadp.nn.settings import OWN
 from zetadp.privacy.contributions import Gradient, Losses, knows_units, one_an_item
 from zetadp.privacy.dropout import LAYERS, drawn_by_unit, drops
 
@@ -55,6 +53,11 @@ def check_run(phase: Phase, records: LabelledItems, units: Sequence[Positions]) 
     Returns
     -------
     The phase, which follows the rules of PyTorch's layers if they give the network's gradients (`follows_rules`).
+
+    Raises
+    ------
+    UserError
+        If units are not independent, or if the network has no gradients for single units.
     """
     contribution = phase.contribution
     if not isinstance(contribution, Gradient):
@@ -64,13 +67,21 @@ def check_run(phase: Phase, records: LabelledItems, units: Sequence[Positions]) 
         items = torch.from_numpy(np.stack([np.resize(np.asarray(own), phase.items) for own in units[:count]]))
         check_independence(phase.model, contribution.losses, records.inputs[items], records.targets[items], rules=rules)
 
-    check(FEW)  # a network that stores statistics is refused before its pass is measured, which would change them
-    most = max(FEW, (phase.chunk or items_in_a_pass(phase, records.inputs)) // phase.items)
-    if follows_rules(phase, records.inputs):
-        with suppress(UserError):  # unit by unit, without rules, it may be independent
-            check(most, rules=True)
-            return phase.with_rules()
-    check(most)
+    try:
+        check(FEW)  # a network that stores statistics is refused before its pass is measured, which would change them
+        most = max(FEW, (phase.chunk or items_in_a_pass(phase, records.inputs)) // phase.items)
+        if follows_rules(phase, records.inputs):
+            with suppress(UserError):  # unit by unit, without rules, it may be independent
+                check(most, rules=True)
+                return phase.with_rules()
+        check(most)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+        raise UserError(
+            "model: Expected a network that has gradients for single patients and takes items of any numbers, found: "
+            f"{error}.{embedding_hint(phase.model)}"
+        ) from error
     return phase
 
 
@@ -304,27 +315,35 @@ def _where(
 PRECISE = (torch.float32, torch.complex64)
 
 
-def check_own(model: nn.Module, plan: Plan) -> None:
+def check_own(model: nn.Module) -> None:
     """Raise `UserError` for a user's own network that cannot be trained privately.
 
-    Parameters
-    ----------
-    model
-        The network.
-    plan
-        Plan of the run.
-
-    Raises
-    ------
-    UserError
-        If the plan's network is not of family ``own``, if a layer is a dropout whose draws would not be a unit's own,
-        or if a trained parameter is not float32 or complex64.
+    It has trained weights, of type float32 or complex64; each weight is finite and has one name; and draws of dropout
+    are a unit's own.
     """
-    if plan.network.family != OWN:
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model: Expected a torch.nn.Module, found {type(model).__name__}.")
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not trained:
         raise UserError(
-            f"Expected a plan whose network is NetworkSettings('{OWN}') for your own model, found family "
-            f"{plan.network.family}."
+            "model: Expected trained weights, found none that requires a gradient. Call "
+            "model.requires_grad_() first: a trained model comes frozen."
         )
+    for name, value in model.state_dict(keep_vars=True).items():
+        if isinstance(value, nn.parameter.UninitializedParameter) or value.is_meta:
+            raise UserError(
+                f"model: Expected weights with values, found {name!r} without. Evaluate an item, or load it."
+            )
+        if not torch.isfinite(value).all():
+            raise UserError(f"model: Expected finite starting weights, found NaN or infinity in {name!r}.")
+    names: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        other = names.setdefault(id(parameter), name)
+        if other != name:
+            raise UserError(
+                f"model: Expected each weight once, found {name!r} tied to {other!r}. Use the module twice instead, or "
+                "give each its own weight."
+            )
     for name, module in model.named_modules():
         if isinstance(module, _DropoutNd) and not isinstance(module, LAYERS) and module.p > 0 and module.training:
             kind = type(module).__name__
@@ -334,6 +353,15 @@ def check_own(model: nn.Module, plan: Plan) -> None:
             )
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.dtype not in PRECISE:
+            conversion = "to(torch.complex64)" if parameter.is_complex() else "float()"
             raise UserError(
-                f"model: Expected parameters of type float32 or complex64, found {parameter.dtype} as {name!r}."
+                f"model: Expected parameters of type float32 or complex64, found {parameter.dtype} as {name!r}. "
+                f"Convert them, for instance with model.{conversion}."
             )
+
+
+def embedding_hint(model: nn.Module) -> str:
+    """Return what to do about an error of a network with embeddings, which take whole numbers."""
+    if not any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in model.modules()):
+        return ""
+    return " Items are float32 or complex64. Let an embedding of n rows take items.long().clamp(0, n - 1)."

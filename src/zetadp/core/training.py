@@ -32,6 +32,7 @@ from zetadp.core.records import LabelledItems, Node, Positions, checked_units
 from zetadp.core.round import do_round, items_in_a_pass
 from zetadp.core.settings import Performance
 from zetadp.core.task import Classification, is_packaged
+from zetadp.nn.settings import OWN
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.register import Secret
 
@@ -139,7 +140,12 @@ def train(
     if start is not None:
         plan = plan.with_public(start=tensors_digest(start))
     if model is not None:
-        check_own(model, plan)
+        if plan.network.family != OWN:
+            raise UserError(
+                f"Expected a plan whose network is NetworkSettings('{OWN}') for your own model, found family "
+                f"{plan.network.family}."
+            )
+        check_own(model)
         plan = plan.with_public(model=tensors_digest(model.state_dict()))
     check_noise(plan)
     held = checked_units(units, records.strata, plan.together)

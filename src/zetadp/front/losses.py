@@ -1,9 +1,8 @@
-"""The user's own loss as a task, and what a model and its loss must be like to be trained."""
+"""The user's own loss as a task, and what outputs, labels and a loss must be like to be trained."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +11,8 @@ from torch import Tensor, nn
 
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
-from zetadp.core.assembly import Assembly
-from zetadp.core.independence import PRECISE, check_own, check_run
+from zetadp.core.independence import embedding_hint
 from zetadp.core.metrics import bootstrapped, mean_interval
-from zetadp.core.plan import Plan
-from zetadp.core.records import LabelledItems
 from zetadp.core.task import Classification, Task
 from zetadp.privacy.contributions import one_an_item
 
@@ -107,7 +103,8 @@ def task_for(model: nn.Module, loss: Loss | None, task: Task | None, inputs: Ten
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         kind, shape = str(inputs.dtype).removeprefix("torch."), tuple(inputs.shape)
         raise UserError(
-            f"model: Expected a network that takes {kind} items of shape {shape}, found: {error}.{_hint(model)}"
+            f"model: Expected a network that takes {kind} items of shape {shape}, found: {error}."
+            f"{embedding_hint(model)}"
         ) from error
     if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
         found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
@@ -153,33 +150,6 @@ def described(task: Task) -> dict[str, Any]:
     return {"name": "own", "loss": getattr(loss, "__qualname__", type(loss).__qualname__)}
 
 
-def check_units_apart(
-    plan: Plan, model: nn.Module, task: Task, records: LabelledItems, units: Sequence[Sequence[int]]
-) -> None:
-    """Raise `UserError` if a network or a loss mixes patients, before a folder is made (`check_run`)."""
-    check_own(model, plan)
-    twin = copy.deepcopy(model)
-    phase = Assembly.of(plan, records, None, twin, task).phase
-    try:
-        check_run(phase, records, units)
-    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
-        raise UserError(
-            "model: Expected a network that has gradients for single patients and takes items of any numbers, found: "
-            f"{error}.{_hint(model)}"
-        ) from error
-
-
-def _hint(model: nn.Module) -> str:
-    """Return what to do about an error of a network with weights of another type, or with embeddings."""
-    wide = [own for own in model.parameters() if own.dtype not in PRECISE]
-    if wide:
-        conversion = "to(torch.complex64)" if wide[0].is_complex() else "float()"
-        return f" Its weights are {wide[0].dtype}: convert them, for instance with model.{conversion}."
-    if not any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in model.modules()):
-        return ""
-    return " Items are float32 or complex64. Let an embedding of n rows take items.long().clamp(0, n - 1)."
-
-
 def _classification(outputs: Tensor, labels: Tensor) -> Classification:
     """Return the classification that outputs stand for; refuse outputs and labels that are none."""
     if outputs.is_complex():
@@ -207,30 +177,3 @@ def _classification(outputs: Tensor, labels: Tensor) -> Classification:
     except UserError as error:
         raise UserError(f"labels: {error} The network has {outputs.shape[1]} outputs.") from error
     return found
-
-
-def check_model(model: nn.Module) -> None:
-    """Raise `UserError` for a network without trained weights, or one that uses a weight twice."""
-    if not isinstance(model, nn.Module):
-        raise UserError(f"model: Expected a torch.nn.Module, found {type(model).__name__}.")
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not trained:
-        raise UserError(
-            "model: Expected trained weights, found none that requires a gradient. Call "
-            "model.requires_grad_() first: a trained model comes frozen."
-        )
-    for name, value in model.state_dict(keep_vars=True).items():
-        if isinstance(value, nn.parameter.UninitializedParameter) or value.is_meta:
-            raise UserError(
-                f"model: Expected weights with values, found {name!r} without. Evaluate an item, or load it."
-            )
-        if not torch.isfinite(value).all():
-            raise UserError(f"model: Expected finite starting weights, found NaN or infinity in {name!r}.")
-    names: dict[int, str] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        other = names.setdefault(id(parameter), name)
-        if other != name:
-            raise UserError(
-                f"model: Expected each weight once, found {name!r} tied to {other!r}. Use the module twice instead, or "
-                "give each its own weight."
-            )

@@ -15,12 +15,14 @@ from torch import nn
 from zetadp.base.epsilon import CONSENT, USELESS
 from zetadp.base.tensors import pick_device
 from zetadp.base.validation import UserError, in_range, whole
+from zetadp.core.assembly import Assembly
+from zetadp.core.independence import check_own, check_run
 from zetadp.core.optimisers import recipe_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import make_plan
 from zetadp.core.settings import MOST_ROUNDS, OptimiserSettings, TrainingSettings
 from zetadp.core.task import Task
-from zetadp.front.losses import check_model, check_units_apart, described, task_for
+from zetadp.front.losses import described, task_for
 from zetadp.front.promises import check_reals
 from zetadp.front.records import HERE, Records
 from zetadp.front.run import PrivateRun, run_places
@@ -132,7 +134,7 @@ def private(
     UserError
         If anything does not fit; the message names the argument.
     """
-    check_model(model)
+    check_own(model)
     check_population(records, population)
     sizes, everybody = records.holders, records.units
     check_constants(epsilon, delta, everybody, per_round, seed, without_noise)
@@ -167,7 +169,10 @@ def private(
     )
     plan = make_plan(plan)
     if not (place / RUN).exists():
-        check_units_apart(plan, own, chosen, records.items, records.places)
+        # Before the folder is made: what is refused leaves nothing behind.
+        check_run(
+            Assembly.of(plan, records.items, model=copy.deepcopy(own), task=chosen).phase, records.items, records.places
+        )
     return PrivateRun(plan, own, chosen, place, ledgers, records, where, most_epsilon)
 
 
