@@ -18,7 +18,7 @@ class Signals(torch.utils.data.Dataset):
         self.seed = seed
 
     def __len__(self) -> int:
-        return 2400
+        return 1200
 
     def __getitem__(self, place: int) -> tuple[torch.Tensor, torch.Tensor]:
         random = torch.Generator().manual_seed(10_000 * self.seed + place)
@@ -32,18 +32,15 @@ def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def records(seed: int) -> zetadp.Records:
-    """Return 600 patients with 4 signals each, half of them at either hospital."""
-    hospitals = ["north" if place < 1200 else "south" for place in range(2400)]
-    return zetadp.Records(
-        Signals(seed), patients=[f"{seed} {place // 4}" for place in range(2400)], hospitals=hospitals
-    )
+    """Return 300 patients with 4 signals each."""
+    return zetadp.Records(Signals(seed), patients=[f"{seed} {place // 4}" for place in range(1200)])
 
 
 model = torch.nn.Linear(16, 1, dtype=torch.complex64)
 optimiser = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.5)
 run = zetadp.private(
     model,
-    records(1),
+    hospitals={"north": records(1), "south": records(2)},
     folder=Path(tempfile.mkdtemp(prefix="zetadp-")) / "regression",
     epsilon=4,
     delta=1e-5,
@@ -56,6 +53,6 @@ run = zetadp.private(
     scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 40),
     loss=loss,
 )
-print(f"before: {run.evaluate(records(2))}")
-print(f"after: {run.train().evaluate(records(2))}")
+print(f"before: {run.evaluate(records(3))}")
+print(f"after: {run.train().evaluate(records(3))}")
 print(run.statement)

@@ -14,7 +14,7 @@ from torch import nn
 
 from zetadp.base.epsilon import CONSENT, USELESS
 from zetadp.base.tensors import pick_device
-from zetadp.base.validation import UserError, in_range, whole
+from zetadp.base.validation import UserError, checked_name, in_range, whole
 from zetadp.core.assembly import Assembly
 from zetadp.core.independence import check_own, check_run
 from zetadp.core.optimisers import recipe_of
@@ -52,7 +52,7 @@ OPTIONAL = ("seed", "most_epsilon", "rows", "degree")
 
 def private(
     model: nn.Module,
-    records: Records,
+    records: Records | None = None,
     *,
     folder: Path | str,
     epsilon: float,
@@ -66,6 +66,7 @@ def private(
     scheduler: LRScheduler | None = None,
     loss: Loss | None = None,
     task: Task | None = None,
+    hospitals: Mapping[str, Records] | None = None,
     seed: int | None = None,
     account: Path | str | None = None,
     most_epsilon: float | None = None,
@@ -84,7 +85,7 @@ def private(
         A PyTorch network, which is never changed. It takes items of shape (item, ...). Items must not influence each
         other: no batch normalisation. Its weights are the starting weights, which must be public.
     records
-        The patients' records. Of several hospitals, each adds its own noise.
+        The patients' records. None where ``hospitals`` has them.
     folder
         Folder of the run: ledger, checkpoint, model, plan. It is the run's identity: the same call again continues, or
         returns the finished model; another call in the same folder is refused.
@@ -92,7 +93,7 @@ def private(
         What the run may cost each patient. ``delta`` is at most 1 / population. An infinite epsilon clips and adds no
         noise; it needs ``seed`` or ``without_noise``.
     population
-        Number of patients; with several hospitals, that of each by its name.
+        Number of patients; with hospitals, of each.
     per_round
         Expected number of patients drawn in a round, from all hospitals together. Each is drawn by itself, so the
         number varies. All of them if it equals the population.
@@ -111,6 +112,8 @@ def private(
         Function of outputs and labels that returns a loss for each item. By default cross-entropy of class scores.
     task
         An object with losses and metrics of its own (`zetadp.core.task.Task`), in place of ``loss``.
+    hospitals
+        Records by the names of their hospitals, in place of ``records``. Each adds its own noise.
     seed
         Asks for a simulation, which can be repeated and protects nobody. Without it, noise comes from the operating
         system.
@@ -135,6 +138,7 @@ def private(
         If anything does not fit; the message names the argument.
     """
     check_own(model)
+    records = records_of(records, hospitals)
     check_population(records, population)
     sizes, everybody = records.holders, records.units
     check_constants(epsilon, delta, everybody, per_round, seed, without_noise)
@@ -176,18 +180,32 @@ def private(
     return PrivateRun(plan, own, chosen, place, ledgers, records, where, most_epsilon)
 
 
-def check_population(records: Records, population: object) -> None:
-    """Refuse what is no records, and records of another number of patients, at any hospital, than was declared."""
-    if not isinstance(records, Records):
+def records_of(records: object, hospitals: object) -> Records:
+    """Return the records that the arguments ``records`` and ``hospitals`` of `private` name."""
+    if (records is None) == (hospitals is None):
+        raise UserError("records: Expected records, or hospitals with theirs, found both or neither.")
+    if hospitals is not None and not (isinstance(hospitals, Mapping) and hospitals):
         raise UserError(
-            f"records: Expected zetadp.Records, found {type(records).__name__}. Make them first: "
-            "zetadp.Records(items, labels, patients=ids)."
+            "hospitals: Expected a dict of records by the hospitals' names, such as {'north': records}, found "
+            f"{hospitals!r:.60}."
         )
+    given: dict[str, Any] = dict(hospitals) if isinstance(hospitals, Mapping) else {HERE: records}
+    for name, own in given.items():
+        checked_name(name, "hospitals")
+        if not isinstance(own, Records):
+            raise UserError(
+                f"records: Expected zetadp.Records, found {type(own).__name__}. Make them first: "
+                "zetadp.Records(items, labels, patients=ids)."
+            )
+    return given[HERE] if hospitals is None else Records.of_hospitals(given)  # those of one holder are not copied
+
+
+def check_population(records: Records, population: object) -> None:
+    """Refuse records that have another number of patients, at any holder, than was declared."""
     sizes = population if isinstance(population, Mapping) else {HERE: population}
     if set(sizes) != set(records.holders):
         raise UserError(
-            f"population: Expected a number or, with several hospitals, a dict of one for each of "
-            f"{', '.join(records.holders)}, found {population!r:.60}."
+            f"population: Expected a number or, with hospitals, a dict of one for each, found {population!r:.60}."
         )
     for name, units in records.holders.items():
         size = sizes[name]

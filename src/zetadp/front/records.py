@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import logging
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Integral
@@ -15,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zetadp.base.validation import UserError, checked_name, first_sentence, name_key, shown
+from zetadp.base.validation import UserError, first_sentence, name_key, shown
 from zetadp.core.records import LabelledItems, checked_owners
 
 logger = logging.getLogger(__name__)
@@ -27,7 +25,7 @@ NARROWER = {torch.complex128: torch.complex64, torch.float64: torch.float32, tor
 
 
 HERE = "here"
-"""Name of the only hospital of records, where none are named."""
+"""Name of the only holder of records, where hospitals are not named."""
 
 
 class Records:
@@ -45,8 +43,6 @@ class Records:
     patients
         For each item, the id of its owner: a text, a text in UTF-8 or a whole number. An account knows a patient again
         whatever the spaces, capitals and Unicode forms of the id. The guarantee is for one owner with all items.
-    hospitals
-        For each item, the name of the hospital that holds it, where there are several. Each patient is at one.
 
     Attributes
     ----------
@@ -56,10 +52,10 @@ class Records:
         Items, as a tensor or `LookedUp`, and labels.
     owner
         For each item, the position of its patient in ``ids``, shape (item,).
-    hospitals
-        The hospital of each patient, in the order of ``ids``.
+    holders
+        Number of patients of each holder, by name, in the order of ``ids``.
     digest
-        Hash of all items and labels, and of the hospitals. It is private: write it keyed only.
+        Hash of all items and labels. It is private: write it keyed only.
 
     Raises
     ------
@@ -80,15 +76,12 @@ class Records:
         labels: Any = None,  # noqa: ANN401  (a user may give anything)
         *,
         patients: Iterable[str | bytes | int] | None = None,
-        hospitals: Iterable[str] | None = None,
     ) -> None:
         if not isinstance(patients, Iterable) or isinstance(patients, Mapping):
             raise UserError(
                 f"patients: Expected the id of each item's patient, found {patients!r:.60}. Give patients=ids, where "
                 "ids[i] is the patient of item i."
             )
-        if hospitals is not None and (isinstance(hospitals, str | Mapping) or not isinstance(hospitals, Iterable)):
-            raise UserError(f"hospitals: Expected the hospital of each item, found {hospitals!r:.60}.")
         with _reading():
             source = _source(items)
             labels = _labels_within(items) if labels is None else labels
@@ -97,22 +90,62 @@ class Records:
             logger.warning("items: converted from %s to %s", before, after)
         targets = _labels(labels)
         owners = checked_owners(patients, "patients")
-        names = [HERE] * len(owners) if hospitals is None else list(map(str, hospitals))
-        lengths = {"items": len(source), "labels": len(targets), "patients": len(owners), "hospitals": len(names)}
+        lengths = {"items": len(source), "labels": len(targets), "patients": len(owners)}
         if len(set(lengths.values())) > 1:
-            found = ", ".join(f"{count} {name}" for name, count in lengths.items() if name != "hospitals" or hospitals)
-            raise UserError(f"Records: Expected as many labels, patients and hospitals as items, found {found}.")
+            found = ", ".join(f"{count} {name}" for name, count in lengths.items())
+            raise UserError(f"Records: Expected one label and one patient for each item, found {found}.")
         if not len(source):
             raise UserError("Records: Expected at least one item, found none.")
         codes: dict[str | bytes | int, int] = {}
         numbers = [codes.setdefault(owner, len(codes)) for owner in owners]
         self.inputs: Tensor | LookedUp = source
         self.targets, self.ids, self.owner = targets, tuple(codes), np.array(numbers, dtype=np.int64)
-        self.hospitals = _hospital_of_each(names, self.ids, numbers)
+        self.holders: Mapping[str, int] = {HERE: len(codes)}
         with _reading():
             self.digest = self._checked()
-        if hospitals is not None:
-            self.digest = hashlib.sha256(f"{self.digest} {self.hospitals}".encode()).hexdigest()
+
+    @classmethod
+    def _of(cls, **attributes: Any) -> Self:  # noqa: ANN401  (attributes of a class)
+        """Return records that follow from others, which were checked."""
+        made = object.__new__(cls)
+        vars(made).update(attributes)
+        return made
+
+    @classmethod
+    def of_hospitals(cls, hospitals: Mapping[str, Records]) -> Self:
+        """Return the records of several holders, by their names, one after the other.
+
+        Raises
+        ------
+        UserError
+            If their items have different shapes or types, or a patient is at two of them.
+        """
+        parts = [*hospitals.values()]
+        inputs: list[Any] = [part.inputs for part in parts]
+        kinds = {(tuple(each.shape[1:]), each.dtype) for each in inputs}
+        if len(kinds) > 1:
+            found = ", ".join(f"{shape} of {str(kind).removeprefix('torch.')}" for shape, kind in kinds)
+            raise UserError(f"hospitals: Expected items of one shape and type everywhere, found {found}.")
+        whose: dict[str, tuple[Any, str]] = {}
+        for name, part in hospitals.items():
+            for key, one in part.keys.items():
+                first, place = whose.setdefault(key, (one, name))
+                if place != name:
+                    raise UserError(
+                        f"hospitals: Expected each patient at one hospital, found {first!r} at {place} and {one!r} at "
+                        f"{name}. Give two persons two ids. Leave the records of one person out at one hospital, or "
+                        "give each hospital a run of its own: their account adds up what the patient spends."
+                    )
+        whole = [each for each in inputs if isinstance(each, Tensor)]
+        before = np.cumsum([0, *(part.units for part in parts)])
+        return cls._of(
+            inputs=torch.cat(whole) if len(whole) == len(inputs) else LookedUp(_Joined(inputs)),
+            targets=torch.cat([part.targets for part in parts]),
+            ids=tuple(one for part in parts for one in part.ids),
+            owner=np.concatenate([part.owner + first for part, first in zip(parts, before[:-1], strict=True)]),
+            holders={name: part.units for name, part in hospitals.items()},
+            digest="".join(part.digest for part in parts),
+        )
 
     @property
     def units(self) -> int:
@@ -167,11 +200,6 @@ class Records:
         return self._part(~within), self._part(within)
 
     @property
-    def holders(self) -> dict[str, int]:
-        """Number of patients of each hospital, by name."""
-        return dict(Counter(self.hospitals))
-
-    @property
     def places(self) -> list[list[int]]:
         """For each patient, the positions of the items."""
         order = self.owner.argsort(kind="stable")
@@ -180,9 +208,9 @@ class Records:
 
     @property
     def nodes(self) -> list[list[list[int]]]:
-        """For each hospital and each of its patients, the positions of the items."""
-        of_patients = list(zip(self.hospitals, self.places, strict=True))
-        return [[own for hospital, own in of_patients if hospital == name] for name in self.holders]
+        """For each holder and each of its patients, the positions of the items."""
+        places = iter(self.places)
+        return [[next(places) for _ in range(count)] for count in self.holders.values()]
 
     @property
     def items(self) -> LabelledItems:
@@ -191,15 +219,17 @@ class Records:
 
     def _part(self, of: np.ndarray) -> Self:
         """Return the records of some items; patients keep all or none of theirs."""
-        made, positions = copy.copy(self), np.flatnonzero(of)
-        places = torch.from_numpy(positions)
-        made.inputs = self.inputs[places] if isinstance(self.inputs, Tensor) else self.inputs.part(positions)
-        made.targets = self.targets[places]
-        kept, made.owner = np.unique(self.owner[of], return_inverse=True)
-        made.ids = tuple(self.ids[code] for code in kept)
-        made.hospitals = tuple(self.hospitals[code] for code in kept)
-        made.digest = hashlib.sha256(f"{self.digest} {positions.tolist()}".encode()).hexdigest()
-        return made
+        positions = np.flatnonzero(of)
+        inputs, places = self.inputs, torch.from_numpy(positions)
+        kept, owner = np.unique(self.owner[of], return_inverse=True)
+        return self._of(
+            inputs=inputs[places] if isinstance(inputs, Tensor) else inputs.part(positions),
+            targets=self.targets[places],
+            ids=tuple(self.ids[code] for code in kept),
+            owner=owner,
+            holders={HERE: len(kept)},
+            digest=hashlib.sha256(f"{self.digest} {positions.tolist()}".encode()).hexdigest(),
+        )
 
     def _checked(self) -> str:
         """Look at every item once; return a hash of all of them. It is private: never write it without a key."""
@@ -273,6 +303,8 @@ class LookedUp:
 
     def _items(self, places: list[int]) -> Tensor:
         """Return the items at places of the source, each once and in ascending order."""
+        if isinstance(self.source, _Joined):
+            return self.source.items(places)
         if not isinstance(self.source, torch.utils.data.Dataset):
             # HDF5 reads many items at once, several times as fast.
             return _usable(torch.from_numpy(np.asarray(self.source[places])))
@@ -280,6 +312,17 @@ class LookedUp:
         return _usable(
             torch.stack([torch.as_tensor(one[0] if isinstance(one, tuple | list) else one) for one in items])
         )
+
+
+class _Joined(torch.utils.data.ConcatDataset[Any]):
+    """Inputs of several holders, one after the other, of which each holder's are looked up at once."""
+
+    def items(self, places: list[int]) -> Tensor:
+        """Return the items at places in ascending order."""
+        first = [0, *self.cumulative_sizes]
+        parts = np.split(np.asarray(places), np.searchsorted(places, first[1:-1]))
+        holders = zip(self.datasets, parts, first[:-1], strict=True)
+        return torch.cat([own[torch.from_numpy(part - before)] for own, part, before in holders if len(part)])
 
 
 @contextmanager
@@ -347,22 +390,6 @@ def _usable(items: Tensor) -> Tensor:
     if items.dtype == torch.bool or not (items.is_floating_point() or items.is_complex()):
         return items.to(torch.float32)
     raise UserError(f"items: Expected numbers of type complex64 or float32, found {items.dtype}.")
-
-
-def _hospital_of_each(names: Sequence[str], ids: Sequence[str | bytes | int], owner: Sequence[int]) -> tuple[str, ...]:
-    """Return each patient's hospital, of the hospitals of all items; refuse a patient at two."""
-    for name in dict.fromkeys(names):
-        checked_name(name, "hospitals")
-    found: dict[int, str] = {}
-    for patient, name in zip(owner, names, strict=True):
-        first = found.setdefault(patient, name)
-        if first != name:
-            raise UserError(
-                f"hospitals: Expected each patient at one hospital, found {ids[patient]!r} at {first} and at {name}. "
-                "Give two persons two ids. Leave the items of one person out at one hospital, or give each hospital a "
-                "run of its own: their account adds up what the patient spends."
-            )
-    return tuple(found[patient] for patient in range(len(ids)))
 
 
 def id_text(owner: str | bytes | int) -> str:

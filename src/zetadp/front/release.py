@@ -17,7 +17,7 @@ from zetadp.core.promise import make_plan
 from zetadp.core.records import LabelledItems
 from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.core.training import train
-from zetadp.front.private import check_constants, check_numbers, check_population
+from zetadp.front.private import check_constants, check_numbers, check_population, records_of
 from zetadp.front.promises import Statement, spent_with, with_earlier
 from zetadp.front.records import Records
 from zetadp.front.rows import mixed_as, write_release
@@ -154,6 +154,7 @@ def release(
     UserError
         If anything does not fit; the message names the argument. Nothing is released then.
     """
+    records = records_of(records, None)
     check_population(records, population)
     check_numbers(most_epsilon=most_epsilon)
     plan = release_plan(

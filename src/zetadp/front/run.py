@@ -41,7 +41,7 @@ ARGUMENTS = {
     "learning_rate": "optimiser",
     "recipe": "optimiser",
     "ledger": "account",
-    "nodes": "population",
+    "nodes": "hospitals",
     "expected": "per_round",
     "task": "loss or task",
     "records": "records (as a keyed hash)",

@@ -61,12 +61,12 @@ class Pairs(torch.utils.data.Dataset):
 
 def records(**changed):
     given = {"items": ITEMS, "labels": LABELS, "patients": IDS} | changed
-    return Records(given.pop("items"), given.pop("labels"), **given)
+    return Records(given["items"], given["labels"], patients=given["patients"])
 
 
 def run(tmp_path, name="run", model=None, data=None, **changed):
     model = Network() if model is None else model
-    data = records() if data is None else data
+    data = records() if data is None and "hospitals" not in changed else data
     given = {
         "epsilon": 8,
         "delta": 1e-3,
@@ -354,12 +354,15 @@ def test_a_loss_or_task_of_ones_own_is_what_is_trained_and_measured(tmp_path, wh
 
 
 def of_hospitals(share=20):
-    return ["north"] * share * EACH + ["south"] * (PATIENTS - share) * EACH
+    return {
+        "north": Records(ITEMS[: share * EACH], LABELS[: share * EACH], patients=IDS[: share * EACH]),
+        "south": Records(ITEMS[share * EACH :], LABELS[share * EACH :], patients=IDS[share * EACH :]),
+    }
 
 
 def test_hospitals_each_add_noise_and_draw_at_one_rate(tmp_path):
-    sizes, data = {"north": 10, "south": 30}, records(hospitals=of_hospitals(10))
-    trained = run(tmp_path, data=data, population=sizes, epsilon=0.2).train()
+    sizes = {"north": 10, "south": 30}
+    trained = run(tmp_path, hospitals=of_hospitals(10), population=sizes, epsilon=0.2).train()
     # There is little but noise in a message, and the promise says how much.
     assert trained.history["length"].mean() == pytest.approx(trained.promise.noise[0], rel=0.3)
     nodes = {node.name: node for node in trained.plan.nodes}
@@ -369,13 +372,13 @@ def test_hospitals_each_add_noise_and_draw_at_one_rate(tmp_path):
     assert Plan.read(tmp_path / "plan.json") == trained.plan
 
 
-def test_a_patient_at_two_hospitals_is_refused_and_two_runs_add_up(tmp_path):
-    with pytest.raises(UserError, match=r"hospitals: .* at north and at south.*a run of its own"):
-        records(hospitals=["north", "south", "north"] * PATIENTS)
-    for name, first in (("north", 0), ("south", 57)):
-        place = slice(first, first + 60)
-        data = Records(ITEMS[place], LABELS[place], patients=IDS[place])
-        own = run(tmp_path, name, data=data, population=20, per_round=20)
+def test_one_id_at_two_hospitals_is_refused(tmp_path):
+    both = of_hospitals()
+    both["south"] = Records(ITEMS[:3], LABELS[:3], patients=IDS[:3])
+    with pytest.raises(UserError, match=r"hospitals: .* at north and .* at south.*a run of its own"):
+        run(tmp_path, hospitals=both, population={"north": 20, "south": 1})
+    for name, size in (("north", 20), ("south", 1)):
+        own = run(tmp_path, name, data=both[name], population=size, per_round=size)
         assert own.promise.runs_before == (name == "south")  # what the message says: their account adds up
         own.train()
 
@@ -504,7 +507,7 @@ WRONG = {
     "reduced loss": ({"loss": torch.nn.CrossEntropyLoss()}, "loss"),
     "population": ({"population": 41}, "population"),
     "population of a dict": ({"population": {"north": 40}}, "population"),
-    "one number for two hospitals": ({"data": records(hospitals=of_hospitals())}, "population"),
+    "one number for two hospitals": ({"hospitals": of_hospitals()}, "population"),
     "an optimiser's class": ({"optimiser": torch.optim.SGD}, "optimiser"),
     "batch normalisation": ({"model": torch.nn.Sequential(Network(4), torch.nn.BatchNorm1d(4))}, "model"),
     "labels that a loss would spread": (
@@ -512,6 +515,7 @@ WRONG = {
         "labels",
     ),
     "a loss of the batch": ({"loss": lambda outputs, _: outputs[:, 0] / outputs.max()}, "loss"),
+    "nameless hospitals": ({"hospitals": [1]}, "hospitals"),
     "delta": ({"delta": 0.1}, "delta"),
     "per_round": ({"per_round": 41}, "per_round"),
     "text for a number": ({"epsilon": "8"}, "epsilon"),
