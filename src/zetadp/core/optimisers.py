@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from zetadp.base.validation import UserError
 from zetadp.core.settings import OptimiserSettings
@@ -25,9 +25,12 @@ Recipe: TypeAlias = Mapping[str, Any]
 - ``optimiser``: name of the class in `torch.optim`;
 - ``groups``: for each group the names of its ``parameters``, and its options in the first round;
 - ``schedule``: for each group the options that a scheduler changes, with their values in every round. It is tabulated
-  before the first round, so a scheduler sees the number of the round and nothing else. Absent without a scheduler.
+  before the first round, so a scheduler sees the number of the round and nothing else. Absent without a scheduler;
+- ``plateau``: options of `ReduceLROnPlateau`, which sees the length of the released gradient. Absent without it.
 """
 PLAIN = (bool, int, float, str, type(None))
+PLATEAU = ("mode", "factor", "patience", "threshold", "threshold_mode", "cooldown", "min_lrs", "eps")
+"""Attributes of `ReduceLROnPlateau` that are its options; the class takes ``min_lrs`` as ``min_lr``."""
 
 
 def recipe_of(
@@ -74,13 +77,15 @@ def recipe_of(
     recipe: dict[str, Any] = {"optimiser": type(optimiser).__name__, "groups": groups}
     if scheduler is not None and getattr(scheduler, "optimizer", None) is not optimiser:
         raise UserError("scheduler: Expected one that was made for the optimiser given, found another. Give both.")
-    if scheduler is not None:
+    if type(scheduler) is ReduceLROnPlateau:
+        recipe["plateau"] = {name: _plain(getattr(scheduler, name), name) for name in PLATEAU}
+    elif scheduler is not None:
         recipe["schedule"] = _tabulated(optimiser, scheduler, rounds)
     parts = {name: nn.Parameter(p.detach().clone()) for name, p in model.named_parameters() if p.requires_grad}
     for part in parts.values():
         part.grad = torch.zeros_like(part)
     try:
-        build(recipe, parts).step()
+        build(recipe, parts)[0].step()
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(
             f"optimiser: Expected one that these weights and options fit, found {type(optimiser).__name__}: {error}. "
@@ -104,14 +109,17 @@ def recipe_in(settings: OptimiserSettings, rounds: int) -> Recipe:
     }
 
 
-def build(recipe: Recipe, parameters: Mapping[str, nn.Parameter]) -> Optimizer:
-    """Return a new optimiser for parameters by their names."""
+def build(recipe: Recipe, parameters: Mapping[str, nn.Parameter]) -> tuple[Optimizer, ReduceLROnPlateau | None]:
+    """Return a new optimiser for parameters by their names, and the scheduler that sees released gradients."""
     groups = []
     for group in recipe["groups"]:
         options = {key: _option(value) for key, value in group.items() if key != "parameters"}
         groups.append({"params": [parameters[name] for name in group["parameters"]], **options})
     optimiser: Optimizer = getattr(torch.optim, recipe["optimiser"])(groups)
-    return optimiser
+    if "plateau" not in recipe:
+        return optimiser, None
+    options = {key: value for key, value in recipe["plateau"].items() if key != "min_lrs"}
+    return optimiser, ReduceLROnPlateau(optimiser, min_lr=recipe["plateau"]["min_lrs"], **options)
 
 
 def set_round(recipe: Recipe, optimiser: Optimizer, round_number: int) -> None:
@@ -138,8 +146,8 @@ def _tabulated(optimiser: Optimizer, scheduler: LRScheduler, rounds: int) -> lis
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(
             f"scheduler: Expected a rate that follows from the number of the round alone, for {rounds} rounds, found "
-            f"{type(scheduler).__name__}: {error}. Take another of torch.optim.lr_scheduler, or LambdaLR with a "
-            "function of the round."
+            f"{type(scheduler).__name__}: {error}. Take one of torch.optim.lr_scheduler, or LambdaLR with a function "
+            "of the round; ReduceLROnPlateau sees the length of the released gradient."
         ) from error
     return [{key: values for key, values in table.items() if values != values[:1] * rounds} for table in tables]
 

@@ -80,7 +80,7 @@ class Server(Receiver):
         self.recipe = recipe_in(settings, rounds)
         self.weights = torch.nn.Parameter(weights.clone())
         self.parts = {name: torch.nn.Parameter(view) for name, view in self._named(self.weights.data).items()}
-        self.optimiser = build(self.recipe, self.parts)
+        self.optimiser, self.plateau = build(self.recipe, self.parts)
         self._average = torch.zeros_like(self.weights.data) if settings.averaged else None
 
     def _named(self, vector: Tensor) -> dict[str, Tensor]:
@@ -88,7 +88,7 @@ class Server(Receiver):
         return {"all": vector} if self.layout is None else self.layout.unflatten(vector)
 
     def learning_rate(self, round_number: int) -> float:
-        """Return the learning rate of a round, counted from zero."""
+        """Return the learning rate of a round, counted from zero; with a plateau, that of the next step."""
         set_round(self.recipe, self.optimiser, round_number)
         return float(self.optimiser.param_groups[0]["lr"])
 
@@ -102,6 +102,8 @@ class Server(Receiver):
             self.parts[name].grad = gradient
         set_round(self.recipe, self.optimiser, round_number)
         self.optimiser.step()
+        if self.plateau is not None:
+            self.plateau.step(float(self.weights.grad.norm()))
         if self._average is None:
             return
         count = round_number + 1 - (self.rounds - max(1, round(self.averaged * self.rounds)))
@@ -118,6 +120,10 @@ class Server(Receiver):
             tensors |= {f"optimiser.{name}.{key}": value for key, value in moments.items() if isinstance(value, Tensor)}
         if self._average is not None:
             tensors["average"] = self._average
+        if self.plateau is not None:
+            rates = [group["lr"] for group in self.optimiser.param_groups]
+            seen = [self.plateau.best, self.plateau.num_bad_epochs, self.plateau.cooldown_counter]
+            tensors["plateau"] = torch.tensor([*seen, *rates], dtype=torch.float64)
         return tensors
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -132,6 +138,11 @@ class Server(Receiver):
                 moments.setdefault(name, {})[moment] = value.clone()
         for name, part in self.parts.items():
             self.optimiser.state[part] = moments.get(name, {})
+        if self.plateau is not None:
+            self.plateau.best, bad, cooldown, *rates = state["plateau"].tolist()
+            self.plateau.num_bad_epochs, self.plateau.cooldown_counter = int(bad), int(cooldown)
+            for group, rate in zip(self.optimiser.param_groups, rates, strict=True):
+                group["lr"] = rate
 
 
 class HeadReceiver(Receiver):

@@ -95,7 +95,7 @@ def train(
     model: nn.Module | None = None,
     task: Task | None = None,
     performance: Performance | None = None,
-    after_round: Callable[[int, Tensor], None] | None = None,
+    after_round: Callable[[int, Tensor], bool | None] | None = None,
 ) -> Trained:
     """Train a network across nodes, by zeta-DP-SGD or in closed form, from the start or from its checkpoint.
 
@@ -127,7 +127,8 @@ def train(
         Settings that change speed, not the result.
     after_round
         Called after each round with the number of rounds done and the messages, shape (node, dimension), which are
-        everything that left the nodes. Of masked sums it is their mean, shape (1, dimension).
+        everything that left the nodes. Of masked sums it is their mean, shape (1, dimension). True ends training early,
+        which the ledger does not count as cheaper.
 
     Raises
     ------
@@ -194,8 +195,8 @@ def train(
             if due and done < plan.training.rounds:
                 save()
                 saved = time.monotonic()
-            if after_round is not None:
-                after_round(done, messages)
+            if after_round is not None and after_round(done, messages):
+                break
         head = ledger.head
     if run.not_finite:
         logger.warning("%s: %d patient gradients were not finite and contributed zero", plan.run, run.not_finite)

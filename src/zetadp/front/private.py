@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import torch
 from torch import nn
 
@@ -70,6 +71,7 @@ def private(
     seed: int | None = None,
     account: Path | str | None = None,
     most_epsilon: float | None = None,
+    stop: Callable[[pd.DataFrame], bool] | None = None,
     without_noise: str = "",
     device: str = "auto",
 ) -> PrivateRun:
@@ -107,7 +109,8 @@ def private(
         the default optimiser, which does not see the scale of gradients, 0.1 does well.
     optimiser, scheduler
         Any of `torch.optim` but LBFGS, made for ``model``'s parameters, and any scheduler made for it. The rates of all
-        rounds are tabulated before the first. By default NAdam with a rate of 0.03.
+        rounds are tabulated before the first; ReduceLROnPlateau sees the length of the released gradient. By default
+        NAdam with a rate of 0.03.
     loss
         Function of outputs and labels that returns a loss for each item. By default cross-entropy of class scores.
     task
@@ -122,6 +125,9 @@ def private(
         that all runs under one folder count together. For real patients keep one, and back it up.
     most_epsilon
         Largest epsilon of all runs in the account together. A run that would exceed it is refused.
+    stop
+        Rule that ends training early: a function of the run's history so far (`PrivateRun.history`), which holds
+        released quantities only. It costs no privacy and saves none: the statement is for all declared rounds.
     without_noise
         For an infinite epsilon on real patients: "I know that this protects nobody".
     device
@@ -148,6 +154,8 @@ def private(
         raise UserError(
             f"items_per_patient: Expected between 1 and {most}, the most items of a patient, found {items_per_patient}."
         )
+    if stop is not None and not callable(stop):
+        raise UserError(f"stop: Expected a function of the history, found {type(stop).__name__}.")
     if optimiser is None and scheduler is not None:
         raise UserError("scheduler: Expected the optimiser that it was made for, found none. Give optimiser= too.")
     (place, ledgers), where = run_places(folder, account), pick_device(device)
@@ -174,10 +182,9 @@ def private(
     plan = make_plan(plan)
     if not (place / RUN).exists():
         # Before the folder is made: what is refused leaves nothing behind.
-        check_run(
-            Assembly.of(plan, records.items, model=copy.deepcopy(own), task=chosen).phase, records.items, records.places
-        )
-    return PrivateRun(plan, own, chosen, place, ledgers, records, where, most_epsilon)
+        phase = Assembly.of(plan, records.items, model=copy.deepcopy(own), task=chosen).phase
+        check_run(phase, records.items, records.places)
+    return PrivateRun(plan, own, chosen, place, ledgers, records, where, most_epsilon, stop)
 
 
 def records_of(records: object, hospitals: object) -> Records:

@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,6 +116,7 @@ class PrivateRun:
     _records: Records
     _device: torch.device
     _most: float | None = None
+    _stop: Callable[[pd.DataFrame], bool] | None = None
     _asked: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -327,8 +328,8 @@ class PrivateRun:
             seal(self.folder / SEAL, [self.folder / name for name in sorted(SEALED)])
         self._files.finish()
 
-    def _after(self, done: int, messages: Tensor) -> None:
-        """Store the length of a round's gradient, say how far training is, and end it where the user asked for that."""
+    def _after(self, done: int, messages: Tensor) -> bool:
+        """Store the length of a round's gradient, say how far training is, and return whether it ends here."""
         path, rounds = self.folder / "history.csv", self.plan.training.rounds
         length = float(messages.mean(dim=0).norm()) / self.plan.training.clip
         with writing(path), path.open("a", encoding="utf-8") as file:
@@ -336,8 +337,13 @@ class PrivateRun:
             file.write(f"\n{done},{length}" if file.tell() else f"round,length\n{done},{length}")
         if self._asked:
             raise KeyboardInterrupt
-        if done == rounds or (20 * done) // rounds > (20 * (done - 1)) // rounds:
-            self._say(f"round {done} of {rounds}", end="\n" if done == rounds else "\r")
+        ends = done < rounds and self._stop is not None and bool(self._stop(self.history))
+        last = ends or done == rounds
+        if last or (20 * done) // rounds > (20 * (done - 1)) // rounds:
+            self._say(f"round {done} of {rounds}", end="\n" if last else "\r")
+        if ends:
+            self._say(f"ends early by its rule; the statement is for all {rounds} declared rounds.")
+        return ends
 
     def _say(self, text: str, end: str = "\n") -> None:
         """Tell the user at the screen how far the run is."""

@@ -164,6 +164,24 @@ def test_training_gets_its_device(tmp_path, monkeypatch):
     assert stopped.value.args == (made._device, made._device)
 
 
+def test_a_rule_on_releases_ends_training_early_and_saves_no_epsilon(tmp_path, capsys):
+    seen = []
+
+    def stop(history):
+        seen.append(history.columns.tolist())
+        return len(history) == 4
+
+    whole = run(tmp_path, "whole", account=tmp_path / "another")
+    stopped = run(tmp_path, stop=stop).train()
+    assert "all 6 declared rounds" in capsys.readouterr().err
+    assert set(map(tuple, seen)) == {("round", "length")}
+    assert stopped.history["round"].tolist() == [1, 2, 3, 4]
+    (attempt,) = read_ledger(stopped.ledger)
+    assert len(attempt.events) == 4
+    assert stopped.statement.content["epsilon"] == whole.promise.epsilon
+    assert stopped.state == run(tmp_path).state == "finished"
+
+
 CHANGES = {
     "rounds": ({"rounds": 7}, "rounds 6, found 7"),
     "epsilon": ({"epsilon": 4}, "epsilon"),
@@ -528,6 +546,7 @@ WRONG = {
     "no clip": ({"clip": 0}, "clip"),
     "negative seed": ({"seed": -1}, "seed"),
     "limit": ({"most_epsilon": "a"}, "most_epsilon"),
+    "rule": ({"stop": 3}, "stop"),
     "tiny delta": ({"delta": 1e-300}, "delta"),
     "device": ({"device": "gpu"}, "device"),
     "epsilon": ({"epsilon": 0}, "epsilon"),
