@@ -32,3 +32,4 @@ print(run.promise)  # nothing has been released yet
 run.train()
 print(run.statement)
 print(run.evaluate(test))
+run.save(folder / "model.safetensors")

@@ -13,6 +13,7 @@ _PUBLIC = {
     "UserError": "zetadp.base.validation",
     "epsilon": "zetadp.front.promises",
     "ledger": "zetadp.front.promises",
+    "load": "zetadp.front.run",
     "nn": "zetadp.nn",
     "noise": "zetadp.front.promises",
     "private": "zetadp.front.private",

@@ -183,8 +183,7 @@ class PrivateRun:
                 after_round=self._after,
             )
         self.model = result.model.requires_grad_(requires_grad=False)
-        about = {"plan": self.plan.to_json(), "statement": self.statement.text, "ledger_head": result.ledger_head}
-        save_tensors(self._weights, _tensors_of(self.model), about)
+        self._write(self._weights, ledger_head=result.ledger_head)
         self._seal()
         return self
 
@@ -234,6 +233,14 @@ class PrivateRun:
         held_out = records.items.to(self._device)
         columns = self.task.measure(outputs_of(model, held_out.inputs), held_out.targets)
         return Evaluation(self.task.summarise(table.assign(**columns)))
+
+    def save(self, path: Path | str) -> None:
+        """Write the weights with plan and statement; `zetadp.load` reads them."""
+        if Path(path).resolve().parent == self.folder.resolve():
+            raise UserError(
+                f"save: Expected a file outside the run's own folder, whose files are sealed, found {path}."
+            )
+        self._write(Path(path))
 
     def __repr__(self) -> str:
         return f"Run {self._name}, {self.state}, in {self.folder}. {self.promise}"
@@ -317,6 +324,11 @@ class PrivateRun:
         self._load(self._weights)
         self.model.requires_grad_(requires_grad=False)
 
+    def _write(self, path: Path, **more: str) -> None:
+        """Write the weights with plan and statement."""
+        content = {"plan": self.plan.to_json(), "statement": self.statement.text, **more}
+        save_tensors(path, _tensors_of(self.model), content)
+
     def _seal(self) -> None:
         """Write the statement and a copy of the ledger, seal all for `zetadp verify`, and remove the checkpoint."""
         if not (self.folder / SEAL).exists():
@@ -387,3 +399,22 @@ class Evaluation:
         return f"{name} {self.value:.3g}{shown} on {patients} held-out patients, who have no guarantee."
 
     __repr__ = __str__
+
+
+def load(path: Path | str, model: nn.Module) -> nn.Module:
+    """Return a copy of a network with the weights that `PrivateRun.save` wrote, in evaluation mode.
+
+    Raises
+    ------
+    UserError
+        If the file is absent or damaged, or belongs to another network.
+    """
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model: Expected a torch.nn.Module, found {type(model).__name__}.")
+    tensors, _ = load_tensors(checked_path(path, "path"))
+    found = copy.deepcopy(model)
+    try:
+        found.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise UserError(f"model: Expected the network whose weights {path} holds, found another: {error}.") from error
+    return found.eval().requires_grad_(requires_grad=False)

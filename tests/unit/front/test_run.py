@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from commanded import ended, said
-from safetensors.torch import load_file
 
 import zetadp
 from zetadp.base.epsilon import CONSENT, rounded_up
@@ -28,6 +27,7 @@ from zetadp.front import run as door
 from zetadp.front.private import private
 from zetadp.front.promises import ledger
 from zetadp.front.records import Records
+from zetadp.front.run import load
 from zetadp.privacy.ledger import read_ledger
 
 PATIENTS, EACH, WIDTH = 40, 3, 6
@@ -401,13 +401,17 @@ def test_one_id_at_two_hospitals_is_refused(tmp_path):
         own.train()
 
 
-def test_a_finished_run_is_evaluated_on_other_patients_and_its_file_holds_the_model(tmp_path):
+def test_a_saved_model_is_loaded_and_held_out_patients_are_others(tmp_path):
     train, test = records().split(test=10)
     trained = run(tmp_path, data=train, population=30, per_round=30, epsilon=math.inf, seed=0, rounds=30).train()
-    file, loaded = trained.folder / "model.safetensors", Network()
-    loaded.load_state_dict(load_file(file))
-    assert torch.equal(loaded(ITEMS), trained.model(ITEMS))
-    beside = load_tensors(file)[1]
+    with pytest.raises(UserError, match=r"save: .*sealed"):
+        trained.save(trained.folder / "model.safetensors")
+    trained.save(tmp_path / "model.safetensors")
+    assert torch.equal(load(tmp_path / "model.safetensors", Network())(ITEMS), trained.model(ITEMS))
+    for wrong in (Network(2), "network"):
+        with pytest.raises(UserError, match="^model: "):
+            load(tmp_path / "model.safetensors", wrong)
+    beside = load_tensors(tmp_path / "model.safetensors")[1]
     assert (beside["plan"], beside["statement"]) == (trained.plan.to_json(), trained.statement.text)
     found = trained.evaluate(test)
     assert found.value > 0.6
@@ -416,8 +420,9 @@ def test_a_finished_run_is_evaluated_on_other_patients_and_its_file_holds_the_mo
         trained.evaluate(train)
     with pytest.raises(UserError, match=r"evaluate: .*in both"):
         trained.evaluate(records(patients=[one.upper() for one in IDS]))
-    with pytest.raises(UserError, match=r"^path: "):
-        ledger(None)
+    for of_path in (partial(load, model=Network()), ledger):
+        with pytest.raises(UserError, match=r"^path: "):
+            of_path(None)
     for delta in (0, 1e-30, 0.1, "small"):
         with pytest.raises(UserError, match=r"^delta: Expected from 1e-10 to 0.001"):
             ledger(tmp_path / "run", delta)
