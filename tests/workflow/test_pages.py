@@ -21,7 +21,6 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-import zetadp
 from zetadp.cli import main
 from zetadp.cli.commands import command_line
 
@@ -140,7 +139,8 @@ def test_snakemake_takes_these_arguments(fresh):
 @pytest.mark.parametrize("block", [block for block in HERE if block.language == "python"], ids=lambda block: block.page)
 def test_code_runs(block, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    records = zetadp.Records(np.random.default_rng(0).normal(size=(50, 4)), np.arange(50) % 2, patients=range(50))
-    zetadp.release(records, file="rows.h5", epsilon=8, delta=1e-3, population=50, classes=2)
+    np.savez("features.npz", features=np.random.default_rng(0).normal(size=(50, 4)), labels=np.arange(50) % 2)
+    arguments = "--people 50 --classes 2 --epsilon 8 --delta 1e-3"
+    assert main(["release", "features.npz", "rows.h5", *arguments.split()]) == 0
     Path("block.py").write_text(block.text)
     runpy.run_path("block.py", {"h5py": h5py, "pandas": pandas, "torch": torch, "TensorDataset": TensorDataset})

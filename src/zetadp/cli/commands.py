@@ -246,6 +246,8 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     privacy.ledger,
     privacy.permit,
     runs.budget,
+    runs.release,
+    runs.statement,
     runs.risk,
     runs.verify,
 )

@@ -1,13 +1,93 @@
-"""The commands on runs: ``zetadp budget``, ``risk`` and ``verify``."""
+"""The commands on runs and releases: ``zetadp budget``, ``risk``, ``verify``, ``release`` and ``statement``."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
-from zetadp.base.epsilon import rounded_up
+from zetadp.base.epsilon import Delta, rounded_up
 from zetadp.base.storage import read_json
-from zetadp.base.validation import Positive, UserError
+from zetadp.base.validation import Count, Positive, UserError
+from zetadp.cli.arguments import Probability
+
+
+def release(
+    features: Annotated[Path, "NumPy file (.npz) with features (person, component) and labels (person,) from 0"],
+    file: Annotated[Path, "HDF5 file to write (.h5)"],
+    *,
+    people: Annotated[Count, "declared number of people"],
+    classes: Annotated[Count, "number of classes"],
+    epsilon: Annotated[Positive, "epsilon for each person, such as 1 or 8"],
+    delta: Annotated[
+        Delta, "probability for which epsilon allows an exception, such as 1e-5; less than 1 / number of people"
+    ],
+    rows: Annotated[Count | None, "number of rows (default: about the number of people)"] = None,
+    degree: Annotated[Positive | None, "expected number of people in a row (default: the best one)"] = None,
+    active: Annotated[
+        Probability, "share of the rows that are open to each class; below 1, the file says which rows"
+    ] = 1.0,
+    norm: Annotated[Positive, "norm that features are clipped to"] = 1.0,
+    ledger: Annotated[Path | None, "ledger of the people (default: ledgers/NAME.jsonl next to the features)"] = None,
+    cap: Annotated[
+        Positive | None,
+        "epsilon that the total of all ledgers in the folder of --ledger must not exceed, at this delta",
+    ] = None,
+) -> None:
+    """Release features of people as noisy mixed rows that anybody may train on.
+
+    The rows have exact noise from the operating system. The release is first recorded in the ledger of these people,
+    which lies next to their features, and can be made only once, whatever the output is called (zetadp permit). With
+    --cap, nothing is released if the total epsilon of all runs and releases of these people would exceed the cap.
+
+    The features of a person must be computed from this person's data alone, by a model that was trained on none of
+    these people.
+
+    Examples
+    --------
+    zetadp release features.npz rows.h5 --people 60000 --classes 10 --epsilon 1 --delta 1e-5
+    zetadp release features.npz rows.h5 --people 500 --classes 2 --epsilon 8 --delta 1e-4 --active 0.5 --cap 8
+    """
+    import zlib
+    from zipfile import BadZipFile
+
+    import numpy as np
+
+    from zetadp.front.records import Records
+    from zetadp.front.release import release_plan, release_records
+
+    try:
+        with features.open("rb") as opened, np.load(opened) as content:
+            values, labels = content["features"], content["labels"]
+    except (OSError, EOFError, BadZipFile, zlib.error, KeyError, ValueError, TypeError) as error:
+        raise UserError(f"Expected {features} to be a NumPy file (.npz) with features and labels: {error}.") from error
+    records = Records(values, labels, patients=range(len(values)))
+    plan = release_plan(
+        epsilon,
+        delta,
+        people=people,
+        classes=classes,
+        rows=rows,
+        degree=degree,
+        active=active,
+        norm=norm,
+        real=not records.inputs.dtype.is_complex,
+    )
+    recorded = ledger or features.parent / "ledgers" / f"{features.stem}.jsonl"
+    print(release_records(records, plan, ledger=recorded, file=file, cap=cap).text, end="")
+
+
+def statement(file: Annotated[Path, "HDF5 file of released rows (.h5)"]) -> None:
+    """Print the privacy statement in a file of released rows.
+
+    Examples
+    --------
+    zetadp statement rows.h5
+    """
+    from zetadp.front.rows import read_statement
+    from zetadp.privacy.statement import plain_text
+
+    print(plain_text(read_statement(file)), end="")
+
 
 OF_AN_EXPERIMENT = 5
 """Number of folders from that of an experiment down to that of a run: runs/NETWORK/ARM/EPSILON/SEED."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -169,12 +170,31 @@ def release(
         seed=seed,
         real=not records.inputs.dtype.is_complex,
     )
-    data = _examples(records, plan)
     file = checked_path(file, "file")
-    place, account = run_places(file.parent / file.stem, account)
-    ledger = account / f"{place.resolve().name}.jsonl"
+    place, folder = run_places(file.parent / file.stem, account)
+    ledger = folder / f"{place.resolve().name}.jsonl"
+    return release_records(records, plan, ledger=ledger, file=file, cap=most_epsilon, ids=records.texts)
+
+
+def release_records(
+    records: Records, plan: Plan, *, ledger: Path, file: Path, cap: float | None, ids: Iterable[str] = ()
+) -> Statement:
+    """Release records as `release` does, by a plan that `release_plan` made for them.
+
+    Parameters
+    ----------
+    records, plan, file
+        What is released, how, and where.
+    ledger
+        File that records the release before it is made.
+    cap
+        Largest epsilon that everything recorded in the ledger's folder may cost a person together. None sets no limit.
+    ids
+        The text of each person's id (`Records.texts`). Without them, all that the ledger's folder records counts.
+    """
+    data = _examples(records, plan)
     check_writable(file)
-    note_people(ledger, records.texts)
+    note_people(ledger, ids)
     together, before = spent_with(plan, ledger)
     earlier = "" if together is None else with_earlier(together, before)
     sys.stderr.write(f"{ledger.stem}: releases at epsilon {plan.run.epsilon}, delta {plan.delta:g}{earlier}.\n")
@@ -182,7 +202,7 @@ def release(
         ledger,
         ledger.with_suffix(".checkpoint.safetensors"),
         once=plan.exact,
-        cap=None if most_epsilon is None else Cap(most_epsilon, plan.delta),
+        cap=None if cap is None else Cap(cap, plan.delta),
     )
     trained = train(plan, data, [records.places], files)
     assert trained.released is not None  # a plan of rows releases some

@@ -158,3 +158,23 @@ def write_release(path: Path, rows: Tensor, plan: Plan, inputs: int, statement: 
             for place, axis in enumerate(axes):
                 stored.dims[place].label = axis
         file.create_dataset("classes", data=classes, track_times=False)
+
+
+def read_statement(path: Path) -> dict[str, Any]:
+    """Return the privacy statement from the file of a release.
+
+    Raises
+    ------
+    UserError
+        If the file is absent or not a release.
+    """
+    import h5py
+
+    try:
+        with h5py.File(path) as file:
+            if file.attrs.get("format") == FORMAT:
+                found: dict[str, Any] = json.loads(file.attrs["statement"])
+                return found
+    except OSError as error:
+        raise UserError(f"Cannot read {path} as a release: {error}.") from error
+    raise UserError(f"Expected {path} to be a release of zetadp ({FORMAT}), found another HDF5 file.")

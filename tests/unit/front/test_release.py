@@ -11,11 +11,14 @@ import torch
 
 import zetadp
 from zetadp.base.validation import UserError
+from zetadp.cli.commands import main
+from zetadp.front.rows import read_statement
 from zetadp.privacy import accounting
 from zetadp.privacy.ledger import read_ledger
 
 PEOPLE, CLASSES, COMPONENTS = 2000, 4, 6
 PUBLIC = {"epsilon": 8, "delta": 1e-5, "population": PEOPLE, "classes": CLASSES, "active": np.float64(0.5)}
+OPTIONS = ["--people", PEOPLE, "--classes", CLASSES, "--epsilon", 1, "--delta", 1e-5]
 
 
 def people(seed: int = 0, *, real: bool = False) -> tuple[np.ndarray, np.ndarray]:
@@ -36,6 +39,10 @@ def released(folder, data=None, name="rows", **changed):
     return zetadp.release(records() if data is None else data, **{"file": folder / f"{name}.h5"} | PUBLIC | changed)
 
 
+def command(*words: object) -> int:
+    return main([str(word) for word in words])
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("release")
@@ -51,9 +58,10 @@ def test_the_file_says_what_it_is_and_what_it_costs(folder):
         assert [axis.label for axis in features.dims] == ["row", "component"]
         assert [axis.label for axis in labels.dims] == ["row", "class"]
         assert file["classes"].asstr()[:].tolist() == ["0", "1", "2", "3"]
-        plan, statement = (json.loads(file.attrs[name]) for name in ("plan", "statement"))
+        plan = json.loads(file.attrs["plan"])
         # Each class is open in half of the rows, as published.
         assert ((labels[:] > 0).sum(axis=0) == PEOPLE / 2).all()
+    statement = read_statement(folder / "rows.h5")
     (attempt,) = read_ledger(folder / "ledgers/rows.jsonl")
     (event,) = attempt.events
     assert event.count == PEOPLE / 2
@@ -84,12 +92,16 @@ def test_a_release_is_in_the_account_of_its_people_and_made_once(tmp_path, capsy
     assert "again: releases at epsilon 2, delta 1e-05; with 2 earlier run" in capsys.readouterr().err
 
 
-def test_a_name_stands_for_the_people_of_its_first_call(tmp_path):
+def test_a_name_stands_for_the_people_of_its_first_call(tmp_path, capsys):
     others = records(ids=range(PEOPLE, 2 * PEOPLE))
     with pytest.raises(UserError, match="cap is 1"):
         released(tmp_path, most_epsilon=1)
     with pytest.raises(UserError, match="found others"):
         released(tmp_path, others)
+    np.savez(tmp_path / "f.npz", features=FEATURES, labels=LABELS)
+    anybody = ["--ledger", tmp_path / "ledgers/rows.jsonl"]
+    assert command("release", tmp_path / "f.npz", tmp_path / "x.h5", *OPTIONS, *anybody) == 1
+    assert "found others" in capsys.readouterr().err
     assert not any(attempt.events for attempt in read_ledger(tmp_path / "ledgers/rows.jsonl"))
     released(tmp_path, others, name="theirs", most_epsilon=8)
 
@@ -166,3 +178,29 @@ def test_no_records_and_rows_that_mix_nobody_are_refused(tmp_path):
     with pytest.raises(UserError, match="Is a directory"):
         released(tmp_path, name="folder")
     assert not list(tmp_path.glob("ledgers/*.jsonl"))
+
+
+def test_the_command_releases_real_features_and_prints_the_statement(tmp_path, capsys):
+    features, labels = people(real=True)
+    np.savez(tmp_path / "f.npz", features=features, labels=labels)
+    assert command("release", tmp_path / "f.npz", tmp_path / "rows.h5", *OPTIONS) == 0
+    printed = capsys.readouterr().out
+    assert "epsilon" in printed
+    assert command("statement", tmp_path / "rows.h5") == 0
+    assert capsys.readouterr().out == printed
+    with h5py.File(tmp_path / "rows.h5") as file:
+        assert not file["features"][:].imag.any()
+        assert (file["labels"][:] < 0).any()  # labels under noise
+    (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 and no archive")
+    other = ["--ledger", tmp_path / "ledgers/other.jsonl", "--cap", 1.5]
+    for name, more, words in (
+        ("rows.h5", [], "NumPy file"),
+        ("broken.npz", [], "NumPy file"),
+        ("f.npz", ["--delta", 1 / (PEOPLE - 1)], "delta"),
+        ("f.npz", other, "The cap is 1.5. Nothing was released.\n"),
+    ):
+        assert command("release", tmp_path / name, tmp_path / "x.h5", *OPTIONS, *more) == 1
+        assert words in capsys.readouterr().err
+    assert command("statement", tmp_path / "f.npz") == 1
+    assert not (tmp_path / "x.h5").exists()
+    assert not any(attempt.events for attempt in read_ledger(tmp_path / "ledgers/other.jsonl"))

@@ -409,7 +409,7 @@ def test_a_saved_model_is_loaded_and_held_out_patients_are_others(tmp_path):
     trained.save(tmp_path / "model.safetensors")
     assert torch.equal(load(tmp_path / "model.safetensors", Network())(ITEMS), trained.model(ITEMS))
     for wrong in (Network(2), "network"):
-        with pytest.raises(UserError, match="^model: "):
+        with pytest.raises(UserError, match=r"^model: "):
             load(tmp_path / "model.safetensors", wrong)
     beside = load_tensors(tmp_path / "model.safetensors")[1]
     assert (beside["plan"], beside["statement"]) == (trained.plan.to_json(), trained.statement.text)
