@@ -16,12 +16,12 @@ import torch
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import written_whole
 from zetadp.tasks.encoder import unit
-from zetadp.tasks.phase_mnist.digits import FASHION, MNIST, fetch_digits, read_digits
 from zetadp.tasks.phase_mnist.encoder import DigitEncoder
+from zetadp.tasks.phase_mnist.task import FASHION, MNIST, fetch_digits, read_digits
 from zetadp.tasks.scattering import normalised, scattering_of_images
 
 if TYPE_CHECKING:
-    from zetadp.tasks.phase_mnist.digits import Part
+    from zetadp.tasks.phase_mnist.task import Part
 
 SOURCES = {"mnist": MNIST, "fashion": FASHION}
 NAMES = {"mnist": "MNIST", "fashion": "Fashion-MNIST"}

@@ -49,18 +49,18 @@ class Words(NamedTuple):
         What it predicts.
     inputs, outputs
         Description of its inputs and outputs.
-    usage
-        Command that applies it.
     limits
         Uses that it is not made for.
+    usage
+        Command that applies it.
     """
 
     title: str
     about: str
     inputs: str
     outputs: str
-    usage: str
     limits: tuple[str, ...]
+    usage: str = "from zetadp.core.pretrained import load_model"
 
 
 class Task(Protocol):

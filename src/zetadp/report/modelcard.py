@@ -111,8 +111,8 @@ def model_card(
 def _described(network: NetworkSettings) -> str:
     """Say what kind of network this is, what it takes, and which of its weights were trained from where."""
     begun = "public" if network.start == "public" else "random"
-    said = f"It is a {KINDS[network.family]} on {INPUTS[network.domain]}. {TRAINED[network.trained]} trained on the "
-    said += f"cohort, from {begun} weights."
+    said = f"The network is a {KINDS[network.family]} on {INPUTS[network.domain]}. {TRAINED[network.trained]} trained "
+    said += f"on the cohort, from {begun} weights."
     if network.start == "public" or network.domain in FEATURES:
         said += " What is public was learnt from simulated items only."
     if network.start == "public" and network.domain == STUDY:

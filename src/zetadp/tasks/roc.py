@@ -53,12 +53,15 @@ def placements(scores: np.ndarray, of_class: np.ndarray) -> np.ndarray:
     scores, of_class
         Same as for `areas`.
     """
+    from scipy.stats import rankdata  # takes a while to import
+
     of_class = np.asarray(of_class, dtype=bool)
-    found = np.full(len(scores), np.nan)
-    mine, others = np.sort(scores[of_class]), np.sort(scores[~of_class])
-    if len(mine) and len(others):
-        found[of_class] = _share_below(others, scores[of_class])
-        found[~of_class] = 1 - _share_below(mine, scores[~of_class])
+    found, ranks = np.full(len(scores), np.nan), rankdata(scores)
+    if of_class.any() and not of_class.all():
+        # Among all items, the rank of an item exceeds its rank in its own group by the number of others below it.
+        for group in (of_class, ~of_class):
+            found[group] = (ranks[group] - rankdata(scores[group])) / (~group).sum()
+        found[~of_class] = 1 - found[~of_class]
     return found
 
 
@@ -110,8 +113,3 @@ def area_shares(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
             for group in (of_class, ~of_class):
                 total[group] += (placed[group] - placed[group].mean()) / group.sum()
     return np.asarray(float(macro_area(labels, scores)[0]) + len(labels) * total / max(classes, 1))
-
-
-def _share_below(ordered: np.ndarray, values: np.ndarray) -> np.ndarray:
-    low, high = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
-    return np.asarray((low + high) / 2 / len(ordered))

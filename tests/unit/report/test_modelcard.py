@@ -65,7 +65,7 @@ def test_the_card_names_the_settings_that_the_network_uses(tmp_path, settings, n
 def test_the_card_describes_every_network_and_says_which_weights_are_public(tmp_path):
     for family, (domains, known) in FAMILIES.items():
         for domain in domains:
-            assert "It is a " in card(tmp_path, settings=NetworkSettings(family, domain).to_json())
+            assert "The network is a " in card(tmp_path, settings=NetworkSettings(family, domain).to_json())
         if "start" in known:
             text = card(tmp_path, settings=NetworkSettings(family, domain, start="public").to_json())
             assert "cohort, from public weights. What is public was learnt from simulated items only." in text

@@ -180,7 +180,7 @@ def test_losses_scores_and_measures_are_of_single_items_and_have_a_summary(name,
     assert sum(summary["per_patient_images"].values()) == summary["images"]
     with pytest.raises(UserError):
         task.summarise(held.items.assign(**measured)[:0])
-    assert all(text.strip() for text in (*task.words[:5], *task.words.limits))
+    assert all(text.strip() for text in (*task.words[:4], *task.words.limits, task.words.usage))
 
 
 def test_settings_that_cannot_be_are_refused_by_name(name):

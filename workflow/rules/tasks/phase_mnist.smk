@@ -1,7 +1,7 @@
 # PhaseMNIST: digits from their official files to complex examples, and public features of them.
 
 from zetadp.core.task import task_of
-from zetadp.tasks.phase_mnist.digits import FILES as NAMES
+from zetadp.tasks.phase_mnist.task import FILES as NAMES
 
 PHASE_MNIST = task_of(CONFIG.task_content)
 PUBLIC_COHORT = "MNIST"
@@ -30,8 +30,8 @@ if CONFIG.cohort.source == "download":
         conda:
             "../../../envs/data.yaml"
         params:
-            stage="zetadp.tasks.phase_mnist.digits:fetch_mnist",
-            code=code_of("scripts/stage.py", "zetadp.tasks.phase_mnist.digits"),
+            stage="zetadp.tasks.phase_mnist.task:fetch_mnist",
+            code=code_of("scripts/stage.py", "zetadp.tasks.phase_mnist.task"),
         script:
             "../../../scripts/stage.py"
 
@@ -52,8 +52,8 @@ rule pair_digits:
     params:
         composite=PHASE_MNIST.composite,
         sizes=CONFIG.cohort.patients,
-        stage="zetadp.tasks.phase_mnist.digits:pair_digits",
-        code=code_of("scripts/stage.py", "zetadp.tasks.phase_mnist.digits"),
+        stage="zetadp.tasks.phase_mnist.task:pair_digits",
+        code=code_of("scripts/stage.py", "zetadp.tasks.phase_mnist.task"),
     script:
         "../../../scripts/stage.py"
 

@@ -126,7 +126,6 @@ class Ecg:
             inputs="Of an electrocardiogram: public features of the usual beat in twelve leads, or the spectrum or "
             "the signal of the first second of one lead.",
             outputs="A score, which is higher with left bundle branch block.",
-            usage="from zetadp.core.pretrained import load_model",
             limits=("A test bed for methods: not for the diagnosis of anybody.",),
         )
 

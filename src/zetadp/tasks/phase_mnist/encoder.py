@@ -21,7 +21,7 @@ from torch.nn import functional
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import Items
 from zetadp.tasks.encoder import PublicEncoder, learn
-from zetadp.tasks.phase_mnist.digits import SIDE
+from zetadp.tasks.phase_mnist.task import SIDE
 from zetadp.tasks.scattering import normalised, scattering_of_images
 
 if TYPE_CHECKING:

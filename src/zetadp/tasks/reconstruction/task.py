@@ -159,7 +159,6 @@ class Reconstruction:
             "consistency.",
             inputs=f"k-space of a slice, {self.size} x {self.size}, centred, missing lines zero.",
             outputs="The magnitude image, in the scale of the input.",
-            usage="from zetadp.core.pretrained import load_model",
             limits=(
                 "A test bed for methods: its images are not for diagnosis.",
                 "It can show structures that are not there, and hide some that are.",

@@ -107,7 +107,6 @@ class SpeechCommands(Classification):
             f"complex spectrogram, or the magnitude of that. The unit of privacy is the {self.unit}.",
             inputs="A clip of one second, 16 kHz, one channel.",
             outputs="A score for each word.",
-            usage="from zetadp.core.pretrained import load_model",
             limits=(
                 "A test bed for methods, trained on few speakers.",
                 "It always answers with one of its words, also for a clip that holds none of them.",

@@ -15,7 +15,8 @@ from served import served_folder
 
 from zetadp.base.storage import Items
 from zetadp.base.validation import UserError
-from zetadp.tasks.phase_mnist.digits import (
+from zetadp.tasks.phase_mnist.encoder import composite_features
+from zetadp.tasks.phase_mnist.task import (
     FASHION,
     FILES,
     MNIST,
@@ -25,7 +26,6 @@ from zetadp.tasks.phase_mnist.digits import (
     paired,
     read_digits,
 )
-from zetadp.tasks.phase_mnist.encoder import composite_features
 
 SHARED = Path(__file__).parents[5] / "shared/data"
 LABELS = np.random.default_rng(1).choice(10, size=5000, p=np.arange(1, 11) / 55)

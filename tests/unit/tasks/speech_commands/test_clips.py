@@ -99,7 +99,8 @@ STREAMED = WHOLE[:40] + b"\xff\xff\xff\xff" + WHOLE[44:]  # its header declares 
 INFO = b"LIST" + struct.pack("<I", 26) + b"INFOISFT" + struct.pack("<I", 14) + b"Lavf58.29.100\0"
 
 
-CUT = [WHOLE[:16000], WHOLE[:60], WHOLE[:-2], WHOLE[:-1], STREAMED, STREAMED[:18000] + INFO]
+ODD = WHOLE[:40] + struct.pack("<I", 31_999) + WHOLE[44:-1]  # half a sample at its end, as its header says
+CUT = [WHOLE[:16000], WHOLE[:60], WHOLE[:-2], ODD, STREAMED, STREAMED[:18000] + INFO]
 
 
 @pytest.mark.parametrize("content", CUT)
