@@ -88,14 +88,3 @@ def test_other_people_hide_somebody_in_part(tmp_path, monkeypatch):
     seen = [count_errors(without, inside, 0.0) for without, inside, _ in (alone, among)]
     wrong = [errors.alpha.share + errors.beta.share for errors in seen]
     assert wrong[0] < wrong[1] < 0.8
-
-
-def test_without_noise_a_row_of_one_is_the_person(tmp_path, monkeypatch):
-    monkeypatch.setattr("zetadp.front.release.make_plan", lambda plan: plan.with_noise(1.0))
-    x, labels = people()
-    plan = plan_of(1.0, 1.0, 0.0, "bare")
-    found = mixture_of(plan, Classification(CLASSES), COMPONENTS).examples(released(plan, x, labels, tmp_path))
-    one = torch.isclose(found.labels.sum(dim=1), torch.tensor(1.0))
-    assert 0.3 < float(one.float().mean()) < 0.45  # e^-1
-    alike = found.features.real[one] @ x.T  # of vectors of norm one
-    assert float(alike.max(dim=1).values.min()) > 1 - 1e-5
