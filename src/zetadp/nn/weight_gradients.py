@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 
 from zetadp.nn.stacked import stack
@@ -217,8 +218,24 @@ def of_convolution(layer: nn.Conv2d, x: Tensor, gradient: Tensor, units: int) ->
     if not alike or layer.dilation != (1, 1) or layer.groups > 1 or layer.padding_mode != "zeros":
         return of_any_layer(layer, x, gradient, units)
     is_complex = layer.weight.is_complex()
-    bias = gradient.flatten(2).sum(dim=2).view(units, -1, gradient.shape[1]).sum(dim=1)
+    bias = _by_channel(gradient, units)
     if is_complex:
         x, gradient = stack(x), stack(gradient)
     geometry = Geometry(layer.kernel_size[0], layer.stride[0], int(layer.padding[0]))
     return {"weight": convolution_gradients(x, gradient, units, geometry, is_complex=is_complex), "bias": bias}
+
+
+@unit_rule(nn.GroupNorm, nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+def of_norm(layer: nn.Module, x: Tensor, gradient: Tensor, units: int) -> dict[str, Tensor | Factored]:
+    """Return the gradients of scale and shift, from the output without both."""
+    neutral = {name: torch.full_like(p, float(name == "weight")) for name, p in layer.named_parameters()}
+    parts = {"weight": gradient * functional_call(layer, neutral, (x,)), "bias": gradient}
+    if isinstance(layer, nn.LayerNorm):
+        return {name: parts[name].reshape(units, -1, *layer.normalized_shape).sum(dim=1) for name in neutral}
+    return {name: _by_channel(parts[name], units) for name in neutral}
+
+
+def _by_channel(values: Tensor, units: int) -> Tensor:
+    """Return the sum of each unit's values, shape (item, channel, ...), in each channel, shape (unit, channel)."""
+    of_items = values.flatten(2).sum(dim=2) if values.ndim > 2 else values
+    return of_items.view(units, -1, values.shape[1]).sum(dim=1)
