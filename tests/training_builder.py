@@ -87,7 +87,6 @@ def train_run(
     *,
     ledger_path: Path,
     checkpoint_path: Path,
-    once: bool = False,
     cap: Cap | None = None,
     of_plan: dict[str, object] | None = None,
     **more: object,
@@ -96,7 +95,7 @@ def train_run(
     plan = plan_for(run, network, settings, nodes, **(of_plan or {}))
     each = items_each(data) if data.strata.any() else settings.images_per_patient
     units = [node.units(each) for node in nodes]
-    files = RunFiles(ledger_path, checkpoint_path, once, cap)
+    files = RunFiles(ledger_path, checkpoint_path, cap=cap)
     return train(plan, data, units, files, validation=validation, **more)
 
 

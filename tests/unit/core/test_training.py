@@ -23,7 +23,7 @@ from zetadp.core.records import LabelledItems
 from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.core.training import Trained, train
 from zetadp.nn.models import NetworkSettings, build, taper_factors
-from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.threat import Sums
 
 RUN = RunName("complex", "federated", "8", 3)
@@ -283,26 +283,6 @@ def test_without_its_secret_a_checkpoint_is_refused_and_not_begun_again(paths, s
     trained(paths, settings=settings)
     (attempt,) = read_ledger(paths["ledger_path"])
     assert len({event.round for event in attempt.events}) == settings.rounds
-
-
-def test_a_finished_run_on_real_patients_is_trained_again_only_where_that_is_permitted(paths):
-    trained(paths, settings=EXACT, once=True)
-    finish(paths)
-    before = paths["ledger_path"].read_bytes()
-    for settings in (EXACT, replace(EXACT, rounds=7)):
-        with pytest.raises(UserError, match=r"has 1 attempt.* would rise from .* to "):
-            trained(paths, settings=settings, once=True)
-    assert paths["ledger_path"].read_bytes() == before
-    with Ledger(paths["ledger_path"]) as ledger:
-        ledger.permit()
-    # An interruption is no further attempt.
-    with pytest.raises(KilledError):
-        trained(paths, settings=EXACT, once=True, after_round=stop_after(2))
-    trained(paths, settings=EXACT, once=True)
-    assert len(read_ledger(paths["ledger_path"])) == 2
-    finish(paths)
-    with pytest.raises(UserError, match="has 2 attempt"):
-        trained(paths, settings=EXACT, once=True)
 
 
 HEAD = NetworkSettings("head", "features", components=3, start="public")

@@ -14,18 +14,11 @@ from typing import Any
 import pytest
 import torch
 
+import zetadp
 from zetadp.base.storage import read_json, write_json, write_text
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.base.validation import UserError
 from zetadp.cli.commands import main
-from zetadp.core.checkpoint import RunFiles
-from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.pretrained import save_model
-from zetadp.core.promise import make_plan
-from zetadp.core.records import LabelledItems, single_items
-from zetadp.core.settings import GAUSSIAN, TrainingSettings
-from zetadp.core.training import train
-from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import read_ledger
@@ -35,40 +28,6 @@ from zetadp.privacy.verification import recomputed_epsilon, seal, verify_run
 
 FILES = ("model.safetensors", "plan.json", "ledger.jsonl", "privacy.json", "privacy.txt")
 PEOPLE = 12
-
-
-def make_run(folder: Path, epsilon: str = "8", images: int = 1, release: str = GAUSSIAN) -> Path:
-    """Train a small network of three nodes and leave what the pipeline leaves.
-
-    With several ``images``, each of a patient's images is a unit of its own.
-    """
-    random = torch.Generator().manual_seed(0)
-    inputs = torch.randn(4 * PEOPLE, 1, 6, 6, generator=random, dtype=torch.complex64)
-    nodes = tuple(NodeConstants(f"node-{n}", images * PEOPLE // 3, images * PEOPLE / 6) for n in range(3))
-    network = NetworkSettings("complex", widths=(4,), convolutions=1, head="pooled", groups=2)
-    plan = Plan(
-        RunName("small", "federated", epsilon, 0), network,
-        TrainingSettings(5, images_per_patient=4, noise="seeded", release=release), nodes,
-        delta=1e-3, cohort="test", task={"name": "classification", "classes": 4},
-        unit="patient" if images == 1 else "image", units_of_a_person=images,
-    )  # fmt: skip
-    plan = make_plan(plan)
-    units = [range(4 * n, 4 * n + 4) for n in range(PEOPLE)]
-    parts = [units[n : n + PEOPLE // 3] for n in range(0, PEOPLE, PEOPLE // 3)]
-    units = [part if images == 1 else single_items(part, images) for part in parts]
-    live = RunFiles(folder / "ledgers/run.jsonl", folder / "run.checkpoint")
-    trained = train(plan, LabelledItems(inputs, torch.arange(4).repeat(PEOPLE)), units, live)
-    run = folder / "run"
-    run.mkdir()
-    shutil.copy(live.ledger, run / "ledger.jsonl")
-    save_model(run / "model.safetensors", trained, plan, inputs=6, backbone=None)
-    write_json(run / "plan.json", plan.to_json())
-    ledger, model = run / "ledger.jsonl", run / "model.safetensors"
-    statement = account_run(ledger, model, name="small")
-    write_json(run / "privacy.json", statement)
-    write_text(run / "privacy.txt", plain_text(statement))
-    sealed(run)
-    return run
 
 
 def sealed(run: Path) -> None:
@@ -84,7 +43,11 @@ def faults(run: Path, ledgers: Path | None = None) -> list[str]:
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
-    return make_run(tmp_path_factory.mktemp("run"))
+    folder, items = tmp_path_factory.mktemp("run"), torch.randn(4 * PEOPLE, 6, generator=torch.manual_seed(0))
+    records = zetadp.Records(items, torch.arange(4).repeat(PEOPLE), patients=[n // 4 for n in range(4 * PEOPLE)])
+    constants = {"population": PEOPLE, "per_round": PEOPLE / 2, "rounds": 5, "items_per_patient": 4, "seed": 0}
+    run = zetadp.private(torch.nn.Linear(6, 4), records, folder=folder / "run", epsilon=8, delta=1e-3, **constants)
+    return run.train().folder
 
 
 @pytest.fixture
@@ -130,14 +93,14 @@ def test_a_missing_or_damaged_model_is_one_clear_message(run, damage):
     else:
         model.write_bytes(HEADS[damage])
     with pytest.raises(UserError, match=r"model\.safetensors"):
-        account_run(run / "ledger.jsonl", model, name="small")
+        account_run(run / "ledger.jsonl", model, name="run")
     assert OF_LEDGER in faults(run)
 
 
 def restated(run: Path, **changes: object) -> None:
     """Write the statement that whoever forges one would like to have, and seal it."""
     forged = [replace(each, header={**each.header, **changes}) for each in read_ledger(run / "ledger.jsonl")]
-    statement = last_statement(forged, "small")
+    statement = last_statement(forged, "run")
     write_json(run / "privacy.json", statement)
     write_text(run / "privacy.txt", plain_text(statement))
     sealed(run)
