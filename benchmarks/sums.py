@@ -21,7 +21,7 @@ from benchmarks.step import declared
 from zetadp.base.storage import write_text
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
-from zetadp.federation.masks import CURVE, Masking, Member, Roster, Try, fresh_value
+from zetadp.federation.masks import CURVE, Masking, Member, Place, Roster, Try, fresh_value
 from zetadp.federation.protocol import decode, encode
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.exact import rounded_normal
@@ -40,12 +40,13 @@ def measured(hospitals: int, numbers: int) -> dict[str, float]:
     plan = Plan(RunName("linear", "sums", "inf", 0), *training, nodes, threat=MASKED_SUMS, sums=Sums())
     keys = {node.name: (ec.generate_private_key(CURVE), ec.generate_private_key(CURVE)) for node in nodes}
     roster = Roster(plan, tuple(Member.made(plan, name, *own) for name, own in keys.items()))
-    values = tuple(fresh_value(roster, name, own[1], "training", 0, 0) for name, own in keys.items())
-    mask = Masking(Try(roster, "training", 0, 0, values), nodes[0].name, keys[nodes[0].name][0], values[0], "weights")
+    place = Place("training", 0)
+    values = tuple(fresh_value(roster, name, own[1], place) for name, own in keys.items())
+    mask = Masking(Try(roster, place, values), nodes[0].name, keys[nodes[0].name][0], values[0], "weights")
     message, total = torch.from_numpy(rounded_normal(numbers, SCALE)), torch.zeros(numbers, dtype=torch.int64)
     sent = encode(mask(message))
     times: dict[str, Callable[[], object]] = {
-        "check_values_ms": lambda: Try(roster, "training", 0, 0, values),
+        "check_values_ms": lambda: Try(roster, place, values),
         "masks_ms": lambda: mask(message),
         "noise_ms": lambda: rounded_normal(numbers, SCALE),
         "add_at_server_ms": lambda: total.add_(decode(sent, numbers, torch.int64)),

@@ -98,8 +98,7 @@ def main(
                 threads=1,
                 simulation=not real_patients,
             )
-            # All patients are on this machine, and the person who starts the workflow is responsible for them.
-            federated.start_node(hospital, "the workflow")
+            federated.start_node(hospital)
         federated.run(server)
     for name in names:
         for part in ("messages", "images"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import warm
 from federation.consortium import Consortium
 from federation.sites import make_plan
 
@@ -12,7 +11,7 @@ from federation.sites import make_plan
 def consortium(tmp_path_factory):
     """Three nodes over TLS; each test runs a training of its own on them."""
     folder = tmp_path_factory.mktemp("consortium")
-    with Consortium(folder, make_plan(nodes=3, rounds=3), faulty=True, python=warm.python()) as running:
+    with Consortium(folder, make_plan(nodes=3, rounds=3)) as running:
         running.start_nodes()
         yield running
         assert all(running.runs(name) for name in running.names)

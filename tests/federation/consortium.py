@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Self
 
+import warm
+from federation import faulty
 from federation.sites import write_hospital_folder
 
 from zetadp.core.plan import Plan
@@ -17,26 +18,22 @@ from zetadp.privacy.ledger import Attempt, read_ledger
 
 
 class Consortium(LocalFederation):
-    """A federation whose processes ``python`` starts, of ``faulty.py`` where nodes are to be spoiled."""
+    """A federation whose nodes can be spoiled, and of whose processes none may call another machine."""
 
-    def __init__(
-        self,
-        folder: Path,
-        plan: Plan,
-        *,
-        faulty: bool = False,
-        backbone: Path | None = None,
-        python: str = sys.executable,
-    ) -> None:
+    def __init__(self, folder: Path, plan: Plan, *, backbone: Path | None = None) -> None:
         # Many nodes that look often would keep the server busy with answering that there is nothing.
         super().__init__(folder, plan, idle_seconds=0.1 * max(2, len(plan.nodes)))
-        self.command = [python, *([str(Path(__file__).with_name("faulty.py"))] if faulty else self.command[1:])]
+        self.command = [warm.python(), faulty.__file__]
         self.backbone, self.runs_begun = backbone, 0
 
     def __enter__(self) -> Self:
         for place, node in enumerate(self.plan.nodes):
             write_hospital_folder(self.images(node.name), node.population, place)
         return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        assert not (self.folder / faulty.CALLS).exists()
 
     def images(self, name: str) -> Path:
         return self.folder / "images" / name
@@ -52,7 +49,7 @@ class Consortium(LocalFederation):
 
     def start_nodes(self, *names: str) -> None:
         for name in names or self.names:
-            self.start_node(self.settings(name), "a test")
+            self.start_node(self.settings(name))
 
     def spoil(self, name: str, *faults: str) -> None:
         """Give a node faults, of which each is that of one answer and the last that of all later ones."""

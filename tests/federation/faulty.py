@@ -1,14 +1,19 @@
-"""Programs of a federation of tests: a file in a node's state folder spoils what it answers."""
+"""Programs of a federation of tests: a file in a node's state folder spoils what it answers, and calls are noted."""
 
 from __future__ import annotations
 
+import os
+import sys
 import time
+from pathlib import Path
 
 from zetadp.federation import launcher
 from zetadp.federation.hospital import Hospital
 from zetadp.federation.masks import FreshValue
 from zetadp.federation.protocol import Answer, Refusal, Request
 
+CALLS = "calls"
+"""File in the folder of a federation with every address elsewhere that one of its processes has called or asked for."""
 honest = Hospital.reply
 
 
@@ -26,6 +31,20 @@ def reply(self: Hospital, request: Request, own: FreshValue | None = None) -> An
     return answer
 
 
+def note_calls(event: str, arguments: tuple) -> None:
+    """Note where sockets of this process connect or send to, and what hosts they ask for."""
+    if event == "socket.getaddrinfo":
+        host = arguments[0]
+    elif event in {"socket.connect", "socket.sendto"} and isinstance(arguments[1], tuple):
+        host = arguments[1][0]
+    else:
+        return
+    if host not in {None, "localhost", launcher.LOOPBACK}:
+        with Path(os.environ["FLWR_HOME"]).with_name(CALLS).open("a") as file:
+            file.write(f"{event} {host}\n")
+
+
 if __name__ == "__main__":
     Hospital.reply = reply
+    sys.addaudithook(note_calls)
     launcher.main()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -92,31 +90,24 @@ def make_hospital(
     patients = node.population // plan.units_of_a_person
     records = random_records(patients, place, sides) if records is None else records
     units = items_of([(i,) for i in range(patients)], len(records.inputs) // patients)
-    keys = MemberKeys.of(plan)[place] if plan.masked else None
-    known = (key,) if keys is None else (keys.signing, keys.roster, keys.agreement)
-    return Hospital(Participant(own, plan, *known), records, units, start)
+    if not plan.masked:
+        return Hospital(Participant(own, plan, key), records, units, start)
+    roster, keys = roster_of(plan)
+    signing, agreement = keys[place]
+    return Hospital(Participant(own, plan, signing, roster, agreement), records, units, start)
 
 
-@dataclass(frozen=True)
-class MemberKeys:
-    """What a hospital of a plan with masked sums has, the same for one plan in one process."""
+ROSTERS: dict[str, tuple[Roster, list[tuple[ec.EllipticCurvePrivateKey, ...]]]] = {}
+"""For each plan with masked sums, its roster, and the signing and agreement key of each hospital."""
 
-    signing: ec.EllipticCurvePrivateKey
-    agreement: ec.EllipticCurvePrivateKey
-    roster: Roster
 
-    @staticmethod
-    @cache
-    def _of(content: str) -> list[MemberKeys]:
-        plan = Plan.from_json(json.loads(content))
+def roster_of(plan: Plan) -> tuple[Roster, list[tuple[ec.EllipticCurvePrivateKey, ...]]]:
+    """Return the roster and the keys of a plan, the same ones for one plan in one process."""
+    if plan.digest not in ROSTERS:
         keys = [(ec.generate_private_key(CURVE), ec.generate_private_key(CURVE)) for _ in plan.nodes]
         members = (Member.made(plan, node.name, *own[::-1]) for node, own in zip(plan.nodes, keys, strict=True))
-        roster = Roster(plan, tuple(members))
-        return [MemberKeys(*own, roster) for own in keys]
-
-    @staticmethod
-    def of(plan: Plan) -> list[MemberKeys]:
-        return MemberKeys._of(json.dumps(plan.to_json()))
+        ROSTERS[plan.digest] = Roster(plan, tuple(members)), keys
+    return ROSTERS[plan.digest]
 
 
 def sums_plan(nodes: int = 3, *, colluding: int = 1, missing: int = 0, spare: int = 2, **changes: object) -> Plan:
@@ -143,7 +134,7 @@ def coordinator(
     """Return a server with its files in a folder of their own."""
     places = RunFiles(*(folder / "server" / name for name in files))
     watched = random_records(2, 99) if watched is None else watched
-    kind = partial(SummingCoordinator, roster=MemberKeys.of(plan)[0].roster) if plan.masked else Coordinator
+    kind = partial(SummingCoordinator, roster=roster_of(plan)[0]) if plan.masked else Coordinator
     return kind(plan, patience, line, watched, places, performance=how, **more)
 
 

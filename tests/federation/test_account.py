@@ -43,7 +43,7 @@ class Storm:
 
         def tamper(request, reply):
             if isinstance(reply, Answer):
-                self.left[request.attempt][reply.name, request.round].add(reply.update)
+                self.left[request.place.training][reply.name, request.place.round].add(reply.update)
             fault = "none" if calm else self.random.choices(list(FAULTS), FAULTS.values())[0]
             if fault == "killed":
                 raise KilledError
@@ -52,7 +52,7 @@ class Storm:
             if fault == "short" and isinstance(reply, Answer):
                 return replace(reply, update=reply.update[:-4])
             if fault == "refused":
-                return Refusal(reply.name, reply.attempt, reply.round, Reason.FAILED)
+                return Refusal(reply.name, reply.place, Reason.FAILED)
             return reply
 
         line = DirectLine(hospitals(self.plan, self.folder, attempts=99), tamper)
@@ -128,32 +128,3 @@ def test_a_node_stands_in_the_account_before_it_is_first_asked(tmp_path):
     line.tamper = asked
     with pytest.raises(KilledError):
         coordinator(plan, line, tmp_path, QUICKER).run()
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_node_that_released_last_and_was_never_heard_again_is_counted_in_full(policy, tmp_path):
-    plan = make_plan()
-    line = DirectLine(hospitals(plan, tmp_path))
-    line.tamper = lambda request, reply: None if (reply.name, request.round) == ("node-02", 3) else reply
-    run = coordinator(plan, line, tmp_path, POLICIES[policy])
-    if policy == "wait":
-        with pytest.raises(UserError, match="no answer from node-02"):
-            run.run()
-    else:
-        run.run()
-    (attempt,) = read_ledger(tmp_path / "server/ledger.jsonl")
-    (own,) = read_ledger(tmp_path / "node-02/ledgers" / f"{plan.label}.jsonl")
-    assert len(own.releases()) == plan.training.rounds
-    assert sum(declared(histories(attempt.releases())["node-02"], plan.training.rounds).values()) >= len(own.releases())
-
-
-def test_a_release_that_the_server_learns_of_after_its_round_credits_nobody_with_its_noise(tmp_path):
-    plan = make_plan(rounds=3)
-    line = DirectLine(hospitals(plan, tmp_path))
-    line.tamper = lambda request, reply: None if (reply.name, request.round) == ("node-02", 1) else reply
-    coordinator(plan, line, tmp_path, POLICIES["continue"]).run()
-    (attempt,) = read_ledger(tmp_path / "server/ledger.jsonl")
-    releases = [(event.node, event.round) for event in attempt.releases()]
-    assert [releases.count(("node-02", number)) for number in range(3)] == [1, 2, 1]
-    for node in ("node-01", "node-03"):  # the average of that round lacked one node's noise
-        assert histories(attempt.releases())[node].unshielded == 1

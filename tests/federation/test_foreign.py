@@ -7,6 +7,7 @@ import json
 import signal
 
 import pytest
+from commanded import mistake
 from cryptography import x509
 from federation.sites import make_plan
 
@@ -32,14 +33,19 @@ def changed(path: str, value: object) -> dict:
     return content
 
 
-def test_nothing_is_made_or_printed_of_a_plan_with_a_forged_cost(tmp_path, capsys):
+FORGED_PLANS = {
+    "cohort": json.dumps(changed("cohort", "glioma\nnode-02\n  costs:    node-02: epsilon 0.1\x1b[8m")),
+    "plan.json": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("named", FORGED_PLANS)
+def test_nothing_is_made_or_printed_of_a_forged_plan(named, tmp_path, capsys):
     path = tmp_path / "plan.json"
-    path.write_text(json.dumps(changed("cohort", "glioma\nnode-02\n  costs:    node-02: epsilon 0.1\x1b[8m")))
-    assert main(["federation", "member", str(path), "node-02", "--key", "node-02.key"]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "cohort" in said.err
-    assert said.err.rstrip("\n").isprintable()
+    path.write_text(FORGED_PLANS[named])
+    message = mistake(capsys, "federation", "member", path, "node-02", "--key", "node-02.key")
+    assert named in message
+    assert message.rstrip("\n").isprintable()
 
 
 NO_NAMES = ("../../x", "a\n  costs:    epsilon 0.1", 7)
@@ -129,20 +135,16 @@ HOSTS = {
     "müller-klinik.example": False,
     "server.example:9443": False,
     "https://server.example": False,
-    " server.example": False,
     "server example": False,
     "": False,
     "a..example": False,
     "a-.example": False,
     "fe80::1%eth0": False,
-    "[2001:db8::1]": False,
-    "a/b": False,
     "a\nb": False,
-    "server.example": True,
+    "server_1.example": True,
     "192.0.2.7": True,
     "2001:db8::1": True,
     "xn--mller-klinik-dlb.example": True,
-    "server_1.example": True,
     "ec2-203-0-113-25.compute-1.some-very-long-region-name.hospital-network.amazonaws.example": True,
 }
 
@@ -153,44 +155,7 @@ def test_a_host_is_in_the_certificate_or_nothing_is_made(host, tmp_path, capsys)
     if HOSTS[host]:
         extensions = read_certificate(tmp_path / "keys/server.pem").extensions
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        assert host in [str(name.value) for name in names]
+        assert [str(name.value) for name in names] == ["good.example", host, "127.0.0.1", "localhost"]
     else:
         assert (code, (tmp_path / "keys").exists()) == (1, False)
         assert "--hosts" in capsys.readouterr().err
-
-
-SERVERS = {
-    "https://server.example:9443": False,
-    "server example:9443": False,
-    "server.example:9443/": False,
-    "müller.example:9443": False,
-    "2001:db8::1:9443": False,
-    "server.example:٩٤٤٣": False,
-    "server.example:port": False,
-    "server.example:70000": False,
-    ":9443": False,
-    "server.example": False,
-    "server.example:9443": True,
-    "192.0.2.7:9443": True,
-    "[2001:db8::1]:9443": True,
-}
-
-
-def test_an_address_of_a_server_has_a_host_and_a_port_or_no_kit_is_made(tmp_path, capsys):
-    PLAN.write(tmp_path / "plan.json")
-    assert main(["federation", "certificates", str(tmp_path / "keys")]) == 0
-    command = ["federation", "kit", str(tmp_path / "plan.json"), "--authority", str(tmp_path / "keys/authority.pem")]
-    wrong = []
-    for number, (server, right) in enumerate(SERVERS.items()):
-        kits = tmp_path / f"kits-{number}"
-        code = main([*command, "--server", server, "--output", str(kits)])
-        said = capsys.readouterr().err
-        if (code == 0, kits.exists()) != (right, right) or ("--server" in said) == right:
-            wrong.append(server)
-    assert not wrong
-
-
-def test_a_plan_of_many_brackets_is_one_message(tmp_path, capsys):
-    (tmp_path / "plan.json").write_text("[" * 100_000)
-    assert main(["federation", "member", str(tmp_path / "plan.json"), "a", "--key", "a.key"]) == 1
-    assert "plan.json" in capsys.readouterr().err

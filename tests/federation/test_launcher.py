@@ -67,7 +67,6 @@ with LocalFederation(Path(sys.argv[1]), make_plan()) as running:
 
 
 def test_a_process_whose_starter_is_killed_at_once_ends_too(tmp_path):
-    """As a rule its Python is not yet up, so it has not asked for a signal."""
     command = [sys.executable, "-c", KILLED, str(tmp_path), *sys.path]
     left = int(subprocess.run(command, stdout=subprocess.PIPE, check=False).stdout)
     end = time.monotonic() + 60

@@ -20,6 +20,7 @@ from zetadp.federation.masks import (
     CURVE,
     Masking,
     Member,
+    Place,
     Roster,
     Try,
     UnsafeTryError,
@@ -32,7 +33,7 @@ SIZE = 1 << 16
 PLAN = make_plan(nodes=4, threat=MASKED_SUMS, sums=Sums(colluding=0, missing=2))
 NAMES = [node.name for node in PLAN.nodes]
 AGREEMENT, SIGNING = ({name: ec.generate_private_key(CURVE) for name in NAMES} for _ in range(2))
-WEIGHTS = "a" * 64
+WEIGHTS, PLACE = "a" * 64, Place("training", 0)
 
 
 def roster_of(plan=PLAN, agreement=AGREEMENT, signing=SIGNING) -> Roster:
@@ -42,9 +43,8 @@ def roster_of(plan=PLAN, agreement=AGREEMENT, signing=SIGNING) -> Roster:
 ROSTER = roster_of()
 
 
-def try_of(names=NAMES, roster=ROSTER, training="training", number=0, attempt=0) -> Try:
-    values = [fresh_value(roster, name, SIGNING[name], training, number, attempt) for name in names]
-    return Try(roster, training, number, attempt, tuple(values))
+def try_of(names=NAMES, roster=ROSTER) -> Try:
+    return Try(roster, PLACE, tuple(fresh_value(roster, name, SIGNING[name], PLACE) for name in names))
 
 
 def masking(attempt: Try, name: str, weights=WEIGHTS, **changes) -> Masking:
@@ -90,8 +90,9 @@ def test_the_streams_are_those_of_the_documented_construction():
     plan = replace(PLAN, nodes=tuple(renamed))
     keys, signing = (dict(zip("dcba", own.values(), strict=True)) for own in (AGREEMENT, SIGNING))
     roster = roster_of(plan, keys, signing)
-    values = tuple(fresh_value(roster, name, signing[name], "t", 5, 6) for name in "db")
-    attempt = Try(roster, "t", 5, 6, values)
+    place = Place("t", 5, 6)
+    values = tuple(fresh_value(roster, name, signing[name], place) for name in "db")
+    attempt = Try(roster, place, values)
     found = [Masking(attempt, v.name, keys[v.name], v, WEIGHTS)(torch.zeros(100, dtype=torch.int64)) for v in values]
     points = [keys[name].public_key().public_bytes(Encoding.X962, PublicFormat.CompressedPoint).hex() for name in "db"]
     transcript = ["zetadp masked sum 1", plan.digest, roster.digest, "t", "5", "6", "2"]
@@ -110,12 +111,6 @@ def test_the_streams_are_those_of_the_documented_construction():
 # -- Who may be in a try ---------------------------------------------------------------------------------------------
 
 
-def refused(**changes):
-    """Return a try that differs from a good one; making it must fail."""
-    good = try_of()
-    return Try(**{**{name: getattr(good, name) for name in good.__annotations__}, **changes})
-
-
 TRY = try_of()
 OTHER_KEYS = AGREEMENT | {NAMES[3]: NEW_KEY}
 REFUSED = {
@@ -126,18 +121,18 @@ REFUSED = {
     "unknown": {"values": (*TRY.values, replace(TRY.values[0], name="invented"))},
     "another's value": {"values": (TRY.values[0], replace(TRY.values[0], name=NAMES[1]))},
     "a value without its signature": {"values": (replace(TRY.values[0], value="00" * 32), *TRY.values[1:])},
-    "a value of another round": {"values": TRY.values, "round": 1},
-    "a value of another try": {"values": TRY.values, "number": 1},
-    "a value of another training": {"values": TRY.values, "training": "another"},
+    "a value of another round": {"values": TRY.values, "place": Place("training", 1)},
+    "a value of another try": {"values": TRY.values, "place": Place("training", 0, 1)},
+    "a value of another training": {"values": TRY.values, "place": Place("another", 0)},
     "a value for another roster": {"values": TRY.values, "roster": roster_of(agreement=OTHER_KEYS)},
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_a_try_that_is_not_the_members_own_is_refused(what):
-    assert refused(values=TRY.values) == TRY
+    assert replace(TRY) == TRY
     with pytest.raises(UnsafeTryError):
-        refused(**REFUSED[what])
+        replace(TRY, **REFUSED[what])
 
 
 def test_a_hospital_takes_part_only_in_a_large_enough_try_with_its_own_value():

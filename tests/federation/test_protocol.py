@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zetadp.base.validation import UserError
-from zetadp.federation.masks import FreshValue
+from zetadp.federation.masks import FreshValue, Place
 from zetadp.federation.protocol import (
     FACTS,
     Answer,
@@ -28,11 +27,11 @@ from zetadp.federation.protocol import (
 
 VALUES = FreshValue("node", "00", "ff"), FreshValue("other", "11", "ee")
 MESSAGES = [
-    Request("plan", "attempt", 3, 1, "", b"\x00\xff"),
-    Request("plan", "attempt", 3, 1, "head", b"weights", ("seen",), 2, VALUES),
-    Answer("node", "attempt", 3, b"update", ("one", "two")),
-    Answer("node", "attempt", 3, b"", (), 2, VALUES[0]),
-    *(Refusal("node", "attempt", 3, reason) for reason in Reason),
+    Request("plan", Place("training", 3), 1, "", b"\x00\xff"),
+    Request("plan", Place("training", 3, 2), 1, "head", b"weights", ("seen",), VALUES),
+    Answer("node", Place("training", 3), b"update", ("one", "two")),
+    Answer("node", Place("training", 3, 2), b"", (), VALUES[0]),
+    *(Refusal("node", Place("training", 3), reason) for reason in Reason),
 ]
 ANSWER = MESSAGES[2]
 
@@ -52,7 +51,7 @@ def test_nothing_else_is_in_an_answer():
     assert set(content) == {FACTS}
     assert content[FACTS]["update"] == b"update"
     assert set(content[FACTS]) == {FACTS, "update"}
-    assert set(json.loads(content[FACTS][FACTS])) == {"name", "attempt", "round", "update", "lines", "number", "value"}
+    assert set(json.loads(content[FACTS][FACTS])) == {"name", "place", "update", "lines", "value"}
 
 
 def changed(**facts: object) -> RecordDict:
@@ -68,7 +67,7 @@ def changed(**facts: object) -> RecordDict:
         RecordDict({FACTS: ArrayRecord({})}),
         RecordDict({FACTS: ConfigRecord({FACTS: "[" * 100_000})}),
         RecordDict({FACTS: ConfigRecord({**pack(ANSWER)[FACTS], "more": b"bytes"})}),
-        changed(round="three"),
+        changed(place={"training": "training", "round": "three"}),
         changed(lines=[1, 2]),
         changed(value={"name": "node"}),
         changed(more=1),
@@ -96,14 +95,12 @@ def test_beside_its_facts_a_message_holds_its_bytes_and_nothing_else(message, va
                 unpack(RecordDict({FACTS: ConfigRecord(less)}), type(message))
 
 
-@pytest.mark.parametrize("attempt", ["../x", "a\n", "", "x" * 200])
-def test_an_attempt_is_a_name(attempt):
-    with pytest.raises(UserError, match="attempt"):
-        replace(MESSAGES[0], attempt=attempt)
-    record = pack(MESSAGES[0])[FACTS]
-    told = json.loads(record[FACTS]) | {"attempt": attempt}
-    with pytest.raises(WrongEnvelopeError, match="attempt"):
-        unpack(RecordDict({FACTS: ConfigRecord({**record, FACTS: json.dumps(told)})}), Request)
+@pytest.mark.parametrize("training", ["../x", "a\n", "", "x" * 200])
+def test_a_training_has_a_name(training):
+    with pytest.raises(UserError, match="training"):
+        Place(training, 0)
+    with pytest.raises(WrongEnvelopeError, match="training"):
+        unpack(changed(place={"training": training, "round": 3}), Answer)
 
 
 def vector(dimension: int, seed: int = 0) -> torch.Tensor:

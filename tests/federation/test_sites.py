@@ -116,11 +116,13 @@ def test_a_hospital_is_made_of_its_files(tmp_path):
     plan = make_plan(noise="os")
     plan.write(tmp_path / "plan.json")
     write_hospital_folder(tmp_path / "images", plan.nodes[1].population)
-    (tmp_path / "node.yaml").write_text("name: node-02\nplan: plan.json\nimages: images\nstate: state\nthreads: 1\n")
+    files = {"plan": "plan.json", "images": "images", "state": "state"}
+    (tmp_path / "node.yaml").write_text(json.dumps({"name": "node-02", "threads": 1} | files))
     make_node_key(tmp_path / "pub.pem", tmp_path / "node.key")
     participant = Participant.read(HospitalSettings.read(tmp_path / "node.yaml"), tmp_path / "node.key")
-    assert participant.settings.simulation is False
-    with pytest.raises(UserError, match="Nobody has approved the plan"):
+    with pytest.raises(UserError, match="Nobody has approved"):
         load_hospital(participant)
-    participant.approve("a test")
-    assert load_hospital(participant).participant.name == plan.nodes[1].name
+    participant.approve("a test", participant.digest)
+    hospital = load_hospital(participant)
+    assert len(hospital.units) == plan.nodes[1].population
+    assert hospital.settings.simulation is False

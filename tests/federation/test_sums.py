@@ -21,7 +21,7 @@ from federation.sites import (
 from federation.test_coordinator import flat, simulated
 
 from zetadp.base.validation import UserError
-from zetadp.federation.masks import FreshValue
+from zetadp.federation.masks import FreshValue, Place
 from zetadp.federation.protocol import Answer, Reason, Refusal, Request, decode, encode
 from zetadp.privacy.ledger import read_ledger
 
@@ -43,16 +43,16 @@ def releases(hospital) -> list[int]:
     return [event.round for attempt in read_ledger(path) for event in attempt.releases()] if path.exists() else []
 
 
-def ask(hospital, **changes) -> Answer | Refusal:
+def ask(hospital, number=0, again=0, *, seed=0, **changes) -> Answer | Refusal:
     """Send a hospital a request as a server might make it up."""
     start = assembly(hospital.plan).phase.weights()
-    weights = encode(start + changes.pop("seed", 0) * torch.ones_like(start))
-    asked = Request(hospital.plan.digest, "training", 0, 0, "", weights)
+    weights = encode(start + seed * torch.ones_like(start))
+    asked = Request(hospital.plan.digest, Place("training", number, again), 0, "", weights)
     return hospital.exchange(replace(asked, **changes))
 
 
-def values_of(sites, **changes) -> tuple[FreshValue, ...]:
-    return tuple(ask(site, weights=b"", **changes).value for site in sites)
+def values_of(sites, number=0, again=0) -> tuple[FreshValue, ...]:
+    return tuple(ask(site, number, again, weights=b"").value for site in sites)
 
 
 # -- The training ----------------------------------------------------------------------------------------------------
@@ -78,17 +78,30 @@ def test_a_node_that_dies_in_a_try_makes_it_void_and_takes_part_in_the_next(tmp_
     """Its value is lost, the others draw anew, every release is counted, and the weights stay the same."""
 
     def die(request, reply):
-        if (request.round, request.number, reply.name) == (1, 0, "node-01"):
+        if (request.place.round, request.place.number, reply.name) == (1, 0, "node-01"):
             line.hospitals["node-02"] = make_hospital(PLAN, 1, tmp_path)  # a new process on the same state
         return reply
 
     line = DirectLine(hospitals(PLAN, tmp_path), die)
     summing(PLAN, line, tmp_path).run()
-    tries = {(request.round, request.number) for _, request in line.requests if request.values}
+    tries = {(request.place.round, request.place.number) for _, request in line.requests if request.values}
     assert tries == {(0, 0), (1, 0), (1, 1)}
-    assert len({request.weights for _, request in line.requests if request.round == 1 and request.values}) == 1
+    assert len({request.weights for _, request in line.requests if request.place.round == 1 and request.values}) == 1
     assert [releases(hospital) for hospital in line.hospitals.values()] == [[0, 1, 1], [0, 1], [0, 1, 1]]
     assert len(read_ledger(tmp_path / "server/ledger.jsonl")[-1].releases()) == 3 + 2 + 3
+
+
+def test_a_node_that_dies_in_its_computation_ends_the_training_before_others_pay_for_many_tries(tmp_path):
+    def die(request, reply):
+        if (reply.name, request.place.round) != ("node-02", 1) or not request.values:
+            return reply
+        line.hospitals["node-02"] = make_hospital(PLAN, 1, tmp_path)
+        return None
+
+    line = DirectLine(hospitals(PLAN, tmp_path), die)
+    with pytest.raises(UserError, match=r"Round 2 .*; node-02 failed 3 times \(its process ended"):
+        summing(PLAN, line, tmp_path).run()
+    assert releases(line.hospitals["node-01"]) == [0, 1]
 
 
 def test_nothing_but_a_whole_try_enters_the_model(tmp_path):
@@ -97,8 +110,8 @@ def test_nothing_but_a_whole_try_enters_the_model(tmp_path):
 
     def spoil(request, reply):
         if isinstance(reply, Answer) and reply.update:
-            sums.append(((request.round, request.number), reply.update))
-            if reply.name == "node-03" and request.number == 0 and request.round == 0:
+            sums.append(((request.place.round, request.place.number), reply.update))
+            if reply.name == "node-03" and request.place.number == 0 and request.place.round == 0:
                 return replace(reply, update=reply.update[:-8])
         return reply
 
@@ -138,7 +151,7 @@ def test_a_server_that_dies_asks_the_same_try_again_and_gets_the_same_bytes(plan
     def end(request, reply):
         if reply.update:
             sent.append((reply.name, request.values, reply.update))
-            if request.round == 1 and len(sent) == 6:
+            if request.place.round == 1 and len(sent) == 6:
                 raise KeyboardInterrupt
         return reply
 
@@ -152,8 +165,8 @@ def test_a_server_that_dies_asks_the_same_try_again_and_gets_the_same_bytes(plan
 
 def test_garbage_is_found_by_its_range_alone_and_makes_the_try_void(tmp_path, caplog):
     def spoil(request, reply):
-        if reply.update and reply.name == "node-01" and not request.number:
-            return replace(reply, update=np.random.default_rng(request.round).bytes(len(reply.update)))
+        if reply.update and reply.name == "node-01" and not request.place.number:
+            return replace(reply, update=np.random.default_rng(request.place.round).bytes(len(reply.update)))
         return reply
 
     line = DirectLine(hospitals(PLAN, tmp_path), spoil)
@@ -185,7 +198,7 @@ def test_other_weights_are_refused_also_after_a_try_that_was_lost_and_stored_mes
     assert isinstance(ask(sites[0], values=values_of(sites)), Answer)
     with monkeypatch.context() as patched:
         patched.setattr("zetadp.core.outbox.Outbox.keep", lambda *_: 1 / 0)
-        assert ask(sites[0], number=1, values=values_of(sites, number=1)).reason == Reason.FAILED
-    assert isinstance(ask(sites[0], round=1, checkpointed=1, values=values_of(sites, round=1)), Answer)
+        assert ask(sites[0], 0, 1, values=values_of(sites, 0, 1)).reason == Reason.FAILED
+    assert isinstance(ask(sites[0], 1, checkpointed=1, values=values_of(sites, 1)), Answer)
     for seed in (0, 1):
-        assert ask(sites[0], number=2, seed=seed, values=values_of(sites, number=2)).reason == Reason.ANSWERED
+        assert ask(sites[0], 0, 2, seed=seed, values=values_of(sites, 0, 2)).reason == Reason.ANSWERED

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-import warm
 from decathlon_builder import real_sample
 from federation.consortium import Consortium
 from federation.test_faults import wait_until
@@ -53,7 +52,7 @@ class OnePatientEach(Consortium):
 
 def test_real_patients_pay_what_was_promised_through_the_death_of_a_node_and_of_the_server(tmp_path, capsys):
     plan = one_patient_each(rounds=4)
-    with OnePatientEach(tmp_path, plan, faulty=True, python=warm.python()) as three:
+    with OnePatientEach(tmp_path, plan) as three:
         three.start_nodes()
         settings = three.training()
         three.spoil("node-01", "hang")

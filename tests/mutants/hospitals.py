@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from federation.sites import make_hospital, make_plan
@@ -16,7 +15,7 @@ from mutants.stub import CLASSES, CLIP, Messages, random_records
 from zetadp.core.assembly import Assembly
 from zetadp.core.plan import NodeConstants, RunName
 from zetadp.core.records import LabelledItems
-from zetadp.federation.masks import FreshValue
+from zetadp.federation.masks import FreshValue, Place
 from zetadp.federation.protocol import Answer, Refusal, Request, decode, encode
 from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.events import Event
@@ -94,7 +93,7 @@ class Hospitals(Messages):
         """Return what a hospital answers to a request, made with the starting weights times a scale."""
         hospital = self.hospitals[place]
         weights = encode(scale * self.weights)
-        return hospital.reply(Request(hospital.plan.digest, attempt, number, checkpointed, "", weights))
+        return hospital.reply(Request(hospital.plan.digest, Place(attempt, number), checkpointed, "", weights))
 
     def round(self, number: int) -> Tensor:
         """Return the messages of all hospitals in a round, shape (hospital, dimension)."""
@@ -133,7 +132,14 @@ class SummingHospitals(Hospitals):
         super().__init__(folder, held, expected=expected, sigma=sigma, exact=exact, sums=sums, rounds=self.ROUNDS)
 
     def ask(
-        self, place: int, number: int, again: int, values: Sequence[FreshValue] = (), **changes: Any
+        self,
+        place: int,
+        number: int,
+        again: int,
+        values: Sequence[FreshValue] = (),
+        *,
+        training: str = "training",
+        weights: bytes = b"",
     ) -> Answer | Refusal:
         """Return what a hospital answers, as its process exchanges it; without values, it is asked for one.
 
@@ -145,17 +151,16 @@ class SummingHospitals(Hospitals):
             The round, and the try of it.
         values
             Fresh values of the members.
-        **changes
-            Other contents of the request.
+        training, weights
+            What else is asked for; without weights, values come with the first ones.
         """
-        hospital = self.hospitals[place]
-        weights = encode(self.weights) if values else b""
-        asked = Request(self.plan.digest, "training", number, 0, "", weights, number=again, values=tuple(values))
-        return hospital.exchange(replace(asked, **changes))
+        hospital, asked = self.hospitals[place], Place(training, number, again)
+        weights = weights or (encode(self.weights) if values else b"")
+        return hospital.exchange(Request(self.plan.digest, asked, 0, "", weights, values=tuple(values)))
 
     def values(self, places: Sequence[int], number: int, again: int, training: str = "training") -> list[FreshValue]:
         """Return a fresh value of each hospital for a try."""
-        found = [self.ask(place, number, again, attempt=training) for place in places]
+        found = [self.ask(place, number, again, training=training) for place in places]
         return [reply.value for reply in found if isinstance(reply, Answer) and reply.value is not None]
 
     def total(self, places: Sequence[int], number: int, again: int) -> Tensor:

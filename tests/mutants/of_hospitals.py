@@ -109,7 +109,7 @@ def check_a_hospital_answers_a_round_once(folder: Path) -> None:
         for attempt in ("first", "second")
         for number, checkpointed, scale in new + again
     ]
-    updates = {(reply.round, reply.update) for reply in replies if isinstance(reply, Answer)}
+    updates = {(reply.place.round, reply.update) for reply in replies if isinstance(reply, Answer)}
     assert sorted(number for number, _ in updates) == [0, 1, 2], f"{len(updates)} updates left for three rounds"
     _as_planned(hospitals, 3)
 

@@ -111,7 +111,7 @@ def check_no_masks_are_used_twice(folder: Path) -> None:
             "a try": masked(hospitals.values(EVERYBODY, 0, 0)),
             "the round": masked(hospitals.values(EVERYBODY, 1, 0), 1),
             "the number": masked(hospitals.values(EVERYBODY, 0, 1), 0, 1),
-            "the training": masked(hospitals.values(EVERYBODY, 0, 0, "another"), attempt="another"),
+            "the training": masked(hospitals.values(EVERYBODY, 0, 0, "another"), training="another"),
             "the weights": masked(hospitals.values(EVERYBODY, 0, 0), weights=encode(2 * hospitals.weights)),
         }
     base = found.pop("a try")
@@ -231,23 +231,22 @@ def only_the_first_try_of_a_round_is_recorded(original):
 
 @mutant(f"{HOSPITAL}:Hospital._masking", check_every_try_stands_in_the_ledger)
 def tries_without_end(_, self, ledger, attempt, own, weights):
-    return Masking(attempt, self.settings.name, self.agreement, own, weights)
+    return Masking(attempt, self.settings.name, self.participant.agreement, own, weights)
 
 
 def _told(attempt: Any, **changes: Any) -> SimpleNamespace:
     """Return a try as its transcript sees it, with something else in its place."""
-    names = ("roster", "training", "round", "number", "values")
-    return SimpleNamespace(**{**{name: getattr(attempt, name) for name in names}, **changes})
+    return SimpleNamespace(**{**vars(attempt), **changes})
 
 
 @mutant(TRANSCRIPT, check_no_masks_are_used_twice)
 def transcript_without_the_training(original, self, weights):
-    return original(_told(self, training=""), weights)
+    return original(_told(self, place=replace(self.place, training="none")), weights)
 
 
 @mutant(TRANSCRIPT, check_no_masks_are_used_twice)
 def transcript_without_the_try(original, self, weights):
-    return original(_told(self, number=0), weights)
+    return original(_told(self, place=replace(self.place, number=0)), weights)
 
 
 @mutant(TRANSCRIPT, check_no_masks_are_used_twice)
@@ -261,9 +260,9 @@ def transcript_without_the_weights(original, self, weights):
 
 
 @mutant(f"{MASKS}:fresh_value", check_no_masks_are_used_twice)
-def fresh_values_that_follow_from_the_try(_, roster, name, key, *place):
+def fresh_values_that_follow_from_the_try(_, roster, name, key, place):
     value = hashlib.sha256(f"{name} {place}".encode()).hexdigest()
-    return FreshValue(name, value, signature(signed_content(roster, name, value, *place), key))
+    return FreshValue(name, value, signature(signed_content(roster, name, value, place), key))
 
 
 @mutant(f"{HOSPITAL}:Hospital.exchange", check_a_fresh_value_serves_one_computation)
@@ -280,7 +279,7 @@ def fewest_members_left_to_the_server(_):
 
 
 @mutant(f"{MASKS}:check_value", check_a_hospital_takes_part_in_no_unsafe_try)
-def fresh_values_are_taken_unsigned(_, roster, value, training, number, attempt):
+def fresh_values_are_taken_unsigned(_, roster, value, place):
     return None
 
 

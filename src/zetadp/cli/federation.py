@@ -40,9 +40,8 @@ def certificates(
 ) -> None:
     """Make the certificate of the server.
 
-    Its files are server.pem and server.key. The certificate of the authority that signs it is authority.pem. The
-    authority's private key is not stored, so it signs nothing else. Every hospital makes its own key (zetadp federation
-    key), so that no private key is ever sent.
+    Its files are server.pem and server.key. It is signed with its own key, so hospitals trust a copy of it,
+    authority.pem. Every hospital makes its own key (zetadp federation key), so that no private key is ever sent.
 
     Examples
     --------
@@ -118,10 +117,10 @@ def kit(
     plan: Annotated[Path, "the plan (.json)"],
     *,
     server: Annotated[str, "where the server will listen", "HOST:PORT"],
-    authority: Annotated[Path, "certificate (.pem) of the authority"],
+    authority: Annotated[Path, "certificate of the authority (.pem)"],
     output: Annotated[Path, "new folder"] = Path("kits"),
 ) -> None:
-    """Write a folder for each hospital, and one for the server.
+    """Write a folder for each hospital.
 
     A folder holds the plan (plan.json), the certificate of the authority (.pem), a page to read, settings to fill in, a
     service for systemd and a compose file. No folder holds a private key: every hospital makes its own.
@@ -131,15 +130,10 @@ def kit(
     zetadp federation kit plan.json --server server.example:9443 --authority keys/authority.pem
     zetadp federation kit plan.json --server 192.0.2.7:9443 --authority authority.pem --output for-hospitals
     """
-    from zetadp.core.plan import Plan
-    from zetadp.federation.kit import PAGE, write_kits
+    from zetadp.federation.kit import write_kits
 
-    agreed = Plan.read(plan)
-    *folders, own = write_kits(agreed, plan, output, server=server, authority=authority)
-    for folder in folders:
-        print(f"{folder}: send it to the hospital, which reads {PAGE} first")
-    print(f"{own}: for the server; read {PAGE} first")
-    print(f"Tell every hospital the hash of the plan by another way: {agreed.digest}")
+    for folder in write_kits(plan, output, server=server, authority=authority):
+        print(f"{folder}: send it to the hospital, which reads READ_ME_FIRST.md first")
 
 
 def roster(
@@ -258,15 +252,14 @@ def approve(
     settings: OwnSettings,
     *,
     key: PrivateKey,
-    who: Annotated[str | None, "name of the person who approves"] = None,
-    hash_: Annotated[str | None, "the first twelve digits of the plan's hash, or more"] = None,
-    roster_hash: Annotated[str | None, "the same of the roster's hash, where the plan has masked sums"] = None,
+    who: Annotated[str, "name of the person who approves"] = "",
+    hash_: Annotated[str | None, "at least the first twelve digits of the hash of the plan or the roster"] = None,
 ) -> None:
     """Approve a plan at a hospital, so that its node can start.
 
     The hospital's settings (node.yaml) name the plan (plan.json). Without --hash, print it and approve nothing. With
     --hash, sign the plan and the number of permitted attempts with the node's private key (.key). With masked sums, the
-    roster is signed too, so its hash is needed.
+    hash is that of the roster, which names the plan.
 
     Examples
     --------
@@ -278,20 +271,16 @@ def approve(
     from zetadp.federation.settings import HospitalSettings
 
     participant = Participant.read(HospitalSettings.read(settings), key)
-    participant.check_cap()
-    if who is not None and hash_ is not None:
-        path = participant.approve(who, hash_, roster_hash)
-        print(f"Approved by {who}: {path}. The node may start.")
-        return
-    if (hash_, who) != (None, None):
+    if bool(who) != (hash_ is not None):
         raise UserError("Expected --who and --hash together, found one of them. Nothing is approved.")
-    roster, attempts = participant.roster, participant.settings.attempts
-    also = "" if roster is None else f" --roster-hash {roster.digest[:SHORTEST]}"
+    if hash_ is not None:
+        print(f"Approved by {who}: {participant.approve(who, hash_)}. The node may start.")
+        return
     print(
-        f"{invitation(participant.plan, participant.name, roster)}\n\nThe settings permit {attempts} attempt(s).\n"
+        f"{invitation(participant.plan, participant.name, participant.roster)}\n\n"
+        f"The settings permit {participant.settings.attempts} attempt(s).\n"
         "Nothing is approved yet. If you agree to all of this, run:\n"
-        f"  zetadp federation approve {settings} --key {key} --who 'YOUR NAME' "
-        f"--hash {participant.plan.digest[:SHORTEST]}{also}"
+        f"  zetadp federation approve {settings} --key {key} --who 'YOUR NAME' --hash {participant.digest[:SHORTEST]}"
     )
 
 
@@ -323,11 +312,10 @@ def node(
     checked_server(server)
     read_certificate(authority)
     participant = Participant.read(own, key)
-    participant.check_cap()
     pick_device(own.device)
-    approved = participant.approved()
+    approved = participant.check_approved()
     tell(f"{participant.promise}; {approved}\n{participant.name} is starting.")
     log_to_terminal(f"{participant.name}: %(message)s")
     from zetadp.federation.node import run_node
 
-    run_node(participant, server, authority, key, idle_seconds)
+    run_node(participant, server, authority, idle_seconds)

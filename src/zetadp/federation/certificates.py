@@ -91,7 +91,7 @@ class Credentials:
 
     @property
     def authority(self) -> Path:
-        """Certificate of the authority, for everybody."""
+        """Certificate that the server's must go back to, for everybody: the server's own, or an authority's."""
         return self.folder / "authority.pem"
 
     @property
@@ -207,17 +207,17 @@ def _signed(content: Mapping[str, Any]) -> bytes:
 
 
 def make_credentials(folder: Path, nodes: Sequence[str] = (), hosts: Sequence[str] = ()) -> Credentials:
-    """Make a test set; the private key of the authority is not kept.
+    """Make a certificate of a server that is its own authority, and the server's private key.
 
-    For a real federation let every hospital make its own key, and let the server's certificate be signed by an
-    authority that the hospitals trust: private keys that travel are no longer private.
+    Keys of nodes are for trials on one machine. In a real federation let every hospital make its own key: private keys
+    that travel are no longer private.
 
     Parameters
     ----------
     folder
         New or empty folder.
     nodes
-        Names of the nodes.
+        Names of the nodes whose keys are made too.
     hosts
         Names and addresses by which nodes reach the server; those of this machine for itself are always among them.
 
@@ -232,23 +232,11 @@ def make_credentials(folder: Path, nodes: Sequence[str] = (), hosts: Sequence[st
         raise UserError(f"Expected a new folder, or an empty one, found {folder}. Name another: keys must not be lost.")
     folder.mkdir(parents=True, exist_ok=True)
     made = Credentials(folder)
-    signer, key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
-    issuer = "zetadp test authority"
-    identity = x509.SubjectKeyIdentifier.from_public_key(signer.public_key())
-    basic = x509.BasicConstraints(ca=True, path_length=0)
-    authority = _certificate(issuer, issuer, signer.public_key(), basic, identity)
-    write_text(made.authority, _pem(authority.sign(signer, hashes.SHA256())))
-    server = _certificate(
-        "zetadp server",
-        issuer,
-        key.public_key(),
-        x509.BasicConstraints(ca=False, path_length=None),
-        x509.SubjectAlternativeName([_host(host) for host in hosts]),
-        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
-        x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
-    )
     certificate, secret = made.server
-    write_text(certificate, _pem(server.sign(signer, hashes.SHA256())))
+    key = ec.generate_private_key(ec.SECP384R1())
+    own = _certificate(key, hosts).public_bytes(serialization.Encoding.PEM).decode()
+    for path in (made.authority, certificate):
+        write_text(path, own)
     _write_secret(secret, key, serialization.PrivateFormat.PKCS8)
     for name in nodes:
         make_node_key(*made.node(name))
@@ -286,35 +274,12 @@ def _host(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _certificate(
-    name: str,
-    issuer: str,
-    key: ec.EllipticCurvePublicKey,
-    basic: x509.BasicConstraints,
-    *extensions: x509.ExtensionType,
-) -> x509.CertificateBuilder:
-    """Return a certificate to be signed, for one year; its key signs certificates if it is that of an authority."""
-    subject, by = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in (name, issuer))
-    now = datetime.now(UTC)
-    purposes = dict.fromkeys(
-        (
-            "content_commitment",
-            "key_encipherment",
-            "data_encipherment",
-            "key_agreement",
-            "encipher_only",
-            "decipher_only",
-        ),
-        False,
-    )
-    usage = x509.KeyUsage(digital_signature=not basic.ca, key_cert_sign=basic.ca, crl_sign=basic.ca, **purposes)
-    made = x509.CertificateBuilder(by, subject, key, x509.random_serial_number())
+def _certificate(key: ec.EllipticCurvePrivateKey, hosts: Sequence[str]) -> x509.Certificate:
+    """Return a certificate of a server for one year, signed with the server's own key."""
+    name, now = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "zetadp server")]), datetime.now(UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
     made = made.not_valid_before(now - timedelta(minutes=5)).not_valid_after(now + timedelta(days=DAYS))
-    made = made.add_extension(basic, critical=True).add_extension(usage, critical=True)
-    for extension in extensions:
-        made = made.add_extension(extension, critical=False)
-    return made
-
-
-def _pem(certificate: x509.Certificate) -> str:
-    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+    made = made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    made = made.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+    made = made.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    return made.sign(key, hashes.SHA256())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -30,7 +30,8 @@ from zetadp.core.records import LabelledItems
 from zetadp.core.settings import Patience, Performance
 from zetadp.core.training import no_history
 from zetadp.federation.ledgers import Mirror, copies_of, heads_elsewhere, note_identities
-from zetadp.federation.protocol import Answer, Refusal, Request, WrongUpdateError, decode, encode
+from zetadp.federation.masks import Place
+from zetadp.federation.protocol import Answer, Reason, Refusal, Request, WrongUpdateError, decode, encode
 from zetadp.federation.superlink import SuperLink
 from zetadp.privacy import accounting
 from zetadp.privacy.events import Event
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 REMINDER_SECONDS = 60.0
 """Seconds between two log lines that name the nodes a round waits for."""
+DIED = "its process ended, or its connection broke, while it was at work"
+"""Why a node failed that was asked, and is there again without an answer."""
 
 
 class Coordinator:
@@ -107,6 +110,8 @@ class Coordinator:
         self.ledger_head = ""
         self._absent: set[str] = set()
         self._counted: set[str] = set()
+        self._failed: defaultdict[str, list[str]] = defaultdict(list)
+        self._unanswered: dict[str, Place] = {}
         self._there: set[str] | None = None
         self._told = 0.0
 
@@ -186,34 +191,28 @@ class Coordinator:
         UserError
             If the round cannot be had.
         """
-        asked = self._request(ledger, number, encode(self.receiver.weights))
+        asked = self._request(Place(ledger.identity, number), encode(self.receiver.weights))
         messages: dict[str, Tensor] = {}
-        failures = Counter[str]()
-        self._told = time.monotonic()
         self._gather(number)
         begun = self._told = time.monotonic()
         while True:
-            for reply in self._exchange(ledger, asked, messages, failures):
+            for reply in self._exchange(ledger, asked, messages):
                 update = self._accept(reply)
-                if update is None:
-                    failures[reply.name] += 1
-                else:
+                if update is not None:
                     messages[reply.name] = update
             self._account(ledger, number)
-            if self._ends(number, messages, failures, time.monotonic() - begun):
+            if self._ends(number, messages, time.monotonic() - begun):
                 break
             time.sleep(self.patience.poll_seconds)
         self._close(ledger, number, messages)
         found = [messages[name] for name in self.names if name in messages]
         return torch.stack(found), [name for name in self.names if name not in messages]
 
-    def _request(self, ledger: Ledger, number: int, weights: bytes) -> Request:
-        """Return what all nodes are asked for in a round."""
-        return Request(self.plan.digest, ledger.identity, number, self.state.round, "", weights)
+    def _request(self, place: Place, weights: bytes) -> Request:
+        """Return what all nodes are asked for."""
+        return Request(self.plan.digest, place, self.state.round, "", weights)
 
-    def _exchange(
-        self, ledger: Ledger, asked: Request, done: Container[str], failures: Counter[str]
-    ) -> Iterator[Answer | Refusal]:
+    def _exchange(self, ledger: Ledger, asked: Request, done: Container[str]) -> Iterator[Answer | Refusal]:
         """Ask the nodes that are ready, and yield what has arrived in answer.
 
         Parameters
@@ -224,17 +223,18 @@ class Coordinator:
             What all are asked for. What is seen of each node's ledger is added.
         done
             Nodes that have nothing to answer any more; more may be added while answers are taken.
-        failures
-            How often each node failed.
         """
-        self._tell_who_is_there(asked.round, done)
-        ready = self._ready(done, failures)
+        self._tell_who_is_there(asked.place.round, done)
+        ready = self._ready(asked, done)
         if asked.weights:
-            self._count_first(ledger, ready, asked.round)
+            self._count_first(ledger, ready, asked.place.round)
         for name in ready:
+            self._unanswered[name] = asked.place
             self._send(name, replace(asked, head=self.mirrors[name].known, seen=self._seen[name]))
         for reply in self.line.collect():
             self._absent.discard(reply.name)
+            if self._unanswered.get(reply.name) == reply.place:
+                del self._unanswered[reply.name]
             # A late answer is left out: its release stands in the node's ledger, whose lines come again.
             if reply.place == asked.place and reply.name not in done:
                 yield reply
@@ -242,13 +242,28 @@ class Coordinator:
     def _send(self, name: str, request: Request) -> None:
         self.line.ask(name, request)
 
-    def _ready(self, done: Container[str], failures: Counter[str]) -> list[str]:
-        """Return the nodes to ask: those that are there, have nothing to answer yet, and did not fail too often."""
-        able = {name for name in self.names if name not in done and failures[name] < self.patience.tries}
-        return [name for name in sorted(able & self.line.reachable()) if not self.line.asked(name)]
+    def _ready(self, asked: Request, done: Container[str]) -> list[str]:
+        """Return the nodes to ask: those that are there, have nothing to answer yet, and did not fail too often.
+
+        A node that has lost a request that it was at work on has failed, like one that answers wrongly.
+        """
+        free = [name for name in sorted(self.line.reachable()) if name not in done and not self.line.asked(name)]
+        for name in free:
+            if self._unanswered.pop(name, None) == asked.place:
+                self._fail(name, asked.place.round, DIED)
+        return [name for name in free if not self._hopeless(name)]
+
+    def _fail(self, name: str, number: int, why: str) -> None:
+        """Note that a node failed in a round."""
+        logger.warning("%s, round %d: %s", name, number + 1, why)
+        self._failed[name].append(why)
+
+    def _hopeless(self, name: str) -> bool:
+        """Return whether a node failed too often in this round to be asked again."""
+        return len(self._failed[name]) >= self.patience.tries
 
     def _gather(self, number: int) -> None:
-        """Wait before the first request until all nodes are there, so that nobody pays for a training that never is.
+        """Begin a round; before the first one wait for all nodes, so that nobody pays for a training that never is.
 
         If a round may continue without some, wait for ``round_seconds`` at most.
 
@@ -258,6 +273,8 @@ class Coordinator:
             If nodes stay away for too long.
         """
         patience, begun = self.patience, time.monotonic()
+        self._told = begun
+        self._failed.clear()
         longest = patience.round_seconds if self.may_go_on else patience.give_up_seconds
         while not self._counted and (away := [name for name in self.names if name not in self.line.reachable()]):
             self._tell_who_is_there(number, {})
@@ -291,7 +308,7 @@ class Coordinator:
             ledger.record([self.plan.event(name, number) for name in first])
             self._counted.update(first)
 
-    def _ends(self, number: int, messages: Mapping[str, object], failures: Counter[str], waited: float) -> bool:
+    def _ends(self, number: int, messages: Mapping[str, object], waited: float) -> bool:
         """Return whether a round is over, with or without all nodes; raise if it cannot succeed.
 
         A node that was left out of the last round and has not been heard since is not waited for.
@@ -300,13 +317,12 @@ class Coordinator:
         missing = [name for name in self.names if name not in messages]
         if not missing:
             return True
-        hopeless = [name for name in missing if failures[name] >= patience.tries]
+        hopeless = [name for name in missing if self._hopeless(name)]
         late = waited >= patience.round_seconds
         if len(messages) >= self.least and (late or self._absent.issuperset(set(missing) - {*hopeless})):
             return True
         if len(self.names) - len(hopeless) < self.least:
-            failed = f"{', '.join(hopeless)} failed {patience.tries} times"
-            raise self._stopped(number, f"{failed}, and at least {self.least} nodes must answer")
+            raise self._stopped(number, f"at least {self.least} of {len(self.names)} nodes must answer")
         if waited >= patience.give_up_seconds:
             raise self._silent(number, missing, patience.give_up_seconds)
         return False
@@ -322,43 +338,51 @@ class Coordinator:
             logger.warning("round %d goes on without %s", number + 1, name)
 
     def _stopped(self, number: int, why: str) -> UserError:
+        """Return the error that ends a run, with all failures of its last round."""
+        failed = [
+            f"; {name} failed {len(reasons)} times ({'; '.join(dict.fromkeys(reasons))})"
+            for name, reasons in sorted(self._failed.items())
+            if reasons
+        ]
         return UserError(
-            f"Round {number + 1} of {self.plan.label} ended the run: {why}. The logs of those nodes say more. The "
-            f"checkpoint after round {self.state.round} is kept; start the run again to go on from it."
+            f"Round {number + 1} of {self.plan.label} ended the run: {why}{''.join(failed)}. The logs of those nodes "
+            f"say more. The checkpoint after round {self.state.round} is kept; start the run again to go on from it."
         )
 
     def _silent(self, number: int, names: Sequence[str], seconds: float) -> UserError:
         return self._stopped(number, f"no answer from {', '.join(names)} in {seconds:g} seconds")
 
     def _accept(self, reply: Answer | Refusal) -> Tensor | None:
-        """Return a reply's update, or None if there is none and a new request may succeed.
+        """Return a reply's update; note a failure and return None if there is none and a new request may succeed.
 
         Raises
         ------
         UserError
             If the node says that it will never answer, or its ledger does not follow from what was seen of it.
         """
+        number = reply.place.round
         if isinstance(reply, Refusal):
-            logger.warning("%s, round %d: %s", reply.name, reply.round + 1, reply.reason)
             if reply.final:
-                raise self._stopped(reply.round, f"{reply.name} refused: {reply.reason}")
+                raise self._stopped(number, f"{reply.name} refused: {reply.reason}")
+            if reply.reason != Reason.VALUE:  # a node that was restarted has lost its value and nothing else
+                self._fail(reply.name, number, reply.reason)
             return None
         mirror = self.mirrors[reply.name]
         try:
             update = decode(reply.update, self.phase.message, self.numbers)
         except WrongUpdateError as error:
-            logger.warning("%s, round %d: wrong update: %s", reply.name, reply.round + 1, error)
+            self._fail(reply.name, number, f"it sent a wrong update: {error}")
             update = None
         try:
             mirror.extend(reply.lines)
         except BrokenChainError as error:
             why = f"the ledger of {reply.name} does not follow from what was seen of it ({error})"
-            raise self._stopped(reply.round, why) from error
-        events = self._releases(reply.name, reply.attempt)
+            raise self._stopped(number, why) from error
+        events = self._releases(reply.name, reply.place.training)
         if any(event != self.plan.event(reply.name, event.round) for event in events):
-            raise self._stopped(reply.round, f"the ledger of {reply.name} holds releases of another plan")
-        if self.plan.event(reply.name, reply.round) not in events:
-            raise self._stopped(reply.round, f"{reply.name} sent an update that its ledger does not hold")
+            raise self._stopped(number, f"the ledger of {reply.name} holds releases of another plan")
+        if self.plan.event(reply.name, number) not in events:
+            raise self._stopped(number, f"{reply.name} sent an update that its ledger does not hold")
         return update
 
     def _releases(self, name: str, attempt: str) -> list[Event]:

@@ -61,7 +61,7 @@ def run_demo(folder: Path, say: Callable[[str], None]) -> Path:
         for name in names:
             own = {"images": work / name, "state": work / f"{name}-state"}
             hospital = running.hospital(name, **own, answer_seconds=ANSWER_SECONDS, threads=1)
-            running.start_node(hospital, "the demonstration")
+            running.start_node(hospital)
             say(f"{name}: the plan is approved; started, checks and prepares its patients")
         server = running.server(
             model=work / "model.safetensors",

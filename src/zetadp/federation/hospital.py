@@ -29,18 +29,9 @@ from zetadp.core.records import LabelledItems, Node, checked_units, single_items
 from zetadp.core.round import do_round
 from zetadp.core.task import Classification, is_packaged, site_task_of, task_of
 from zetadp.federation.ledgers import signed_head
-from zetadp.federation.masks import FreshValue, Masking, Try, UnsafeTryError, fresh_value
+from zetadp.federation.masks import FreshValue, Masking, Place, Try, UnsafeTryError, fresh_value
 from zetadp.federation.participant import Participant
-from zetadp.federation.protocol import (
-    Answer,
-    Place,
-    Reason,
-    Refusal,
-    Request,
-    WrongUpdateError,
-    decode,
-    encode,
-)
+from zetadp.federation.protocol import Answer, Reason, Refusal, Request, WrongUpdateError, decode, encode
 from zetadp.privacy import accounting
 from zetadp.privacy.book import ledger_files
 from zetadp.privacy.budget import CapError
@@ -117,19 +108,19 @@ class Hospital:
         if not request.weights and not request.values:
             if request.plan != self.plan.digest:
                 return self.refuse(request, Reason.PLAN)
-            value = self._fresh(request.place)
-            return Answer(self.participant.name, request.attempt, request.round, b"", (), request.number, value)
+            return Answer(self.participant.name, request.place, b"", (), self._fresh(request.place))
         held, self._held = self._held, None
         reply = self.reply(request, held[1] if held is not None and held[0] == request.place else None)
-        if isinstance(reply, Answer) and request.round + 1 < self.plan.training.rounds:
-            return replace(reply, value=self._fresh((request.attempt, request.round + 1, 0)))
+        following = Place(request.place.training, request.place.round + 1)
+        if isinstance(reply, Answer) and following.round < self.plan.training.rounds:
+            return replace(reply, value=self._fresh(following))
         return reply
 
     def _fresh(self, place: Place) -> FreshValue:
         """Return a fresh value for a try, which replaces the one that is held."""
         participant = self.participant
         assert participant.roster is not None  # as in `exchange`
-        value = fresh_value(participant.roster, participant.name, participant.key, *place)
+        value = fresh_value(participant.roster, participant.name, participant.key, place)
         self._held = place, value
         return value
 
@@ -143,23 +134,24 @@ class Hospital:
         own
             With masked sums, the fresh value that this node gave for the try; None if it gave none or has used it.
         """
+        number = request.place.round + 1
         try:
             return self._answer(request, own)
         except _RefusedError as refused:
-            logger.warning("refused round %d: %s", request.round + 1, refused.reason)
+            logger.warning("refused round %d: %s", number, refused.reason)
             return self.refuse(request, refused.reason)
         except UserError as error:
-            logger.error("refused round %d: %s", request.round + 1, error)
+            logger.error("refused round %d: %s", number, error)
             locked = isinstance(error.__cause__, BlockingIOError)
             known = (reason for kind, reason in REASONS.items() if isinstance(error, kind))
             return self.refuse(request, Reason.BUSY if locked else next(known, Reason.FAILED))
         except Exception:  # whatever it is, its text must stay here
-            logger.exception("round %d failed", request.round + 1)
+            logger.exception("round %d failed", number)
             return self.refuse(request, Reason.FAILED)
 
     def refuse(self, request: Request, reason: Reason) -> Refusal:
         """Return a refusal of a request."""
-        return Refusal(self.participant.name, request.attempt, request.round, reason, request.number)
+        return Refusal(self.participant.name, request.place, reason)
 
     def report(self, number: int) -> None:
         """Log how far the training is and what it has cost so far, about twenty times."""
@@ -180,10 +172,10 @@ class Hospital:
             )
 
     def _answer(self, request: Request, own: FreshValue | None) -> Answer:
-        plan, roster = self.plan, self.participant.roster
+        plan, roster, number = self.plan, self.participant.roster, request.place.round
         if request.plan != plan.digest:
             raise _RefusedError(Reason.PLAN)
-        if not (0 <= request.round < plan.training.rounds and 0 <= request.checkpointed <= request.round):
+        if not (0 <= number < plan.training.rounds and 0 <= request.checkpointed <= number):
             raise _RefusedError(Reason.ROUND)
         device = pick_device(self.settings.device)
         records = self.records.to(device)
@@ -199,32 +191,32 @@ class Hospital:
 
         digest, attempt = digest_of(phase.weights()), None
         if roster is not None:
-            attempt = Try(roster, *request.place, request.values)
+            attempt = Try(roster, request.place, request.values)
         with Ledger(self.participant.ledger) as ledger:
             if (cap := self.participant.cap) is not None:
                 ledger.before_record = partial(cap.check_again, ledger)
             self._begin(ledger, request, parts)
             outbox = Outbox(ledger, self.participant.messages, "" if attempt is None else attempt.digest(digest))
-            _refuse_repetition(outbox, request.round, phase.weights())
+            _refuse_repetition(outbox, number, phase.weights())
             # Every attempt has draws of its own: what is the same twice would be one release under common noise.
             mechanism = parts.mechanism(self.participant.name, plan.entropy(len(ledger.attempts) - 1), ledger)
-            before = ledger.releases(request.round)
+            before = ledger.releases(number)
             node = Node(mechanism, self.units)
             if attempt is None:
-                messages, _ = do_round(phase, [node], records, outbox, request.round)
-            elif (stored := outbox.replay(request.round, phase.weights(), device)) is not None:
+                messages, _ = do_round(phase, [node], records, outbox, number)
+            elif (stored := outbox.replay(number, phase.weights(), device)) is not None:
                 messages = stored
             else:
                 mask = self._masking(ledger, attempt, own, digest)
-                messages, _ = do_round(phase, [node], records, outbox, request.round, mask)
-            if ledger.releases(request.round) > before:
+                messages, _ = do_round(phase, [node], records, outbox, number, mask)
+            if ledger.releases(number) > before:
                 # Only now: what was just recorded is synced, and with it the note that the older ones were sent.
                 outbox.discard(request.checkpointed)
             ledger.sign(partial(signed_head, self.participant.name, self.participant.key))
             lines = _lines_after(self.participant.ledger, request.head)
         # Closing the ledger has put these lines on disk: the server may remember them.
         update = encode(messages[0])
-        return Answer(self.participant.name, request.attempt, request.round, update, lines, request.number)
+        return Answer(self.participant.name, request.place, update, lines)
 
     def _masking(self, ledger: Ledger, attempt: Try, own: FreshValue | None, weights: str) -> Masking:
         """Return the masks of a try that was not answered before; refuse one that the plan does not allow."""
@@ -247,7 +239,7 @@ class Hospital:
                 min(lost),
             )
             raise _RefusedError(Reason.LEDGER)
-        header = {**self.participant.header(parts.header()), "engine": "flower", "federation": request.attempt}
+        header = {**self.participant.header(parts.header()), "engine": "flower", "federation": request.place.training}
         begun = ledger.attempts
         # The server's name of an attempt alone identifies nothing: it could give the name to another plan.
         if begun and all(begun[-1].header.get(key) == header[key] for key in ("federation", "plan")):
@@ -305,7 +297,7 @@ def load_hospital(participant: Participant) -> Hospital:
         If the plan is not approved, or settings, plan and patients do not agree.
     """
     settings, plan = participant.settings, participant.plan
-    participant.approved()
+    participant.check_approved()
     if settings.threads:
         torch.set_num_threads(settings.threads)
     backbone = backbone_of(plan, settings.backbone, pick_device(settings.device))

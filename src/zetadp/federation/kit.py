@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from string import Template
 
@@ -19,27 +19,22 @@ from zetadp.core.plan import NodeConstants, Plan
 from zetadp.core.promise import OWN_DELTA, promise_of
 from zetadp.federation.certificates import checked_server, fingerprint
 from zetadp.federation.masks import Roster
-from zetadp.federation.participant import SHORTEST
-from zetadp.federation.settings import HospitalSettings, ServerSettings
-from zetadp.nn.settings import DESCENT, MIXED_ROWS
+from zetadp.federation.settings import HospitalSettings
 from zetadp.privacy import accounting
 from zetadp.privacy.risk import Risk, percent_up
 
 TEMPLATES = Path(__file__).with_name("kits")
-PAGE = "READ_ME_FIRST.md"
-SERVER = "server"
 TEN = 10
 """Number of candidates in the sentence about the chance of a right guess."""
-IMAGES, TESTERS = "/data/Task01_BrainTumour", "/data/Task01_testers"
 
 
-def write_kits(plan: Plan, source: Path, folder: Path, *, server: str, authority: Path) -> list[Path]:
-    """Write a folder for each hospital of a plan and one for the server, and return the folders in this order.
+def write_kits(plan: Path, folder: Path, *, server: str, authority: Path) -> list[Path]:
+    """Write a folder for each hospital of a plan, and return the folders in the order of the plan.
 
     Parameters
     ----------
-    plan, source
-        The plan, and its file.
+    plan
+        File of the plan.
     folder
         A new folder for all of them.
     server
@@ -52,56 +47,24 @@ def write_kits(plan: Plan, source: Path, folder: Path, *, server: str, authority
     UserError
         If the folder is there already, the certificate is none, or the address is none.
     """
-    host, port = checked_server(server)
-    names, seconds = [node.name for node in plan.nodes], HospitalSettings.answer_seconds
-    values = {
-        "server": server,
-        "host": host,
-        "port": port,
-        "label": plan.label,
-        "digest": plan.digest,
-        "short": plan.digest[:SHORTEST],
-        "fingerprint": fingerprint(authority),
-        "rounds": plan.training.rounds,
-        "seconds": f"{seconds:g}",
-        "duration": duration(seconds * plan.training.rounds),
-        "images": IMAGES,
-        "testers": TESTERS,
-        "nodes": ", ".join(names),
-        "keys": "\n".join(f"  {name}: keys/{name}.pub.pem" for name in names),
-        "public": ", ".join(f"`{name}.pub.pem`" for name in names),
-        "roster": "roster: roster.json    # the coordinator sends it when it has the member files of all\n"
-        * plan.masked,
-        "roster_hash": " --roster-hash 'ITS FIRST 12 DIGITS'" * plan.masked,
-        "members": " ".join(f"{name}.member.json" for name in names),
-    }
+    agreed = Plan.read(plan)
+    checked_server(server)
+    values = {"server": server, "label": agreed.label, "digest": agreed.digest, "fingerprint": fingerprint(authority)}
+    values["roster"] = "roster: roster.json    # the coordinator sends it when it has the member files of all\n"
+    values["roster"] *= agreed.masked
     if folder.exists():
         raise UserError(f"Expected a new folder, found {folder}. Name another: --output FOLDER")
-    for name in names:
-        epsilon = rounded_up(promise_of(plan, name).person)
-        own = {"name": name, "epsilon": epsilon, "invitation": invitation(plan, name)}
-        _write(folder / name, name, "hospital", values | own)
+    for name in (node.name for node in agreed.nodes):
+        own = {"name": name, "epsilon": rounded_up(promise_of(agreed, name).person)}
+        own["invitation"] = invitation(agreed, name)
+        for template in TEMPLATES.iterdir():
+            file = f"zetadp-{name}.service" if template.suffix == ".service" else template.name
+            text = Template(template.read_text(encoding="utf-8")).substitute(values | own)
+            write_text(folder / name / file, text)
         HospitalSettings.read(folder / name / "node.yaml")
-    _write(folder / SERVER, SERVER, "server", values)
-    (folder / SERVER / "keys").mkdir()
-    ServerSettings.read(folder / SERVER / "server.yaml")
-    kits = [folder / name for name in (*names, SERVER)]
-    for kit in kits:
-        shutil.copyfile(source, kit / "plan.json")
-        shutil.copyfile(authority, kit / "authority.pem")
-    return kits
-
-
-def _write(kit: Path, name: str, kind: str, values: Mapping[str, object]) -> None:
-    for template in sorted((TEMPLATES / kind).iterdir()):
-        file = f"zetadp-{name}.service" if template.suffix == ".service" else template.name
-        write_text(kit / file, Template(template.read_text(encoding="utf-8")).substitute(values))
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in the unit that suits it, to a tenth: 200 seconds are ``3.3 minutes``."""
-    length, unit = next((each for each in ((3600, "hours"), (60, "minutes")) if seconds >= 2 * each[0]), (1, "seconds"))
-    return f"{round(seconds / length, 1):g} {unit}"
+        shutil.copyfile(plan, folder / name / "plan.json")
+        shutil.copyfile(authority, folder / name / "authority.pem")
+    return [folder / node.name for node in agreed.nodes]
 
 
 def invitation(plan: Plan, node: str, roster: Roster | None = None) -> str:
@@ -134,7 +97,8 @@ def _training(plan: Plan, roster: Roster | None) -> Iterator[str]:
     start = "from a public network" if net.start == "public" else "from random weights"
     yield f"  network:  {net.family} on {net.domain}, {start}{trained}"
     yield f"  rounds:   {how.rounds}, with {len(plan.nodes)} nodes"
-    yield f"  noise:    {_source(how.noise)}"
+    os = how.noise == "os"
+    yield f"  noise:    from {'the operating system' if os else 'a seed, which protects nobody: for simulations only'}"
     if plan.sums is not None and plan.masked:
         relied = plan.sums.shares(len(plan.nodes))
         least, colluding = plan.sums.least_members(len(plan.nodes)), plan.sums.colluding
@@ -142,10 +106,6 @@ def _training(plan: Plan, roster: Roster | None) -> Iterator[str]:
         yield f"            if at most {colluding} collude with the server, {relied} others are relied on for noise"
         yield f"  tries:    {plan.tries}, of which {plan.sums.spare} spare"
         yield f"  roster:   {'made when all hospitals have sent their keys' if roster is None else roster.digest}"
-
-
-def _source(noise: str) -> str:
-    return "from the operating system" if noise == "os" else "from a seed, which protects nobody: for simulations only"
 
 
 def _part(plan: Plan, node: NodeConstants) -> Iterator[str]:
@@ -158,7 +118,7 @@ def _part(plan: Plan, node: NodeConstants) -> Iterator[str]:
         yield f"  all {plan.unit}s enter every round"
     else:
         yield f"  about {node.expected:g} of them enter a round; the node draws them and tells nobody who they were"
-    yield f"  sends {_what(plan)}, and lines of its ledger, which hold public numbers alone"
+    yield "  sends sums of clipped contributions with noise, and lines of its ledger, which hold public numbers alone"
     yield "  never sends images, features, losses, or how many were drawn"
     yield f"  costs:    {promise}"
     if math.isfinite(promise.person):
@@ -171,12 +131,3 @@ def _part(plan: Plan, node: NodeConstants) -> Iterator[str]:
     yield "            A training that is begun again costs as much again; `attempts` in node.yaml sets how often."
     if math.isfinite(promise.person):
         yield f"  agree by `cap: {rounded_up(promise.person)}` in node.yaml: the node refuses what costs more"
-
-
-def _what(plan: Plan) -> str:
-    how = plan.training
-    if how.estimator == MIXED_ROWS:
-        return f"{how.mixing.rows if how.mixing else 0} rows, each a noisy mean of a few {plan.unit}s, once"
-    if how.estimator == DESCENT:
-        return "in each round one sum of clipped gradients with noise"
-    return "once one sum of clipped statistics with noise"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import runpy
-import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SET_PARENT_DEATH_SIGNAL = 1
 LIBRARY = Path(__file__).parents[2]
 LOOPBACK = "127.0.0.1"
 SERVER = "server"
@@ -99,14 +97,10 @@ class LocalFederation:
         self._read: dict[str, int] = {}
 
     def __enter__(self) -> Self:
-        # Nobody writes to it: a process that finds its other end closed was started by one that is gone.
-        self._life, self._own_end = os.pipe()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.stop(*self._running)
-        os.close(self._life)
-        os.close(self._own_end)
 
     def hospital(self, name: str, **more: Any) -> HospitalSettings:  # noqa: ANN401  (each setting has a type of its own)
         """Return the settings of a node."""
@@ -114,14 +108,16 @@ class LocalFederation:
 
     def server(self, **more: Any) -> ServerSettings:  # noqa: ANN401  (fields of the settings)
         """Return the settings of the server for one training."""
-        keys = {name: self.credentials.node(name)[0] for name in self.names}
+        keys = {} if self.roster is not None else {name: self.credentials.node(name)[0] for name in self.names}
         return ServerSettings(plan=self.folder / "plan.json", keys=keys, roster=self.roster, **more)
 
-    def start_node(self, settings: HospitalSettings, who: str) -> None:
-        """Approve the plan in a name and start a node; it joins when its patients are checked and prepared."""
+    def start_node(self, settings: HospitalSettings) -> None:
+        """Approve the plan and start a node; it joins when its patients are checked and prepared."""
         path, key = self.folder / f"{settings.name}.json", self.credentials.node(settings.name)[1]
         write_json(path, asdict(settings))
-        Participant.read(settings, key).approve(who)
+        participant = Participant.read(settings, key)
+        # All patients are on this machine, and the person who starts its processes is responsible for them.
+        participant.approve("who started this federation", participant.digest)
         where = ["--server", f"{LOOPBACK}:{self.port}", "--authority", self.credentials.authority, "--key", key]
         self._start(settings.name, "node", path, *where, "--idle-seconds", self.idle_seconds)
 
@@ -149,7 +145,9 @@ class LocalFederation:
                     raise UserError(self._last_words(name))
             for line in self.news(SERVER):
                 say(line)
-        if self._running.pop(SERVER).returncode:
+        server = self._running.pop(SERVER)
+        server.communicate()
+        if server.returncode:
             raise UserError(self._last_words(SERVER))
 
     def run(self, settings: ServerSettings, say: Callable[[str], None] = logger.debug) -> None:
@@ -161,6 +159,7 @@ class LocalFederation:
         # The library that runs here is the one that is to run there, also where it is not installed.
         path = os.pathsep.join(filter(None, [str(LIBRARY), os.environ.get("PYTHONPATH", "")]))
         here = {"FLWR_HOME": str(self.folder / "flower"), "NO_PROXY": LOOPBACK, "no_proxy": LOOPBACK}
+        self.kill(name)  # what is left of an earlier one
         log, errors = self.log(name), self._errors(name)
         log.parent.mkdir(parents=True, exist_ok=True)
         for file in (log, errors):
@@ -169,7 +168,8 @@ class LocalFederation:
         with log.open("wb") as output, errors.open("wb") as wrong:
             self._running[name] = subprocess.Popen(  # noqa: S603  (this Python, and a module of this package)
                 [*self.command, "federation", command, *map(str, arguments)],
-                stdin=self._life,
+                # Nobody writes to it: it ends with this process, however that happens.
+                stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=wrong,
                 env={**os.environ, **here, "PYTHONPATH": path},
@@ -185,7 +185,7 @@ class LocalFederation:
         for name in names:
             if process := self._running.pop(name, None):
                 _send(process, signal.SIGKILL)
-                process.wait()
+                process.communicate()
 
     def stop(self, *names: str, patience: float = 5.0) -> None:
         """Ask processes to end, wait, then end them."""
@@ -218,7 +218,7 @@ class LocalFederation:
         _, failed, message = f"\n{text}".partition(f"\n{FAILED}")
         if failed:
             return message.strip() if name == SERVER else f"{name}: {message.strip()}"
-        return f"{name} ended by itself. The end of {errors}:\n{text[-2000:]}"
+        return f"{name} ended by itself. The end of {errors}:\n{text[-4000:]}"
 
 
 def _send(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
@@ -228,16 +228,13 @@ def _send(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 def main() -> None:
     """Run a command of zetadp, which ends with the process that started it and holds the other end of its input."""
-    die_with_parent()
-    if select.select([sys.stdin], [], [], 0)[0]:
-        sys.exit(1)  # the process that started this one ended before
+    threading.Thread(target=_end_with_input, daemon=True).start()
     runpy.run_module("zetadp.cli", run_name="__main__", alter_sys=True)
 
 
-def die_with_parent() -> None:
-    """Ask Linux to kill this process when its parent ends, however that happens."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+def _end_with_input() -> None:
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from torch import Tensor
 
 from zetadp.base.reading import read
 from zetadp.base.storage import read_json, write_json
-from zetadp.base.validation import UserError, shown
+from zetadp.base.validation import UserError, checked_name, shown
 from zetadp.core.plan import Plan
 from zetadp.federation.certificates import check_signature, signature
 
@@ -52,6 +52,29 @@ WORDS_AT_ONCE = 1 << 17
 
 class UnsafeTryError(UserError):
     """A try that a hospital must not take part in."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What is asked for, or answered: a try of a round of a training.
+
+    Attributes
+    ----------
+    training
+        What the server's training is known by; another one is another attempt, which a node has to permit.
+    round
+        The round, counted from zero.
+    number
+        With masked sums, the try of the round, counted from zero.
+    """
+
+    training: str
+    round: int
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the name that the receiver stores in its ledger."""
+        checked_name(self.training, "training")
 
 
 @dataclass(frozen=True)
@@ -241,7 +264,7 @@ class FreshValue:
     value
         The bytes in hexadecimal.
     signature
-        Signature by the member's signing key, also of plan, roster, training, round and number of the try.
+        Signature by the member's signing key, also of plan, roster and place of the try.
     """
 
     name: str
@@ -257,12 +280,8 @@ class Try:
     ----------
     roster
         The roster of the plan.
-    training
-        What the server's training is known by.
-    round
-        The round, counted from zero.
-    number
-        The try of this round, counted from zero.
+    place
+        What is asked for.
     values
         A fresh value of each member of the try, in the order of the plan.
 
@@ -274,9 +293,7 @@ class Try:
     """
 
     roster: Roster
-    training: str
-    round: int
-    number: int
+    place: Place
     values: tuple[FreshValue, ...]
 
     def __post_init__(self) -> None:
@@ -289,7 +306,7 @@ class Try:
                 f"{', '.join(map(shown, found)) or 'none'}."
             )
         for value in self.values:
-            check_value(self.roster, value, self.training, self.round, self.number)
+            check_value(self.roster, value, self.place)
 
     @property
     def names(self) -> list[str]:
@@ -298,7 +315,8 @@ class Try:
 
     def transcript(self, weights: str) -> bytes:
         """Return all that must be the same at every member, with the digest of the weights."""
-        told = (TRANSCRIPT, self.roster.plan.digest, self.roster.digest, self.training, self.round, self.number)
+        training, number, again = self.place.training, self.place.round, self.place.number
+        told = (TRANSCRIPT, self.roster.plan.digest, self.roster.digest, training, number, again)
         members = [part for value in self.values for part in (value.name, value.value)]
         return joined(*told, len(self.values), *members, weights)
 
@@ -307,39 +325,27 @@ class Try:
         return hashlib.sha256(self.transcript(weights)).hexdigest()
 
 
-def signed_content(roster: Roster, name: str, value: str, training: str, number: int, attempt: int) -> dict[str, Any]:
+def signed_content(roster: Roster, name: str, value: str, place: Place) -> dict[str, Any]:
     """Return what the signature of a fresh value covers: the value, its member, and the try that it is for."""
-    where = {"purpose": VALUE, "plan": roster.plan.digest, "roster": roster.digest, "training": training}
-    return where | {"round": number, "try": attempt, "name": name, "value": value}
+    where = {"purpose": VALUE, "plan": roster.plan.digest, "roster": roster.digest, "training": place.training}
+    return where | {"round": place.round, "try": place.number, "name": name, "value": value}
 
 
-def fresh_value(
-    roster: Roster, name: str, key: ec.EllipticCurvePrivateKey, training: str, number: int, attempt: int
-) -> FreshValue:
-    """Draw a member's value for a try from the operating system, and sign it.
-
-    Parameters
-    ----------
-    roster
-        The roster of the plan.
-    name, key
-        The member and its private signing key.
-    training, number, attempt
-        As `Try.training`, `Try.round` and `Try.number`.
-    """
+def fresh_value(roster: Roster, name: str, key: ec.EllipticCurvePrivateKey, place: Place) -> FreshValue:
+    """Draw the value of a member, who has a private signing key, for a try from the operating system, and sign it."""
     value = os.urandom(FRESH_BYTES).hex()
-    return FreshValue(name, value, signature(signed_content(roster, name, value, training, number, attempt), key))
+    return FreshValue(name, value, signature(signed_content(roster, name, value, place), key))
 
 
-def check_value(roster: Roster, value: FreshValue, training: str, number: int, attempt: int) -> None:
-    """Refuse a value that its member did not sign for a try; the parameters are those of `fresh_value`.
+def check_value(roster: Roster, value: FreshValue, place: Place) -> None:
+    """Refuse a value that its member did not sign for a try.
 
     Raises
     ------
     UnsafeTryError
         If the signature is not the member's, or for something else.
     """
-    content = signed_content(roster, value.name, value.value, training, number, attempt)
+    content = signed_content(roster, value.name, value.value, place)
     try:
         check_signature(content | {"signature": value.signature}, roster.member(value.name).verifier)
     except UserError as error:
@@ -362,11 +368,6 @@ class Masking:
     weights
         Digest of the weights that the message is computed for.
 
-    Attributes
-    ----------
-    digest
-        Digest of the transcript, which names the stored message.
-
     Raises
     ------
     UnsafeTryError
@@ -387,7 +388,6 @@ class Masking:
             raise UnsafeTryError(f"Expected the agreement key of {name} to be that of the roster, found another.")
         self.attempt, self.name, self.key = attempt, name, key
         self.transcript = attempt.transcript(weights)
-        self.digest = attempt.digest(weights)
 
     def __call__(self, message: Tensor) -> Tensor:
         """Return a message with the masks added, modulo 2^64.

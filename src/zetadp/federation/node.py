@@ -13,12 +13,12 @@ import logging
 import signal
 import time
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Self
 
 import httpx
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from flwr.app import Message
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import (
@@ -32,14 +32,13 @@ from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supercore.retry import RetryInvoker, RetryState, constant
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from zetadp.base.validation import UserError
 from zetadp.core.progress import seconds_to_tick
-from zetadp.federation.certificates import read_node_key
 from zetadp.federation.hospital import Hospital, load_hospital
+from zetadp.federation.masks import Place
 from zetadp.federation.participant import Participant
 from zetadp.federation.protocol import (
     LIFE_SECONDS,
@@ -58,22 +57,12 @@ BEAT_SECONDS = LIFE_SECONDS / 2
 """Seconds between two signs of life."""
 RETRY_SECONDS = 2.0
 """Seconds between two attempts to reach a server that does not answer."""
-PULL = "/v1/fleet/pull-messages"
-MALFORMED = Request(plan="", attempt="unknown", round=0, checkpointed=0, head="", weights=b"")
+MALFORMED = Request(plan="", place=Place("unknown", 0), checkpointed=0, head="", weights=b"")
 """What is refused in place of a message that is no request."""
-
-
-def _may_have_lost(error: Exception) -> bool:
-    """Return whether a message was lost: Flower hands one out once, also on a connection that breaks meanwhile."""
-    if not isinstance(error, httpx.TransportError) or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-        return False
-    return error.request.url.path == PULL
 
 
 class Uplink:
     """A node's connection with the server, over TLS, in which the node's key signs every request.
-
-    A request is repeated while no server answers.
 
     Parameters
     ----------
@@ -85,25 +74,14 @@ class Uplink:
         The node's private key.
     """
 
-    def __init__(self, server: str, authority: Path, key: Path) -> None:
-        private = read_node_key(key)
-        self.server, self.authority, self.public = server, authority, private.public_key()
-        self._retries = RetryInvoker(
-            lambda: constant(RETRY_SECONDS),
-            httpx.TransportError,
-            None,
-            None,
-            on_backoff=self._tell,
-            should_giveup=_may_have_lost,
-        )
-        connection = partial(
-            FleetHttpClient.from_server_address,
+    def __init__(self, server: str, authority: Path, key: EllipticCurvePrivateKey) -> None:
+        self.server, self.authority, self.public = server, authority, key.public_key()
+        self._client = FleetHttpClient.from_server_address(
             server,
             False,
             authority.read_bytes(),
-            [RuntimeVersionHttpInterceptor(component_name="SuperNode"), NodeAuthHttpInterceptor(private, self.public)],
+            [RuntimeVersionHttpInterceptor(component_name="SuperNode"), NodeAuthHttpInterceptor(key, self.public)],
         )
-        self._client, self._other = connection(retry_invoker=self._retries), connection()
         self._node = Node()
         self._ended = Event()
         self._life = Thread(target=self._show_life, daemon=True)
@@ -116,35 +94,31 @@ class Uplink:
         """Sign off, if the server is there, so that the next process of this node need not wait."""
         self._ended.set()
         self._life.join()
-        self._retries.max_tries = 1
-        if self._node.node_id:
-            self._sign_off(self._node)
+        self.sign_off()
         self._client.close()
-        self._other.close()
 
     def _show_life(self) -> None:
-        """Show the server that this node lives, until it signs off; over a connection that carries nothing else."""
+        """Show the server that this node lives, until it signs off, also while another request is on its way."""
         while not self._ended.wait(BEAT_SECONDS):
             if self._node.node_id:
                 sign = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=LIFE_SECONDS)
                 try:
-                    self._other.SendNodeHeartbeat(sign)
+                    self._client.SendNodeHeartbeat(sign)
                 except Exception as failure:  # noqa: BLE001  (whatever a proxy answers, the next sign may arrive)
                     logger.debug("no sign of life: %s", failure)
 
-    def _sign_off(self, node: Node) -> None:
-        try:
-            self._client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
-        except httpx.HTTPError as failure:
-            logger.debug("not signed off: %s", failure)
-
-    def _tell(self, state: RetryState) -> None:
-        """Log once that a request is repeated."""
-        if state.tries == 1:
-            logger.warning("no answer from %s; it is asked again and again", self.server)
+    def sign_off(self) -> None:
+        """End the connection, if there is one and the server answers."""
+        # A sign of life in between would connect the old session again, and the server would refuse a new one.
+        old, self._node = self._node, Node()
+        if old.node_id:
+            try:
+                self._client.DeactivateNode(DeactivateNodeRequest(node_id=old.node_id))
+            except httpx.HTTPError as failure:
+                logger.debug("not signed off: %s", failure)
 
     def sign_on(self) -> None:
-        """Connect, as soon as a server is there that knows this node.
+        """Connect, as soon as a server is there that knows this node. It then asks again what is unanswered.
 
         A server that was just started may learn the node's key later. It takes a node whose process was killed for
         connected for a while.
@@ -156,9 +130,10 @@ class Uplink:
         """
         told = ""
         request = ActivateNodeRequest(public_key=public_key_to_bytes(self.public), heartbeat_interval=LIFE_SECONDS)
+        self.sign_off()
         while True:
             try:
-                self._node = Node(node_id=self._other.ActivateNode(request).node_id)
+                self._node = Node(node_id=self._client.ActivateNode(request).node_id)
             except httpx.HTTPStatusError:
                 trouble = (
                     "it does not know this node's public key (.pub.pem), or takes an earlier process of this node for "
@@ -180,14 +155,6 @@ class Uplink:
                 logger.warning("not connected to %s yet: %s. It is asked again and again", self.server, trouble)
             time.sleep(RETRY_SECONDS)
 
-    def sign_on_anew(self) -> None:
-        """Sign off, if the server still knows this node, and on again: then it asks again what is unanswered."""
-        # A sign of life in between would connect the old session again, and the server would refuse a new one.
-        old, self._node = self._node, Node()
-        self._sign_off(old)
-        time.sleep(RETRY_SECONDS)
-        self.sign_on()
-
     def fetch(self) -> Message | None:
         """Return the next message for this node; None where there is none."""
         response = self._client.PullMessages(PullMessagesRequest(node=self._node))
@@ -202,9 +169,7 @@ class Uplink:
         )
 
 
-def run_node(
-    participant: Participant, server: str, authority: Path, key: Path, idle_seconds: float = IDLE_SECONDS
-) -> None:
+def run_node(participant: Participant, server: str, authority: Path, idle_seconds: float = IDLE_SECONDS) -> None:
     """Read and check a hospital's patients, connect, and answer until SIGTERM or Ctrl-C, at which the node signs off.
 
     Parameters
@@ -215,8 +180,6 @@ def run_node(
         ``host:port``.
     authority
         File of the certificate that the server's certificate must go back to.
-    key
-        File of the node's private key.
     idle_seconds
         How long to wait before it looks for a message again.
 
@@ -232,7 +195,7 @@ def run_node(
     signal.signal(signal.SIGTERM, end)
     with suppress(KeyboardInterrupt):
         hospital = load_hospital(participant)
-        with Uplink(server, authority, key) as uplink:
+        with Uplink(server, authority, participant.key) as uplink:
             uplink.sign_on()
             while True:
                 answer_next(hospital, uplink, idle_seconds)
@@ -252,7 +215,8 @@ def answer_next(hospital: Hospital, uplink: Uplink, idle_seconds: float) -> None
             uplink.send(reply_to(hospital, message))
     except httpx.HTTPError as error:
         logger.warning("a message may have been lost (%s); signing on anew", error)
-        uplink.sign_on_anew()
+        time.sleep(RETRY_SECONDS)
+        uplink.sign_on()
 
 
 def reply_to(hospital: Hospital, message: Message) -> Message:
@@ -272,6 +236,6 @@ def reply_to(hospital: Hospital, message: Message) -> Message:
     if isinstance(reply, Answer) and not reply.update:
         return Message(pack(reply), reply_to=message)  # a fresh value, which has nothing to do with patients
     if isinstance(reply, Answer):
-        hospital.report(reply.round)
+        hospital.report(reply.place.round)
     time.sleep(seconds_to_tick(begun, hospital.settings.answer_seconds))
     return Message(pack(reply), reply_to=message)

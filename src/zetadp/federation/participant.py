@@ -1,9 +1,9 @@
 """A hospital in one training: its settings, its copy of the plan, its keys, and its signed approval.
 
-The approval's signature covers the hash of the plan, with masked sums that of the roster, and the number of permitted
-attempts, which together fix what a patient can lose. So a plan, a roster or a number that was changed after somebody
-approved it is refused, whether by mistake or by anybody who can write the hospital's files and cannot read its key. It
-is no protection against somebody who has the key.
+The approval's signature covers one hash and the number of permitted attempts, which together fix what a patient can
+lose. The hash is that of the plan, or with masked sums that of the roster, which names the plan. So a plan, a roster or
+a number that was changed after somebody approved it is refused, whether by mistake or by anybody who can write the
+hospital's files and cannot read its key. It is no protection against somebody who has the key.
 
 A hospital makes its agreement key for one plan, since a key that is used for several and stolen later would open the
 recorded messages of all of them. Its signing key stays the same for all plans.
@@ -24,13 +24,7 @@ from zetadp.base.validation import UserError, shown
 from zetadp.core.plan import Plan
 from zetadp.core.promise import Promise, check_promise
 from zetadp.core.settings import GAUSSIAN, NO_EXACT_DIRECTION
-from zetadp.federation.certificates import (
-    Credentials,
-    check_signature,
-    make_private_key,
-    read_node_key,
-    signature,
-)
+from zetadp.federation.certificates import Credentials, check_signature, make_private_key, read_node_key, signature
 from zetadp.federation.masks import Member, Roster
 from zetadp.federation.settings import HospitalSettings
 from zetadp.privacy.budget import Cap
@@ -40,8 +34,6 @@ SHORTEST = 12
 """Fewest digits of a hash that name a plan or a roster, also in names of files."""
 MEMBER_COMMAND = "zetadp federation member"
 """What makes an agreement key."""
-KEYS = {"node", "plan", "roster", "attempts", "who", "date", "signature"}
-"""What an approval holds."""
 
 
 def agreement_file(key: Path, plan: Plan) -> Path:
@@ -153,12 +145,20 @@ class Participant:
 
     @classmethod
     def read(cls, settings: HospitalSettings, key: Path) -> Self:
-        """Read the plan that settings name, and the keys: the node's private one, and those of masked sums."""
+        """Read the plan that settings name, and the keys: the node's private one, and those of masked sums.
+
+        Raises
+        ------
+        UserError
+            If a file cannot be read or does not fit, or if the plan would exceed the hospital's cap.
+        """
         plan, signing = Plan.read(settings.plan), read_node_key(key)
         plan.place(settings.name)
         roster = Roster.named(settings.roster, plan)
         agreement = None if roster is None else read_node_key(agreement_file(key, plan), MEMBER_COMMAND)
-        return cls(settings, plan, signing, roster, agreement)
+        found = cls(settings, plan, signing, roster, agreement)
+        found.check_cap()
+        return found
 
     @property
     def name(self) -> str:
@@ -196,11 +196,16 @@ class Participant:
         return {**header, "node": self.name, "attempts": attempts, "series": series}
 
     @property
-    def approval(self) -> Path:
-        """The file of the approval of the plan."""
-        return self.settings.state / "approvals" / f"{self.plan.digest[:16]}.json"
+    def digest(self) -> str:
+        """Hash of all that the hospital approves: of the roster, which names the plan, or of the plan."""
+        return (self.roster or self.plan).digest
 
-    def approve(self, who: str, digits: str | None = None, roster_digits: str | None = None) -> Path:
+    @property
+    def approval(self) -> Path:
+        """The file of the approval."""
+        return self.settings.state / "approvals" / f"{self.digest[:16]}.json"
+
+    def approve(self, who: str, digits: str) -> Path:
         """Sign the approval, and return its file.
 
         Parameters
@@ -208,72 +213,50 @@ class Participant:
         who
             Who approves.
         digits
-            The first digits of the hash of the plan that was read, at least twelve; None where plan and approval come
-            from the same program.
-        roster_digits
-            The same of the roster, where the plan has masked sums. Only its hash shows that no key was exchanged.
+            The first digits of `digest` of what was read, at least twelve.
 
         Raises
         ------
         UserError
             If plan or roster has another hash.
         """
-        if digits is not None:
-            _check_digits(self.settings.plan, self.plan.digest, digits)
-            if self.settings.roster is not None and self.roster is not None:
-                _check_digits(self.settings.roster, self.roster.digest, roster_digits or "none")
-        content = {
-            "node": self.name,
-            "plan": self.plan.digest,
-            "roster": self._roster_digest,
-            "attempts": self.settings.attempts,
-            "who": who,
-            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        }
+        if not (len(digits) >= SHORTEST and self.digest.startswith(digits.lower())):
+            file = self.settings.roster or self.settings.plan
+            raise UserError(
+                f"Expected at least the first {SHORTEST} digits of the hash of {file}, which is {self.digest}, found "
+                f"{shown(digits)}. Read it again before you approve it."
+            )
+        date = datetime.now(UTC).strftime("%Y-%m-%d")
+        content = {**self._approved(self.settings.attempts), "who": who, "date": date}
         make_folder(self.approval.parent)
         write_json(self.approval, content | {"signature": signature(content, self.key)})
         return self.approval
 
-    def approved(self) -> str:
-        """Return who approved the plan and the roster, in words, and when.
+    def check_approved(self) -> str:
+        """Return who approved, in words, and when.
 
         Raises
         ------
         UserError
             If nobody approved this very plan and roster with this key, for as many attempts as the settings now permit.
         """
-        path = self.approval
-        remedy = "Read the plan and approve it: zetadp federation approve NODE.yaml --key NODE.key"
+        path, remedy = self.approval, "Read it and approve it: zetadp federation approve NODE.yaml --key NODE.key"
         if not path.exists():
-            raise UserError(
-                f"Nobody has approved the plan {self.settings.plan} (hash {self.plan.digest[:16]}). {remedy}"
-            )
+            raise UserError(f"Nobody has approved {self.settings.plan} (hash {self.digest[:16]}). {remedy}")
         content = read_json(path)
-        if content.keys() != KEYS:
-            raise UserError(f"Expected {path} to be an approval, found something else. {remedy}")
         try:
             check_signature(content, self.key.public_key())
-        except UserError as error:
+            who, attempts = f"approved by {content['who']} on {content['date']}", int(content["attempts"])
+        except (KeyError, UserError) as error:
             raise UserError(f"The approval {path} is not valid for this node's key: {error}. {remedy}") from error
-        if (content["node"], content["plan"]) != (self.name, self.plan.digest):
-            raise UserError(f"The approval {path} is for another plan or another node. {remedy}")
-        if content["roster"] != self._roster_digest:
-            raise UserError(f"The approval {path} is for another roster than {self.settings.roster}. {remedy}")
-        if self.settings.attempts > content["attempts"]:
+        if not self._approved(attempts).items() <= content.items():
+            raise UserError(f"The approval {path} is for another plan, roster or node. {remedy}")
+        if self.settings.attempts > attempts:
             raise UserError(
-                f"The approval {path} permits {content['attempts']} attempt(s), and the settings now say "
+                f"The approval {path} permits {attempts} attempt(s), and the settings now say "
                 f"{self.settings.attempts}, which costs patients more. {remedy}"
             )
-        return shown(f"approved by {content['who']} on {content['date']}")
+        return shown(who)
 
-    @property
-    def _roster_digest(self) -> str | None:
-        return None if self.roster is None else self.roster.digest
-
-
-def _check_digits(path: Path, digest: str, digits: str) -> None:
-    if not (len(digits) >= SHORTEST and digest.startswith(digits.lower())):
-        raise UserError(
-            f"Expected at least the first {SHORTEST} digits of the hash of {path}, which is {digest}, found {digits}. "
-            "Read it again before you approve it."
-        )
+    def _approved(self, attempts: int) -> dict[str, Any]:
+        return {"node": self.name, "digest": self.digest, "attempts": attempts}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,41 +18,24 @@ from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor
 
 from zetadp.base.reading import read
-from zetadp.base.validation import UserError, checked_name
-from zetadp.federation.masks import FreshValue
+from zetadp.base.validation import UserError
+from zetadp.federation.masks import FreshValue, Place
 
 LIFE_SECONDS = 10.0
 """A node shows every few seconds that it lives; after twice this time without a sign it counts as away."""
 FACTS = "facts"
-Place: TypeAlias = tuple[str, int, int]
-"""Where a message belongs: the server's training, the round, and with masked sums the try of the round."""
-
-
-class _Placed:
-    """A message that belongs to a try of a round."""
-
-    attempt: str
-    round: int
-    number: int
-
-    @property
-    def place(self) -> Place:
-        """What is asked for, or answered."""
-        return self.attempt, self.round, self.number
 
 
 @dataclass(frozen=True)
-class Request(_Placed):
+class Request:
     """A request for a round.
 
     Attributes
     ----------
     plan
         Hash of the plan that the server follows.
-    attempt
-        What the server's training is known by; another one is another attempt, which a node has to permit.
-    round
-        The round, counted from zero.
+    place
+        What is asked for.
     checkpointed
         Rounds that the server will never ask for again.
     head
@@ -62,56 +45,44 @@ class Request(_Placed):
     seen
         Last heads of the node's other ledgers, of trainings that this server ran before. A node that lacks one of them
         has put back an older copy of its ledgers.
-    number
-        With masked sums, the try of the round, counted from zero.
     values
         With masked sums, the fresh values of the members of the try (`zetadp.federation.masks.Try`). Without any, and
         without weights, the request asks for the node's own value for this try.
     """
 
     plan: str
-    attempt: str
-    round: int
+    place: Place
     checkpointed: int
     head: str
     weights: bytes
     seen: tuple[str, ...] = ()
-    number: int = 0
     values: tuple[FreshValue, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Check the name that the receiver stores in its ledger."""
-        checked_name(self.attempt, "attempt")
 
 
 @dataclass(frozen=True)
-class Answer(_Placed):
+class Answer:
     """A node's answer: its privatised mean gradient, and the lines that its ledger gained.
 
     Attributes
     ----------
     name
         The node.
-    attempt, round
+    place
         What it answers.
     update
         The privatised mean gradient, as `encode` wrote it; with masked sums, the masked words. Empty if only a fresh
         value was asked for.
     lines
         The lines of the node's ledger after the head that the request named: public constants of releases.
-    number
-        With masked sums, the try of the round.
     value
         With masked sums, the node's fresh value: for the try that was asked about, or for the first one of the next
         round.
     """
 
     name: str
-    attempt: str
-    round: int
+    place: Place
     update: bytes
     lines: tuple[str, ...]
-    number: int = 0
     value: FreshValue | None = None
 
 
@@ -133,26 +104,22 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True)
-class Refusal(_Placed):
+class Refusal:
     """A node's answer that there will be no update.
 
     Attributes
     ----------
     name
         The node.
-    attempt, round
+    place
         What it answers.
     reason
         Why.
-    number
-        With masked sums, the try of the round.
     """
 
     name: str
-    attempt: str
-    round: int
+    place: Place
     reason: Reason
-    number: int = 0
 
     @property
     def final(self) -> bool:

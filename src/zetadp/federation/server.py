@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections import Counter
 from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,8 +28,8 @@ from zetadp.core.task import site_task_of
 from zetadp.core.training import Trained
 from zetadp.federation.certificates import Credentials
 from zetadp.federation.coordinator import Coordinator
-from zetadp.federation.masks import FreshValue, Roster, Try, UnsafeTryError, check_value
-from zetadp.federation.protocol import Answer, Place, Reason, Refusal, Request, encode
+from zetadp.federation.masks import FreshValue, Place, Roster, Try, UnsafeTryError, check_value
+from zetadp.federation.protocol import Answer, Refusal, Request, encode
 from zetadp.federation.settings import ServerSettings
 from zetadp.federation.superlink import SuperLink
 from zetadp.privacy.exposure import Series
@@ -69,36 +68,35 @@ class SummingCoordinator(Coordinator):
 
     def _round(self, ledger: Ledger, number: int) -> tuple[Tensor, list[str]]:
         weights = encode(self.receiver.weights)
-        failures = Counter[str]()
-        self._told = time.monotonic()
         self._gather(number)
-        attempt, following = self._unfinished(ledger.identity, number)
+        attempt, following = self._unfinished(Place(ledger.identity, number))
         while True:
             if attempt is None:
-                attempt = self._named(ledger, number, following, failures)
-            total = self._summed(ledger, attempt, weights, failures)
+                attempt = self._named(ledger, following)
+            total = self._summed(ledger, attempt, weights)
             if total is not None:
                 break
-            logger.warning("try %d of round %d is void; the next one follows", attempt.number + 1, number + 1)
-            following, attempt = attempt.number + 1, None
+            following, attempt = replace(following, number=attempt.place.number + 1), None
+            logger.warning("try %d of round %d is void; the next one follows", following.number, number + 1)
         missing = [name for name in self.names if name not in attempt.names]
         for name in missing:
             logger.warning("round %d is the sum of the others, without %s", number + 1, name)
         return total, missing
 
-    def _unfinished(self, training: str, number: int) -> tuple[Try | None, int]:
-        """Return the try of a round that was written down before a restart, if any, and the number of the next one."""
+    def _unfinished(self, first: Place) -> tuple[Try | None, Place]:
+        """Return the try of a round that was written down before a restart, if any, and the place of the next one."""
         content = read_json(self.note) if self.note.exists() else {}
-        if (content.get("training"), content.get("round")) != (training, number):
-            return None, 0
-        values = tuple(FreshValue(**value) for value in content["values"])
+        if (content.get("training"), content.get("round")) != (first.training, first.round):
+            return None, first
+        values, place = (FreshValue(**value) for value in content["values"]), replace(first, number=content["try"])
+        following = replace(first, number=place.number + 1)
         try:
-            return Try(self.roster, training, number, content["try"], values), content["try"] + 1
+            return Try(self.roster, place, tuple(values)), following
         except UnsafeTryError as error:  # the roster was made anew
             logger.warning("%s", error)
-            return None, content["try"] + 1
+            return None, following
 
-    def _named(self, ledger: Ledger, number: int, again: int, failures: Counter[str]) -> Try:
+    def _named(self, ledger: Ledger, place: Place) -> Try:
         """Return a new try of the nodes that are there, after each has sent a fresh value for it.
 
         Raises
@@ -107,26 +105,26 @@ class SummingCoordinator(Coordinator):
             If too few of them are there for too long.
         """
         begun = self._told = time.monotonic()
-        asked = replace(self._request(ledger, number, b""), number=again)
-        while not self._ends(number, values := self._held(asked.place, failures), failures, time.monotonic() - begun):
-            for reply in self._exchange(ledger, asked, values, failures):
+        asked = self._request(place, b"")
+        while not self._ends(place.round, values := self._held(place), time.monotonic() - begun):
+            for reply in self._exchange(ledger, asked, values):
                 if isinstance(reply, Refusal):
                     self._accept(reply)
-                if isinstance(reply, Refusal) or not self._keep(reply, asked.place):
-                    failures[reply.name] += 1
+                elif not self._keep(reply, place):
+                    self._fail(reply.name, place.round, "it sent no fresh value for the try")
             time.sleep(self.patience.poll_seconds)
-        return Try(self.roster, *asked.place, tuple(values[name] for name in self.names if name in values))
+        return Try(self.roster, place, tuple(values[name] for name in self.names if name in values))
 
     def _send(self, name: str, request: Request) -> None:
         self._sessions[name] = self.line.session(name)
         super()._send(name, request)
 
-    def _held(self, place: Place, failures: Counter[str]) -> dict[str, FreshValue]:
+    def _held(self, place: Place) -> dict[str, FreshValue]:
         """Return the fresh values for a try that their nodes still have, unless they were restarted."""
         return {
             name: value
             for name, (of, session, value) in self._values.items()
-            if of == place and session == self.line.session(name) != "" and failures[name] < self.patience.tries
+            if of == place and session == self.line.session(name) != "" and not self._hopeless(name)
         }
 
     def _keep(self, reply: Answer, place: Place) -> bool:
@@ -134,14 +132,14 @@ class SummingCoordinator(Coordinator):
         if reply.value is None or reply.value.name != reply.name:
             return False
         try:
-            check_value(self.roster, reply.value, *place)
+            check_value(self.roster, reply.value, place)
         except UnsafeTryError as error:
             logger.warning("%s", error)
             return False
         self._values[reply.name] = place, self._sessions.get(reply.name, ""), reply.value
         return True
 
-    def _summed(self, ledger: Ledger, attempt: Try, weights: bytes, failures: Counter[str]) -> Tensor | None:
+    def _summed(self, ledger: Ledger, attempt: Try, weights: bytes) -> Tensor | None:
         """Ask the members of a try, and return the sum of their messages, shape (1, number); None if it is void.
 
         Raises
@@ -149,30 +147,29 @@ class SummingCoordinator(Coordinator):
         UserError
             If a member says that it will never answer, or stays away for too long.
         """
-        number, patience = attempt.round, self.patience
+        place, number, patience = attempt.place, attempt.place.round, self.patience
         values = [asdict(value) for value in attempt.values]
         make_folder(self.note.parent)
-        write_json(self.note, {"training": attempt.training, "round": number, "try": attempt.number, "values": values})
-        asked = replace(self._request(ledger, number, weights), number=attempt.number, values=attempt.values)
+        write_json(self.note, {"training": place.training, "round": number, "try": place.number, "values": values})
+        asked = replace(self._request(place, weights), values=attempt.values)
         total, void = torch.zeros(1, self.phase.message, dtype=torch.int64), False
         done = set(self.names) - set(attempt.names)
         begun = self._told = time.monotonic()
         while True:
-            for reply in self._exchange(ledger, asked, done, Counter()):
+            for reply in self._exchange(ledger, asked, done):
                 if isinstance(reply, Answer) and not reply.update:
                     continue  # a late answer to the request for a value
                 update = self._accept(reply)
                 if update is None:
-                    # A node that was restarted has lost its value and nothing else.
-                    failures[reply.name] += not (isinstance(reply, Refusal) and reply.reason == Reason.VALUE)
                     void = True
                 elif isinstance(reply, Answer):
                     total += update
                     done.add(reply.name)
-                    self._keep(reply, (attempt.training, number + 1, 0))
+                    self._keep(reply, Place(place.training, number + 1))
             self._account(ledger, number)
             missing = [name for name in attempt.names if name not in done]
             waited = time.monotonic() - begun
+            void = void or any(self._hopeless(name) for name in missing)
             if not (missing or void):
                 return total if self._in_range(total) else None
             if void or (self.may_go_on and waited >= patience.round_seconds):

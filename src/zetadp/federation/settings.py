@@ -73,7 +73,7 @@ class HospitalSettings(SiteSettings):
         Answers leave at whole multiples of this number of seconds after the request, because the duration of a round
         reveals how many patients were drawn. Choose more than a round takes in which every patient is drawn.
     limit_seconds
-        A longer computation ends the node, which a service manager starts again.
+        A longer computation ends the node's process, which a service manager starts again.
     device
         ``auto``, ``cpu`` or ``cuda``.
     threads
@@ -123,7 +123,7 @@ class ServerSettings(SiteSettings):
     plan
         The server's copy of the plan.
     keys
-        For each node of the plan, the file of its public key in PEM.
+        For each node of the plan, the file of its public key in PEM. None with masked sums: the roster holds the keys.
     roster
         The server's copy of the roster, where the plan has masked sums; null otherwise.
     model, history, ledger
@@ -154,12 +154,12 @@ class ServerSettings(SiteSettings):
     SITE: ClassVar[str] = "a federation's server"
 
     plan: Path
-    keys: dict[str, Path]
     model: Path
     history: Path
     ledger: Path
     ledger_file: Path
     checkpoint: Path
+    keys: dict[str, Path] = field(default_factory=dict)
     roster: Path | None = None
     watched: Path | None = None
     watched_patients: int = 0
@@ -182,18 +182,15 @@ class ServerSettings(SiteSettings):
             If a file cannot be read, or plan and keys do not agree.
         """
         plan = Plan.read(self.plan)
-        if set(self.keys) != {node.name for node in plan.nodes}:
+        roster = Roster.named(self.roster, plan)
+        wanted = [] if roster is not None else [node.name for node in plan.nodes]
+        if set(self.keys) != set(wanted):
             raise UserError(
-                f"Expected a key for each of {[node.name for node in plan.nodes]}, found {sorted(self.keys)}."
+                f"Expected in keys a key for each of {wanted}, or none with a roster, found {sorted(self.keys)}."
             )
+        if roster is not None:
+            return plan, {member.name: member.verifier for member in roster.members}, roster
         keys = {name: read_public_key(path) for name, path in self.keys.items()}
         if len({key.public_numbers() for key in keys.values()}) < len(keys):
-            raise UserError(f"Expected a key of its own for each of {sorted(keys)}, found one key at several nodes.")
-        roster = Roster.named(self.roster, plan)
-        for member in roster.members if roster is not None else ():
-            if keys[member.name] != member.verifier:
-                raise UserError(
-                    f"Expected the signing key of {member.name} in {self.roster} to be the one in keys, found another. "
-                    "Ask the hospital which one is its own."
-                )
-        return plan, keys, roster
+            raise UserError(f"Expected a key of its own for each of {wanted}, found one key at several nodes.")
+        return plan, keys, None

@@ -207,7 +207,7 @@ class SuperLink:
 
     def _reply(self, name: str, sent: _Sent, message: Message) -> Answer | Refusal | None:
         """Return what a message says; None where a message got lost and the request may be sent again."""
-        failed = Refusal(name, sent.request.attempt, sent.request.round, Reason.FAILED, sent.request.number)
+        failed = Refusal(name, sent.request.place, Reason.FAILED)
         if message.has_error():
             logger.debug("%s: %s", name, message.error.reason)
             logger.warning("a message to or from %s was lost; the request is sent again", name)

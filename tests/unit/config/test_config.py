@@ -142,6 +142,7 @@ FAULTS = [
      "networks.complex.training.expected_patients", "44"),
     (PAPER, {"partition": {"nodes": 485, "validation_patients": 0}}, "partition", "484 patients"),
     (PAPER, {"partition": {"nodes": 2, "sizes": [1, 2]}}, "partition", "found 3"),
+    (PAPER, {"partition": {"nodes": 2, "sizes": [1, 2], "by": "scanner"}}, "partition", "no partition.sizes"),
     (PAPER, {"partition": {"validation_patients": 25}}, "partition.validation_patients", "275"),
     (SIMULATED, {"slices": {"count": 25}}, "slices.count", "24"),
     # Estimators

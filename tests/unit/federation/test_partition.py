@@ -109,22 +109,6 @@ def test_hospitals_of_declared_sizes_hold_as_many():
     assert table.groupby("node").size().tolist() == sizes == [9, 6, 3]
 
 
-@pytest.mark.parametrize(
-    ("given", "train", "scanners", "words"),
-    [
-        ({"nodes": 4}, 3, None, "partition.nodes"),
-        ({"by": "scanner"}, 18, None, "scanner_patients"),
-        ({"by": "scanner"}, 18, [1, 2], "scanner_patients"),
-        ({"sizes": [9, 9]}, 18, [6, 6, 6], "partition.nodes"),
-        ({"sizes": [9, 6, 4]}, 18, [6, 6, 6], "cohort.train_patients"),
-        ({"sizes": [9, 6, 3], "by": "scanner"}, 18, [6, 6, 6], "partition.by: scanner"),
-    ],
-)
-def test_sizes_that_contradict_another_key_are_refused(given, train, scanners, words):
-    with pytest.raises(UserError, match=words):
-        node_sizes(PartitionSettings(**{"nodes": 3} | given), train, scanners)
-
-
 def test_watching_must_leave_patients_to_test():
     with pytest.raises(UserError, match=r"more than 12 test patients .* found 12. Lower partition.validation_patients"):
         spread(index(18, 12), 3, 4)
