@@ -41,9 +41,9 @@ from zetadp.privacy import accounting
 from zetadp.privacy.accounting import compose
 from zetadp.privacy.book import recorded_runs
 from zetadp.report.provenance import origin, seeds_shown
-from zetadp.tasks.ecg.collection import Collection, spectrum
+from zetadp.tasks.ecg.collection import Collection, read_folder
 from zetadp.tasks.ecg.encoder import BeatEncoder
-from zetadp.tasks.ecg.recordings import FOLDS, read_folder
+from zetadp.tasks.ecg.recordings import FOLDS, spectrum
 from zetadp.tasks.ecg.task import of_patients, replicates
 from zetadp.tasks.roc import area
 

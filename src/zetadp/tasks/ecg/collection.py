@@ -1,124 +1,63 @@
 """Turn the recordings of a cohort into inputs of networks, and check the cohort's patients.
 
-The inputs are the spectrum of the beginning of one lead, and the usual beat of all leads. Each depends on one recording
-alone.
+Recordings are simulated, or read in three layouts: CPSC 2018, PTB-XL (WFDB), and arrays. Every reader yields those that
+it can read, in millivolts. After the last one, it reports all others in one error. A recording whose values cannot be
+millivolts is refused.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import re
+import zlib
 from dataclasses import dataclass, replace
-from fractions import Fraction
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
-from scipy import signal as processing
 
 from zetadp.base.storage import Items
-from zetadp.base.tables import write_cohort
-from zetadp.base.validation import UserError
-from zetadp.tasks.ecg.recordings import FOLDS, fold_of, read_folder
+from zetadp.base.tables import read_table, visible, write_cohort
+from zetadp.base.validation import UserError, check_distinct, refuse
+from zetadp.tasks.ecg.recordings import (
+    FOLDS,
+    LABELS,
+    LEADS,
+    NOTHING,
+    Recording,
+    beginning,
+    fold_of,
+    spectrum,
+    usual_beat,
+)
 from zetadp.tasks.ecg.simulated import simulated_recordings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from zetadp.tasks.ecg.recordings import Recording
+    # A recording without its signal, and a function that reads signal and rate.
+    Entry = tuple[Recording, Callable[[], tuple[np.ndarray, float]]]
 
 AXES = ("recording", "channel", "row", "value")
 """Axes of the inputs of networks."""
-LEAD, RATE, SAMPLES = 3, 500, 512
-"""Lead of the spectrum (position in `zetadp.tasks.ecg.recordings.LEADS`: aVR, as we take "channel 3" of Ziller et al.),
-its samples per second, and number of samples at the beginning of a recording."""
-BEAT_RATE = 100
-"""Sampling rate of the usual beat, in samples per second."""
-BEFORE, AFTER = 25, 45
-"""Samples of the usual beat before and after the middle of the QRS complex."""
-BEAT = BEFORE + AFTER
-PASS = (0.5, 40.0)
-"""Passband of the filter for the usual beat, in Hz."""
-
-
-def beginning(recording: Recording) -> np.ndarray:
-    """Return the first samples of one lead, float32, shape (sample,), padded with zeros if the recording is shorter."""
-    lead = resampled(recording.signal[LEAD], recording.rate, RATE)[:SAMPLES]
-    found = np.zeros(SAMPLES, dtype=np.float32)
-    found[: len(lead)] = lead
-    return found
-
-
-def spectrum(samples: np.ndarray) -> np.ndarray:
-    """Return the unitary discrete Fourier transform along the last axis, complex64.
-
-    The transform is unitary: unscaled sums of 512 samples would saturate a network whose output is a magnitude.
-    """
-    return np.asarray(np.fft.fft(samples, norm="ortho"), dtype=np.complex64)
-
-
-def resampled(values: np.ndarray, rate: float, wanted: float) -> np.ndarray:
-    """Resample signals along the last axis.
-
-    Parameters
-    ----------
-    values
-        Signals, shape (..., sample).
-    rate, wanted
-        Present and wanted number of samples per second.
-    """
-    if rate == wanted:
-        return values
-    ratio = Fraction(wanted / rate).limit_denominator(1000)
-    return np.asarray(processing.resample_poly(values, ratio.numerator, ratio.denominator, axis=-1, padtype="line"))
-
-
-def usual_beat(recording: Recording) -> np.ndarray:
-    """Return the median beat of each lead, in units of the lead's standard deviation, float32, shape (lead, `BEAT`).
-
-    Raises
-    ------
-    UserError
-        If the recording is too short, has values that are not finite, or has no beats.
-    """
-    leads = resampled(recording.signal.astype(np.float64), recording.rate, BEAT_RATE)
-    if leads.shape[1] < 2 * BEAT or not np.isfinite(leads).all():
-        raise UserError(
-            f"Expected two seconds or more of finite values in recording {recording.name}, found "
-            f"{leads.shape[1] / BEAT_RATE:.1f} s. Remove it from the folder's table."
-        )
-    leads = processing.sosfiltfilt(processing.butter(2, PASS, "bandpass", fs=BEAT_RATE, output="sos"), leads, axis=1)
-    leads = (leads - leads.mean(axis=1, keepdims=True)) / leads.std(axis=1, keepdims=True).clip(1e-6)
-    middles = beats(leads)
-    middles = middles[(middles >= BEFORE) & (middles + AFTER <= leads.shape[1])]
-    if not len(middles):
-        raise UserError(f"Expected beats in recording {recording.name}, found none. Remove it from the table.")
-    found = np.median([leads[:, at - BEFORE : at + AFTER] for at in middles], axis=0)
-    # The zero level is the mean before the beat.
-    return np.asarray(found - found[:, :5].mean(axis=1, keepdims=True), dtype=np.float32)
-
-
-def beats(leads: np.ndarray) -> np.ndarray:
-    """Return the positions of the QRS complexes.
-
-    The middle of a QRS complex is a maximum of the speed of all leads together, smoothed over 120 ms.
-
-    Parameters
-    ----------
-    leads
-        Filtered leads at `BEAT_RATE`, shape (lead, sample).
-
-    Returns
-    -------
-    Samples of the middles, in rising order, shape (beat,).
-    """
-    speed = np.sqrt(np.square(np.gradient(leads, axis=1)).sum(axis=0))
-    window = np.hanning(15)
-    smooth = np.convolve(speed, window / window.sum(), mode="same")
-    # A quantile, because the maximum may belong to a single ectopic beat.
-    height = 0.5 * np.quantile(smooth, 0.95)
-    found, _ = processing.find_peaks(smooth, height=height, distance=round(0.3 * BEAT_RATE))
-    return np.asarray(found)
+CPSC_RATE = 500.0
+CPSC_LABELS = {1: 0, 4: 1}
+"""Labels of the challenge's table: 1 is normal, 4 is LBBB. Recordings with other labels are left out."""
+PTBXL_LABELS = {"NORM": 0, "CLBBB": 1}
+ARRAYS_RATE = 100.0
+ARRAYS_LABELS = {"NORM": 0, "LBBB": 1}
+MILLIVOLTS = {"mV": 1.0, "uV": 1e-3, "µV": 1e-3, "nV": 1e-6, "V": 1e3}
+"""Units of WFDB, and how many millivolts each is."""
+SPREADS = (0.02, 30.0)
+"""Least and most millivolts over which the middle 98 % of a lead's values spread, in the median of the leads."""
+RATES = (50.0, 10_000.0)
+"""Least and most samples per second."""
+OLDEST = 120.0
+"""Ages from this value on become 90 years: PTB-XL writes 300 for everybody over 89."""
 
 
 @dataclass(frozen=True)
@@ -223,3 +162,203 @@ def _check(found: Collection, source: str, sizes: Mapping[str, int]) -> None:
     for name in sizes:
         if len(set(found.labels[table["part"] == name])) < 2:
             raise UserError(f"Expected patients of both labels for cohort.{name}_patients, found only one label.")
+
+
+def read_folder(folder: Path) -> Iterator[Recording]:
+    """Read the normal and the LBBB recordings of a folder. The layout is found by the name of its table.
+
+    Raises
+    ------
+    UserError
+        If the folder has none of the known layouts, or has no recordings of one label, or if names of recordings look
+        the same. Also after the last recording, if some recordings could not be read.
+    """
+    for name, (reader, columns) in LAYOUTS.items():
+        if (folder / name).is_file():
+            table = read_table(folder / name, columns)
+            check_distinct(table[columns[0]], str(folder / name))
+            entries = list(reader(folder, table))
+            missing = [word for label, word in enumerate(LABELS) if not any(each.label == label for each, _ in entries)]
+            if missing:
+                raise UserError(
+                    f"Expected recordings of both kinds in {folder}, found none with label {' or '.join(missing)}."
+                )
+            return _signals(folder, entries)
+    raise UserError(f"Expected one of {', '.join(LAYOUTS)} in {folder}, found none. docs/ecg.md lists the layouts.")
+
+
+def _cpsc(folder: Path, table: pd.DataFrame) -> Iterator[Entry]:
+    """Yield the recordings of the China Physiological Signal Challenge 2018 (Liu et al., doi:10.1166/jmihi.2018.2442).
+
+    ``REFERENCE.csv`` has columns Recording and First_label to Third_label. Each recording is a file ``<Recording>.mat``
+    with a struct ``ECG``, whose field ``data`` holds 12 leads at 500 Hz, in mV. Only the first label counts. This gives
+    the 1125 recordings of the paper. The data set does not identify patients, so each recording counts as one patient.
+    """
+    first = pd.to_numeric(table["First_label"], errors="coerce")
+    own = first.isin(CPSC_LABELS)
+    for name, label in zip(table["Recording"][own], first[own], strict=True):
+        described = Recording(name, name, NOTHING, CPSC_RATE, CPSC_LABELS[int(label)])
+        yield described, partial(_matlab, folder / f"{name}.mat")
+
+
+def _ptbxl(folder: Path, table: pd.DataFrame) -> Iterator[Entry]:
+    """Yield the recordings of PTB-XL (Wagner et al. 2020, doi:10.1038/s41597-020-0495-6) with NORM or CLBBB.
+
+    ``ptbxl_database.csv`` names the WFDB files of each recording. The file with 500 samples per second is used if it
+    exists. Patients with recordings of both labels are left out.
+    """
+    codes = [_codes(*row) & set(PTBXL_LABELS) for row in table[["scp_codes", "ecg_id"]].itertuples(index=False)]
+    table = table.assign(label=[PTBXL_LABELS[min(own)] if len(own) == 1 else -1 for own in codes])
+    table = table[table["label"] >= 0]
+    both = table.groupby("patient_id")["label"].transform("nunique") > 1
+    for _, row in table[~both].iterrows():
+        paths = [folder / row[name] for name in ("filename_hr", "filename_lr") if row.get(name)]
+        path = next((each for each in paths if each.with_suffix(".hea").is_file()), paths[-1])
+        yield _described(row, int(row["label"])), partial(_wfdb, path)
+
+
+def _arrays(folder: Path, table: pd.DataFrame) -> Iterator[Entry]:
+    """Yield recordings that are stored in one array.
+
+    The folder contains two files:
+
+    - one ``.npz`` file with ``x``, shape (recording, sample, lead) in mV, ``ecg_id``, and optionally ``rate`` in
+      samples per second (default 100)
+    - ``labels.csv`` with columns ecg_id, patient_id, label (NORM or LBBB) and strat_fold, and optionally age, device
+      and form
+    """
+    files = visible(folder, "*.npz")
+    if len(files) != 1:
+        raise UserError(f"Expected one .npz file in {folder}, found {len(files)}.")
+    try:
+        with files[0].open("rb") as file, np.load(file) as content:
+            signals, names = content["x"], content["ecg_id"].astype(str)
+            rate = float(content["rate"]) if "rate" in content else ARRAYS_RATE
+    except (OSError, KeyError, ValueError, TypeError, EOFError, BadZipFile, zlib.error) as error:
+        raise UserError(
+            f"Expected arrays x and ecg_id, and perhaps one number rate, in {files[0]}, found another or a damaged "
+            f"file: {error}."
+        ) from error
+    if names.shape != (len(signals),) or len(set(names.tolist())) < len(names):
+        raise UserError(
+            f"Expected in {files[0]} another ecg_id for each of the {len(signals)} recordings of x, found "
+            f"{len(set(names.flat))} of shape {names.shape}."
+        )
+    places = {name: place for place, name in enumerate(names.tolist())}
+
+    def signal(name: str) -> tuple[np.ndarray, float]:
+        if name not in places:
+            raise UserError(f"not in {files[0].name}")
+        return signals[places[name]].T, rate
+
+    for _, row in table[table["label"].isin(ARRAYS_LABELS)].iterrows():
+        yield _described(row, ARRAYS_LABELS[row["label"]]), partial(signal, row["ecg_id"])
+
+
+_COLUMNS = ("ecg_id", "patient_id", "strat_fold")
+LAYOUTS: dict[str, tuple[Callable[[Path, pd.DataFrame], Iterator[Entry]], tuple[str, ...]]] = {
+    "REFERENCE.csv": (_cpsc, ("Recording", "First_label")),
+    "ptbxl_database.csv": (_ptbxl, (*_COLUMNS, "scp_codes", "filename_lr")),
+    "labels.csv": (_arrays, (*_COLUMNS, "label")),
+}
+"""Table, reader, and columns of each layout. The first column names the recordings."""
+
+
+def _described(row: pd.Series, label: int) -> Recording:
+    """Return the recording that a row with PTB-XL's columns describes, without its signal."""
+    age, fold = (pd.to_numeric(row.get(name, ""), errors="coerce") for name in ("age", "strat_fold"))
+    if fold not in range(1, FOLDS + 1):
+        raise UserError(
+            f"Expected strat_fold of recording {row['ecg_id']} to be 1 to {FOLDS}, found {row['strat_fold']!r}."
+        )
+    return Recording(
+        name=row["ecg_id"],
+        patient=row["patient_id"].removesuffix(".0"),
+        signal=NOTHING,
+        rate=ARRAYS_RATE,
+        label=label,
+        fold=int(fold),
+        age=float(age) if age < OLDEST else 90.0 if age >= OLDEST else float("nan"),
+        device=" ".join(str(row.get("device", "")).split()),
+        form=str(row.get("form", "")),
+    )
+
+
+def _codes(text: str, name: str) -> set[str]:
+    """Return the names of the diagnoses that PTB-XL's table gives as a dictionary."""
+    try:
+        return set(ast.literal_eval(text))
+    except (ValueError, SyntaxError, TypeError) as error:
+        raise UserError(
+            f"Expected scp_codes of recording {name} to be a dictionary such as {{'NORM': 100.0}}, found {text!r}."
+        ) from error
+
+
+def _signals(folder: Path, entries: Sequence[Entry]) -> Iterator[Recording]:
+    wrong = []
+    for described, read in entries:
+        try:
+            signal, rate = read()
+            problem = _problem(signal, rate)
+        except Exception as error:  # noqa: BLE001  (readers of formats raise whatever a broken file leads them to)
+            problem = str(error) or type(error).__name__
+        if problem:
+            wrong.append(f"{described.name}: {problem}")
+            continue
+        yield replace(described, signal=np.ascontiguousarray(signal, dtype=np.float32), rate=rate)
+    refuse(wrong, f"in {folder}; repair these recordings, or remove them from the folder's table")
+
+
+def _problem(signal: np.ndarray, rate: float) -> str:
+    """Return the problem with a signal, or an empty text."""
+    if signal.ndim != 2 or len(signal) != len(LEADS) or signal.dtype.kind not in "iuf":
+        return f"found {signal.dtype} of shape {signal.shape}"
+    if not np.isfinite(signal).all():
+        return "found values that are not finite"
+    if not signal.any():
+        return "found only zeros"
+    if not RATES[0] <= rate <= RATES[1]:
+        return f"found {rate:g} samples per second"
+    # Quantiles, because a recording may begin with a spike, and the median, because electrodes may be off.
+    low, high = np.quantile(signal, (0.01, 0.99), axis=1)
+    spread = float(np.median(high - low))
+    if not SPREADS[0] <= spread <= SPREADS[1]:
+        return f"expected mV, found values that spread over {spread:.3g}, as in another unit"
+    return ""
+
+
+def _matlab(path: Path) -> tuple[np.ndarray, float]:
+    """Read signal and rate from a Matlab file of the challenge."""
+    from scipy.io import loadmat
+
+    if not path.is_file():
+        raise FileNotFoundError("found no such file")
+    found: Any = loadmat(path, squeeze_me=True, struct_as_record=False).get("ECG")
+    if found is None:
+        raise KeyError("found no struct ECG")
+    return np.atleast_2d(found.data), CPSC_RATE
+
+
+def _wfdb(path: Path) -> tuple[np.ndarray, float]:
+    """Read signal and rate of a WFDB recording, with the leads in the order of `LEADS`."""
+    try:
+        import wfdb
+    except ImportError as error:
+        raise UserError("Expected the package wfdb for this folder, found none. Install zetadp[ecg].") from error
+    if not path.with_suffix(".hea").is_file():
+        raise FileNotFoundError("found no such file")
+    found = wfdb.rdrecord(str(path.with_suffix("")))
+    # wfdb replaces a gain of 0, which says that the scale is unknown, by 200.
+    header = path.with_suffix(".hea").read_text(encoding="latin-1").splitlines()
+    _, *leads = [line.split() for line in header if line.strip() and not line.startswith("#")]
+    if not all(len(lead) > 2 and re.match(r"0*\.?0*[1-9]", lead[2]) for lead in leads):
+        raise UserError("found no gain, so the scale is unknown")
+    unknown = sorted(set(found.units) - set(MILLIVOLTS))
+    if unknown:
+        raise UserError(f"expected units {', '.join(MILLIVOLTS)}, found {', '.join(unknown)}")
+    signal = found.p_signal.T * np.array([MILLIVOLTS[unit] for unit in found.units])[:, None]
+    names = [name.lower() for name in found.sig_name]
+    missing = [lead for lead in LEADS if names.count(lead.lower()) != 1]
+    if missing:
+        raise UserError(f"expected one lead {', '.join(missing)}, found {', '.join(found.sig_name)}")
+    return signal[[names.index(lead.lower()) for lead in LEADS]], float(found.fs)

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from zetadp.tasks.ecg.collection import BEAT, usual_beat
-from zetadp.tasks.ecg.recordings import LEADS
+from zetadp.tasks.ecg.recordings import BEAT, LEADS, usual_beat
 from zetadp.tasks.ecg.simulated import PUBLIC, T_WAVES, simulated_recordings
 from zetadp.tasks.encoder import PublicEncoder, learn
 

@@ -11,8 +11,7 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
 from zetadp.core.evaluation import watched
 from zetadp.core.records import LabelledItems
-from zetadp.tasks.ecg.collection import beginning, spectrum, usual_beat
-from zetadp.tasks.ecg.recordings import LEADS, Recording
+from zetadp.tasks.ecg.recordings import LEADS, Recording, beginning, spectrum, usual_beat
 from zetadp.tasks.ecg.simulated import POPULATIONS, draw_patient, simulated_recordings
 from zetadp.tasks.ecg.task import Ecg
 from zetadp.tasks.roc import area

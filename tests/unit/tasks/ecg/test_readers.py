@@ -14,8 +14,8 @@ from scipy.io import savemat
 from zetadp.base.storage import Items
 from zetadp.base.tables import read_table
 from zetadp.base.validation import UserError
-from zetadp.tasks.ecg.collection import write_collection
-from zetadp.tasks.ecg.recordings import LEADS, fold_of, read_folder
+from zetadp.tasks.ecg.collection import read_folder, write_collection
+from zetadp.tasks.ecg.recordings import LEADS, fold_of
 from zetadp.tasks.ecg.simulated import simulated_recordings
 
 PTBXL = Path(__file__).parents[5] / "shared/data/ecg_ptbxl"
