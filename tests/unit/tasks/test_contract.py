@@ -104,12 +104,11 @@ class Case:
     inputs: tuple[int, ...]
     wrong: tuple[dict[str, Any], ...]
     settings: dict[str, Any] | None = None
-    sites: bool = False
 
 
 PUBLIC = ({"families": ["vnet"]}, {"families": []}, {"patients": 1, "batch": 5})
 CASES = {
-    "brain_sequences": Case(brains, 8, (1, 8, 8), ({"decision": "mine"},), {"slices": 2, "size": 8}, sites=True),
+    "brain_sequences": Case(brains, 8, (1, 8, 8), ({"decision": "mine"},), {"slices": 2, "size": 8}),
     "ecg": Case(hearts, 1, (1, 1, 512), ({"fold": 11},)),
     "phase_mnist": Case(digits, 1, (1, 28, 28), ({"composite": "twice"},)),
     "reconstruction": Case(
@@ -189,17 +188,13 @@ def test_settings_that_cannot_be_are_refused_by_name(name):
             pipeline_task_of({"name": name.split()[0], **wrong})
 
 
-def test_a_module_that_tasks_share_is_no_task():
+def test_hospitals_train_what_reads_the_folder_of_one_site_and_modules_that_tasks_share_are_no_task():
+    assert site_task_of({"name": "brain_sequences"})
+    for other in {name.split()[0] for name in CASES} - {"brain_sequences"}:
+        with pytest.raises(UserError, match=other):
+            site_task_of({"name": other})
     with pytest.raises(UserError, match="encoder"):
         pipeline_task_of({"name": "encoder"})
-
-
-def test_hospitals_train_what_reads_the_folder_of_one_site(name):
-    if CASES[name].sites:
-        assert site_task_of({"name": name.split()[0]})
-    else:
-        with pytest.raises(UserError, match=name.split()[0]):
-            site_task_of({"name": name.split()[0]})
 
 
 def volume(seed: int, number: int) -> np.ndarray:

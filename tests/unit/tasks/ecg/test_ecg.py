@@ -87,9 +87,7 @@ def test_runs_on_the_same_patients_share_resamples():
     names = [f"p{n:02d}" for n in range(80)]
     one, other = (Ecg().summarise(predictions(scores, LABELS, names)) for scores in (SCORES, SCORES + 0.0))
     assert one["replicates"] == other["replicates"]
-    assert len(one["replicates"]) == 2000
-    low = one["ROC-AUC_interval"]["low"]
-    assert low == pytest.approx(np.quantile(one["replicates"], 0.025), abs=1e-5)
+    assert one["ROC-AUC_interval"]["low"] == pytest.approx(np.quantile(one["replicates"], 0.025), abs=1e-5)
 
 
 def test_losses_are_binary_cross_entropies_and_what_is_watched_is_the_area():

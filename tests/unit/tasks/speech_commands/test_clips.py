@@ -66,15 +66,18 @@ def test_clips_are_read_with_word_and_speaker_and_padded_at_their_end(folder):
     assert clips.names["clip"].is_monotonic_increasing
 
 
+WRONG = {
+    "go/00000003_nohash_7.wav": (wav(np.ones(100), rate=8000), "found 1, 2 and 8000"),
+    "go/00000003_nohash_8.wav": (wav(np.ones(200), channels=2), "found 2, 2 and 16000"),
+    "no/00000003_nohash_7.wav": (wav(np.ones(16_001)), "found 16001"),
+    "no/00000003_nohash_8.wav": (wav(np.ones(0)), "found 0"),
+    "up/00000003_nohash_7.wav": (b"no sound", "not a wav file"),
+    "up/recording.wav": (b"", "expected a name such as"),
+}
+
+
 def test_everything_that_is_wrong_stands_in_one_message(folder):
-    for name, content in {
-        "go/00000003_nohash_7.wav": wav(np.ones(100), rate=8000),
-        "go/00000003_nohash_8.wav": wav(np.ones(200), channels=2),
-        "no/00000003_nohash_7.wav": wav(np.ones(16_001)),
-        "no/00000003_nohash_8.wav": wav(np.ones(0)),
-        "up/00000003_nohash_7.wav": b"no sound",
-        "up/recording.wav": b"",
-    }.items():
+    for name, (content, _) in WRONG.items():
         (folder / name).write_bytes(content)
     for path in (folder / "yes").iterdir():
         path.unlink()
@@ -82,15 +85,7 @@ def test_everything_that_is_wrong_stands_in_one_message(folder):
         read_clips(folder)
     lines = str(caught.value).splitlines()
     assert len(lines) == 1 + 7
-    for word, said in {
-        "go/00000003_nohash_7.wav": "found 1, 2 and 8000",
-        "go/00000003_nohash_8.wav": "found 2, 2 and 16000",
-        "no/00000003_nohash_7.wav": "found 16001",
-        "no/00000003_nohash_8.wav": "found 0",
-        "up/00000003_nohash_7.wav": "not a wav file",
-        "up/recording.wav": "expected a name such as",
-        "yes": "no clip",
-    }.items():
+    for word, said in {"yes": "no clip", **{name: said for name, (_, said) in WRONG.items()}}.items():
         assert [line for line in lines if f". {word}:" in line and said in line], word
 
 
