@@ -28,7 +28,7 @@ if CONFIG.cohort.source == "download":
         retries: 3
         localrule: True
         conda:
-            "../../../envs/data.yaml"
+            "../../../envs/train.yaml"
         params:
             stage="zetadp.tasks.phase_mnist.task:fetch_mnist",
             code=code_of("scripts/stage.py", "zetadp.tasks.phase_mnist.task"),
