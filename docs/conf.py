@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from docutils.nodes import SkipNode, math
 from latex2mathml.converter import convert
 
+from zetadp.base.reading import schema_of
 from zetadp.cli.commands import command_line
-from zetadp.config.load import schema
+from zetadp.config.experiment import Config
 
 if TYPE_CHECKING:
     from docutils.nodes import Element
@@ -60,7 +61,7 @@ def setup(app: Sphinx) -> None:
 
 def write_schema(app: Sphinx, _: Exception | None) -> None:
     """Write the schema of the configuration, for editors."""
-    Path(app.outdir, "config.schema.json").write_text(json.dumps(schema(), indent=1), encoding="utf-8")
+    Path(app.outdir, "config.schema.json").write_text(json.dumps(schema_of(Config), indent=1), encoding="utf-8")
 
 
 def draw_formula(page: HTML5Translator, formula: Element) -> None:
@@ -83,7 +84,7 @@ def read(app: Sphinx, page: str, source: list[str]) -> None:
     if page == "commands":
         source[0] = source[0].replace(COMMANDS, described(command_line()))
     elif page == "configuration":
-        source[0] = source[0].replace(KEYS, keys(schema()))
+        source[0] = source[0].replace(KEYS, keys(schema_of(Config)))
     elif "results" in path.parts and path.stem != "README":
         source[0] = f"---\norphan: true\n---\n\n# {path}\n\n{source[0]}"
 

@@ -15,7 +15,6 @@ from zetadp.base.epsilon import epsilon_value, rounded_up
 from zetadp.base.validation import Count, Filled, OneOf, UserError
 from zetadp.config.sections import (
     BRAIN,
-    DEFAULTS,
     EVERYBODY,
     Arm,
     Block,
@@ -94,7 +93,7 @@ class Config:
     partition: PartitionSettings = field(default_factory=PartitionSettings)
     backbone: Annotated[str, OneOf(("shipped", "pretrained"))] = "shipped"
     pretraining: Pretraining = field(default_factory=Pretraining)
-    training: Training = field(default_factory=dict)
+    training: Training = field(default_factory=Training)
     device: Annotated[str, OneOf(("auto", "cpu", "cuda"))] = "auto"
     privacy: Privacy = field(default_factory=Privacy)
     engine: Annotated[str, OneOf(("simulation", "flower"))] = "simulation"
@@ -156,7 +155,7 @@ class Config:
             return f"networks.{run.network}.training.mixing.{key}"
         if key in network.training:
             return f"networks.{run.network}.training.{key}"
-        if key in DEFAULTS:
+        if hasattr(self.training, key):
             return f"training.{key}"
         if key == "delta":
             return "privacy.delta"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -19,12 +18,11 @@ import yaml
 
 from zetadp.audit.settings import Audit
 from zetadp.base.epsilon import CONSENT
-from zetadp.base.reading import read, schema_of
+from zetadp.base.reading import read
 from zetadp.base.validation import UserError, did_you_mean, refuse
 from zetadp.config.experiment import Config, runs_of, task_content
 from zetadp.config.sections import (
     BRAIN,
-    DEFAULTS,
     EVERYBODY,
     Arm,
     Block,
@@ -33,6 +31,7 @@ from zetadp.config.sections import (
     Privacy,
     Slices,
     TaskSection,
+    Training,
 )
 from zetadp.core.settings import GAUSSIAN
 from zetadp.core.task import SIMULATED_NAME, settings_class, task_of
@@ -125,14 +124,6 @@ def experiment_name(config_path: Path, scenario_path: Path | None) -> str:
     return str(content["name"])
 
 
-def schema() -> dict[str, Any]:
-    """Return the JSON schema of the configuration, for editors and for the page of keys."""
-    made = deepcopy(schema_of(Config))
-    for key, value in DEFAULTS.items():
-        made["$defs"]["Training"]["properties"][key]["default"] = value
-    return made
-
-
 def contradictions(sections: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is wrong between sections that are each right."""
     for rule in _RULES:
@@ -169,7 +160,7 @@ def _estimators(networks: Mapping[str, Network]) -> Iterator[str]:
 
 
 @_rule
-def _images(networks: Mapping[str, Network], training: Mapping[str, Any], cohort: Cohort) -> Iterator[str]:
+def _images(networks: Mapping[str, Network], training: Training, cohort: Cohort) -> Iterator[str]:
     """Yield runs whose unit is the image, where it does not protect anybody."""
     for name, network in networks.items():
         if network.all_training(training)["unit"] == IMAGE and cohort.source != "simulated":
@@ -320,7 +311,7 @@ def _attacks(audit: Audit, networks: Mapping[str, Network], task: TaskSection) -
 def _candidates(
     audit: Audit,
     networks: Mapping[str, Network],
-    training: Mapping[str, Any],
+    training: Training,
     slices: Slices,
     runs: Sequence[Block],
 ) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields, make_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 
 from typing_extensions import TypedDict
@@ -131,7 +131,11 @@ _typed_dict: Any = TypedDict  # mypy wants the keys written out
 
 def _section(name: str, keys: Mapping[str, Any], described_by: Sequence[type], text: str) -> Any:  # noqa: ANN401  (a type made here)
     """Return the type of a section that holds only the keys which are given."""
-    section: Any = _typed_dict(name, keys, total=False)
+    return _described(_typed_dict(name, keys, total=False), described_by, text)
+
+
+def _described(section: Any, described_by: Sequence[type], text: str) -> Any:  # noqa: ANN401  (a type made here)
+    """Return the type with its docstring, and the classes whose docstrings describe its other keys."""
     section.__doc__, section.described_by = text, described_by
     return section
 
@@ -141,6 +145,8 @@ _GENERAL = {
     **_keys(*_OF_TRAINING, without=("recipe", "rounds", "noise", "estimator", "feature_norm", "mixing")),
     "unit": Annotated[str, OneOf(("patient", IMAGE))],
 }
+_DEFAULTS = {each.name: each.default for kind in _OF_TRAINING for each in fields(kind)}
+_DEFAULTS |= {"optimiser": OptimiserSettings.name, "unit": "patient"}
 _OWN = {
     **{name: hint for name, hint in _GENERAL.items() if name != "checkpoint_seconds"},
     "estimator": Annotated[str, OneOf((DESCENT, *AT_ONCE))],
@@ -164,12 +170,11 @@ degree
     "expected_patients": Positive,
 }
 if TYPE_CHECKING:
-    Training: TypeAlias = Mapping[str, Any]
+    Training: TypeAlias = Any
     OwnTraining: TypeAlias = Mapping[str, Any]
 else:
-    Training = _section(
-        "Training",
-        _GENERAL,
+    Training = _described(
+        make_dataclass("Training", [(name, hint, _DEFAULTS[name]) for name, hint in _GENERAL.items()], frozen=True),
         _OF_TRAINING,
         """How a model is trained.
 
@@ -202,16 +207,6 @@ expected_patients
     Expected number of patients in a round at each node.
 """,
     )
-DEFAULTS: Mapping[str, Any] = {
-    "unit": "patient",
-    **{
-        "optimiser" if each.name == "name" else each.name: each.default
-        for kind in _OF_TRAINING
-        for each in fields(kind)
-        if each.default is not MISSING and ("optimiser" if each.name == "name" else each.name) in _GENERAL
-    },
-}
-"""Training settings that neither ``training`` nor the network gives."""
 
 
 @dataclass(frozen=True)
@@ -252,9 +247,9 @@ class Network(NetworkSettings):
         """Whether it starts from the public backbone or takes its features."""
         return self.start == "public" or self.domain in FEATURES
 
-    def all_training(self, general: Mapping[str, Any]) -> dict[str, Any]:
+    def all_training(self, general: Training) -> dict[str, Any]:
         """Return its training settings: the general ones, replaced by its own where it has some."""
-        return {**DEFAULTS, **general, **self.training}
+        return {**vars(general), **self.training}
 
 
 @dataclass(frozen=True)
