@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pytest
 
+from zetadp.base.epsilon import Delta
 from zetadp.base.validation import (
     Count,
     OneOf,
@@ -27,6 +28,7 @@ HEADS = OneOf(("hidden", "pooled"))
     [
         *((Within(gt=0), value, "> 0") for value in (0, -0.5, math.nan, math.inf, -math.inf, True, "1", None)),
         *((Within(ge=0, le=1), value, ">= 0 and <= 1") for value in (-0.001, 1.001)),
+        *((get_args(Delta)[1], value, ">= 1e-10 and <= 0.9999999999") for value in (0, 1)),
         (HEADS, "poled", r"one of hidden, pooled, found 'poled'\. Did you mean 'pooled'\?"),
         (HEADS, "xyz", r"one of hidden, pooled, found 'xyz'\.$"),
         (HEADS, None, "one of hidden, pooled"),
