@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from zetadp.base.storage import write_json, write_text
 from zetadp.base.workflow import run
 from zetadp.privacy.book import Book, claim
-from zetadp.privacy.statement import plain_text, total_statement
+from zetadp.privacy.statement import total_statement
 
 
 def main(
@@ -25,9 +24,7 @@ def main(
     folder = Path(ledger_folder)
     claim(folder, table)
     book = Book.read(folder, ledgers)
-    statement = total_statement(book.runs(), shared=book.shared)
-    write_json(total, statement)
-    write_text(text, plain_text(statement))
+    total_statement(book.runs(), shared=book.shared).write(total, text)
 
 
 if __name__ == "__main__":

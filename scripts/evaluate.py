@@ -13,7 +13,7 @@ from zetadp.core.plan import Plan, RunName
 from zetadp.core.pretrained import load_model
 from zetadp.core.task import PipelineTask
 from zetadp.federation.partition import read_partition
-from zetadp.privacy.statement import account_run, plain_text
+from zetadp.privacy.statement import account_run
 from zetadp.privacy.verification import seal
 from zetadp.report.modelcard import model_card
 from zetadp.report.provenance import environment
@@ -44,11 +44,10 @@ def main(
     plan = Plan.read(agreed)
     task = evaluate(model, images, partition, backbone, predictions, metrics, plan.run, device=device)
     statement = account_run(ledger, model, name=str(plan.run))
-    write_json(privacy, statement)
-    write_text(text, plain_text(statement))
+    statement.write(privacy, text)
     measured = read_json(metrics)
     trained = plan.network.to_json()  # with the taper that follows from the noise
-    write_text(card, model_card(measured["run"], trained, read_json(privacy), measured, cohort_label, task.words))
+    write_text(card, model_card(measured["run"], trained, statement, measured, cohort_label, task.words))
     seal(sealed, [model, ledger, agreed, predictions, metrics, privacy, text, card])
 
 

@@ -33,7 +33,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.statement import account_run, plain_text
+from zetadp.privacy.statement import account_run
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -66,7 +66,7 @@ def test_a_statement_does_not_hold_where_an_earlier_attempt_was_seeded(tmp_path)
     said = statement(tmp_path / "run.jsonl", "seeded", "os")
     assert said["guarantee"] == "simulated"
     assert said["earlier_attempts"]["seeded"] == 1
-    assert "came from a seed, which protects nobody" in plain_text(said)
+    assert "came from a seed, which protects nobody" in said.text
     exact = statement(tmp_path / "other.jsonl", "os", "os")
     assert (exact["guarantee"], exact["earlier_attempts"]["seeded"]) == ("holds", 0)
 

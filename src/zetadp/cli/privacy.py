@@ -160,7 +160,7 @@ def ledger(
     zetadp ledger runs/mine
     """
     from zetadp.privacy.book import Book
-    from zetadp.privacy.statement import plain_text, total_statement
+    from zetadp.privacy.statement import total_statement
     from zetadp.privacy.verification import recorded_in
 
     # A file that two patterns match counts once.
@@ -173,7 +173,7 @@ def ledger(
     if json_:
         print(json.dumps(statement, indent=2))
         return
-    print(plain_text(statement), end="")
+    print(statement.text, end="")
 
 
 def permit(

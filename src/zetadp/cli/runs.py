@@ -84,9 +84,8 @@ def statement(file: Annotated[Path, "HDF5 file of released rows (.h5)"]) -> None
     zetadp statement rows.h5
     """
     from zetadp.front.rows import read_statement
-    from zetadp.privacy.statement import plain_text
 
-    print(plain_text(read_statement(file)), end="")
+    print(read_statement(file).text, end="")
 
 
 OF_AN_EXPERIMENT = 5

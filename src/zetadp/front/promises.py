@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zetadp.base.epsilon import SMALLEST_DELTA, rounded_up
 from zetadp.base.validation import UserError, checked_path, whole
@@ -18,7 +17,7 @@ from zetadp.privacy.accounting import MOST_RELEASES
 from zetadp.privacy.book import Book
 from zetadp.privacy.exposure import declared_run, total
 from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.statement import plain_text, total_statement
+from zetadp.privacy.statement import Statement, total_statement
 from zetadp.privacy.verification import recorded_in
 
 if TYPE_CHECKING:
@@ -115,28 +114,6 @@ def _dimension(plan: Plan, model: nn.Module) -> int:
     return sum(each.numel() * (2 if each.is_complex() else 1) for each in trained)
 
 
-@dataclass(frozen=True)
-class Statement:
-    """What may be said of a run, as text and as the JSON object that it is made from."""
-
-    content: Mapping[str, Any]
-
-    @property
-    def guarantee(self) -> str:
-        """``holds``, ``simulated`` or ``none``."""
-        return str(self.content["guarantee"])
-
-    @property
-    def text(self) -> str:
-        """The whole statement."""
-        return plain_text(self.content)
-
-    def __str__(self) -> str:
-        return str(self.content["statement"])
-
-    __repr__ = __str__
-
-
 def ledger(path: Path | str, delta: float | None = None) -> Statement:
     """Return what may be said of all attempts that a ledger records, each to its declared end.
 
@@ -162,7 +139,7 @@ def ledger(path: Path | str, delta: float | None = None) -> Statement:
         raise UserError(
             f"delta: Expected from {SMALLEST_DELTA:g} to {declared:g}, which the ledger declares, found {delta!r}."
         )
-    return Statement(total_statement([replace(run, delta=delta or declared) for run in runs], shared=book.shared))
+    return total_statement([replace(run, delta=delta or declared) for run in runs], shared=book.shared)
 
 
 def epsilon(*, noise_multiplier: float, sampling_probability: float, rounds: int, delta: float) -> float:

@@ -19,7 +19,7 @@ from zetadp.core.records import LabelledItems
 from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.core.training import train
 from zetadp.front.private import check_constants, check_numbers, check_population, records_of
-from zetadp.front.promises import Statement, spent_with, with_earlier
+from zetadp.front.promises import spent_with, with_earlier
 from zetadp.front.records import Records
 from zetadp.front.rows import mixed_as, write_release
 from zetadp.front.run import run_places
@@ -27,7 +27,7 @@ from zetadp.nn.settings import MIXED_ROWS, NetworkSettings
 from zetadp.privacy.book import note_people
 from zetadp.privacy.budget import Cap
 from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.statement import last_statement
+from zetadp.privacy.statement import Statement, last_statement
 from zetadp.privacy.threat import CENTRAL_HOLDER
 
 
@@ -209,7 +209,7 @@ def release_records(
     statement = last_statement(read_ledger(ledger), plan.label)
     write_release(file, trained.released, plan, data.inputs.shape[-1], statement)
     files.finish()
-    return Statement(statement)
+    return statement
 
 
 def _examples(records: Records, plan: Plan) -> LabelledItems:

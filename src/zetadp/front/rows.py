@@ -19,6 +19,7 @@ from zetadp.base.storage import hdf5_written_whole
 from zetadp.base.validation import UserError, positive
 from zetadp.core.settings import open_share
 from zetadp.privacy import gaussian
+from zetadp.privacy.statement import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -160,7 +161,7 @@ def write_release(path: Path, rows: Tensor, plan: Plan, inputs: int, statement: 
         file.create_dataset("classes", data=classes, track_times=False)
 
 
-def read_statement(path: Path) -> dict[str, Any]:
+def read_statement(path: Path) -> Statement:
     """Return the privacy statement from the file of a release.
 
     Raises
@@ -173,8 +174,7 @@ def read_statement(path: Path) -> dict[str, Any]:
     try:
         with h5py.File(path) as file:
             if file.attrs.get("format") == FORMAT:
-                found: dict[str, Any] = json.loads(file.attrs["statement"])
-                return found
+                return Statement(json.loads(file.attrs["statement"]))
     except OSError as error:
         raise UserError(f"Cannot read {path} as a release: {error}.") from error
     raise UserError(f"Expected {path} to be a release of zetadp ({FORMAT}), found another HDF5 file.")

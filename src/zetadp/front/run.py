@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from zetadp.base.storage import make_folder, read_json, write_json, write_text, writing, written_whole
+from zetadp.base.storage import make_folder, read_json, write_json, writing, written_whole
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_digest
 from zetadp.base.validation import UserError, checked_name, checked_path
 from zetadp.core.checkpoint import RunFiles
@@ -28,12 +28,12 @@ from zetadp.core.plan import Plan
 from zetadp.core.settings import Performance
 from zetadp.core.task import Classification, Task
 from zetadp.core.training import train
-from zetadp.front.promises import RunPromise, Statement
+from zetadp.front.promises import RunPromise
 from zetadp.front.records import Records
 from zetadp.privacy.book import Book, note_people
 from zetadp.privacy.budget import Cap
 from zetadp.privacy.register import REGISTER, Secret
-from zetadp.privacy.statement import last_statement
+from zetadp.privacy.statement import Statement, last_statement
 from zetadp.privacy.verification import RUN, SEAL, SEALED, seal
 
 ARGUMENTS = {
@@ -199,7 +199,7 @@ class PrivateRun:
         attempts = Book.read(self.account).ledgers.get(self.ledger)  # or an error, if it is lost
         if not attempts:
             raise UserError(f"statement: Expected a run that has begun, found no ledger {self.ledger}. Call train().")
-        return Statement(last_statement(attempts, self._name))
+        return last_statement(attempts, self._name)
 
     def evaluate(self, records: Records) -> Evaluation:
         """Return the metric on other patients, with an interval over patients.
@@ -335,8 +335,7 @@ class PrivateRun:
             statement = self.statement
             with written_whole(self.folder / "ledger.jsonl") as temporary:
                 shutil.copyfile(self.ledger, temporary)
-            write_json(self.folder / "privacy.json", statement.content)
-            write_text(self.folder / "privacy.txt", statement.text)
+            statement.write(self.folder / "privacy.json", self.folder / "privacy.txt")
             seal(self.folder / SEAL, [self.folder / name for name in sorted(SEALED)])
         self._files.finish()
 

@@ -18,6 +18,7 @@ from typing import Any
 from jinja2 import TemplateError
 
 from zetadp.base.epsilon import epsilon_value, rounded_up
+from zetadp.base.storage import write_json, write_text
 from zetadp.base.templates import template
 from zetadp.base.validation import UserError
 from zetadp.privacy import accounting
@@ -46,9 +47,42 @@ _FALSE_ALARMS_IN_TEXT = (0.01, 0.05, 0.1)
 _HEADER_BYTES = 8
 
 
+class Statement(dict[str, Any]):
+    """A privacy statement: a JSON object, and what it says in words. As text it is its first sentences, the claim."""
+
+    @property
+    def guarantee(self) -> str:
+        """``holds``, ``simulated`` or ``none``."""
+        return str(self["guarantee"])
+
+    @property
+    def text(self) -> str:
+        """The whole statement, for readers who are not experts in differential privacy.
+
+        Raises
+        ------
+        UserError
+            If the statement lacks an entry.
+        """
+        try:
+            return str(_sentences().text(self))
+        except TemplateError as error:
+            raise UserError(f"Expected a whole statement, found one that cannot be put into words: {error}.") from error
+
+    def write(self, file: Path, text: Path) -> None:
+        """Write the statement as JSON, and in words."""
+        write_json(file, self)
+        write_text(text, self.text)
+
+    def __str__(self) -> str:
+        return str(self["statement"])
+
+    __repr__ = __str__
+
+
 def run_statement(
     run: Run, *, target_epsilon: float, earlier: Sequence[Run] = (), backbone: str | None = None
-) -> dict[str, Any]:
+) -> Statement:
     """Return the privacy statement of one run.
 
     Parameters
@@ -104,7 +138,7 @@ def run_statement(
         "covers": _list("covers", unit),
         "does_not_cover": does_not_cover(unit, summed=summed),
     }
-    return {"statement": _words("run_claim", found, run.mixed_rows), **found}
+    return Statement(statement=_words("run_claim", found, run.mixed_rows), **found)
 
 
 def _of_all_images(run: Run, images: int) -> dict[str, Any]:
@@ -125,7 +159,7 @@ def _with_earlier(run: Run, earlier: Sequence[Run]) -> dict[str, Any] | None:
     return found
 
 
-def account_run(ledger: Path, model: Path, *, name: str) -> dict[str, Any]:
+def account_run(ledger: Path, model: Path, *, name: str) -> Statement:
     """Return the statement of the attempt that made a model, which is the last one in the ledger.
 
     Parameters
@@ -170,7 +204,7 @@ def head_in(model: Path) -> str | None:
     return None if head is None else str(head)
 
 
-def last_statement(attempts: Sequence[Attempt], name: str) -> dict[str, Any]:
+def last_statement(attempts: Sequence[Attempt], name: str) -> Statement:
     """Return the statement of the last attempt in a ledger, which includes the releases of earlier attempts.
 
     Unit, delta, source of the noise and target epsilon are those of the ledger.
@@ -192,7 +226,7 @@ def last_statement(attempts: Sequence[Attempt], name: str) -> dict[str, Any]:
     )
 
 
-def total_statement(runs: Sequence[Run], *, shared: Mapping[str, int] | None = None) -> dict[str, Any]:
+def total_statement(runs: Sequence[Run], *, shared: Mapping[str, int] | None = None) -> Statement:
     """Return the privacy statement of a cohort after all runs on it.
 
     One run's epsilon is for a hospital that trains once. Here every run counts: first the private runs alone, then all
@@ -244,21 +278,7 @@ def total_statement(runs: Sequence[Run], *, shared: Mapping[str, int] | None = N
         "does_not_cover": does_not_cover(unit)[1:],
     }
     central = any(run.threat == CENTRAL_HOLDER for run in private)
-    return {"statement": _words("total_claim", found, guarantee, central), **found}
-
-
-def plain_text(statement: Mapping[str, Any]) -> str:
-    """Return a statement as text for readers who are not experts in differential privacy.
-
-    Raises
-    ------
-    UserError
-        If the statement lacks an entry.
-    """
-    try:
-        return str(_sentences().text(statement))
-    except TemplateError as error:
-        raise UserError(f"Expected a whole statement, found one that cannot be put into words: {error}.") from error
+    return Statement(statement=_words("total_claim", found, guarantee, central), **found)
 
 
 def does_not_cover(unit: Unit, *, summed: bool = False) -> list[str]:

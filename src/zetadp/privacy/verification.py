@@ -27,7 +27,7 @@ from zetadp.privacy.book import Book, ledger_files
 from zetadp.privacy.exposure import runs_of
 from zetadp.privacy.ledger import Attempt, read_ledger
 from zetadp.privacy.register import REGISTER
-from zetadp.privacy.statement import head_in, last_statement, plain_text
+from zetadp.privacy.statement import Statement, head_in, last_statement
 
 SEAL = "seal.json"
 RUN = "run.json"
@@ -187,7 +187,7 @@ def _as_stated(folder: Path, attempts: Sequence[Attempt]) -> None:
     differing = list(_differences(json.loads(json.dumps(again)), stated))
     if differing:
         raise UserError(f"{differing[0]} in privacy.json is not what the ledger gives")
-    if (folder / "privacy.txt").read_text(encoding="utf-8") != plain_text(stated):
+    if (folder / "privacy.txt").read_text(encoding="utf-8") != Statement(stated).text:
         raise UserError("privacy.txt does not say what privacy.json says")
 
 

@@ -92,7 +92,7 @@ def test_what_is_promised_is_what_is_stated_and_the_model_handed_in_stays_as_it_
     prepared.evaluate(test)
     assert prepared.model.training  # a look changes no mode
     assert str(prepared.train().promise) == shown
-    content = prepared.statement.content
+    content = prepared.statement
     assert (prepared.statement.guarantee, content["epsilon"], content["delta"]) == ("holds", promised, 1e-3)
     assert promised <= 8
     assert prepared.history.columns.tolist() == ["round", "length"]
@@ -178,7 +178,7 @@ def test_a_rule_on_releases_ends_training_early_and_saves_no_epsilon(tmp_path, c
     assert stopped.history["round"].tolist() == [1, 2, 3, 4]
     (attempt,) = read_ledger(stopped.ledger)
     assert len(attempt.events) == 4
-    assert stopped.statement.content["epsilon"] == whole.promise.epsilon
+    assert stopped.statement["epsilon"] == whole.promise.epsilon
     assert stopped.state == run(tmp_path).state == "finished"
 
 
@@ -241,7 +241,7 @@ def test_an_interruption_waits_until_its_round_is_stored_and_costs_nothing(tmp_p
     assert again.history["round"].tolist() == [1, 2, 3, 4, 5, 6]
     (attempt,) = read_ledger(again.ledger)
     assert sorted(event.round for event in attempt.events) == list(range(6))
-    assert again.statement.content["epsilon"] == again.promise.epsilon
+    assert again.statement["epsilon"] == again.promise.epsilon
     assert again.statement.guarantee == ("holds" if seed is None else "simulated")
 
 
@@ -385,7 +385,7 @@ def test_hospitals_each_add_noise_and_draw_at_one_rate(tmp_path):
     assert trained.history["length"].mean() == pytest.approx(trained.promise.noise[0], rel=0.3)
     nodes = {node.name: node for node in trained.plan.nodes}
     assert {name: node.expected / node.population for name, node in nodes.items()} == {"north": 0.5, "south": 0.5}
-    assert set(trained.statement.content["nodes"]) == set(sizes)
+    assert set(trained.statement["nodes"]) == set(sizes)
     trained.plan.write(str(tmp_path / "plan.json"))
     assert Plan.read(tmp_path / "plan.json") == trained.plan
 
@@ -606,7 +606,7 @@ def test_commands_take_the_folder_of_a_run_and_read_delta_and_unit_from_it(tmp_p
     assert "wrong" not in said(capsys, "verify", second.folder)
     assert f"epsilon {together} at delta 0.0001, in 2 run" in said(capsys, "budget", second.folder)
     content = json.loads(said(capsys, "ledger", second.folder, "--json"))
-    assert content == json.loads(json.dumps(ledger(second.folder).content))
+    assert content == json.loads(json.dumps(ledger(second.folder)))
     assert (content["delta"], content["unit"], content["guarantee"]) == (1e-4, "patient", "holds")
     said(capsys, "risk", second.folder)
     page = (second.folder / "risk.html").read_text()

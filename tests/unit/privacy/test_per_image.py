@@ -21,7 +21,7 @@ from zetadp.privacy.exposure import Run, over_runs, run_of
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.masked import MaskedSum
-from zetadp.privacy.statement import plain_text, run_statement, total_statement
+from zetadp.privacy.statement import run_statement, total_statement
 from zetadp.privacy.threat import Sums
 
 DELTA, IMAGES = 1e-3, 20
@@ -80,7 +80,7 @@ def test_totals_take_the_patient_and_never_the_image():
     assert list(over_runs([images, patients], DELTA)) == ["node-01"]
     assert together["of_all_images"]["runs"] == ["images"]
     assert together["private_rows"]["trade_off"] is None
-    assert "all images" in plain_text(together)
+    assert "all images" in together.text
     again = state(images, earlier=[images])["earlier_attempts"]["epsilon_together"]
     assert again == pytest.approx(gaussian.epsilon(DELTA, math.sqrt(8) * IMAGES / 30.0), rel=1e-9)
 
@@ -91,7 +91,7 @@ def test_a_statement_is_per_image_and_prints_the_patients_figure_beside_it():
     true = gaussian.epsilon(DELTA, IMAGES * 2 / 30.0)
     whole = {"unit": "patient", "images": IMAGES, "epsilon": pytest.approx(true, rel=1e-9)}
     assert stated["of_all_images"] == whole
-    assert "per image and protects no patient" in plain_text(stated)
+    assert "per image and protects no patient" in stated.text
     assert state(run(1.0, 30.0, images=None))["of_all_images"] is None
     without = state(run(1.0, 0.0))
     assert (without["guarantee"], without["of_all_images"]["epsilon"]) == ("none", "inf")

@@ -13,7 +13,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.events import Event, histories
 from zetadp.privacy.exposure import Run, Series
 from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.statement import plain_text, run_statement, total_statement
+from zetadp.privacy.statement import run_statement, total_statement
 
 P = 24 / 44
 NODES = tuple(f"node-{index:02d}" for index in range(11))
@@ -52,10 +52,10 @@ def test_a_speaker_is_a_person_by_that_name():
     patient, speaker = state(federated()), state(federated(), unit="speaker")
     assert speaker["epsilon"] == patient["epsilon"]
     assert speaker["records_of_one_person"] is None
-    text = plain_text(speaker) + plain_text(total([federated()], unit="speaker"))
+    text = speaker.text + total([federated()], unit="speaker").text
     assert "for each training speaker" in text
     assert "patient" not in text
-    assert "patients known to two hospitals" in plain_text(patient)
+    assert "patients known to two hospitals" in patient.text
 
 
 def test_the_published_figures_stand_in_it(printed):
@@ -92,7 +92,7 @@ def test_one_hospital_alone_has_no_other_node():
     assert found["audiences"]["node"] is None
     assert found["audiences"]["reader"]["epsilon"] == found["audiences"]["server"]["epsilon"]
     assert [row["nodes"] for row in found["records_of_one_person"]] == [1, 1]
-    assert "One other node" not in plain_text(found)
+    assert "One other node" not in found.text
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_nothing_is_claimed_of_seeded_noise_or_of_none(source, sigma, guarantee)
     for found in (one, all_runs):
         assert json.loads(json.dumps(found, allow_nan=False)) == found
         assert found["guarantee"] == guarantee
-        for text in (found["statement"], found["noise"], plain_text(found)):
+        for text in (found["statement"], found["noise"], found.text):
             assert ("protect" in text and "nobody" in text) == (source == "seeded")
             assert guarantee != "none" or "private for" not in text
         assert found["statement"].startswith("No guarantee") == (guarantee == "none")
@@ -114,13 +114,13 @@ def test_nothing_is_claimed_of_seeded_noise_or_of_none(source, sigma, guarantee)
 
 def test_the_text_of_a_run_and_of_a_total_has_every_figure_and_what_is_not_covered(printed):
     for found in (printed, total([federated()], unit="record")):
-        text = plain_text(found)
+        text = found.text
         for phrase in ("each training record", "replaced by zero", "draws each record independently", "At delta 1e-06",
                        "A person with 6 records", "1% of the records that took no part", "validation records",
                        "two hospitals"):  # fmt: skip
             assert phrase in text
     for phrase in ("917 declared", "messages repeated", "search for settings"):
-        assert phrase in plain_text(printed)
+        assert phrase in printed.text
 
 
 def test_the_text_never_claims_more_than_the_figure():
@@ -129,7 +129,7 @@ def test_the_text_never_claims_more_than_the_figure():
     shown = float(found["statement"].split("(")[1].split(",")[0])
     assert found["epsilon"] <= shown <= found["epsilon"] * 1.01
     rate = found["trade_off"]["misses"][found["trade_off"]["false_alarms"].index(0.1)]
-    printed_rate = float(plain_text(found).split("10% of")[1].split("at least ")[1].split(" %")[0]) / 100
+    printed_rate = float(found.text.split("10% of")[1].split("at least ")[1].split(" %")[0]) / 100
     assert rate - 0.001 <= printed_rate <= rate
 
 
@@ -170,7 +170,7 @@ def test_a_total_has_a_curve_only_where_a_patients_exposure_is_known():
     assert total([unequal, elsewhere])["private_rows"]["trade_off"] is None
     found = total([unequal, central])
     assert found["private_rows"]["trade_off"] is None
-    assert "Any attack that looks" not in plain_text(found)
+    assert "Any attack that looks" not in found.text
     worst = {NoisySum(P, 4.0): 10, NoisySum(24 / 484, 3.0): 10}
     assert [row["epsilon"] for row in found["private_rows"]["smaller_deltas"]] == pytest.approx(
         [accounting.epsilon(worst, delta) for delta in (1e-5, 1e-6)]
@@ -185,7 +185,7 @@ def test_one_release_without_noise_makes_the_total_none():
     assert found["all_rows"]["without_noise"] == [how]
     assert found["private_rows"]["epsilon"] == accounting.epsilon({NoisySum(P, 42.567): 20}, 1e-3)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert f"no guarantee, because these had no noise: {how}" in plain_text(found)
+    assert f"no guarantee, because these had no noise: {how}" in found.text
 
 
 def test_totals_add_up_node_by_node():

@@ -23,7 +23,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.register import START, Link, follow
-from zetadp.privacy.statement import account_run, last_statement, plain_text
+from zetadp.privacy.statement import account_run, last_statement
 from zetadp.privacy.verification import recomputed_epsilon, seal, verify_run
 
 FILES = ("model.safetensors", "plan.json", "ledger.jsonl", "privacy.json", "privacy.txt")
@@ -102,7 +102,7 @@ def restated(run: Path, **changes: object) -> None:
     forged = [replace(each, header={**each.header, **changes}) for each in read_ledger(run / "ledger.jsonl")]
     statement = last_statement(forged, "run")
     write_json(run / "privacy.json", statement)
-    write_text(run / "privacy.txt", plain_text(statement))
+    write_text(run / "privacy.txt", statement.text)
     sealed(run)
 
 
