@@ -93,6 +93,13 @@ def mutant(target, killer):
     return register
 
 
+def mutants(target, killer, **wrong):
+    """Register wrong variants of one function, by what is wrong, which one check kills (`mutant`)."""
+    for name, variant in wrong.items():
+        variant.__name__ = name
+        mutant(target, killer)(variant)
+
+
 @contextmanager
 def installed(mutation: Mutant) -> Iterator[None]:
     """Put a mutant where the shipped code looks its function up, for the length of a block.

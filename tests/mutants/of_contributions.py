@@ -19,7 +19,7 @@ from torch.func import functional_call
 from torch.nn import functional
 from training_builder import items_each, joined
 
-from mutants.installing import certain, mutant, replacement
+from mutants.installing import certain, mutant, mutants, replacement
 from mutants.stub import CLASSES, CLIP, Chosen, Stub, federation, random_records
 from zetadp.base.tensors import Layout
 from zetadp.core.records import LabelledItems, Node
@@ -298,9 +298,17 @@ def only_the_first_pass_is_summed(original, contribution, drawn, **more):
     return original(contribution, replace(drawn, items=drawn.items[:2], groups=drawn.groups[:2]), **more)
 
 
-@mutant(FACTORS, check_no_patient_adds_more_than_the_clip)
-def norm_of_the_real_part_only(original, gradients, bound):
-    return original([g[:, 0::2] for g in gradients], bound)
+mutants(
+    FACTORS,
+    check_no_patient_adds_more_than_the_clip,
+    norm_of_the_real_part_only=lambda original, rows, bound: original([g[:, 0::2] for g in rows], bound),
+    norm_in_bfloat16=lambda original, rows, bound: original(
+        [torch.cat(rows, dim=1).norm(dim=1, keepdim=True).bfloat16().float()], bound
+    ),
+    norm_of_the_longest_layer=lambda original, rows, bound: original(
+        [torch.stack([g.norm(dim=1) for g in rows]).amax(dim=0)[:, None]], bound
+    ),
+)
 
 
 @replacement(FACTORS, check_no_patient_adds_more_than_the_clip)
@@ -313,17 +321,6 @@ def norm_from_squares_without_modulus(original):
         return z.square().sum(dim=1).abs().sqrt()[:, None]
 
     return lambda gradients, bound: original([square_root(g) for g in gradients], bound)
-
-
-@mutant(FACTORS, check_no_patient_adds_more_than_the_clip)
-def norm_in_bfloat16(original, gradients, bound):
-    norms = torch.cat(gradients, dim=1).norm(dim=1, keepdim=True).bfloat16().float()
-    return original([norms], bound)
-
-
-@mutant(FACTORS, check_no_patient_adds_more_than_the_clip)
-def norm_of_the_longest_layer(original, gradients, bound):
-    return original([torch.stack([g.norm(dim=1) for g in gradients]).amax(dim=0)[:, None]], bound)
 
 
 @mutant(FACTORS, check_no_patient_adds_more_than_the_clip)
@@ -451,10 +448,10 @@ def patients_of_a_call_share_a_gradient(original, x, gradient, patients, geometr
     return found
 
 
-def _of_the_first_image(original: Any, *, complex_ones: bool) -> Any:
+def _of_the_first_image(*, complex_ones: bool) -> Any:
     """Return a kernel that looks at one image of each patient where weights are complex, or where they are real."""
 
-    def kernel(x: Tensor, gradient: Tensor, patients: int, *geometry: Any, is_complex: bool) -> Any:
+    def kernel(original: Any, x: Tensor, gradient: Tensor, patients: int, *geometry: Any, is_complex: bool) -> Any:
         if is_complex == complex_ones:
             images = len(x) // patients
             x, gradient = x[::images], gradient[::images]
@@ -463,24 +460,10 @@ def _of_the_first_image(original: Any, *, complex_ones: bool) -> Any:
     return kernel
 
 
-@replacement(BY_PATIENT, check_a_contribution_is_the_slope_of_the_patients_loss)
-def real_gradient_of_the_first_image(original):
-    return _of_the_first_image(original, complex_ones=False)
-
-
-@replacement(BY_PATIENT, check_a_contribution_is_the_slope_of_the_patients_loss)
-def complex_gradient_of_the_first_image(original):
-    return _of_the_first_image(original, complex_ones=True)
-
-
-@replacement(PRODUCT, check_a_contribution_is_the_slope_of_the_patients_loss)
-def real_product_of_the_first_image(original):
-    return _of_the_first_image(original, complex_ones=False)
-
-
-@replacement(PRODUCT, check_a_contribution_is_the_slope_of_the_patients_loss)
-def complex_product_of_the_first_image(original):
-    return _of_the_first_image(original, complex_ones=True)
+for kind, is_complex in (("real", False), ("complex", True)):
+    for what, kernel in (("gradient", BY_PATIENT), ("product", PRODUCT)):
+        wrong = {f"{kind}_{what}_of_the_first_image": _of_the_first_image(complex_ones=is_complex)}
+        mutants(kernel, check_a_contribution_is_the_slope_of_the_patients_loss, **wrong)
 
 
 @mutant("zetadp.privacy.contributions:_one_after_the_other", check_a_contribution_is_the_slope_of_the_patients_loss)

@@ -26,6 +26,7 @@ from mutants.of_noise import (
     OVERWHELMING,
     PAIR,
     RELEASE,
+    every_second,
     independent,
     mutant_of_noise,
     noise_is_as_stated,
@@ -186,10 +187,10 @@ def hospital_begins_anew_whenever_asked(original, self, ledger, request, parts):
     original(generous, ledger, request, parts)
 
 
-@mutant_of_noise(check_hospitals_share_no_noise)
-def one_noise_for_both_parts(mechanism, noise):
-    noise[1::2] = noise[0::2][: len(noise[1::2])]
-    return noise
+mutant_of_noise(
+    check_hospitals_share_no_noise,
+    one_noise_for_both_parts=lambda mechanism, noise: every_second(noise, noise[0::2][: len(noise) // 2].clone()),
+)
 
 
 @mutant(RELEASE, check_hospitals_without_patients_send_noise)

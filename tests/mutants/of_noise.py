@@ -9,7 +9,6 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from scipy import stats
 from torch import Tensor
 from training_builder import Held, train_run
 
-from mutants.installing import certain, mutant, statistical
+from mutants.installing import certain, mutant, mutants, statistical
 from mutants.margins import FALSE_ALARM, correlation_limit, count_is_plausible, variance_limits
 from mutants.stub import CLIP, Messages, federation, random_records
 from zetadp.audit.suite import OF_A_ROUND, OF_DIFFERENCES
@@ -222,62 +221,58 @@ RELEASE = "zetadp.privacy.mechanism:NodeMechanism.release"
 EXACT = "zetadp.privacy.mechanism:rounded_normal"
 
 
-def mutant_of_noise(killer: Callable[[Path], None]) -> Any:
+def mutant_of_noise(killer: Callable[[Path], None], **wrong: Callable[[NodeMechanism, Tensor], Tensor]) -> None:
     """Register what alters the shipped noise, as it stands after the division by R, and the check that kills it."""
 
-    def register(alter: Callable[[NodeMechanism, Tensor], Tensor]) -> None:
-        @wraps(alter)
-        def privatised(original: Any, self: NodeMechanism, event: Event, clipped_sum: Tensor, again: int) -> Tensor:
+    def privatised(alter: Callable[[NodeMechanism, Tensor], Tensor]) -> Callable[..., Tensor]:
+        def found(original: Any, self: NodeMechanism, event: Event, clipped_sum: Tensor, again: int) -> Tensor:
             if self.event.noise_multiplier == 0 or self.seed is None:
                 return torch.as_tensor(original(self, event, clipped_sum, again))
             noise = original(self, event, torch.zeros_like(clipped_sum), again)
             return clipped_sum / self.event.expected + alter(self, noise)
 
-        mutant(SEEDED, killer)(privatised)
+        return found
 
-    return register
+    mutants(SEEDED, killer, **{name: privatised(alter) for name, alter in wrong.items()})
 
 
-@mutant_of_noise(check_audit_of_an_imaginary_canary)
-def noise_in_the_real_part_only(mechanism, noise):
-    noise[1::2] = 0  # the stubs' complex parameters come first, and their imaginary parts have odd places
+def _deviation(mechanism: NodeMechanism) -> float:
+    """Return the standard deviation that the noise should have after the division by R."""
+    return mechanism.event.noise_multiplier * mechanism.event.clip / mechanism.event.expected
+
+
+def _of_complex_normal(mechanism: NodeMechanism, noise: Tensor) -> Tensor:
+    """Return PyTorch's complex normal of unit variance, at a place of the stream that only this draw has."""
+    generator = torch.Generator().manual_seed(int(noise.abs().sum().view(torch.int32)))
+    pairs = torch.randn(len(noise) // 2 + 1, dtype=torch.complex64, generator=generator)
+    return _deviation(mechanism) * torch.view_as_real(pairs).flatten()[: len(noise)]
+
+
+def every_second(noise: Tensor, value: Tensor | float) -> Tensor:
+    """Replace imaginary parts: complex parameters come first in the stubs, and imaginary parts have odd places."""
+    noise[1::2] = value
     return noise
 
 
-@mutant_of_noise(check_noise_is_as_stated)
-def complex_normal_of_half_variance(mechanism, noise):
-    # PyTorch's complex normal of unit variance, at a place of the stream that only this draw has.
-    generator = torch.Generator().manual_seed(int(noise.abs().sum().view(torch.int32)))
-    pairs = torch.randn(len(noise) // 2 + 1, dtype=torch.complex64, generator=generator)
-    scale = mechanism.event.noise_multiplier * mechanism.event.clip / mechanism.event.expected
-    return scale * torch.view_as_real(pairs).flatten()[: len(noise)]
-
-
-@mutant_of_noise(check_noise_is_as_stated)
-def noise_not_scaled_by_the_clip(mechanism, noise):
-    return noise / mechanism.event.clip
-
-
-@mutant_of_noise(check_noise_is_as_stated)
-def noise_divided_twice(mechanism, noise):
-    return noise / mechanism.event.expected
-
-
-@mutant_of_noise(check_noise_is_as_stated)
-def sigma_taken_for_the_variance(mechanism, noise):
-    return noise / mechanism.event.noise_multiplier**0.5
-
-
-@mutant_of_noise(check_noise_is_as_stated)
-def noise_cut_off_at_three_deviations(mechanism, noise):
-    limit = 3 * mechanism.event.noise_multiplier * mechanism.event.clip / mechanism.event.expected
-    return noise.clamp(-limit, limit)
-
-
-@mutant_of_noise(check_noise_hides_the_low_bits)
-def noise_in_half_precision(mechanism, noise):
-    scale = mechanism.event.noise_multiplier * mechanism.event.clip / mechanism.event.expected
-    return (noise / scale).half().float() * scale
+mutant_of_noise(
+    check_audit_of_an_imaginary_canary, noise_in_the_real_part_only=lambda mechanism, noise: every_second(noise, 0)
+)
+mutant_of_noise(
+    check_noise_is_as_stated,
+    complex_normal_of_half_variance=_of_complex_normal,
+    noise_not_scaled_by_the_clip=lambda mechanism, noise: noise / mechanism.event.clip,
+    noise_divided_twice=lambda mechanism, noise: noise / mechanism.event.expected,
+    sigma_taken_for_the_variance=lambda mechanism, noise: noise / mechanism.event.noise_multiplier**0.5,
+    noise_cut_off_at_three_deviations=lambda mechanism, noise: noise.clamp(
+        -3 * _deviation(mechanism), 3 * _deviation(mechanism)
+    ),
+)
+mutant_of_noise(
+    check_noise_hides_the_low_bits,
+    noise_in_half_precision=lambda mechanism, noise: (
+        (noise / _deviation(mechanism)).half().float() * _deviation(mechanism)
+    ),
+)
 
 
 @mutant(SEEDED, check_audit_of_rounds)

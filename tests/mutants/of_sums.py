@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mutants.hospitals import SummingHospitals
-from mutants.installing import certain, mutant, replacement, statistical
+from mutants.installing import certain, mutant, mutants, replacement, statistical
 from mutants.margins import FALSE_ALARM, variance_limits
 from mutants.of_hospitals import HOSPITAL, ROUND, mutant_of_nodes
 from mutants.of_noise import OVERWHELMING, independent
@@ -195,14 +195,12 @@ def part_of_a_sum_divided_by_its_own_patients(original, self, event, clipped_sum
     return original(self, event, clipped_sum, again) // round(event.expected)
 
 
-@mutant(SHARES, check_a_masked_sum_has_the_noise_that_ledgers_state)
-def shares_of_all_nodes_are_relied_on(_, self, nodes):
-    return nodes
-
-
-@mutant(SHARES, check_a_masked_sum_has_the_noise_that_ledgers_state)
-def colluding_and_missing_counted_once(_, self, nodes):
-    return nodes - max(self.colluding, self.missing)
+mutants(
+    SHARES,
+    check_a_masked_sum_has_the_noise_that_ledgers_state,
+    shares_of_all_nodes_are_relied_on=lambda _, self, nodes: nodes,
+    colluding_and_missing_counted_once=lambda _, self, nodes: nodes - max(self.colluding, self.missing),
+)
 
 
 @mutant_of_nodes(check_every_try_is_drawn_anew)
@@ -239,24 +237,20 @@ def _told(attempt: Any, **changes: Any) -> SimpleNamespace:
     return SimpleNamespace(**{**vars(attempt), **changes})
 
 
-@mutant(TRANSCRIPT, check_no_masks_are_used_twice)
-def transcript_without_the_training(original, self, weights):
-    return original(_told(self, place=replace(self.place, training="none")), weights)
-
-
-@mutant(TRANSCRIPT, check_no_masks_are_used_twice)
-def transcript_without_the_try(original, self, weights):
-    return original(_told(self, place=replace(self.place, number=0)), weights)
-
-
-@mutant(TRANSCRIPT, check_no_masks_are_used_twice)
-def transcript_without_fresh_values(original, self, weights):
-    return original(_told(self, values=[replace(value, value="") for value in self.values]), weights)
-
-
-@mutant(TRANSCRIPT, check_no_masks_are_used_twice)
-def transcript_without_the_weights(original, self, weights):
-    return original(self, "")
+mutants(
+    TRANSCRIPT,
+    check_no_masks_are_used_twice,
+    transcript_without_the_training=lambda original, self, weights: original(
+        _told(self, place=replace(self.place, training="none")), weights
+    ),
+    transcript_without_the_try=lambda original, self, weights: original(
+        _told(self, place=replace(self.place, number=0)), weights
+    ),
+    transcript_without_fresh_values=lambda original, self, weights: original(
+        _told(self, values=[replace(value, value="") for value in self.values]), weights
+    ),
+    transcript_without_the_weights=lambda original, self, _: original(self, ""),
+)
 
 
 @mutant(f"{MASKS}:fresh_value", check_no_masks_are_used_twice)
