@@ -82,41 +82,38 @@ def test_it_takes_complex_tensors_as_stacked_ones_and_clipping_sees_every_real_c
         assert torch.equal(found, unstack(layer(stack(z))))
 
 
+def output(layer: nn.Module, x: torch.Tensor, own: dict[str, torch.Tensor] | None = None) -> torch.Tensor:
+    """Return the output for images, stacked if it is complex, with other parameters if they are given."""
+    return stacked(functional_call(layer, own or {}, (x,)))
+
+
+def loss_of(out: torch.Tensor) -> torch.Tensor:
+    """Return a loss whose slope is another one for every number of the output."""
+    weights = torch.linspace(-1, 1, out[0].numel(), dtype=out.dtype, device=out.device).view(out.shape[1:])
+    return (out * weights + out.square() / 3).sum()
+
+
 def of_patients(layer: nn.Module, x: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Return the outputs, and the gradients of patients with respect to parameters and inputs."""
+    """Return the outputs, and the gradients of patients with respect to inputs and parameters."""
     leaves = {
         name: p.detach().unsqueeze(0).expand(PATIENTS, *p.shape).requires_grad_()
         for name, p in layer.named_parameters()
     }
     x = x.clone().requires_grad_()
-    out = stacked(functional_call(layer, leaves, (x,)))
-    weights = torch.linspace(-1, 1, out[0].numel(), dtype=out.dtype, device=out.device).view(out.shape[1:])
-    return torch.autograd.grad((out * weights + out.square() / 3).sum(), [x, *leaves.values()]), out
+    out = output(layer, x, leaves)
+    return torch.autograd.grad(loss_of(out), [x, *leaves.values()]), out
 
 
-def plain(layer: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
-    """Return the same gradients by a loop over patients."""
+@pytest.mark.parametrize("name", ALL)
+def test_gradients_of_patients_are_those_of_a_loop(name):
+    layer, x = made(name, torch.float64), inputs(name, torch.float64)
+    found, _ = of_patients(layer, x)
     rows = []
     for own in x.chunk(PATIENTS):
         own = own.clone().requires_grad_()
-        out = stacked(layer(own))
-        weights = torch.linspace(-1, 1, out[0].numel(), dtype=out.dtype).view(out.shape[1:])
-        rows.append(torch.autograd.grad((out * weights + out.square() / 3).sum(), [own, *layer.parameters()]))
+        rows.append(torch.autograd.grad(loss_of(output(layer, own)), [own, *layer.parameters()]))
     first, *others = zip(*rows, strict=True)
-    return [torch.cat(first), *map(torch.stack, others)]
-
-
-@pytest.mark.parametrize("written_out", [True, False])
-@pytest.mark.parametrize("name", ALL)
-def test_gradients_of_patients_are_those_of_a_loop(name, written_out):
-    layer, x = made(name, torch.float64), inputs(name, torch.float64)
-    expected = plain(layer, x)
-    if written_out:
-        found, _ = of_patients(layer, x)
-    else:
-        with ordinary_operations():
-            found, _ = of_patients(layer, x)
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(found, [torch.cat(first), *map(torch.stack, others)], strict=True):
         assert (one - other).norm() <= 1e-9 * other.norm()
 
 
@@ -127,26 +124,20 @@ def test_gradients_are_those_of_differences_and_ordinary_ones_can_be_differentia
         layer, x = layer[1], inputs(name, torch.float64)[:1].flatten(1)
     names = [key for key, _ in layer.named_parameters()]
 
-    def output(x: torch.Tensor, *values: torch.Tensor) -> torch.Tensor:
-        return stacked(functional_call(layer, dict(zip(names, values, strict=True)), (x,)))
+    def computed(x: torch.Tensor, *values: torch.Tensor) -> torch.Tensor:
+        return output(layer, x, dict(zip(names, values, strict=True)))
 
     given = (x.requires_grad_(), *(p.detach().requires_grad_() for p in layer.parameters()))
-    assert torch.autograd.gradcheck(output, given, fast_mode=True)
+    assert torch.autograd.gradcheck(computed, given, fast_mode=True)
     with ordinary_operations():
-        assert torch.autograd.gradgradcheck(output, given, fast_mode=True)
-
-
-def weighted(layer: nn.Module, own: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """Return a loss whose slope is another one for every number of the output."""
-    out = stacked(functional_call(layer, own, (x,)))
-    return (out * torch.linspace(-1, 1, out[0].numel(), dtype=out.dtype).view(out.shape[1:])).square().sum()
+        assert torch.autograd.gradgradcheck(computed, given, fast_mode=True)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_second_derivative_is_right_or_refused(name):
     def second() -> torch.Tensor:
         layer, x = made(name, torch.float64), inputs(name, torch.float64)[:2].requires_grad_()
-        (first,) = torch.autograd.grad(weighted(layer, {}, x), [x], create_graph=True)
+        (first,) = torch.autograd.grad(loss_of(output(layer, x)), [x], create_graph=True)
         stacked(first).pow(3).sum().backward()
         return x.grad
 
@@ -165,16 +156,16 @@ def test_mapped_by_vmap_it_is_a_loop(name):
     """As for networks with layers of other kinds, and in Opacus."""
     layer, x = made(name, torch.float64), inputs(name, torch.float64)[:6].unflatten(0, (3, 2))
     own = dict(layer.named_parameters())
-    found = vmap(grad(lambda own, x: weighted(layer, own, x)), (None, 0))(own, x)
+    found = vmap(grad(lambda own, x: loss_of(output(layer, x, own))), (None, 0))(own, x)
     for index in range(3):
-        expected = torch.autograd.grad(weighted(layer, own, x[index]), [*own.values()]) if own else ()
+        expected = torch.autograd.grad(loss_of(output(layer, x[index])), [*own.values()]) if own else ()
         for mine, other in zip(found.values(), expected, strict=True):
             torch.testing.assert_close(mine[index], other)
 
 
 def results(layer: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
     x = x.clone(memory_format=torch.preserve_format).requires_grad_()
-    loss = weighted(layer, {}, x)
+    loss = loss_of(output(layer, x))
     return [loss.detach(), *torch.autograd.grad(loss, [x, *layer.parameters()])]
 
 
