@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from zetadp.nn.stacked import block_weight, complex_too
 from zetadp.nn.weight_gradients import Geometry, convolution_gradients, product_gradients
-from zetadp.privacy.contributions import unit_layer
+from zetadp.privacy.contributions import unit_layer, unit_product
 
 
 def per_image(parameter: Tensor, images: int, ndim: int) -> Tensor:
@@ -148,7 +148,7 @@ class Conv2d(_LinearMap):
         super().__init__((outputs, inputs, kernel, kernel), geometry, bias=bias, dtype=dtype)
 
 
-@unit_layer(product=True)
+@unit_product
 class Linear(_LinearMap):
     """An affine map of feature vectors, complex (on stacked or complex tensors) or real.
 

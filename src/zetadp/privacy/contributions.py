@@ -195,27 +195,25 @@ _UNIT_LAYERS: list[type[nn.Module]] = []
 _PRODUCTS: list[type[nn.Module]] = []
 
 
-def unit_layer(layer: Layer | None = None, *, product: bool = False) -> Any:  # noqa: ANN401  (a class, or a decorator)
+def unit_layer(layer: Layer) -> Layer:
     """Declare, as a decorator, that layers of a class and of its subclasses can give one gradient per unit.
 
     Their parameters may have a leading unit axis of length P (all P slices are equal, usually an expanded view). The
     items of a batch are then P consecutive blocks of equal length, one a unit. Outputs are the same as without the
     axis. The gradient of a parameter has the axis too: slice p is the gradient of unit p's part of the loss.
-
-    Parameters
-    ----------
-    product
-        Whether layers of exactly this class multiply features, shape (item, feature), by the matrix ``weight``, once a
-        call. Complex features are stacked, real parts first. Gradients of large matrices are then stored as factors.
     """
+    _UNIT_LAYERS.append(layer)
+    return layer
 
-    def declare(layer: Layer) -> Layer:
-        _UNIT_LAYERS.append(layer)
-        if product:
-            _PRODUCTS.append(layer)
-        return layer
 
-    return declare if layer is None else declare(layer)
+def unit_product(layer: Layer) -> Layer:
+    """Declare a `unit_layer` that multiplies features, shape (item, feature), by the matrix ``weight``, once a call.
+
+    Complex features are stacked, real parts first. Layers of exactly this class store gradients of large matrices as
+    factors.
+    """
+    _PRODUCTS.append(layer)
+    return unit_layer(layer)
 
 
 Rule = Callable[[Any, Tensor, Tensor, int], Mapping[str, Tensor | Factored]]

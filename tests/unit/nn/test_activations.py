@@ -96,7 +96,7 @@ def test_trained_biases_are_as_many_as_the_name_says(name, biases):
 def test_a_bias_is_real_and_acts_on_its_own_channel(name):
     module, z = activation(name, 2), torch.tensor([[1 - 2j, 0.5 + 1j]], dtype=torch.complex64)
     before = module(z)
-    assert module.bias.dtype == torch.float32
+    assert (module.bias.dtype, module.bias.shape) == (torch.float32, (2,))
     module.bias.data = torch.tensor([0.0, -0.5])
     after = module(z)
     assert after[0, 0] == before[0, 0]

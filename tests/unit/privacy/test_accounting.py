@@ -72,6 +72,9 @@ def test_full_participation_is_exact_and_the_distribution_confirms_it():
     assert accounting.epsilon(key, 1e-3) == exact
     assert exact <= accounting.epsilon_pld(key, 1e-3) <= exact * 1.0005
     assert accounting.epsilon_group(key, 1e-3, 3) == pytest.approx(gaussian.epsilon(1e-3, 3 * mu))
+    assert accounting.epsilon_group(accounting.grouped(key, 2), 1e-3, 3) == pytest.approx(
+        gaussian.epsilon(1e-3, 6 * mu)
+    )
     assert accounting.epsilon({NoisySum(1.0, 77.966): 917}, 1e-3) == pytest.approx(1, rel=2e-4)
 
 
