@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,92 +18,14 @@ from opacus.optimizers import DPOptimizer
 from opacus.validators import ModuleValidator
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset
 
-from zetadp.base.validation import UserError, in_range, positive, whole
-from zetadp.core.records import checked_owners
+from zetadp.base.validation import UserError, in_range, positive
 from zetadp.opacus.gradients import ComplexGradSampleModule, FirstBatches
-from zetadp.opacus.optimizer import NOBODY, CurrentBatch, PatientOptimizer, check_network
+from zetadp.opacus.optimizer import PatientLoader, PatientOptimizer, check_network
 from zetadp.privacy.accounting import epsilon
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.kinds import Kind, NoisySum
-
-
-class PatientLoader:
-    """Batches of Poisson-sampled patients: each is drawn in every round independently, with all of its samples.
-
-    If a round draws no patient, the batch is a single sample of zeros. It has no owner and contributes nothing. The
-    round still releases noise, and no layer gets an empty batch.
-
-    Parameters
-    ----------
-    source
-        A map-style dataset, or a data loader of one, whose generator and collation are taken over.
-    patients
-        Patient of each item of the dataset, by any labels. None makes each item a patient.
-    sampling_probability
-        Chance that a patient is drawn in a round.
-    rounds
-        Number of batches in one pass over the loader; None takes about ``1 / sampling_probability``.
-    current
-        Where the optimizer finds the batch and the owners of its samples.
-    """
-
-    def __init__(
-        self,
-        source: DataLoader[Any] | Dataset[Any],
-        patients: Sequence[str | bytes | int] | torch.Tensor | None,
-        *,
-        sampling_probability: float,
-        rounds: int | None,
-        current: CurrentBatch,
-    ) -> None:
-        given = source if isinstance(source, DataLoader) else DataLoader(source)
-        dataset: Any = given.dataset
-        if isinstance(dataset, IterableDataset):
-            raise UserError("Expected a dataset whose items can be drawn by number, found an IterableDataset.")
-        self.dataset: Any = dataset
-        self.collate = default_collate if given is not source else given.collate_fn
-        self.generator, self.sampling_probability, self.current = given.generator, sampling_probability, current
-        labels = range(len(dataset)) if patients is None else checked_owners(patients, "patients")
-        if len(labels) != len(dataset) or not labels:
-            raise UserError(
-                f"Expected a patient for each of the {len(dataset)} items of the dataset, found {len(labels)} labels."
-            )
-        samples: dict[Hashable, list[int]] = {}
-        for sample, label in enumerate(labels):
-            samples.setdefault(label, []).append(sample)
-        self.samples = list(samples.values())
-        self.rounds = max(1, round(1 / sampling_probability)) if rounds is None else rounds
-        whole(1, 10**9, rounds=self.rounds)
-
-    @property
-    def batch_sampler(self) -> None:
-        """Refuse to split a batch into several passes: a split patient would be clipped and counted twice."""
-        raise UserError("Opacus's BatchMemoryManager cuts batches anywhere, also within a patient. Train without it.")
-
-    @property
-    def population(self) -> int:
-        """Number of patients in the dataset."""
-        return len(self.samples)
-
-    def __len__(self) -> int:
-        return self.rounds
-
-    def __iter__(self) -> Iterator[Any]:
-        for _ in range(self.rounds):
-            # Double precision: single would round the probability to a multiple of 2^-24.
-            uniform = torch.rand(self.population, dtype=torch.float64, generator=self.generator)
-            drawn = (uniform < self.sampling_probability).nonzero().flatten().tolist()
-            owners = [patient for patient in drawn for _ in self.samples[patient]]
-            if drawn:
-                batch = self.collate([self.dataset[sample] for patient in drawn for sample in self.samples[patient]])
-            else:
-                first = self.collate([self.dataset[0]])
-                owners, batch = [NOBODY], tree_map(lambda x: torch.zeros_like(x) if torch.is_tensor(x) else x, first)
-            self.current.owners, self.current.content = torch.tensor(owners), batch
-            yield batch
 
 
 class PrivacyEngine:
@@ -181,22 +103,19 @@ class PrivacyEngine:
         check_network(module, optimizer)
         ModuleValidator.validate(module, strict=True)
 
-        current = CurrentBatch()
-        loader = PatientLoader(
-            data_loader, patients, sampling_probability=sampling_probability, rounds=rounds, current=current
-        )
+        loader = PatientLoader(data_loader, patients, sampling_probability=sampling_probability, rounds=rounds)
         if population is None:
             population = loader.population
         if population < loader.population:
             raise UserError(
                 f"Expected at most population={population} patients in the dataset, found {loader.population}."
             )
-        check = FirstBatches(module, criterion=criterion, current=current)
+        check = FirstBatches(module, criterion=criterion, loader=loader)
         private_module = ComplexGradSampleModule(module, check=check)
         private_module.forbid_grad_accumulation()
         private_optimizer = PatientOptimizer(
             optimizer.original_optimizer if isinstance(optimizer, DPOptimizer) else optimizer,
-            current=current,
+            loader=loader,
             noise_multiplier=noise_multiplier,
             max_grad_norm=max_grad_norm,
             expected_patients=sampling_probability * population,

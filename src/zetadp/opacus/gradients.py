@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from zetadp.base.validation import UserError
 from zetadp.core.independence import REMEDY, check_stores_nothing, first_mixture, moved_copy, state_of
-from zetadp.opacus.optimizer import CurrentBatch, check_precision
+from zetadp.opacus.optimizer import PatientLoader, check_precision
 
 Sampler: TypeAlias = "Callable[[nn.Module, list[Tensor], Tensor], dict[nn.Parameter, Tensor]]"
 
@@ -150,15 +150,15 @@ class FirstBatches:
         The network, before Opacus adds its hooks.
     criterion
         The loss of outputs and targets, to be checked too; None leaves it unchecked.
-    current
-        The batch that the loader gave.
+    loader
+        The loader, with the batch that it gave last.
     """
 
     def __init__(
-        self, module: nn.Module, *, criterion: Callable[[Any, Any], Tensor] | None, current: CurrentBatch
+        self, module: nn.Module, *, criterion: Callable[[Any, Any], Tensor] | None, loader: PatientLoader
     ) -> None:
         self.module, self.layers, self.copy = module, list(module.modules()), copy.deepcopy(module)
-        self.criterion, self.current = criterion, current
+        self.criterion, self.loader = criterion, loader
         self.largest = 0
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -170,7 +170,7 @@ class FirstBatches:
             If the network or the loss mixes samples, stores something about them, or has a parameter whose gradients
             of samples are missing or wrong. If it is no longer the network that was made private.
         """
-        owners, (leaves, form) = self.current.owners, tree_flatten((args, kwargs))
+        owners, (leaves, form) = self.loader.owners, tree_flatten((args, kwargs))
         if owners is None:
             return  # not a batch of the loader: the optimizer refuses its step
         self._follow()
@@ -230,7 +230,7 @@ class FirstBatches:
 
     def _check_loss(self, criterion: Callable[[Any, Any], Tensor], output: Tensor) -> None:
         """Raise `UserError` if the gradient of a sample's outputs depends on other samples."""
-        batch = self.current.content
+        batch = self.loader.content
         if not (isinstance(batch, list | tuple) and len(batch) == 2 and torch.is_tensor(batch[1])):
             raise UserError(
                 "Expected batches of inputs and targets to check the criterion, found others. Leave the criterion out."

@@ -1,4 +1,4 @@
-r"""Opacus's optimizer with the patient as the unit and with noise for complex parameters, and what is refused.
+r"""Opacus's loader and optimizer with the patient as the unit and noise for complex parameters, and what is refused.
 
 Each step sums the gradients of the patients that were drawn, each clipped to norm B over all parameters, adds noise of
 standard deviation :math:`\sigma B` to every real part **and** to every imaginary part, and divides by the expected
@@ -7,8 +7,7 @@ number of patients. ``torch.normal`` with a complex dtype, as Opacus calls it, g
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -20,8 +19,11 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, whole
+from zetadp.core.records import checked_owners
 from zetadp.privacy.clipping import clip_factors
 
 
@@ -64,29 +66,97 @@ NOBODY = -1
 """Owner of a sample that stands in for an empty batch; it contributes nothing."""
 
 
-@dataclass
-class CurrentBatch:
-    """The batch that the loader gave last, until the optimizer takes its step on it.
+class PatientLoader:
+    """Batches of Poisson-sampled patients: each is drawn in every round independently, with all of its samples.
+
+    If a round draws no patient, the batch is a single sample of zeros. It has no owner and contributes nothing. The
+    round still releases noise, and no layer gets an empty batch.
+
+    Parameters
+    ----------
+    source
+        A map-style dataset, or a data loader of one, whose generator and collation are taken over.
+    patients
+        Patient of each item of the dataset, by any labels. None makes each item a patient.
+    sampling_probability
+        Chance that a patient is drawn in a round.
+    rounds
+        Number of batches in one pass over the loader; None takes about ``1 / sampling_probability``.
 
     Attributes
     ----------
     owners
-        Patient of each sample, integers of shape (sample,). None before the loader gave a batch, and after the step.
+        Patient of each sample of the batch that was given last, integers of shape (sample,). None before the first
+        batch, and after the step on it.
     content
-        The batch, as the collation made it.
+        That batch, as the collation made it.
     """
 
     owners: Tensor | None = None
     content: Any = None
 
+    def __init__(
+        self,
+        source: DataLoader[Any] | Dataset[Any],
+        patients: Sequence[str | bytes | int] | Tensor | None,
+        *,
+        sampling_probability: float,
+        rounds: int | None,
+    ) -> None:
+        given = source if isinstance(source, DataLoader) else DataLoader(source)
+        dataset: Any = given.dataset
+        if isinstance(dataset, IterableDataset):
+            raise UserError("Expected a dataset whose items can be drawn by number, found an IterableDataset.")
+        self.dataset: Any = dataset
+        self.collate = default_collate if given is not source else given.collate_fn
+        self.generator, self.sampling_probability = given.generator, sampling_probability
+        labels = range(len(dataset)) if patients is None else checked_owners(patients, "patients")
+        if len(labels) != len(dataset) or not labels:
+            raise UserError(
+                f"Expected a patient for each of the {len(dataset)} items of the dataset, found {len(labels)} labels."
+            )
+        samples: dict[Hashable, list[int]] = {}
+        for sample, label in enumerate(labels):
+            samples.setdefault(label, []).append(sample)
+        self.samples = list(samples.values())
+        self.rounds = max(1, round(1 / sampling_probability)) if rounds is None else rounds
+        whole(1, 10**9, rounds=self.rounds)
+
+    @property
+    def batch_sampler(self) -> None:
+        """Refuse to split a batch into several passes: a split patient would be clipped and counted twice."""
+        raise UserError("Opacus's BatchMemoryManager cuts batches anywhere, also within a patient. Train without it.")
+
+    @property
+    def population(self) -> int:
+        """Number of patients in the dataset."""
+        return len(self.samples)
+
+    def __len__(self) -> int:
+        return self.rounds
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(self.rounds):
+            # Double precision: single would round the probability to a multiple of 2^-24.
+            uniform = torch.rand(self.population, dtype=torch.float64, generator=self.generator)
+            drawn = (uniform < self.sampling_probability).nonzero().flatten().tolist()
+            owners = [patient for patient in drawn for _ in self.samples[patient]]
+            if drawn:
+                batch = self.collate([self.dataset[sample] for patient in drawn for sample in self.samples[patient]])
+            else:
+                first = self.collate([self.dataset[0]])
+                owners, batch = [NOBODY], tree_map(lambda x: torch.zeros_like(x) if torch.is_tensor(x) else x, first)
+            self.owners, self.content = torch.tensor(owners), batch
+            yield batch
+
     def take(self) -> Tensor:
-        """Return the owners of the samples, and forget the batch.
+        """Return the owners of the batch's samples, and forget the batch.
 
         Raises
         ------
         UserError
-            If no batch came from the loader since the last step: the owners of the gradients and their sampling
-            probability would be unknown.
+            If no batch was given since the last step: the owners of the gradients and their sampling probability would
+            be unknown.
         """
         if self.owners is None:
             raise UserError(
@@ -104,8 +174,8 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
     ----------
     optimizer
         The optimizer that takes the steps.
-    current
-        The batch that a step is taken on.
+    loader
+        The loader whose batches steps are taken on.
     noise_multiplier
         sigma: standard deviation of the noise in each real component, in units of the clipping norm.
     max_grad_norm
@@ -123,7 +193,7 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
         self,
         optimizer: Optimizer,
         *,
-        current: CurrentBatch,
+        loader: PatientLoader,
         noise_multiplier: float,
         max_grad_norm: float,
         expected_patients: float,
@@ -134,11 +204,11 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
             max_grad_norm=max_grad_norm,
             expected_batch_size=expected_patients,
         )
-        self.current = current
+        self.loader = loader
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
         """Set the gradient of each parameter to the noisy sum over the patients drawn, divided by R."""
-        gradients = self._patient_gradients(self.current.take())
+        gradients = self._patient_gradients(self.loader.take())
         factors, finite = clip_factors(gradients, self.max_grad_norm)
         for p, gradient in zip(self.params, gradients, strict=True):
             # Zero times infinity is not zero, so the values of a gradient that is not finite go too.
