@@ -279,25 +279,13 @@ def test_a_patient_without_a_finite_gradient_contributes_zero():
 
 
 def test_a_sampling_probability_is_what_was_said():
-    engine = PrivacyEngine()
-    model = native(torch.complex64)
-    owners = [i // 3 for i in range(132)]
-    parts = private(
-        model,
-        TensorDataset(*samples(132, torch.complex64)),
-        engine,
-        patients=owners,
-        sampling_probability=P,
-        noise_multiplier=7.9565,
-        rounds=3,
-    )
-    _, optimizer, loader = parts
-    assert loader.sampling_probability == P
-    assert optimizer.expected_batch_size == 24
-    for x, y in loader:
-        optimizer.zero_grad()
-        functional.cross_entropy(parts[0](x), y).backward()
-        optimizer.step()
+    engine, owners = PrivacyEngine(), [i // 3 for i in range(132)]
+    data = TensorDataset(*samples(132, torch.complex64))
+    chance = {"sampling_probability": P, "noise_multiplier": 7.9565, "rounds": 3}
+    model, optimizer, loader = private(native(torch.complex64), data, engine, patients=owners, **chance)
+    assert (loader.sampling_probability, optimizer.expected_batch_size, len(loader)) == (P, 24, 3)
+    for _ in range(3):
+        step(model, optimizer, loader)
     assert engine.rounds == {NoisySum(P, 7.9565): 3}
     assert engine.get_epsilon(1e-3) == accounting.epsilon({NoisySum(P, 7.9565): 3}, 1e-3)
 

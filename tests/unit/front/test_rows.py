@@ -22,9 +22,9 @@ from zetadp.core.training import train
 from zetadp.front.rows import mixed_as
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting
-from zetadp.privacy.exposure import declared_run, run_of, seen_by
+from zetadp.privacy.exposure import declared_run, seen_by
 from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.privacy.ledger import Ledger
 
 CLASSES, COMPONENTS, ROWS, DEGREE = 3, 4, 12, 6.0
 SIZES = (30, 36)
@@ -107,19 +107,6 @@ def test_a_row_is_the_mean_of_those_drawn_for_it_over_the_degree(kind, tmp_path)
                 continue
             expected[row] += vector(kind, records.inputs[own, 0, 0], label)
         torch.testing.assert_close(rows[place], expected / DEGREE, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_ledger_counts_the_rows_that_a_unit_can_be_in(kind, tmp_path):
-    of = plan(kind, sigma=3.0)
-    released(of, kind, tmp_path)
-    (attempt,) = read_ledger(tmp_path / "ledger.jsonl")
-    rows, rate = (3, 4 * DEGREE / SIZES[0]) if kind == "open" else (ROWS, DEGREE / SIZES[0])
-    assert [event.count for event in attempt.events] == [rows, rows]
-    assert of.mechanisms("node-0") == {NoisySum(rate, 3.0): rows}
-    happened = run_of("rows", attempt)
-    assert happened.nodes["node-0"].mechanisms == {NoisySum(rate, 3.0): rows}
-    assert declared_run("rows", attempt.header).nodes == happened.nodes
 
 
 def test_noise_is_calibrated_for_the_rows_of_one_unit():
