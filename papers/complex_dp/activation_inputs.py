@@ -7,7 +7,7 @@ The other items give the results.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from zetadp.phantom.settings import Simulated
 from zetadp.tasks.scattering import centred
 from zetadp.tasks.speech_commands.clips import capped, read_clips
 from zetadp.tasks.speech_commands.encoder import log_mel
-from zetadp.tasks.speech_commands.simulated import Variation, simulated_words
+from zetadp.tasks.speech_commands.simulated import simulated_words
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,7 @@ MOST_CLIPS = 40
 LOWEST = 6
 """Modulations that are kept along each axis of a clip's mel spectrogram, the constant one included."""
 WORDS_SIMULATED = 2000
-HARDER = Variation(formants=0.2, durations=0.5, noise=(-5.0, 25.0))
+HARDER: dict[str, Any] = {"formants": 0.2, "durations": 0.5, "noise": (-5.0, 25.0)}
 """Simulated words vary more than those that the public network learnt from."""
 PATIENTS, SEED, PUBLIC_SEED = 300, 31, 32
 SIDE = 12
@@ -110,7 +110,7 @@ def _modulations(waves: np.ndarray) -> Tensor:
 
 def _simulated_words() -> tuple[np.ndarray, np.ndarray]:
     """Return public clips and their labels, simulated in pieces to limit memory."""
-    pieces = [simulated_words(500, 1, 0, number, variation=HARDER) for number in range(WORDS_SIMULATED // 500)]
+    pieces = [simulated_words(500, 1, 0, number, **HARDER) for number in range(WORDS_SIMULATED // 500)]
     waves, labels = zip(*pieces, strict=True)
     return np.concatenate(waves), np.concatenate(labels)
 

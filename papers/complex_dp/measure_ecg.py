@@ -41,7 +41,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.accounting import compose
 from zetadp.privacy.book import recorded_runs
 from zetadp.report.provenance import origin, seeds_shown
-from zetadp.tasks.ecg.collection import Collection, read_folder
+from zetadp.tasks.ecg.collection import collected, read_folder
 from zetadp.tasks.ecg.encoder import BeatEncoder
 from zetadp.tasks.ecg.recordings import FOLDS, spectrum
 from zetadp.tasks.ecg.task import of_patients, replicates
@@ -98,16 +98,14 @@ class Patients:
     def read(cls, folder: Path, encoder: BeatEncoder) -> Patients:
         """Read a folder, and refuse it if its patients differ from the declared patients."""
         recordings = [each for each in read_folder(folder) if each.form == FORM and each.name not in LEFT_OUT]
-        found = Collection.of((each, "") for each in recordings)
-        if (count := found.table["patient"].nunique()) != PATIENTS:
+        found = collected((each, "") for each in recordings)
+        if (count := found.names["patient"].nunique()) != PATIENTS:
             raise UserError(f"Expected {PATIENTS} patients in {folder}, found {count}.")
-        values = {
-            "spectrum": torch.from_numpy(spectrum(found.signals)),
-            "signal": torch.from_numpy(found.signals),
-        }
-        values = {domain: each[:, None, None] for domain, each in values.items()}
-        values["features"] = torch.from_numpy(encoder.features(found.beats))
-        return cls(found.table, found.labels, values, encoder.scores(found.beats))
+        signals, beats, labels = found.arrays.values()
+        waves = signals[:, None, None]
+        values = {"spectrum": spectrum(waves), "signal": waves, "features": encoder.features(beats)}
+        inputs = {domain: torch.from_numpy(each) for domain, each in values.items()}
+        return cls(found.names, labels, inputs, encoder.scores(beats))
 
     @cached_property
     def folds(self) -> np.ndarray:

@@ -11,7 +11,7 @@ import ast
 import hashlib
 import re
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,42 +60,25 @@ OLDEST = 120.0
 """Ages from this value on become 90 years: PTB-XL writes 300 for everybody over 89."""
 
 
-@dataclass(frozen=True)
-class Collection:
-    """Inputs of networks from the recordings of a cohort.
+def collected(recordings: Iterable[tuple[Recording, str]]) -> Items:
+    """Return the inputs of networks from recordings, each with its part.
 
-    Attributes
-    ----------
-    table
-        One row per recording: patient, record, part (train or test), scanner, fold and age.
-    labels
-        Position of each label in `zetadp.tasks.ecg.recordings.LABELS`, float32, shape (recording,).
-    signals
-        Beginning of one lead in mV, float32, shape (recording, sample).
-    beats
-        Usual beats in deviations of the lead, float32, shape (recording, lead, sample).
+    Returns
+    -------
+    Arrays are ``signals`` (beginning of one lead in mV, float32, shape (recording, sample)), ``beats`` (usual beats in
+    deviations of the lead, float32, shape (recording, lead, sample)) and ``labels`` (positions in
+    `zetadp.tasks.ecg.recordings.LABELS`, float32, shape (recording,)). Names are patient, record, part (train or test),
+    scanner, fold and age.
     """
-
-    table: pd.DataFrame
-    labels: np.ndarray
-    signals: np.ndarray
-    beats: np.ndarray
-
-    @classmethod
-    def of(cls, recordings: Iterable[tuple[Recording, str]]) -> Collection:
-        """Return the inputs from recordings, each with its part."""
-        rows, labels, signals, beats = [], [], [], []
-        for recording, part in recordings:
-            signals.append(beginning(recording))
-            beats.append(usual_beat(recording))
-            labels.append(recording.label)
-            rows.append((recording.patient, recording.name, part, recording.device, recording.fold, recording.age))
-        table = pd.DataFrame(rows, columns=["patient", "record", "part", "scanner", "fold", "age"])
-        return cls(table, np.array(labels, dtype=np.float32), np.array(signals), np.array(beats))
-
-    def items(self, values: np.ndarray) -> Items:
-        """Return some values of the recordings as items."""
-        return Items({"values": values, "labels": self.labels}, self.table[["record"]])
+    rows, labels, signals, beats = [], [], [], []
+    for recording, part in recordings:
+        signals.append(beginning(recording))
+        beats.append(usual_beat(recording))
+        labels.append(recording.label)
+        rows.append((recording.patient, recording.name, part, recording.device, recording.fold, recording.age))
+    names = pd.DataFrame(rows, columns=["patient", "record", "part", "scanner", "fold", "age"])
+    arrays = {"signals": np.array(signals), "beats": np.array(beats), "labels": np.array(labels, dtype=np.float32)}
+    return Items(arrays, names)
 
 
 def write_collection(
@@ -128,15 +111,19 @@ def write_collection(
         If recordings cannot be read or have no beats, if a name occurs twice, if a patient has both labels or is in two
         folds, or if the numbers of patients differ from the declared numbers.
     """
-    found = Collection.of(_simulated(seed, sizes) if folder is None else _divided(read_folder(Path(folder))))
+    found = collected(_simulated(seed, sizes) if folder is None else _divided(read_folder(Path(folder))))
+    signals, beats, labels = found.arrays.values()
     source = folder or "the simulation"
-    _check(found, source, sizes)
-    hashes = [hashlib.sha256(each.tobytes()).hexdigest() for each in found.beats]
-    write_cohort(table, found.table.assign(sha256=hashes), sizes, source)
-    rows = found.signals[:, None, None]
-    found.items(spectrum(rows)).write(spectrum_file, AXES, "mV")
-    found.items(rows).write(signal_file, AXES, "mV")
-    found.items(found.beats).write(beats_file, ("recording", "lead", "sample"), "deviations of the lead")
+    _check(found.names, labels, source, sizes)
+    hashes = [hashlib.sha256(each.tobytes()).hexdigest() for each in beats]
+    write_cohort(table, found.names.assign(sha256=hashes), sizes, source)
+    waves = signals[:, None, None]
+    for path, values, axes, units in (
+        (spectrum_file, spectrum(waves), AXES, "mV"),
+        (signal_file, waves, AXES, "mV"),
+        (beats_file, beats, ("recording", "lead", "sample"), "deviations of the lead"),
+    ):
+        Items({"values": values, "labels": labels}, found.names[["record"]]).write(path, axes, units)
 
 
 def _simulated(seed: int, sizes: Mapping[str, int]) -> Iterator[tuple[Recording, str]]:
@@ -153,14 +140,13 @@ def _divided(recordings: Iterable[Recording]) -> Iterator[tuple[Recording, str]]
         yield replace(each, fold=own), "test" if own == FOLDS else "train"
 
 
-def _check(found: Collection, source: str, sizes: Mapping[str, int]) -> None:
-    table = found.table
-    for called, values in {"label": found.labels, "fold": table["fold"]}.items():
+def _check(table: pd.DataFrame, labels: np.ndarray, source: str, sizes: Mapping[str, int]) -> None:
+    for called, values in {"label": labels, "fold": table["fold"]}.items():
         several = pd.Series(values).groupby(table["patient"].to_numpy()).nunique()
         if (several > 1).any():
             raise UserError(f"Expected one {called} per patient in {source}, found several for {several.idxmax()}.")
     for name in sizes:
-        if len(set(found.labels[table["part"] == name])) < 2:
+        if len(set(labels[table["part"] == name])) < 2:
             raise UserError(f"Expected patients of both labels for cohort.{name}_patients, found only one label.")
 
 

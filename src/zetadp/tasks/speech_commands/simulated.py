@@ -6,7 +6,6 @@ Hillenbrand et al. 1995). Durations, loci of consonants and all variation are gu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -38,27 +37,13 @@ def scripts() -> dict[str, np.ndarray]:
     return {str(word): own.to_numpy(dtype=float) for word, own in table.groupby("word")}
 
 
-@dataclass(frozen=True)
-class Variation:
-    """How much simulated words vary.
-
-    Attributes
-    ----------
-    formants
-        Standard deviation of the logarithm of each segment's formants, around those of the speaker.
-    durations
-        Standard deviation of the logarithm of each segment's duration.
-    noise
-        Lowest and highest signal-to-noise ratio in dB.
-    """
-
-    formants: float = 0.08
-    durations: float = 0.3
-    noise: tuple[float, float] = (5.0, 40.0)
-
-
 def simulated_words(
-    count: int, seed: int, *place: int, variation: Variation | None = None
+    count: int,
+    seed: int,
+    *place: int,
+    formants: float = 0.08,
+    durations: float = 0.3,
+    noise: tuple[float, float] = (5.0, 40.0),
 ) -> tuple[np.ndarray, np.ndarray]:
     """Simulate clips. All words are equally frequent, and every clip has a new speaker.
 
@@ -70,23 +55,25 @@ def simulated_words(
         Seed of all draws.
     *place
         Non-negative integers that separate different uses of one seed.
-    variation
-        How much the words vary.
+    formants, durations
+        Standard deviations of the logarithms of each segment's formants, around those of the speaker, and of its
+        duration.
+    noise
+        Lowest and highest signal-to-noise ratio in dB.
 
     Returns
     -------
     waves, labels
         int16 samples at 16 kHz, shape (clip, sample), and positions in `WORDS`, shape (clip,).
     """
-    how = variation or Variation()
     random = stream(seed, Purpose.PRETRAINING, *place)
     labels = random.permutation(np.arange(count) % len(WORDS))
-    tracks = np.stack([_tracks(WORDS[label], how, random) for label in labels.tolist()])
+    tracks = np.stack([_tracks(WORDS[label], formants, durations, random) for label in labels.tolist()])
     speech = _sounded(tracks, random)
-    return _recorded(speech, how, random), labels
+    return _recorded(speech, noise, random), labels
 
 
-def _tracks(word: str, how: Variation, random: np.random.Generator) -> np.ndarray:
+def _tracks(word: str, formants: float, durations: float, random: np.random.Generator) -> np.ndarray:
     """Return formants, amplitudes and the place of noise at each frame of a clip, and the pitch, shape (9, frame)."""
     size = random.uniform(0.92, 1.38)
     segments = scripts()[word]
@@ -94,7 +81,7 @@ def _tracks(word: str, how: Variation, random: np.random.Generator) -> np.ndarra
         segments = segments[:-1]
     rate = np.exp(random.normal(0, 0.22)) * 1.15
     lengths = segments[:, 0] * rate
-    lengths *= np.exp(random.normal(0, how.durations, len(segments)))
+    lengths *= np.exp(random.normal(0, durations, len(segments)))
     lengths *= min(1, 920 / lengths.sum())
     ends = lengths.cumsum()
     begin = np.clip(random.normal(500, 110) - ends[-1] / 2, 10, 990 - ends[-1])
@@ -102,15 +89,15 @@ def _tracks(word: str, how: Variation, random: np.random.Generator) -> np.ndarra
     accent = np.exp(random.normal(0, 0.05, 3))
     for number, segment in enumerate(segments):
         first, last, amplitudes, place = np.split(segment[1:], (3, 6, 9))
-        own = accent * np.exp(random.normal(0, how.formants, 3)) * size
+        own = accent * np.exp(random.normal(0, formants, 3)) * size
         loud = amplitudes * np.exp(random.normal(0, 0.3, 3))
         noise = place * np.exp(random.normal(0, 0.12, 2))
         start, length = ends[number] - lengths[number], lengths[number]
         # Amplitudes change within 12 ms, formants glide between neighbouring segments.
         edge = min(12.0, 0.3 * length)
-        for at, formants in ((start + edge, first), (start + length - edge, last)):
+        for at, tones in ((start + edge, first), (start + length - edge, last)):
             times.append(begin + at)
-            values.append(np.concatenate((formants * own, loud, noise)))
+            values.append(np.concatenate((tones * own, loud, noise)))
     values[0] = values[1] * np.array([1, 1, 1, 0, 0, 0, 1, 1])
     times += [times[1] - 15, times[-1] + 25]
     values += [values[0], values[-1] * np.array([1, 1, 1, 0, 0, 0, 1, 1])]
@@ -154,7 +141,7 @@ def _sounded(tracks: np.ndarray, random: np.random.Generator) -> Tensor:
     return speech / speech.abs().amax(dim=1, keepdim=True).clamp_min(1e-6)
 
 
-def _recorded(speech: Tensor, how: Variation, random: np.random.Generator) -> np.ndarray:
+def _recorded(speech: Tensor, ratios: tuple[float, float], random: np.random.Generator) -> np.ndarray:
     """Return speech as recorded in a room: with echoes, a microphone's frequency response, noise and a random level."""
     count = len(speech)
     spectra = torch.fft.rfft(speech, 2 * LENGTH)
@@ -175,7 +162,7 @@ def _recorded(speech: Tensor, how: Variation, random: np.random.Generator) -> np
     hiss = torch.fft.rfft(torch.from_numpy(random.standard_normal((count, 2 * LENGTH))).float())
     slope = torch.from_numpy(random.uniform(0, 1.2, (count, 1))).float()
     background = torch.fft.irfft(hiss * (frequency.clamp_min(60) / 60) ** -slope)[:, :LENGTH]
-    ratio = torch.from_numpy(random.uniform(*how.noise, (count, 1))).float()
+    ratio = torch.from_numpy(random.uniform(*ratios, (count, 1))).float()
     power = found.square().mean(dim=1, keepdim=True).sqrt() / background.square().mean(dim=1, keepdim=True).sqrt()
     found = found + background * power * 10 ** (-ratio / 20)
     level = torch.from_numpy(np.exp(random.uniform(np.log(0.03), np.log(0.95), (count, 1)))).float()
