@@ -138,7 +138,8 @@ def untrained(tested: Tested) -> dict[str, Callable[[], np.ndarray]]:
         "compressed sensing": lambda: compressed_sensing(tested.kspace, best_weight(tested.task), ITERATIONS),
     }
     for family, name in {"unet": PUBLIC, "real_unet": "real twin, public network alone"}.items():
-        found[name] = partial(network_images, public.of(family), public.settings.network(family), tested)
+        own = public.settings.network(family)
+        found[name] = partial(network_images, public.start(own), own, tested)
     return found
 
 

@@ -37,10 +37,6 @@ class PublicNetworks:
     settings: PublicNetworkSettings
     weights: Mapping[str, Tensor]
 
-    def of(self, family: str) -> dict[str, Tensor]:
-        """Return the weights of one network by the name of the parameter; none if there is no such network."""
-        return tensors_below(self.weights, f"{family}.")
-
     def start(self, network: NetworkSettings) -> dict[str, Tensor]:
         """Return the public starting weights of a network.
 
@@ -58,7 +54,7 @@ class PublicNetworks:
                 f"Expected a network of a public family ({', '.join(families)}) and shape to start from public "
                 f"weights, found family {network.family}; needed: {differing or 'another family'}."
             )
-        return self.of(network.family)
+        return tensors_below(self.weights, f"{network.family}.")
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all weights."""

@@ -54,19 +54,6 @@ def write_slices(path, slices):
     return path
 
 
-@pytest.fixture
-def brain(tmp_path):
-    slices = simulate_public_patient(2, PATIENT, 20, 32)
-    return write_slices(tmp_path / "brain.nii", slices)
-
-
-@pytest.fixture
-def noise(tmp_path):
-    # Four volumes of noise resemble each other, so without their mean little would be left to see.
-    slices = np.abs(np.random.default_rng(0).normal(size=(4, 20, 32, 32))).astype(np.float32)
-    return write_slices(tmp_path / "noise.nii", slices)
-
-
 def scaled(model, factor):
     """Return a model whose scores are so many times as large."""
     network = deepcopy(model.network)
@@ -136,7 +123,11 @@ def test_one_volume_in_a_hundred_is_unlike_and_of_another_backbone_or_network_no
     assert abstention_for(replace(model, settings=NetworkSettings("head", "features", components=4))) is None
 
 
-def test_predict_says_what_is_doubtful_and_shows_it_anyway_when_asked(path, brain, noise, capsys):
+def test_predict_says_what_is_doubtful_and_shows_it_anyway_when_asked(path, tmp_path, capsys):
+    brain = write_slices(tmp_path / "brain.nii", simulate_public_patient(2, PATIENT, 20, 32))
+    # Four volumes of noise resemble each other, so without their mean little would be left to see.
+    slices = np.abs(np.random.default_rng(0).normal(size=(4, 20, 32, 32))).astype(np.float32)
+    noise = write_slices(tmp_path / "noise.nii", slices)
     _, out, err = ended(capsys, "predict", path, brain)
     assert [line.split()[1] for line in out.splitlines()[1:]] == [SEQUENCES[0], "-", "-", SEQUENCES[3]]
     assert "unsure: channel 1 may be T1" in err
