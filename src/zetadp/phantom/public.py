@@ -117,7 +117,7 @@ def simulate_public_patient(
     Returns
     -------
     Array (sequence, slice, row, column), float32, in units of the mean signal of the brain; orientation as
-    `mri.volumes.read_centre_slices` returns it, sequences as in `scanners.CHANNELS`. It depends on the arguments
+    `mri.volumes.read_centre_slices` returns it, sequences as in `settings.CHANNELS`. It depends on the arguments
     only: on every call it is the same, whichever other patients are simulated.
     """
     # This generator is not the one of the cohort and of training (Philox, `zetadp.base.randomness`), so that no choice
@@ -218,7 +218,7 @@ def draw_signals(rng: np.random.Generator, tissues: Tissues) -> np.ndarray:
 
     Returns
     -------
-    Array (sequence, tissue), float32, signed; sequences in the order of `scanners.CHANNELS`.
+    Array (sequence, tissue), float32, signed; sequences in the order of `settings.CHANNELS`.
     """
     before = draw_t1_weighted(rng, tissues)
     # Two scans in five are repeated after the injection with another protocol, as happens in practice.
