@@ -117,7 +117,9 @@ def test_what_was_lost_on_its_way_is_asked_for_again(fault, path, keys, served, 
 def test_a_node_shows_that_it_lives_without_keeping_itself_out(served, keys, monkeypatch):
     monkeypatch.setattr(node, "BEAT_SECONDS", 0.01)
     with uplink(served[1], keys, "a") as a:
-        shown, send = [], a._client.SendNodeHeartbeat
+        shown, send, activate = [], a._client.SendNodeHeartbeat, a._client.ActivateNode
+        # A sign of life between signing off and on would connect the old session again.
+        monkeypatch.setattr(a._client, "ActivateNode", lambda request: (time.sleep(0.1), activate(request))[1])
         monkeypatch.setattr(a._client, "SendNodeHeartbeat", lambda sign: (shown.append(sign), send(sign)))
         for _ in range(3):
             a.sign_on()
