@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import yaml
 from commanded import mistake, said
-from federation.sites import make_plan, sums_plan
+from federation.sites import make_plan, roster_of, sums_plan
 
 from zetadp.base.storage import read_json
 from zetadp.base.validation import UserError
@@ -19,7 +19,7 @@ from zetadp.cli.commands import command_line
 from zetadp.core.plan import Plan, RunName
 from zetadp.federation.certificates import make_credentials, make_node_key, read_node_key
 from zetadp.federation.kit import invitation, write_kits
-from zetadp.federation.masks import Roster
+from zetadp.federation.masks import Member, Roster
 from zetadp.federation.participant import Participant, agreement_file, make_member
 from zetadp.federation.settings import HospitalSettings, ServerSettings
 from zetadp.privacy import accounting
@@ -70,8 +70,8 @@ def members(hospital, tmp_path, capsys):
         assert private.stat().st_mode & 0o777 == 0o600
         assert private.name in capsys.readouterr().out
     assert main(["federation", "roster", "plan.json", *(f"{name}.member.json" for name in NAMES)]) == 0
-    assert Roster.read(tmp_path / "roster.json", SUMS).digest in capsys.readouterr().out
-    return replace(hospital, roster=tmp_path / "roster.json")
+    assert Roster.read(tmp_path / "roster.json").digest in capsys.readouterr().out
+    return replace(hospital, plan=tmp_path / "roster.json")
 
 
 def participant(settings: HospitalSettings, **changes: object) -> Participant:
@@ -82,8 +82,8 @@ def participant(settings: HospitalSettings, **changes: object) -> Participant:
 def test_a_plan_or_a_roster_is_approved_by_its_hash_at_the_command_line(kind, plan, request, tmp_path, capsys):
     settings = request.getfixturevalue(kind)
     digest = participant(settings).digest
-    assert digest == (plan if plan == PLAN else Roster.read(settings.roster, plan)).digest
-    files = {"plan": "plan.json", "images": "images", "state": "state", "roster": settings.roster and "roster.json"}
+    assert digest == (plan if plan == PLAN else Roster.read(settings.plan)).digest
+    files = {"plan": settings.plan.name, "images": "images", "state": "state"}
     (tmp_path / "node.yaml").write_text(json.dumps({"name": "node-02", "attempts": 2, **files}))
     command = ["federation", "approve", "node.yaml", "--key", "node-02.key"]
     told = said(capsys, *command)
@@ -132,7 +132,7 @@ def test_a_roster_that_was_changed_after_the_approval_is_refused(members, tmp_pa
         invented = make_member(SUMS, name, tmp_path / "new.key", tmp_path / name)
         agreement_file(tmp_path / "new.key", SUMS).unlink()
         others = [tmp_path / f"{other}.member.json" for other in NAMES if other != name]
-        Roster.made(SUMS, [*others, invented]).write(members.roster)
+        Roster.made(SUMS, [*others, invented]).write(members.plan)
         return participant(members)
 
     with pytest.raises(UserError, match="Nobody has approved"):
@@ -141,11 +141,13 @@ def test_a_roster_that_was_changed_after_the_approval_is_refused(members, tmp_pa
         invent("node-02")
 
 
-def test_a_roster_is_needed_with_masked_sums_and_refused_without(members, hospital, tmp_path):
-    with pytest.raises(UserError, match="Expected the file of the roster"):
+def test_a_roster_is_needed_with_masked_sums_and_refused_without(members, hospital):
+    with pytest.raises(UserError, match=r"Expected .* to be the roster of"):
         participant(hospital)
-    PLAN.write(tmp_path / "plan.json")
-    with pytest.raises(UserError, match="Expected no roster"):
+    bare = replace(SUMS, nodes=tuple(replace(node, noise_multiplier=0.0) for node in SUMS.nodes))
+    made = [Member.made(bare, node.name, *keys) for node, keys in zip(bare.nodes, roster_of(SUMS)[1], strict=True)]
+    Roster(bare, tuple(made)).write(members.plan)
+    with pytest.raises(UserError, match=r"Expected .* to be the plan of"):
         participant(members)
 
 
@@ -167,13 +169,13 @@ def test_agreement_keys_are_made_for_one_plan_and_once(members, tmp_path, capsys
 def test_a_server_has_the_keys_of_its_roster_or_of_its_settings(members, hospital, tmp_path):
     files = dict.fromkeys(("model", "history", "ledger", "ledger_file", "checkpoint"), tmp_path / "file")
     keys = {name: tmp_path / f"{name}.pub.pem" for name in NAMES}
-    masked = ServerSettings(members.plan, **files, roster=members.roster)
+    masked = ServerSettings(members.plan, **files)
     assert masked.agreed[2] is not None
     with pytest.raises(UserError, match="none with a roster"):
         assert replace(masked, keys=keys).agreed
     found = masked.agreed[1]
-    PLAN.write(members.plan)
-    local = ServerSettings(members.plan, **files, keys=keys).agreed[1]
+    PLAN.write(hospital.plan)
+    local = ServerSettings(hospital.plan, **files, keys=keys).agreed[1]
     assert local == found
 
 

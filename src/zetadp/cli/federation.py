@@ -144,9 +144,9 @@ def roster(
 ) -> None:
     """Make the roster of the hospitals of a plan with masked sums.
 
-    The member files of all hospitals are checked and written as one roster (roster.json). Every site gets a copy. Its
-    hash must reach every hospital by another way, because whoever can exchange a key unnoticed can read single
-    messages.
+    The member files of all hospitals are checked and written with the plan as one roster (roster.json). Every site gets
+    a copy, which its settings name in place of the plan. Its hash must reach every hospital by another way, because
+    whoever can exchange a key unnoticed can read single messages.
 
     Examples
     --------

@@ -50,8 +50,9 @@ def write_kits(plan: Path, folder: Path, *, server: str, authority: Path) -> lis
     agreed = Plan.read(plan)
     checked_server(server)
     values = {"server": server, "label": agreed.label, "digest": agreed.digest, "fingerprint": fingerprint(authority)}
-    values["roster"] = "roster: roster.json    # the coordinator sends it when it has the member files of all\n"
-    values["roster"] *= agreed.masked
+    values["terms"] = "plan.json"
+    if agreed.masked:
+        values["terms"] = "roster.json    # the coordinator sends it when it has the member files of all"
     if folder.exists():
         raise UserError(f"Expected a new folder, found {folder}. Name another: --output FOLDER")
     for name in (node.name for node in agreed.nodes):

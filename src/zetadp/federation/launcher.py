@@ -79,8 +79,8 @@ class LocalFederation:
     ----------
     names
         Names of the nodes.
-    credentials, roster
-        Certificates and keys of all, and with masked sums the file of the roster.
+    credentials, terms
+        Certificates and keys of all, and the file of the plan, or with masked sums of the roster.
     command
         Command line of a process, without the program and its arguments.
     """
@@ -90,7 +90,7 @@ class LocalFederation:
         self.names = [node.name for node in plan.nodes]
         plan.write(self.folder / "plan.json")
         self.credentials = make_credentials(self.folder / "keys", self.names)
-        self.roster = make_roster(plan, self.credentials)
+        self.terms = make_roster(plan, self.credentials) or self.folder / "plan.json"
         self.port = free_port()
         self.command = [sys.executable, "-m", PROGRAM]
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -104,12 +104,12 @@ class LocalFederation:
 
     def hospital(self, name: str, **more: Any) -> HospitalSettings:  # noqa: ANN401  (each setting has a type of its own)
         """Return the settings of a node."""
-        return HospitalSettings(name=name, plan=self.folder / "plan.json", roster=self.roster, **more)
+        return HospitalSettings(name=name, plan=self.terms, **more)
 
     def server(self, **more: Any) -> ServerSettings:  # noqa: ANN401  (fields of the settings)
         """Return the settings of the server for one training."""
-        keys = {} if self.roster is not None else {name: self.credentials.node(name)[0] for name in self.names}
-        return ServerSettings(plan=self.folder / "plan.json", keys=keys, roster=self.roster, **more)
+        keys = {} if self.plan.masked else {name: self.credentials.node(name)[0] for name in self.names}
+        return ServerSettings(plan=self.terms, keys=keys, **more)
 
     def start_node(self, settings: HospitalSettings) -> None:
         """Approve the plan and start a node; it joins when its patients are checked and prepared."""

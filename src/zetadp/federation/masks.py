@@ -199,26 +199,12 @@ class Roster:
         return cls(plan, tuple(sorted(members, key=lambda member: order.get(member.name, len(order)))))
 
     @classmethod
-    def read(cls, path: Path, plan: Plan) -> Self:
-        """Read the roster of a plan from a file of `write`."""
+    def read(cls, path: Path) -> Self:
+        """Read a roster with its plan from a file of `write`."""
         content = read_json(path)
-        if content.keys() != {"purpose", "members"} or content["purpose"] != ROSTER:
+        if content.keys() != {"purpose", "plan", "members"} or content["purpose"] != ROSTER:
             raise UserError(f"Expected {path} to be a roster, found something else. Make it: zetadp federation roster")
-        return cls(plan, tuple(_members(content["members"], path)))
-
-    @classmethod
-    def named(cls, path: Path | None, plan: Plan) -> Self | None:
-        """Return the roster that a site's settings name; None where the plan needs none.
-
-        Raises
-        ------
-        UserError
-            If the settings name one and the plan has no masked sums, or the other way around, or if the file is wrong.
-        """
-        if (path is not None) != plan.masked:
-            needed = "the file of the roster as roster" if plan.masked else "no roster"
-            raise UserError(f"Expected {needed} in the settings of a site of {plan.label}, found {path or 'none'}.")
-        return None if path is None else cls.read(path, plan)
+        return cls(Plan.from_json(content["plan"]), tuple(_members(content["members"], path)))
 
     @property
     def least(self) -> int:
@@ -226,12 +212,12 @@ class Roster:
         return 2 if self.plan.sums is None else self.plan.sums.least_members(len(self.members))
 
     def write(self, path: Path) -> None:
-        """Write the roster as JSON."""
-        write_json(path, self._content())
+        """Write the roster and its plan as JSON."""
+        write_json(path, {**self._content(), "plan": self.plan.to_json()})
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the content, which hospitals compare."""
+        """SHA-256 of the members, each of whom names the plan; hospitals compare it."""
         canonical = json.dumps(self._content(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -251,6 +237,22 @@ class Roster:
                     f"Expected the {what} key of {name} in the roster to be its own, found another. Somebody changed "
                     f"it, or the key was made anew. Approve nothing; ask the coordinator where the roster is from."
                 )
+
+
+def read_terms(path: Path) -> tuple[Plan, Roster | None]:
+    """Read a plan, or with masked sums a roster, which holds its plan.
+
+    Raises
+    ------
+    UserError
+        If the file is neither, or the other one of the two.
+    """
+    roster = Roster.read(path) if read_json(path).get("purpose") == ROSTER else None
+    plan = Plan.read(path) if roster is None else roster.plan
+    if plan.masked != (roster is not None):
+        wanted, found = ("roster", "plan") if plan.masked else ("plan", "roster")
+        raise UserError(f"Expected {path} to be the {wanted} of {plan.label}, found its {found}.")
+    return plan, roster
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from zetadp.core.plan import Plan
 from zetadp.core.promise import Promise, check_promise
 from zetadp.core.settings import GAUSSIAN, NO_EXACT_DIRECTION
 from zetadp.federation.certificates import Credentials, check_signature, make_private_key, read_node_key, signature
-from zetadp.federation.masks import Member, Roster
+from zetadp.federation.masks import Member, Roster, read_terms
 from zetadp.federation.settings import HospitalSettings
 from zetadp.privacy.budget import Cap
 from zetadp.privacy.ledger import read_ledger
@@ -152,9 +152,8 @@ class Participant:
         UserError
             If a file cannot be read or does not fit, or if the plan would exceed the hospital's cap.
         """
-        plan, signing = Plan.read(settings.plan), read_node_key(key)
+        (plan, roster), signing = read_terms(settings.plan), read_node_key(key)
         plan.place(settings.name)
-        roster = Roster.named(settings.roster, plan)
         agreement = None if roster is None else read_node_key(agreement_file(key, plan), MEMBER_COMMAND)
         found = cls(settings, plan, signing, roster, agreement)
         found.check_cap()
@@ -221,10 +220,9 @@ class Participant:
             If plan or roster has another hash.
         """
         if not (len(digits) >= SHORTEST and self.digest.startswith(digits.lower())):
-            file = self.settings.roster or self.settings.plan
             raise UserError(
-                f"Expected at least the first {SHORTEST} digits of the hash of {file}, which is {self.digest}, found "
-                f"{shown(digits)}. Read it again before you approve it."
+                f"Expected at least the first {SHORTEST} digits of the hash of {self.settings.plan}, which is "
+                f"{self.digest}, found {shown(digits)}. Read it again before you approve it."
             )
         date = datetime.now(UTC).strftime("%Y-%m-%d")
         content = {**self._approved(self.settings.attempts), "who": who, "date": date}

@@ -16,7 +16,7 @@ from zetadp.core.plan import Plan
 from zetadp.core.promise import OWN_DELTA
 from zetadp.core.settings import Patience
 from zetadp.federation.certificates import read_public_key
-from zetadp.federation.masks import Roster
+from zetadp.federation.masks import Roster, read_terms
 from zetadp.privacy.budget import Cap
 
 
@@ -51,9 +51,7 @@ class HospitalSettings(SiteSettings):
     name
         The node's name in the plan.
     plan
-        The hospital's copy of the plan.
-    roster
-        The hospital's copy of the roster, where the plan has masked sums; null otherwise.
+        The hospital's copy of the plan, or with masked sums of the roster, which holds the plan.
     images
         Folder in the layout of the Medical Segmentation Decathlon with the patients of this hospital only.
     state
@@ -92,7 +90,6 @@ class HospitalSettings(SiteSettings):
     plan: Path
     images: Path
     state: Path
-    roster: Path | None = None
     attempts: Count = 1
     cap: Positive | None = None
     delta: Delta = OWN_DELTA
@@ -121,11 +118,9 @@ class ServerSettings(SiteSettings):
     Attributes
     ----------
     plan
-        The server's copy of the plan.
+        The server's copy of the plan, or with masked sums of the roster, which holds the plan.
     keys
         For each node of the plan, the file of its public key in PEM. None with masked sums: the roster holds the keys.
-    roster
-        The server's copy of the roster, where the plan has masked sums; null otherwise.
     model, history, ledger
         Where the finished model, the training history and a sealed copy of the ledger go.
     ledger_file
@@ -160,7 +155,6 @@ class ServerSettings(SiteSettings):
     ledger_file: Path
     checkpoint: Path
     keys: dict[str, Path] = field(default_factory=dict)
-    roster: Path | None = None
     watched: Path | None = None
     watched_patients: int = 0
     backbone: Path | None = None
@@ -181,8 +175,7 @@ class ServerSettings(SiteSettings):
         UserError
             If a file cannot be read, or plan and keys do not agree.
         """
-        plan = Plan.read(self.plan)
-        roster = Roster.named(self.roster, plan)
+        plan, roster = read_terms(self.plan)
         wanted = [] if roster is not None else [node.name for node in plan.nodes]
         if set(self.keys) != set(wanted):
             raise UserError(
