@@ -74,16 +74,3 @@ def test_a_process_whose_starter_is_killed_at_once_ends_too(tmp_path):
         time.sleep(0.05)
     assert not exists
     assert not (tmp_path / "logs/node.err").read_text()  # it did not come to its command
-
-
-def test_every_line_is_news_once_also_after_bytes_that_are_no_text(federation):
-    start(federation, "node", "true")
-    log = federation.log("node")
-    for content, lines in (
-        (b"\xff\nfirst\nsec", [r"\xff", "first"]),
-        (b"ond\nthi", ["second"]),
-        (b"rd\n", ["third"]),
-    ):
-        with log.open("ab") as file:
-            file.write(content)
-        assert federation.news("node") == lines

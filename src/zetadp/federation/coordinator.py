@@ -230,7 +230,7 @@ class Coordinator:
             self._count_first(ledger, ready, asked.place.round)
         for name in ready:
             self._unanswered[name] = asked.place
-            self._send(name, replace(asked, head=self.mirrors[name].known, seen=self._seen[name]))
+            self.line.ask(name, replace(asked, head=self.mirrors[name].known, seen=self._seen[name]))
         for reply in self.line.collect():
             self._absent.discard(reply.name)
             if self._unanswered.get(reply.name) == reply.place:
@@ -238,9 +238,6 @@ class Coordinator:
             # A late answer is left out: its release stands in the node's ledger, whose lines come again.
             if reply.place == asked.place and reply.name not in done:
                 yield reply
-
-    def _send(self, name: str, request: Request) -> None:
-        self.line.ask(name, request)
 
     def _ready(self, asked: Request, done: Container[str]) -> list[str]:
         """Return the nodes to ask: those that are there, have nothing to answer yet, and did not fail too often.

@@ -29,7 +29,7 @@ from zetadp.core.training import Trained
 from zetadp.federation.certificates import Credentials
 from zetadp.federation.coordinator import Coordinator
 from zetadp.federation.masks import FreshValue, Place, Roster, Try, UnsafeTryError, check_value
-from zetadp.federation.protocol import Answer, Refusal, Request, encode
+from zetadp.federation.protocol import Answer, Refusal, encode
 from zetadp.federation.settings import ServerSettings
 from zetadp.federation.superlink import SuperLink
 from zetadp.privacy.exposure import Series
@@ -63,7 +63,6 @@ class SummingCoordinator(Coordinator):
         self.roster = roster
         self.note = self.files.messages / "try.json"
         self._values: dict[str, tuple[Place, str, FreshValue]] = {}
-        self._sessions: dict[str, str] = {}
         self.least = max(self.patience.least_of(len(self.names)), roster.least)
 
     def _round(self, ledger: Ledger, number: int) -> tuple[Tensor, list[str]]:
@@ -115,10 +114,6 @@ class SummingCoordinator(Coordinator):
             time.sleep(self.patience.poll_seconds)
         return Try(self.roster, place, tuple(values[name] for name in self.names if name in values))
 
-    def _send(self, name: str, request: Request) -> None:
-        self._sessions[name] = self.line.session(name)
-        super()._send(name, request)
-
     def _held(self, place: Place) -> dict[str, FreshValue]:
         """Return the fresh values for a try that their nodes still have, unless they were restarted."""
         return {
@@ -136,7 +131,7 @@ class SummingCoordinator(Coordinator):
         except UnsafeTryError as error:
             logger.warning("%s", error)
             return False
-        self._values[reply.name] = place, self._sessions.get(reply.name, ""), reply.value
+        self._values[reply.name] = place, self.line.session(reply.name), reply.value
         return True
 
     def _summed(self, ledger: Ledger, attempt: Try, weights: bytes) -> Tensor | None:
