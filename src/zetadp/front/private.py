@@ -171,7 +171,7 @@ def private(
         noise="os" if seed is None else "seeded",
     )
     plan = Plan(
-        RunName(place.resolve().name, "private", _label(epsilon), int(seed or 0)),
+        RunName(place.resolve().name, "private", label_of(epsilon), int(seed or 0)),
         NetworkSettings("own"),
         training,
         tuple(NodeConstants(name, size, float(per_round) * size / everybody) for name, size in sizes.items()),
@@ -240,7 +240,7 @@ def check_numbers(**given: Any) -> None:  # noqa: ANN401  (a user may give anyth
             raise UserError(f"{name}: {error}") from error
 
 
-def _label(epsilon: float) -> str:
+def label_of(epsilon: float) -> str:
     """Return epsilon with six digits, never above its value."""
     label = f"{epsilon:g}"
     return label if float(label) <= epsilon else f"{epsilon * (1 - 1e-5):g}"

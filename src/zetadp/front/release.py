@@ -18,7 +18,7 @@ from zetadp.core.promise import make_plan
 from zetadp.core.records import LabelledItems
 from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.core.training import train
-from zetadp.front.private import check_constants, check_numbers, check_population, records_of
+from zetadp.front.private import check_constants, check_numbers, check_population, label_of, records_of
 from zetadp.front.promises import spent_with, with_earlier
 from zetadp.front.records import Records
 from zetadp.front.rows import mixed_as, write_release
@@ -91,7 +91,7 @@ def release_plan(
             mixing=MixingSettings(int(rows), active=float(active), real=real, learn=False),
         )
         plan = Plan(
-            RunName("release", CENTRAL_HOLDER, f"{epsilon:g}", int(seed or 0)),
+            RunName("release", CENTRAL_HOLDER, label_of(epsilon), int(seed or 0)),
             NetworkSettings("head", "features"),
             training,
             (NodeConstants(CENTRAL_HOLDER, people, degree),),

@@ -293,7 +293,7 @@ class PrivateRun:
                     f"folder: Expected the run that {self.folder} holds, with {shown}. Give this run another folder, "
                     "or repeat the first call."
                 )
-            self._load(start)
+            _take_weights(self.model, start)
             return
         if self._weights.exists():
             raise UserError(f"folder: Expected a new folder or one of a run, found the model {self._weights} alone.")
@@ -309,19 +309,8 @@ class PrivateRun:
         note_people(self.ledger, self._records.texts)
         write_json(identity, now)
 
-    def _load(self, weights: Path) -> None:
-        """Give the network the weights of a file in the folder."""
-        device = next(self.model.parameters()).device
-        try:
-            self.model.load_state_dict(load_tensors(weights, device)[0])
-        except RuntimeError as error:
-            raise UserError(
-                f"model: Expected the network that {self.folder} holds, found another: {error}. Give this run another "
-                "folder."
-            ) from error
-
     def _load_finished(self) -> None:
-        self._load(self._weights)
+        _take_weights(self.model, self._weights)
         self.model.requires_grad_(requires_grad=False)
 
     def _write(self, path: Path, **more: str) -> None:
@@ -360,6 +349,17 @@ class PrivateRun:
         """Tell the user at the screen how far the run is."""
         sys.stderr.write(f"{self._name}: {text}{end}")
         sys.stderr.flush()
+
+
+def _take_weights(model: nn.Module, path: Path) -> None:
+    """Give a network the weights and buffers of a file."""
+    try:
+        model.load_state_dict(load_tensors(path)[0])
+    except RuntimeError as error:
+        raise UserError(
+            f"model: Expected the network whose weights {path} holds, found another: {error}. Give that network, or "
+            "another folder."
+        ) from error
 
 
 def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -410,10 +410,6 @@ def load(path: Path | str, model: nn.Module) -> nn.Module:
     """
     if not isinstance(model, nn.Module):
         raise UserError(f"model: Expected a torch.nn.Module, found {type(model).__name__}.")
-    tensors, _ = load_tensors(checked_path(path, "path"))
     found = copy.deepcopy(model)
-    try:
-        found.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise UserError(f"model: Expected the network whose weights {path} holds, found another: {error}.") from error
+    _take_weights(found, checked_path(path, "path"))
     return found.eval().requires_grad_(requires_grad=False)

@@ -107,9 +107,12 @@ def test_a_name_stands_for_the_people_of_its_first_call(tmp_path, capsys):
 
 
 def test_one_row_is_a_release_too_and_repeated_rows_are_no_model(tmp_path):
-    first, second = (str(released(tmp_path, rows=1, active=1, seed=1)) for _ in range(2))
+    first, second = (str(released(tmp_path, rows=1, active=1, seed=1, epsilon=1.2345678)) for _ in range(2))
     assert "the release would be" in first
     assert "Rows were released 1 time(s) before" in second
+    with h5py.File(tmp_path / "rows.h5") as file:
+        named = json.loads(file.attrs["plan"])["run"]["epsilon"]
+    assert float(named) <= 1.2345678  # for which the noise is found: no more than was asked for
 
 
 def loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
