@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from federation.sites import make_hospital, make_plan
@@ -28,24 +29,10 @@ MOST_ROUNDS = 20
 
 
 class Hospitals(Messages):
-    """Hospitals that hold the records named, one a patient, and permit one attempt.
+    """Hospitals that hold the records named, one a patient, in folders of their own, and permit one attempt.
 
-    Parameters
-    ----------
-    folder
-        Where each has a folder of its own.
-    held
-        Records of each.
-    expected
-        Expected patients in a round, the same at every hospital; None draws everybody.
-    sigma
-        Noise multiplier; without noise, messages are the bare contributions.
-    exact
-        Noise and sampling from the operating system on an integer grid.
-    records
-        By default random data.
-    sums, rounds
-        How messages are masked, if at all, and the rounds of the plan.
+    Every hospital expects as many patients, or draws all of its own. Without noise, messages are the bare
+    contributions. Exact noise and sampling come from the operating system.
     """
 
     def __init__(
@@ -119,17 +106,9 @@ class SummingHospitals(Hospitals):
 
     COLLUDING, MISSING, SPARE, ROUNDS = 1, 1, 2, 2
 
-    def __init__(
-        self,
-        folder: Path,
-        held: Sequence[Sequence[int]],
-        *,
-        expected: float | None = None,
-        sigma: float = 300.0,
-        exact: bool = False,
-    ) -> None:
+    def __init__(self, folder: Path, held: Sequence[Sequence[int]], *, sigma: float = 300.0, **more: Any) -> None:
         sums = Sums(self.COLLUDING, self.MISSING, self.SPARE)
-        super().__init__(folder, held, expected=expected, sigma=sigma, exact=exact, sums=sums, rounds=self.ROUNDS)
+        super().__init__(folder, held, sigma=sigma, sums=sums, rounds=self.ROUNDS, **more)
 
     def ask(
         self,
@@ -141,18 +120,9 @@ class SummingHospitals(Hospitals):
         training: str = "training",
         weights: bytes = b"",
     ) -> Answer | Refusal:
-        """Return what a hospital answers, as its process exchanges it; without values, it is asked for one.
+        """Return what a hospital answers for a try of a round, as its process exchanges it.
 
-        Parameters
-        ----------
-        place
-            The hospital.
-        number, again
-            The round, and the try of it.
-        values
-            Fresh values of the members.
-        training, weights
-            What else is asked for; without weights, values come with the first ones.
+        Without the members' fresh values it is asked for one. Without weights, values come with the first ones.
         """
         hospital, asked = self.hospitals[place], Place(training, number, again)
         weights = weights or (encode(self.weights) if values else b"")

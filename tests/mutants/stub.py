@@ -172,30 +172,11 @@ def federation(
     resumed: bool = False,
     directed: bool = False,
 ) -> Iterator[Federation]:
-    """Open a federation whose nodes hold the records named, one a patient.
+    """Open a federation whose nodes hold the records named, one a patient; by default random images and a stub.
 
-    Parameters
-    ----------
-    folder
-        Where ledger and kept messages lie.
-    held
-        Records of each node.
-    expected
-        Expected patients in a round, the same at every node.
-    sigma, clip
-        Noise multiplier and clipping norm; without noise, messages are the bare contributions.
-    exact
-        Noise and sampling from the operating system on an integer grid.
-    kind
-        Class of the mechanism where it is not exact.
-    records, model, side
-        Data and network; by default random data and a stub for images of that side.
-    images_per_patient
-        Images that make one patient's gradient.
-    resumed
-        Go on with the ledger's last attempt instead of starting one.
-    directed
-        Nodes send directions, as concentrated as the noise multiplier allows.
+    Every node expects as many patients. Without noise, messages are the bare contributions. Exact noise and sampling
+    come from the operating system; ``kind`` is the class of other mechanisms. A resumed federation goes on with the
+    ledger's last attempt. Directed nodes send directions, as concentrated as the noise multiplier allows.
     """
     network = Stub(side) if model is None else model
     layout = Layout.of(network)
