@@ -40,7 +40,7 @@ rule invert_gradients:
         runtime="12h",
     params:
         settings=asdict(INVERSION),
-        networks={name: CONFIG.networks[name].content for name in INVERTED},
+        networks={name: CONFIG.networks[name].settings.to_json() for name in INVERTED},
         clips={name: CONFIG.training_of(name)["clip"] for name in INVERTED},
         size=CONFIG.slices.size,
         delta=CONFIG.privacy.delta,

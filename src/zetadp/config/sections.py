@@ -233,11 +233,6 @@ class Network(NetworkSettings):
         return NetworkSettings(**{each.name: getattr(self, each.name) for each in fields(NetworkSettings)})
 
     @property
-    def content(self) -> dict[str, Any]:
-        """The network without its training, as a rule passes it on."""
-        return {**vars(self.settings), "widths": list(self.widths)}
-
-    @property
     def estimator(self) -> str:
         """The estimator of its training."""
         return str(self.training.get("estimator", DESCENT))

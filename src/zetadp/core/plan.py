@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -180,12 +180,6 @@ class Plan:
             raise ValueError(f"Expected task to hold keys with values, found {self.task!r}.")
         if self.task:
             checked_name(self.task["name"], "the plan's task")
-        if self.unit == "image" and self.network.domain == STUDY:
-            raise UserError(
-                f"Expected unit patient for domain {STUDY}: one image changes the features of all others.", "unit"
-            )
-        if self.unit == "image" and self.training.estimator != DESCENT:
-            raise UserError(f"Expected unit patient for estimator {self.training.estimator}, found image.", "unit")
         names = [node.name for node in self.nodes]
         if not names or len(set(names)) != len(names):
             raise ValueError(f"Expected one node or more, each with a different name, found {names}.")
@@ -198,46 +192,42 @@ class Plan:
             )
         if self.run.epsilon == UNCLIPPED and any(node.noise_multiplier > 0 for node in self.nodes):
             raise ValueError(f"Expected no noise in a run named {UNCLIPPED}: without clipping it would hide nothing.")
-        if self.training.noise == "os" and self.unit == "patient" and self.delta * self.people > 1:
-            raise UserError(
-                f"Expected delta of at most 1 / {self.people}, the number of patients, found {self.delta:g}.",
-                "delta",
-            )
+        for key, fault in self._contradictions():
+            raise UserError(fault, key)
         if self.sums is not None:
-            self._check_sums(self.sums)
-        if self.training.estimator != DESCENT and self.network.family != "head":
-            found = self.training.estimator
-            raise UserError(
-                f"Expected estimator {DESCENT} for a network that is not of family head, found {found}.", "estimator"
-            )
-        if self.training.estimator != DESCENT and self.network.taper:
-            raise UserError(
-                f"Expected taper 0 with estimator {self.training.estimator}, found {self.network.taper}.", "taper"
-            )
+            noises = {node.noise_multiplier for node in self.nodes}
+            if len(noises) > 1:
+                raise UserError(f"Expected the same noise at all nodes for masked sums, found {sorted(noises)}.")
+            self.sums.check_room(self.people, self.nodes[0].noise_multiplier, len(self.nodes))
+
+    def _contradictions(self) -> Iterator[tuple[str, str]]:
+        """Yield the key of a setting that does not go with another one, and why."""
+        training, network = self.training, self.network
+        at_once = training.estimator != DESCENT
+        if self.unit == "image" and network.domain == STUDY:
+            yield "unit", f"Expected unit patient for domain {STUDY}: one image changes the features of all others."
+        if self.unit == "image" and at_once:
+            yield "unit", f"Expected unit patient for estimator {training.estimator}, found image."
+        if training.noise == "os" and self.unit == "patient" and self.delta * self.people > 1:
+            yield "delta", f"Expected delta of at most 1 / {self.people}, the number of patients, found {self.delta:g}."
+        if self.sums is not None:
+            self.sums.shares(len(self.nodes))
+            instead = f"Expected a threat other than {MASKED_SUMS} for"
+            if training.mixing is not None:
+                yield "threat", f"{instead} mixed rows: each node sends its own."
+            if not KINDS[training.release].gaussian:
+                yield "threat", f"{instead} release {training.release}: the cost of a sum of them is unknown."
+        if at_once and network.family != "head":
+            found = training.estimator
+            yield "estimator", f"Expected estimator {DESCENT} for a network that is not of family head, found {found}."
+        if at_once and network.taper:
+            yield "taper", f"Expected taper 0 with estimator {training.estimator}, found {network.taper}."
         if any(self.probability(node.name) > 1 for node in self.nodes):
-            raise UserError(
+            yield (
+                "degree",
                 "Expected at most as many patients in a mixed row as are open to it, found more. Lower the degree of "
                 "mixing, or open rows to more classes.",
-                "degree",
             )
-
-    def _check_sums(self, sums: Sums) -> None:
-        """Refuse masked sums of what cannot be summed, with too few nodes, or beyond the range of whole numbers."""
-        sums.shares(len(self.nodes))
-        if self.training.mixing is not None:
-            raise UserError(
-                f"Expected a threat other than {MASKED_SUMS} for mixed rows: each node sends its own.", "threat"
-            )
-        if not KINDS[self.training.release].gaussian:
-            raise UserError(
-                f"Expected a threat other than {MASKED_SUMS} for release {self.training.release}: the cost of a sum of "
-                "such releases is not known.",
-                "threat",
-            )
-        noises = {node.noise_multiplier for node in self.nodes}
-        if len(noises) > 1:
-            raise UserError(f"Expected the same noise at all nodes for masked sums, found {sorted(noises)}.")
-        sums.check_room(self.people, self.nodes[0].noise_multiplier, len(self.nodes))
 
     @property
     def label(self) -> str:
