@@ -22,7 +22,6 @@ from zetadp.core.training import Trained, train
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.backbone import Backbone
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.privacy.budget import Cap
 
 CLASSES, SIZE = 4, 8
 CLASSIFICATION = {"name": "classification", "classes": CLASSES, "balanced": True}
@@ -87,7 +86,6 @@ def train_run(
     *,
     ledger_path: Path,
     checkpoint_path: Path,
-    cap: Cap | None = None,
     of_plan: dict[str, object] | None = None,
     **more: object,
 ) -> Trained:
@@ -95,7 +93,7 @@ def train_run(
     plan = plan_for(run, network, settings, nodes, **(of_plan or {}))
     each = items_each(data) if data.strata.any() else settings.images_per_patient
     units = [node.units(each) for node in nodes]
-    files = RunFiles(ledger_path, checkpoint_path, cap=cap)
+    files = RunFiles(ledger_path, checkpoint_path)
     return train(plan, data, units, files, validation=validation, **more)
 
 

@@ -261,6 +261,8 @@ def test_a_lost_checkpoint_is_not_paid_for_without_a_word(tmp_path, monkeypatch)
         patch.setattr(door.PrivateRun, "_after", stop)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path).train()
+    with pytest.raises(UserError, match="does not continue"):
+        run(tmp_path, most_epsilon=0.1).train()
     (tmp_path / "run/checkpoint").unlink()
     with pytest.raises(UserError, match="permit"):
         run(tmp_path).train()

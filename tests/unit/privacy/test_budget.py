@@ -9,11 +9,8 @@ from pathlib import Path
 
 import pytest
 from ledger_builder import COST, DELTA, EVENT, FILTER, HEADER, ROUNDS
-from training_builder import TINY, Held, records, train_run
 
 from zetadp.base.validation import UserError
-from zetadp.core.plan import RunName
-from zetadp.core.settings import Performance, TrainingSettings
 from zetadp.privacy import accounting
 from zetadp.privacy.book import Book
 from zetadp.privacy.budget import Cap, CapError
@@ -125,33 +122,3 @@ def test_a_run_that_began_under_another_name_of_the_hospital_counts_with_all_its
             Cap(cap, DELTA).starting(tmp_path / "second.jsonl", own),
         ):
             assert allowed
-
-
-HELD = [Held("node-01", [[i] for i in range(6)], 6, expected=6, noise_multiplier=4.0)]
-SETTINGS = TrainingSettings(rounds=3, images_per_patient=4, noise="os")
-
-
-def test_a_training_refuses_before_anything_is_released_and_after_a_restart(tmp_path):
-    cost = accounting.epsilon({NoisySum(1.0, 4.0): 3}, DELTA)
-    cap = Cap(1.001 * cost, DELTA)
-
-    def train(name: str, cap: Cap | None, **more: object) -> None:
-        paths = {"ledger_path": tmp_path / f"ledgers/{name}.jsonl", "checkpoint_path": tmp_path / f"{name}.partial"}
-        how = Performance(evaluate_every=2, checkpoint_seconds=0, chunk=8)
-        named = RunName("complex", "federated", "8", 0)
-        train_run(named, TINY, SETTINGS, HELD, records(6), None, **paths, performance=how, cap=cap, **more)
-
-    def kill(done: int, _sent: object) -> None:
-        if done == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train("first", cap, after_round=kill)
-    with pytest.raises(UserError, match="The cap is"):
-        train("second", cap)
-    with pytest.raises(UserError, match="does not continue"):
-        train("first", replace(cap, epsilon=0.99 * cost))
-    assert len(read_ledger(tmp_path / "ledgers/first.jsonl")[-1].events) == 1
-    train("first", cap)
-    assert not read_ledger(tmp_path / "ledgers/second.jsonl")
-    assert spent(tmp_path / "ledgers") == pytest.approx(cost)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from scipy.integrate import quad
-from scipy.stats import norm
 
 from zetadp.base.storage import read_json, write_json
 from zetadp.base.validation import UserError
@@ -47,37 +44,6 @@ def run(sums: Sums = SUMS, nodes: int = 11, share: float = SHARE, name: str = "s
 
 def state(of: Run, **changes) -> dict:
     return run_statement(of, target_epsilon=TARGET, **changes)
-
-
-def rounded(scale: float, reach: int) -> np.ndarray:
-    edges = np.arange(-reach, reach + 2) - 0.5
-    return np.diff(norm.cdf(edges / scale))
-
-
-@pytest.mark.parametrize("scale", [0.5, 1.0])
-@pytest.mark.parametrize("shares", [2, 3])
-def test_a_sum_of_rounded_shares_has_the_law_of_one_normal_number_and_uniform_ones(scale, shares):
-    reach = 40
-    summed = rounded(scale, reach)
-    for _ in range(shares - 1):
-        summed = np.convolve(summed, rounded(scale, reach))
-    places = np.arange(len(summed)) - len(summed) // 2
-    wide = scale * math.sqrt(shares)
-
-    def density(v):  # of the sum of one or two uniform numbers on [-1/2, 1/2]
-        return float(abs(v) <= 0.5) if shares == 2 else max(0.0, 1 - abs(v))
-
-    def mass(k):
-        ends = (-0.5, 0.5) if shares == 2 else (-1.0, 1.0)
-        return quad(
-            lambda v: density(v) * (norm.cdf((k + 0.5 - v) / wide) - norm.cdf((k - 0.5 - v) / wide)),
-            *ends, points=[0], epsabs=1e-13,
-        )[0]  # fmt: skip
-
-    near = np.abs(places) <= 12
-    other = np.array([mass(k) for k in places[near]])
-    distance = np.abs(summed[near] - other).sum() / 2
-    assert distance <= shares * math.exp(-(math.pi**2) * scale**2)
 
 
 @pytest.mark.parametrize("probability", [1.0, 0.3])
