@@ -32,7 +32,7 @@ def drawn():
     return latent @ mixing + 5, labels
 
 
-def test_components_are_uncorrelated_with_unit_variance(drawn):
+def test_components_are_uncorrelated_with_unit_variance_and_the_first_tell_the_classes_apart(drawn):
     features, labels = drawn
     centre, projection = fit_projection(features, labels)
     parts = ((features - centre) @ projection).double()
@@ -42,12 +42,6 @@ def test_components_are_uncorrelated_with_unit_variance(drawn):
     found = projection.T.double() @ (covariance + ridge) @ projection.double()
     torch.testing.assert_close(found, torch.eye(12, dtype=torch.float64), rtol=0, atol=1e-4)
     assert torch.cov(parts.T, correction=0).diagonal().max() < 1 + 1e-4
-
-
-def test_the_first_components_hold_all_that_tells_the_classes_apart(drawn):
-    features, labels = drawn
-    centre, projection = fit_projection(features, labels)
-    parts = (features - centre) @ projection
     means = torch.stack([parts[labels == c].mean(dim=0) for c in range(4)])
     told = means.square().sum(dim=0)
     assert told[:3].sum() > 0.999 * told.sum()
@@ -91,13 +85,9 @@ def test_the_weights_are_those_of_features_without_noise(deviation):
     torch.testing.assert_close(bias.real, torch.full((KINDS,), 0.5), atol=0.4, rtol=0)
     # Least squares that does not know of the noise shrinks the weights by 1 / (1 + deviation^2).
     assert found.real.norm() > 1.1 * weights.norm() / (1 + deviation**2)
-
-
-def test_complex_features_get_complex_weights():
-    seen, labels, weights = rows(0.5)
-    other = 0.5 * torch.randn(seen.shape, generator=torch.Generator().manual_seed(2))
-    found, _ = learnt_head(RowExamples(torch.complex(other, seen), labels, 0.25))
-    assert (-found.imag - weights).norm() < 0.15 * weights.norm()
+    other = deviation * torch.randn(seen.shape, generator=torch.Generator().manual_seed(2))
+    turned, _ = learnt_head(RowExamples(torch.complex(other, seen), labels, deviation**2))
+    assert (-turned.imag - weights).norm() < 0.15 * weights.norm()
 
 
 def test_the_noise_of_features_is_that_of_the_row_over_their_scale():

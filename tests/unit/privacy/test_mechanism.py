@@ -111,18 +111,11 @@ def test_an_event_that_says_another_chance_than_is_drawn_with_is_refused(change)
 DIMENSION = 400
 
 
-def directed(**changes: float) -> NodeMechanism:
-    return mechanism(**({"noise_multiplier": 0.2} | changes), dimension=DIMENSION)
-
-
-def test_a_direction_of_another_dimension_than_was_recorded_is_not_sent():
-    one = directed()
+def test_nothing_but_one_sum_with_seeded_noise_and_as_many_numbers_as_recorded_can_be_a_direction():
+    one = mechanism(noise_multiplier=0.2, dimension=DIMENSION)
     with pytest.raises(ValueError, match=f"{DIMENSION} numbers"):
         one.release(one.draw(0), torch.ones(DIMENSION + 2))
-
-
-def test_nothing_but_one_sum_with_seeded_noise_can_be_a_direction():
-    event = directed().event
+    event = one.event
     with pytest.raises(ValueError, match="several rows"):
         NodeMechanism(replace(event, count=2), seed=1, ledger=HoldsEverything(), rows=2)
     grid = Grid.choose(event.clip, noise_multiplier=event.noise_multiplier, population=44, dimension=DIMENSION)
