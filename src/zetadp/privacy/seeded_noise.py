@@ -69,8 +69,10 @@ def draw_direction(centre: Tensor, concentration: float, draws: np.random.Genera
     Raises
     ------
     ValueError
-        If there are fewer than 3 coordinates, or the concentration is negative or infinite.
+        If the centre is complex or has fewer than 3 coordinates, or the concentration is negative or infinite.
     """
+    if centre.is_complex():
+        raise ValueError("Expected a real vector, found a complex one. Give its real and imaginary parts.")
     x = _unit(centre.cpu().to(torch.float64).numpy())
     cosine = float(draw_cosines(concentration, len(x), 1, draws)[0])
     y = _orthogonal(draws.standard_normal(len(x)), x)

@@ -96,5 +96,7 @@ def test_the_cosine_has_the_law_that_is_accounted_for():
 def test_tiny_and_huge_centres_keep_their_direction():
     centre = torch.tensor([1.0, -2.0, 2.0, 0.5], dtype=torch.float64)
     expected = draw_direction(centre, 50.0, draws())
+    with pytest.raises(ValueError, match="complex"):  # half of which would be lost
+        draw_direction(torch.complex(centre, centre), 50.0, draws())
     for scale in (2.0**-1000, 2.0**900):
         assert torch.equal(draw_direction(centre * scale, 50.0, draws()), expected)
