@@ -224,7 +224,7 @@ def test_a_node_that_dies_at_every_request_has_failed_after_a_few(policy, tmp_pa
     line = DirectLine(hospitals(plan, tmp_path), spoil("node-02", {1}, WRONG["lost"]))
     run = coordinator(plan, line, tmp_path, replace(policy, round_seconds=60, give_up_seconds=60))
     if policy == QUICK:
-        with pytest.raises(UserError, match=r"Round 2 .*; node-02 failed 3 times \(its process ended"):
+        with pytest.raises(UserError, match=r"Round 2 .*; node-02 failed 3 times \(it did not answer"):
             run.run()
     else:
         run.run()

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 REMINDER_SECONDS = 60.0
 """Seconds between two log lines that name the nodes a round waits for."""
-DIED = "its process ended, or its connection broke, while it was at work"
+NO_ANSWER = "it did not answer: its process ended, its connection broke, or its zetadp is of another version"
 """Why a node failed that was asked, and is there again without an answer."""
 
 
@@ -247,7 +247,7 @@ class Coordinator:
         free = [name for name in sorted(self.line.reachable()) if name not in done and not self.line.asked(name)]
         for name in free:
             if self._unanswered.pop(name, None) == asked.place:
-                self._fail(name, asked.place.round, DIED)
+                self._fail(name, asked.place.round, NO_ANSWER)
         return [name for name in free if not self._hopeless(name)]
 
     def _fail(self, name: str, number: int, why: str) -> None:
