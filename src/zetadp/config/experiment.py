@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from statistics import median
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeVar, cast
 
 from zetadp.audit.settings import Audit
 from zetadp.base.epsilon import epsilon_value, rounded_up
@@ -30,11 +30,13 @@ from zetadp.config.sections import (
     Training,
 )
 from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.settings import Performance, TrainingSettings
+from zetadp.core.settings import MixingSettings, OptimiserSettings, Performance, TrainingSettings
 from zetadp.federation.partition import PartitionSettings, node_name, node_sizes
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.settings import DESCENT, IMAGE, MIXED_ROWS
 from zetadp.privacy.threat import CENTRAL_HOLDER, MASKED_SUMS, Sums, Threat
+
+Settings = TypeVar("Settings", TrainingSettings, OptimiserSettings, Performance)
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ class Config:
 
     def performance(self, network: str) -> Performance:
         """Return what changes the speed of a network's training and not its result."""
-        return Performance.from_section(self.training_of(network))
+        return _taken(Performance, self.training_of(network))
 
     def faults_of_plans(self) -> list[str]:
         """Return what the plans of the grid refuse, each once, at the key where it stands, with a run that finds it."""
@@ -205,8 +207,9 @@ class Config:
                 degree=mixing.pop("degree", None),
                 active=mixing.get("active", 1),
             )
-            section["mixing"] = {**mixing, "rows": rows}
-        training = TrainingSettings.from_section(section, rounds=int(rounds), noise=self.privacy.noise)
+            section["mixing"] = MixingSettings(**{**mixing, "rows": rows})
+        section["optimiser"] = _taken(OptimiserSettings, {**section, "name": section["optimiser"]})
+        training = _taken(TrainingSettings, {**section, "rounds": int(rounds), "noise": self.privacy.noise})
         unit, images = section["unit"], 1
         if unit == IMAGE:
             images = self.images_of_a_patient
@@ -250,6 +253,11 @@ class Config:
             f"{trainings}: {cost}, all together and each made once. What was released before is added to it: zetadp "
             "budget says how much."
         )
+
+
+def _taken(kind: type[Settings], section: Mapping[str, Any]) -> Settings:
+    """Return the settings of a class that a section holds among others."""
+    return kind(**{name: section[name] for name in kind.__dataclass_fields__ if name in section})
 
 
 def runs_of(blocks: Iterable[Block]) -> list[RunName]:

@@ -6,7 +6,7 @@ This module does not import PyTorch, which takes seconds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from numbers import Real
 from typing import Annotated, Any
@@ -168,26 +168,6 @@ class TrainingSettings:
     mixing: MixingSettings | None = None
     release: Annotated[str, OneOf(tuple(law for law, kind in KINDS.items() if kind.of_one_node))] = GAUSSIAN
 
-    @classmethod
-    def from_section(cls, section: Mapping[str, Any], *, rounds: int, noise: str) -> TrainingSettings:
-        """Return the settings in a section of a configuration, which holds those of the optimiser too.
-
-        Parameters
-        ----------
-        section
-            Keys of `OptimiserSettings` and of this class. The key ``optimiser`` is the optimiser's name. Other keys,
-            such as those of `Performance`, are ignored.
-        rounds, noise
-            Values from other sections.
-        """
-        optimiser = {key: section[key] for key in _names(OptimiserSettings) - {"name", "recipe"} if key in section}
-        if "optimiser" in section:
-            optimiser["name"] = section["optimiser"]
-        own = {key: section[key] for key in _names(cls) - {"optimiser", "rounds", "noise", "mixing"} if key in section}
-        if "mixing" in section:
-            own["mixing"] = MixingSettings(**section["mixing"])
-        return cls(rounds=rounds, noise=noise, optimiser=OptimiserSettings(**optimiser), **own)
-
     def described(self) -> dict[str, Any]:
         """Return the settings for plans and ledgers; mixing and release are left out where they are not used."""
         found = asdict(self)
@@ -243,11 +223,6 @@ class Performance:
     checkpoint_seconds: Annotated[float, Within(ge=0, le=1e9)] = 30
     chunk: Count | None = None
 
-    @classmethod
-    def from_section(cls, section: Mapping[str, Any]) -> Performance:
-        """Return the settings in a section of a configuration; other keys are ignored."""
-        return cls(**{key: section[key] for key in _names(cls) if key in section})
-
     def __post_init__(self) -> None:
         """Check every setting."""
         check_fields(self)
@@ -288,7 +263,3 @@ class Patience:
         if least > nodes:
             raise UserError(f"patience.least_nodes: Expected at most {nodes} nodes, found {least}.")
         return least
-
-
-def _names(kind: type) -> set[str]:
-    return {entry.name for entry in fields(kind)}
