@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from zetadp.base.epsilon import Epsilons
-from zetadp.base.validation import Count, Filled, OneOf, Positive, Seed, Within, check_fields
+from zetadp.base.validation import Checked, Count, Filled, OneOf, Positive, Seed, Within, check_fields
 
 LEAST_TRIALS = 50
 """Fewest trials on each side of an audit."""
@@ -15,7 +15,7 @@ NODES = 2
 
 
 @dataclass(frozen=True)
-class AuditSettings:
+class AuditSettings(Checked):
     """Extent of the audits.
 
     Attributes
@@ -29,10 +29,6 @@ class AuditSettings:
 
     trials: Annotated[int, Within(ge=LEAST_TRIALS)] | None = None
     most_rounds: Count = 500_000
-
-    def __post_init__(self) -> None:
-        """Check every setting."""
-        check_fields(self)
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ from torch.nn import functional
 from zetadp.audit.detection import FALSE_ALARM, Claim, Errors, count_errors
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tensors import Layout
-from zetadp.base.validation import Count, OneOf, Positive, Share, check_fields
+from zetadp.base.validation import Checked, Count, OneOf, Positive, Share
 from zetadp.base.workflow import PROGRESS, only_errors
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import HEAD, NodeConstants, Plan, RunName
@@ -90,7 +90,7 @@ _CELLS_OF_SPREAD = 4096
 
 
 @dataclass(frozen=True)
-class Audited:
+class Audited(Checked):
     """The mechanism under audit, which is the same at each node, and what the attacker looks at.
 
     Attributes
@@ -138,10 +138,6 @@ class Audited:
     confidence: float = 1 - FALSE_ALARM
     finds: str = "noise too small by √2"
     power: float | None = None
-
-    def __post_init__(self) -> None:
-        """Check every constant."""
-        check_fields(self)
 
     def plan(self, nodes: int, part: int = 0) -> Plan:
         """Return the plan of a run with this number of nodes; ``part`` distinguishes the runs of one audit."""

@@ -1,7 +1,7 @@
 """Checks of input, in one place so that all messages read alike.
 
 A settings class is a frozen dataclass. The rules of its fields, such as bounds and choices, are metadata of their
-types, and it calls `check_fields` in ``__post_init__``. Reading a file (`zetadp.base.reading`) takes the same rules
+types; as a `Checked` class it asks them when it is made. Reading a file (`zetadp.base.reading`) takes the same rules
 from the same types, and so does the schema that editors read. Functions check their arguments by the same rules.
 """
 
@@ -183,6 +183,14 @@ def check_fields(settings: Any) -> None:  # noqa: ANN401  (any dataclass)
     for name, hint in _hints(settings.__class__).items():
         for rule, value in _rules(hint, getattr(settings, name)):
             rule.check(name, value)
+
+
+class Checked:
+    """What checks the fields of a dataclass, when it is made, as their types say."""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        check_fields(self)
 
 
 @cache

@@ -11,7 +11,7 @@ from fractions import Fraction
 from numbers import Real
 from typing import Annotated, Any
 
-from zetadp.base.validation import Count, OneOf, Positive, Share, UserError, Within, check_fields
+from zetadp.base.validation import Checked, Count, OneOf, Positive, Share, UserError, Within, check_fields
 from zetadp.nn.settings import AT_ONCE, DESCENT, MIXED_ROWS
 from zetadp.privacy.events import KINDS
 from zetadp.privacy.kinds import NoisySum
@@ -25,7 +25,7 @@ NO_EXACT_DIRECTION = (
 
 
 @dataclass(frozen=True)
-class OptimiserSettings:
+class OptimiserSettings(Checked):
     """The server's optimiser and its schedule.
 
     Attributes
@@ -55,10 +55,6 @@ class OptimiserSettings:
     momentum: Annotated[float, Within(ge=0, le=0.999)] = 0
     averaged: Share = 0
     recipe: Mapping[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        """Check every setting."""
-        check_fields(self)
 
 
 def open_share(active: object) -> Fraction:
@@ -203,7 +199,7 @@ class TrainingSettings:
 
 
 @dataclass(frozen=True)
-class Performance:
+class Performance(Checked):
     """Settings that change the speed of a run, its reports and its checkpoints, but not its result.
 
     Attributes
@@ -223,13 +219,9 @@ class Performance:
     checkpoint_seconds: Annotated[float, Within(ge=0, le=1e9)] = 30
     chunk: Count | None = None
 
-    def __post_init__(self) -> None:
-        """Check every setting."""
-        check_fields(self)
-
 
 @dataclass(frozen=True)
-class Patience:
+class Patience(Checked):
     """Rules of the server for nodes that do not answer.
 
     Attributes
@@ -252,10 +244,6 @@ class Patience:
     give_up_seconds: Positive = 3600
     tries: Count = 3
     poll_seconds: Positive = 0.25
-
-    def __post_init__(self) -> None:
-        """Check every setting."""
-        check_fields(self)
 
     def least_of(self, nodes: int) -> int:
         """Return the fewest of a plan's nodes that make a round; raise `UserError` if the plan has fewer nodes."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 import numpy as np
 
 from zetadp.base.storage import Items
-from zetadp.base.validation import Count, UserError, check_fields, did_you_mean
+from zetadp.base.validation import Checked, Count, UserError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -166,7 +166,7 @@ class SiteTask(PipelineTask, Protocol):
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(Checked):
     """Classification by softmax of one score a class, learnt by cross-entropy.
 
     The class attribute ``called`` is the word for a class in tables.
@@ -184,10 +184,6 @@ class Classification:
 
     metric = "accuracy"
     called = "class"
-
-    def __post_init__(self) -> None:
-        """Check every setting, those of a task that is made of this one too."""
-        check_fields(self)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 from zetadp.base.epsilon import Delta
 from zetadp.base.reading import read_file
-from zetadp.base.validation import Count, OneOf, Positive, UserError, Within, check_fields
+from zetadp.base.validation import Checked, Count, OneOf, Positive, UserError, Within
 from zetadp.core.plan import Plan
 from zetadp.core.promise import OWN_DELTA
 from zetadp.core.settings import Patience
@@ -20,7 +20,7 @@ from zetadp.federation.masks import Roster, read_terms
 from zetadp.privacy.budget import Cap
 
 
-class SiteSettings:
+class SiteSettings(Checked):
     """Settings in a file that no other site can change."""
 
     SITE: ClassVar[str]
@@ -36,10 +36,6 @@ class SiteSettings:
             If the file cannot be read or has a key too many or too few.
         """
         return read_file(cls, path, cls.SITE)
-
-    def __post_init__(self) -> None:
-        """Check every setting."""
-        check_fields(self)
 
 
 @dataclass(frozen=True)

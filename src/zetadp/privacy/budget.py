@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zetadp.base.epsilon import Delta, rounded_up
-from zetadp.base.validation import Positive, UserError, check_fields
+from zetadp.base.validation import Checked, Positive, UserError
 from zetadp.privacy.book import Book, held
 from zetadp.privacy.events import Event
 from zetadp.privacy.exposure import Run, declared_run, named, runs_of, total
@@ -22,7 +22,7 @@ class CapError(UserError):
 
 
 @dataclass(frozen=True)
-class Cap:
+class Cap(Checked):
     """The largest epsilon that all runs in the book of a cohort may cost one of its people together.
 
     The cap and the total are one computation: what `zetadp.privacy.exposure.total` says of `Book.runs`, shared patients
@@ -38,10 +38,6 @@ class Cap:
 
     epsilon: Positive
     delta: Delta
-
-    def __post_init__(self) -> None:
-        """Check both values."""
-        check_fields(self)
 
     @classmethod
     def named(cls, text: str, delta: float) -> Cap | None:

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
-from zetadp.base.validation import UserError, Within, check_fields, one_of
+from zetadp.base.validation import Checked, UserError, Within, one_of
 
 Threat: TypeAlias = Literal["local", "masked_sums", "central"]
 
@@ -43,7 +43,7 @@ MOST_CLIPS = 1 << 31
 
 
 @dataclass(frozen=True)
-class Sums:
+class Sums(Checked):
     """What a plan with masked sums relies on. All of it is public.
 
     Attributes
@@ -60,10 +60,6 @@ class Sums:
     colluding: Annotated[int, Within(ge=0)] = 1
     missing: Annotated[int, Within(ge=0)] = 0
     spare: Annotated[int, Within(ge=0)] = 0
-
-    def __post_init__(self) -> None:
-        """Check every number."""
-        check_fields(self)
 
     def shares(self, nodes: int) -> int:
         """Return how many of a number of nodes are relied on to add noise.

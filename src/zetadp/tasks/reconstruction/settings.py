@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from zetadp.base.validation import Count, Filled, OneOf, Within, check_fields, in_range
+from zetadp.base.validation import Checked, Count, Filled, OneOf, Within, check_fields, in_range
 from zetadp.nn.settings import NetworkSettings
 from zetadp.phantom.settings import CHANNELS, FIXED
 
@@ -65,7 +65,7 @@ class MaskSettings:
 
 
 @dataclass(frozen=True)
-class Examinations:
+class Examinations(Checked):
     """Settings of simulated examinations.
 
     Attributes
@@ -90,10 +90,6 @@ class Examinations:
     slices: Count = 4
     noise: UpToTen = 0.05
     scalp: UpToTen = 0.0
-
-    def __post_init__(self) -> None:
-        """Check every setting."""
-        check_fields(self)
 
 
 @dataclass(frozen=True)
