@@ -89,27 +89,6 @@ def release(kind: Any, count: int) -> list[float]:
     return [kind.sampling_probability, level, kind.length or 0, kind.units, count]
 
 
-class Exposures(dict[str, int]):
-    """Numbers of different exposures, in the order in which they were met."""
-
-    def number(self, mechanisms: Mapping[Any, int], delta: float) -> int:
-        """Return the number of an exposure."""
-        releases = sorted(release(kind, count) for kind, count in mechanisms.items())
-        return self.setdefault(json.dumps([releases, delta]), len(self))
-
-    def figures(self, mechanisms: Mapping[str, Mapping[Any, int]]) -> Iterator[dict[str, Any]]:
-        """Yield every exposure with its figures."""
-        for text in self:
-            releases, delta = json.loads(text)
-            exposure = mechanisms[text]
-            found = [accounting.epsilon(exposure, delta), accounting.epsilon_rdp(exposure, delta)]
-            yield {
-                "releases": releases,
-                "delta": delta,
-                **dict(zip(("epsilon", "rdp"), map(number_of, found), strict=True)),
-            }
-
-
 def number_of(value: float) -> float | str:
     """Return a number that JSON can hold."""
     return value if math.isfinite(value) else str(value)
@@ -117,12 +96,19 @@ def number_of(value: float) -> float | str:
 
 def main() -> None:
     """Write the file."""
-    numbers, kinds = Exposures(), {}
+    numbers: dict[str, int] = {}
+    exposures: list[str] = []
 
     def number(mechanisms: Mapping[Any, int], delta: float) -> int:
-        found = numbers.number(mechanisms, delta)
-        kinds[list(numbers)[found]] = dict(mechanisms)
-        return found
+        """Return the number of an exposure, in the order in which they are met, and note the figures of a new one."""
+        releases = sorted(release(kind, count) for kind, count in mechanisms.items())
+        met = json.dumps([releases, delta])
+        if met not in numbers:
+            numbers[met] = len(exposures)
+            epsilon, rdp = (figure(mechanisms, delta) for figure in (accounting.epsilon, accounting.epsilon_rdp))
+            figures = {"epsilon": number_of(epsilon), "rdp": number_of(rdp)}
+            exposures.append(json.dumps({"releases": releases, "delta": delta, **figures}))
+        return numbers[met]
 
     rows: dict[str, dict[str, Any]] = {}
     noises: dict[str, float] = {}
@@ -152,7 +138,6 @@ def main() -> None:
                 persons = (accounting.grouped(each, plan.units_of_a_person) for each in seen["messages"].values())
                 rows[key]["exposures"]["person"] = sorted({number(each, plan.delta) for each in persons})
         rows[key]["seeds"][str(name.seed)] = [complete.digest[:HASH], complete.seeding[:HASH]]
-    exposures = [json.dumps(each) for each in numbers.figures(kinds)]
     runs = [json.dumps(each) for each in rows.values()]
     write_text(
         FILE,
