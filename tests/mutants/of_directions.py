@@ -13,8 +13,7 @@ from scipy import stats
 from torch import Tensor
 from training_builder import joined
 
-from mutants.installing import certain, mutant, replacement, statistical
-from mutants.margins import FALSE_ALARM, count_is_plausible
+from mutants.installing import FALSE_ALARM, certain, count_is_plausible, mutant, replacement, statistical
 from mutants.of_contributions import contributions
 from mutants.of_records import PLANS, Server, stated, trained, true_epsilon
 from mutants.stub import CLIP, Stub, federation, random_records

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 
 from mutants.hospitals import Hospitals
-from mutants.installing import certain, mutant, replacement, statistical
-from mutants.margins import FALSE_ALARM
+from mutants.installing import FALSE_ALARM, certain, mutant, replacement, statistical
 from mutants.of_contributions import add_up, clipped_at
 from mutants.of_noise import (
     EXACT,

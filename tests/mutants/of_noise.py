@@ -18,8 +18,16 @@ from scipy import stats
 from torch import Tensor
 from training_builder import Held, train_run
 
-from mutants.installing import certain, mutant, mutants, statistical
-from mutants.margins import FALSE_ALARM, correlation_limit, count_is_plausible, variance_limits
+from mutants.installing import (
+    FALSE_ALARM,
+    certain,
+    correlation_limit,
+    count_is_plausible,
+    mutant,
+    mutants,
+    statistical,
+    variance_limits,
+)
 from mutants.stub import CLIP, Messages, federation, random_records
 from zetadp.audit.suite import OF_A_ROUND, OF_DIFFERENCES
 from zetadp.audit.trainings import Audited, audit

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from training_builder import Held, plan_for
 
-from mutants.installing import certain, mutant, statistical
-from mutants.margins import FALSE_ALARM, count_is_plausible, variance_limits
+from mutants.installing import FALSE_ALARM, certain, count_is_plausible, mutant, statistical, variance_limits
 from mutants.stub import CLIP
 from zetadp.core.assembly import Assembly
 from zetadp.core.outbox import Outbox

@@ -16,8 +16,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from mutants.installing import mutant, statistical
-from mutants.margins import FALSE_ALARM, count_is_plausible
+from mutants.installing import FALSE_ALARM, count_is_plausible, mutant, statistical
 from mutants.stub import federation, random_records
 
 PATIENTS, EXPECTED = 4, 2.0

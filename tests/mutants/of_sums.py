@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from mutants.hospitals import SummingHospitals
-from mutants.installing import certain, mutant, mutants, replacement, statistical
-from mutants.margins import FALSE_ALARM, variance_limits
+from mutants.installing import FALSE_ALARM, certain, mutant, mutants, replacement, statistical, variance_limits
 from mutants.of_hospitals import HOSPITAL, ROUND, mutant_of_nodes
 from mutants.of_noise import OVERWHELMING, independent
 from mutants.stub import CLIP, releases_seen
