@@ -171,7 +171,7 @@ def test_a_server_has_the_keys_of_its_roster_or_of_its_settings(members, hospita
     keys = {name: tmp_path / f"{name}.pub.pem" for name in NAMES}
     masked = ServerSettings(members.plan, **files)
     assert masked.agreed[2] is not None
-    with pytest.raises(UserError, match="none with a roster"):
+    with pytest.raises(UserError, match="no keys beside a roster"):
         assert replace(masked, keys=keys).agreed
     found = masked.agreed[1]
     PLAN.write(hospital.plan)

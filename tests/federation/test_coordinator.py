@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,7 @@ from federation.sites import (
 )
 from training_builder import NETWORKS, backbone, joined
 
+from zetadp.base.storage import write_json
 from zetadp.base.validation import UserError
 from zetadp.core.checkpoint import Checkpoint, RunFiles
 from zetadp.core.plan import Plan, RunName
@@ -218,17 +219,35 @@ def test_continuing_a_wrong_answer_is_left_out_and_accounted(wrong, tmp_path):
 
 
 @pytest.mark.parametrize("policy", [QUICK, GO_ON], ids=["wait", "go on"])
-def test_a_node_that_dies_at_every_request_has_failed_after_a_few(policy, tmp_path):
+def test_a_node_that_dies_at_every_computation_has_failed_after_a_few(policy, tmp_path):
     """Its process ends without an answer, and a service manager starts it again."""
     plan = make_plan()
-    line = DirectLine(hospitals(plan, tmp_path), spoil("node-02", {1}, WRONG["lost"]))
+
+    def die(request, reply):
+        if (reply.name, request.place.round) != ("node-02", 1) or isinstance(reply, Refusal):
+            return reply
+        write_json(line.hospitals["node-02"].participant.at_work, asdict(request.place))
+        return None
+
+    line = DirectLine(hospitals(plan, tmp_path), die)
     run = coordinator(plan, line, tmp_path, replace(policy, round_seconds=60, give_up_seconds=60))
     if policy == QUICK:
-        with pytest.raises(UserError, match=r"Round 2 .*; node-02 failed 3 times \(it did not answer"):
+        with pytest.raises(UserError, match=r"Round 2 .*; node-02 failed 3 times \(the node's process ended"):
             run.run()
     else:
         run.run()
-    assert [request.place.round for name, request in line.requests if name == "node-02"].count(1) == policy.tries
+    asked = [request.place.round for name, request in line.requests if name == "node-02"]
+    assert asked.count(1) == 2 * policy.tries  # the next process says once what happened to the one before
+
+
+def test_a_broken_connection_is_no_failure(tmp_path):
+    plan, lost = make_plan(), iter(range(10))
+
+    def lose(request, reply):
+        return None if (reply.name, request.place.round) == ("node-02", 1) and next(lost, None) is not None else reply
+
+    line = DirectLine(hospitals(plan, tmp_path), lose)
+    coordinator(plan, line, tmp_path, replace(QUICK, round_seconds=60, give_up_seconds=60)).run()
 
 
 def test_the_mean_is_over_those_present(tmp_path):

@@ -67,9 +67,13 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: Path, device: torch.device) -> Checkpoint:
-        """Read a checkpoint; raise `UserError` if the file is damaged."""
+        """Read a checkpoint; raise `UserError` if the file is damaged, or of another version."""
         tensors, content = load_tensors(path, device)
-        return cls(**{**content, "state": tensors, "history": pd.DataFrame(content["history"]).astype(float)})
+        history = pd.DataFrame(content["history"]).astype(float)
+        try:
+            return cls(**{**content, "state": tensors, "history": history})
+        except TypeError as error:
+            raise UserError(f"Expected a checkpoint of this version in {path}, found {error}. Delete it.") from error
 
     def check(self, path: Path, ledger: Ledger, secret: str) -> None:
         """Raise `UserError` if the ledger's lines or the secret are lost.

@@ -435,11 +435,9 @@ class Plan:
         UserError
             If the plan has another format, or a key or value is missing, unknown or wrong.
         """
-        given = dict(content)
-        if given.pop("format", None) != FORMAT:
-            raise UserError(
-                f"Expected a plan of format {FORMAT}, found {content.get('format')}. Make it with this version."
-            )
+        given = dict(content) if isinstance(content, Mapping) else {}
+        if (found := given.pop("format", None)) != FORMAT:
+            raise UserError(f"Expected a plan of format {FORMAT}, found {found}. Make it with this version.")
         try:
             training = dict(given.pop("training"))
             training["optimiser"] = OptimiserSettings(**training["optimiser"])

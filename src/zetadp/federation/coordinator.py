@@ -42,8 +42,6 @@ logger = logging.getLogger(__name__)
 
 REMINDER_SECONDS = 60.0
 """Seconds between two log lines that name the nodes a round waits for."""
-NO_ANSWER = "it did not answer: its process ended, its connection broke, or its zetadp is of another version"
-"""Why a node failed that was asked, and is there again without an answer."""
 
 
 class Coordinator:
@@ -111,7 +109,6 @@ class Coordinator:
         self._absent: set[str] = set()
         self._counted: set[str] = set()
         self._failed: defaultdict[str, list[str]] = defaultdict(list)
-        self._unanswered: dict[str, Place] = {}
         self._there: set[str] | None = None
         self._told = 0.0
 
@@ -225,29 +222,23 @@ class Coordinator:
             Nodes that have nothing to answer any more; more may be added while answers are taken.
         """
         self._tell_who_is_there(asked.place.round, done)
-        ready = self._ready(asked, done)
+        # An answer that is there already counts, also where its node has signed on anew and could be asked again.
+        early = self.line.collect()
+        answered = {reply.name for reply in early if reply.place == asked.place}
+        ready = [name for name in self._ready(done) if name not in answered]
         if asked.weights:
             self._count_first(ledger, ready, asked.place.round)
         for name in ready:
-            self._unanswered[name] = asked.place
             self.line.ask(name, replace(asked, head=self.mirrors[name].known, seen=self._seen[name]))
-        for reply in self.line.collect():
+        for reply in (*early, *self.line.collect()):
             self._absent.discard(reply.name)
-            if self._unanswered.get(reply.name) == reply.place:
-                del self._unanswered[reply.name]
             # A late answer is left out: its release stands in the node's ledger, whose lines come again.
             if reply.place == asked.place and reply.name not in done:
                 yield reply
 
-    def _ready(self, asked: Request, done: Container[str]) -> list[str]:
-        """Return the nodes to ask: those that are there, have nothing to answer yet, and did not fail too often.
-
-        A node that has lost a request that it was at work on has failed, like one that answers wrongly.
-        """
+    def _ready(self, done: Container[str]) -> list[str]:
+        """Return the nodes to ask: those that are there, have nothing to answer yet, and did not fail too often."""
         free = [name for name in sorted(self.line.reachable()) if name not in done and not self.line.asked(name)]
-        for name in free:
-            if self._unanswered.pop(name, None) == asked.place:
-                self._fail(name, asked.place.round, NO_ANSWER)
         return [name for name in free if not self._hopeless(name)]
 
     def _fail(self, name: str, number: int, why: str) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from zetadp.base.epsilon import rounded_up
+from zetadp.base.storage import make_folder, read_json, write_json
 from zetadp.base.tensors import pick_device
 from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
@@ -136,7 +137,8 @@ class Hospital:
         """
         number = request.place.round + 1
         try:
-            return self._answer(request, own)
+            with self._at_work(request.place):
+                return self._answer(request, own)
         except _RefusedError as refused:
             logger.warning("refused round %d: %s", number, refused.reason)
             return self.refuse(request, refused.reason)
@@ -148,6 +150,23 @@ class Hospital:
         except Exception:  # whatever it is, its text must stay here
             logger.exception("round %d failed", number)
             return self.refuse(request, Reason.FAILED)
+
+    @contextmanager
+    def _at_work(self, place: Place) -> Iterator[None]:
+        """Note what the node is at work on, and refuse once what a process was at work on when it ended.
+
+        Without that refusal, the server would ask without end a node whose computation always ends its process.
+        """
+        note, content = self.participant.at_work, asdict(place)
+        if note.exists() and read_json(note) == content:
+            note.unlink()
+            raise _RefusedError(Reason.ENDED)
+        make_folder(note.parent)
+        write_json(note, content)
+        try:
+            yield
+        finally:
+            note.unlink(missing_ok=True)
 
     def refuse(self, request: Request, reason: Reason) -> Refusal:
         """Return a refusal of a request."""

@@ -172,6 +172,8 @@ def check_ledger(ledger: Path, key: Path, head: str | None = None) -> list[Check
     UserError
         If one of the files cannot be read, or the ledger's chain is broken.
     """
+    if not ledger.is_file():
+        raise UserError(f"Expected a ledger (.jsonl), found no file {ledger}.")
     public, attempts = read_public_key(key), Book.of(ledger).ledgers[ledger]
     count = sum(len(attempt.releases()) for attempt in attempts)
     found = [

@@ -175,6 +175,11 @@ class Participant:
         return self.settings.state / "messages" / self.plan.label
 
     @property
+    def at_work(self) -> Path:
+        """The note of what the node is at work on; a process that ended meanwhile has left it."""
+        return self.settings.state / "messages" / f"{self.plan.label}.at_work.json"
+
+    @property
     def cap(self) -> Cap | None:
         """The most that all runs in the state folder may cost a patient, at the delta of the promise."""
         return None if self.settings.cap is None else Cap(self.settings.cap, self.promise.delta)

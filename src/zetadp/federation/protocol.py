@@ -99,6 +99,7 @@ class Reason(StrEnum):
     VALUE = "the node did not give this fresh value, or has used it"
     TRIES = "the plan's rounds and spare tries are used up"
     CAP = "the node's cap on what its patients may pay would be crossed"
+    ENDED = "the node's process ended while it was at work on this round"
     BUSY = "the node is at work on an earlier request"
     FAILED = "the node failed; its own log says why"
 
@@ -124,7 +125,7 @@ class Refusal:
     @property
     def final(self) -> bool:
         """Whether asking again, with nothing changed, can only bring the same."""
-        return self.reason not in (Reason.BUSY, Reason.FAILED, Reason.VALUE)
+        return self.reason not in (Reason.ENDED, Reason.BUSY, Reason.FAILED, Reason.VALUE)
 
 
 class WrongEnvelopeError(ValueError):

@@ -172,13 +172,13 @@ class ServerSettings(SiteSettings):
             If a file cannot be read, or plan and keys do not agree.
         """
         plan, roster = read_terms(self.plan)
-        wanted = [] if roster is not None else [node.name for node in plan.nodes]
-        if set(self.keys) != set(wanted):
-            raise UserError(
-                f"Expected in keys a key for each of {wanted}, or none with a roster, found {sorted(self.keys)}."
-            )
         if roster is not None:
+            if self.keys:
+                raise UserError(f"Expected no keys beside a roster, which holds them, found {sorted(self.keys)}.")
             return plan, {member.name: member.verifier for member in roster.members}, roster
+        wanted = [node.name for node in plan.nodes]
+        if set(self.keys) != set(wanted):
+            raise UserError(f"Expected in keys a key for each of {wanted}, found {sorted(self.keys)}.")
         keys = {name: read_public_key(path) for name, path in self.keys.items()}
         if len({key.public_numbers() for key in keys.values()}) < len(keys):
             raise UserError(f"Expected a key of its own for each of {wanted}, found one key at several nodes.")
