@@ -178,6 +178,7 @@ def budget(
         str | None, "node of the plan that holds these patients (default: the one with the highest cost)"
     ] = None,
     cap: Annotated[Positive | None, "epsilon that the total must not exceed"] = None,
+    delta: Annotated[Delta | None, "delta of the totals (default: the least that was declared)"] = None,
 ) -> None:
     """Print the total epsilon of all runs on a cohort, and the total after a plan.
 
@@ -201,6 +202,10 @@ def budget(
     from zetadp.privacy.exposure import declared_run, total
     from zetadp.privacy.verification import recorded_in
 
+    if not folder.is_dir():
+        raise UserError(
+            f"Expected a folder of ledgers, found no folder {folder}. A hospital has none before its first run."
+        )
     account = account_of(folder) if (folder / "plan.json").is_file() else folder
     if account is None:
         raise UserError(f"Expected the ledgers of the run {folder}, found none. Name their folder.")
@@ -212,7 +217,7 @@ def budget(
             planned.place(node)
             header["node"] = node
         wanted = [declared_run(planned.label, header)]
-    least = min((run.delta for run in [*made, *wanted]), default=1e-3)
+    least = delta or min((run.delta for run in [*made, *wanted]), default=1e-3)
     at, spent = f"at delta {least:g}", total(made, least)
     print(f"spent so far: epsilon {rounded_up(spent)} {at}, in {len(made)} run(s), each counted to its declared end")
     for run in wanted:

@@ -81,25 +81,35 @@ class Book:
     def of(cls, *places: Path) -> Book:
         """Read some ledgers, which count alone, and folders of ledgers, as `read` does.
 
+        Nodes of the second folder and of all further ones are not taken for nodes of the first that have their names.
+
         Raises
         ------
         UserError
             As `read`, also for the whole folder of a single ledger that has a register beside it. Copies of ledgers,
             with neither a register nor a secret beside them, are read as they are.
         """
-        known: dict[Path, Book] = {}
-        ledgers: dict[Path, Sequence[Attempt]] = {}
-        whole = [place for place in places if place.is_dir()]
+        folders: dict[Path, Book] = {}
+        shared: dict[str, int] = {}
         for place in places:
-            folder = place if place in whole else place.parent
+            if place.is_dir():
+                book = cls.read(place)
+                shared |= book.shared
+                # Each folder counts once, whether it is named or shares people with one that is.
+                for one in (book, *book.others):
+                    folders.setdefault(one.folder.resolve(), replace(one, others=()))
+        first, *others = [*folders.values()] or [cls(Path(), {})]
+        ledgers = dict(first.ledgers)
+        known: dict[Path, Book] = {}
+        for place in places:
+            folder = place.parent
+            if place.is_dir() or folder.resolve() in folders:
+                continue
             if folder not in known:
-                registered = folder in whole or any((folder / name).exists() for name in (REGISTER, NAME))
+                registered = any((folder / name).exists() for name in (REGISTER, NAME))
                 known[folder] = cls.read(folder) if registered else cls(folder, {})
-            own = known[folder].ledgers
-            ledgers |= own if place in whole else {place: own.get(place) or read_ledger(place)}
-        books = [known[folder] for folder in whole]
-        shared = {name: count for book in books for name, count in book.shared.items()}
-        return cls(Path(), ledgers, [other for book in books for other in book.others], shared)
+            ledgers[place] = known[folder].ledgers.get(place) or read_ledger(place)
+        return cls(Path(), ledgers, others, shared)
 
     @classmethod
     def _alone(cls, folder: Path, *, wanted: bool = False) -> Book:

@@ -54,15 +54,22 @@ def live_ledger(run: Path) -> Path | None:
 def recorded_in(place: Path) -> Path:
     """Return the ledger of a run's folder, or else the place itself: a ledger, or a folder of ledgers.
 
+    A folder with a register holds the ledgers of an account, whatever one of them is called.
+
     Raises
     ------
     UserError
         If nothing is recorded there.
     """
-    of_run = (live_ledger(place), place / "ledger.jsonl")
-    found = next((ledger for ledger in of_run if ledger is not None and ledger.is_file()), place)
-    if found.is_file() or ledger_files(found) or (found / REGISTER).is_file():
-        return found
+    if (place / REGISTER).is_file():
+        return place
+    recorded, live = ledger_files(place), live_ledger(place)
+    if live is not None and live.is_file():
+        return live
+    if recorded == [place / "ledger.jsonl"]:
+        return recorded[0]
+    if recorded or place.is_file():
+        return place
     raise UserError(
         f"Expected a finished run, a ledger or a folder of ledgers, found none in {place}. A hospital "
         "has none before its first run."

@@ -48,6 +48,15 @@ def test_no_total_is_printed_for_a_folder_that_is_no_account(tmp_path, capsys, o
         spent(tmp_path / other, capsys)
 
 
+def test_an_account_is_added_up_whatever_its_ledgers_are_called(folder, capsys):
+    three = spent(folder, capsys)
+    record(folder / "ledger.jsonl")  # the name of the copy in a run's folder
+    assert spent(folder, capsys) > three
+    shutil.copytree(folder, copies := folder.parent / "copies", ignore=shutil.ignore_patterns("register", "secret"))
+    with pytest.raises(UserError, match="register"):
+        spent(copies, capsys)
+
+
 @pytest.mark.parametrize("lost", [["first-8"], ["second-8"], ["first-1", "second-8"]])
 def test_deleted_ledgers_are_missed_by_name(folder, lost):
     for name in lost:
@@ -151,6 +160,9 @@ def test_patients_of_two_cohorts_are_found_and_their_runs_added(tmp_path):
     book = Book.read(tmp_path / "ledgers/own")
     assert book.shared == {"shares": 1}
     assert [run.name for run in book.runs()] == ["run", "shares/run"]
+    # However they are named, and although each names the other, both count once, and their nodes stay apart.
+    both = (tmp_path / "ledgers/own", tmp_path / "ledgers/shares")
+    assert [run.name for run in Book.of(*both, both[1] / "../shares/run.jsonl").runs()] == ["run", "shares/run"]
     assert Book.read(tmp_path / "ledgers/shares").shared == {"own": 1}
     assert not Book.read(tmp_path / "ledgers/other").shared
     with pytest.raises(CapError), Cap(1.001 * FILTER[2], DELTA).starting(tmp_path / "ledgers/own/new.jsonl", HEADER):
