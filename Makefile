@@ -42,11 +42,13 @@ results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
 benchmark: export ZETADP_COMMAND := make benchmark
 $(PAPERS:%=paper-%): export ZETADP_COMMAND = make $@
 
-# The first block of runs comes first, with a table and a figure of its own, then everything else; each table is printed
-# when it is made. An experiment that is named may need any of the packages.
+# The first block of runs comes first, with a table and a figure of its own, then everything else. The workflow prints each
+# table when it is made; a second call makes nothing, and shows the result. An experiment that is named may need any of
+# the packages.
 results: $(VENV)/$(if $(CONFIG),installed,workflow)  ## install, simulate the default cohort, run every stage (CONFIG=FILE: another experiment)
 	$(RUN) snakemake headline --cores $(CORES) --quiet rules host $(if $(CONFIG),--configfile $(CONFIG)) $(A_LINE_A_JOB)
 	$(RUN) snakemake --cores $(CORES) --quiet rules host $(if $(CONFIG),--configfile $(CONFIG)) $(A_LINE_A_JOB)
+	@$(RUN) zetadp report $(if $(CONFIG),--configfile $(CONFIG))
 
 test: install lint unit  ## every check, and every test that needs Python alone and is quick
 

@@ -147,7 +147,7 @@ class PrivateRun:
         if not path.exists():
             return pd.DataFrame({"round": pd.Series(dtype=int), "length": pd.Series(dtype=float)})
         # Rounds after a checkpoint are repeated after an interruption, with the same releases.
-        return pd.read_csv(path).drop_duplicates("round", keep="last", ignore_index=True)
+        return pd.read_csv(path).drop_duplicates("round", keep="last").sort_values("round", ignore_index=True)
 
     @property
     def promise(self) -> RunPromise:
@@ -337,7 +337,9 @@ class PrivateRun:
             file.write(f"\n{done},{length}" if file.tell() else f"round,length\n{done},{length}")
         if self._asked:
             raise KeyboardInterrupt
-        ends = done < rounds and self._stop is not None and bool(self._stop(self.history))
+        # A round that is repeated after an interruption is judged as it was the first time: by itself and those before.
+        until = self.history.query("round <= @done")
+        ends = done < rounds and self._stop is not None and bool(self._stop(until))
         last = ends or done == rounds
         if last or (20 * done) // rounds > (20 * (done - 1)) // rounds:
             self._say(f"round {done} of {rounds}", end="\n" if last else "\r")

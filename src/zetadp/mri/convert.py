@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from zetadp.base.storage import folder_written_whole
-from zetadp.base.tables import visible, write_table
+from zetadp.base.tables import read_table, visible, write_table
 from zetadp.base.validation import UserError, check_distinct, refuse, shown
 from zetadp.mri.decathlon import SEQUENCES, Listing, read_task, readings, record_name, told, write_task
 from zetadp.mri.index import PATIENT_KEY, some, told_patients
@@ -181,6 +181,8 @@ def _find_records(source: Path, rules: Mapping[str, str]) -> tuple[list[Record],
             name = record_name(file).removeprefix(record.name) if sessions else record_name(file)
             given = told(file.name, rules)
             possible = readings(name) if given is None else given
+            if sessions and given is None and "_ce-" in name and possible != ("T1gd",):
+                continue  # FLAIR or T2w with contrast is none of the four sequences
             if len(possible) == 1:
                 record.files[possible[0]].append(file)
             elif possible:
@@ -204,6 +206,10 @@ def _with_patients(records: list[Record], source: Path, table: Path | None, patt
     if table is not None and pattern is not None:
         raise UserError(f"--patient-pattern: the table {table} tells the patients already. Give one of both.")
     if table is not None:
+        if "part" in read_table(table):
+            raise UserError(
+                f"--patients: Expected no column part in {table}: --test-fraction says who is a test patient."
+            )
         patients = told_patients(table, "record", names, str(source))
     elif pattern is not None:
         patients = _by_rule(names, pattern)

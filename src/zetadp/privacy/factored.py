@@ -162,8 +162,8 @@ def calls_of(modules: Mapping[str, nn.Module]) -> Iterator[list[Call]]:
     """Collect each call of some modules, by their names, while a network is evaluated in the block."""
     seen: list[Call] = []
 
-    def note(name: str, arguments: tuple[Any, ...], output: Any) -> Tensor:  # noqa: ANN401  (whatever a layer returns)
-        if not (len(arguments) == 1 and isinstance(arguments[0], Tensor) and isinstance(output, Tensor)):
+    def note(name: str, arguments: tuple[Any, ...], named: Mapping[str, Any], output: Any) -> Tensor:  # noqa: ANN401  (whatever a layer returns)
+        if not (not named and len(arguments) == 1 and isinstance(arguments[0], Tensor) and isinstance(output, Tensor)):
             raise NotImplementedError(f"Expected a layer of one tensor that returns one tensor as {name!r}.")
         x = arguments[0]
         if not output.requires_grad:
@@ -176,7 +176,7 @@ def calls_of(modules: Mapping[str, nn.Module]) -> Iterator[list[Call]]:
         return output
 
     handles = [
-        module.register_forward_hook(lambda _, arguments, output, name=name: note(name, arguments, output))
+        module.register_forward_hook(lambda _, *given, name=name: note(name, *given), with_kwargs=True)
         for name, module in modules.items()
     ]
     try:

@@ -74,7 +74,7 @@ def test_every_field_and_entry_is_checked_as_its_type_says(given: dict[str, Any]
         settings_of(Settings, {"word": 1}, "part")
 
 
-@pytest.mark.parametrize("value", [0, 8, 2.5, "3", None, True])
+@pytest.mark.parametrize("value", [0, 8, 2.5, "3", None, True, 10**400])
 def test_a_number_of_things_is_whole_and_in_its_range(value):
     with pytest.raises(ValueError, match=r"^Expected rounds "):
         whole(1, 7, rounds=value)

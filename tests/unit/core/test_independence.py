@@ -72,13 +72,15 @@ class Backwards(Map):
 class Remembers(Map):
     """Writes a statistic of the items into a buffer, which would be released without noise."""
 
-    def __init__(self, *, saved: bool) -> None:
+    def __init__(self, *, saved: bool, evaluated: bool) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(INPUTS), persistent=saved)
+        self.evaluated = evaluated
 
     def forward(self, x):
-        with torch.no_grad():
-            self.mean += x.mean(dim=0)
+        if self.evaluated or torch.is_grad_enabled():
+            with torch.no_grad():
+                self.mean += x.mean(dim=0)
         return super().forward(x)
 
 
@@ -142,10 +144,10 @@ def test_a_loss_that_mixes_units_is_refused(base, name):
         check_independence(base(), LOSSES[name], *batch())
 
 
-@pytest.mark.parametrize("saved", [True, False])
-def test_a_statistic_of_the_items_in_a_buffer_is_refused(saved):
+@pytest.mark.parametrize(("saved", "evaluated"), [(True, True), (False, True), (True, False)])
+def test_a_statistic_of_the_items_in_a_buffer_is_refused(saved, evaluated):
     with pytest.raises(UserError, match="'mean'"):
-        check_independence(Remembers(saved=saved), cross_entropies, *batch())
+        check_independence(Remembers(saved=saved, evaluated=evaluated), cross_entropies, *batch())
 
 
 def test_draws_of_its_own_are_refused():

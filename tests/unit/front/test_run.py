@@ -182,6 +182,23 @@ def test_a_rule_on_releases_ends_training_early_and_saves_no_epsilon(tmp_path, c
     assert stopped.state == run(tmp_path).state == "finished"
 
 
+def test_a_rule_sees_the_rounds_up_to_its_own_also_where_some_are_repeated(tmp_path):
+    seen = []
+
+    def stop(history):
+        seen.append(history["round"].tolist())
+        if len(seen) == 5:
+            raise KeyError  # the end of a process, after which rounds since the last checkpoint are repeated
+        return False
+
+    with pytest.raises(KeyError):
+        run(tmp_path, stop=stop).train()
+    run(tmp_path, stop=stop).train()
+    assert len(seen) > 6
+    assert all(rounds == list(range(1, len(rounds) + 1)) for rounds in seen)
+    assert [len(rounds) for rounds in seen[5:]] == list(range(len(seen[5]), 6))
+
+
 CHANGES = {
     "rounds": ({"rounds": 7}, "rounds 6, found 7"),
     "epsilon": ({"epsilon": 4}, "epsilon"),

@@ -104,6 +104,15 @@ def test_the_task_passes_the_checks_and_reads_as_the_sources_do(tmp_path):
             np.testing.assert_allclose(image, resize_area(pictures, 4), rtol=1e-6)
 
 
+def test_sequences_with_contrast_that_are_none_of_the_four_are_left_out(tmp_path):
+    source = write_bids(tmp_path / "in", "01")
+    for sequence in ("FLAIR", "T2w"):
+        write(source / f"sub-01/anat/sub-01_ce-gadolinium_{sequence}.nii.gz", np.zeros(SHAPE, np.uint8))
+    assert len(convert_folder(source, tmp_path / "out", test_fraction=0).training) == 1
+    (source / "sub-01/anat/sub-01_FLAIR.nii.gz").unlink()
+    assert "FLAIR" in problems(source, tmp_path / "none")[0]
+
+
 def test_sessions_of_one_person_stay_together_whatever_the_split(tmp_path):
     source = write_bids(tmp_path / "in", *(f"{number:02d}_ses-{name}" for number in range(12) for name in "ab"))
     for fraction, parts in ((0, (24, 0)), (1, (0, 24))):  # a hospital, and a server that watches

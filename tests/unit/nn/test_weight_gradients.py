@@ -132,6 +132,35 @@ class Elsewhere(Tokens):
         return self.layer(x).mean(dim=1) + self.layer.weight.sum(dim=1)
 
 
+class Gated(nn.Module):
+    """A layer with a weight of its own and a mask, which it leaves out of account where there is nothing to mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(6))
+
+    def forward(self, x, mask=None):
+        return self.gain * (x if mask is None else x.masked_fill(mask, 0.0))
+
+
+class Masked(Tokens):
+    """Gives a layer its mask by name; random numbers have nothing to mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = Gated()
+
+    def forward(self, x):
+        return super().forward(self.gate(x, mask=x == 0))
+
+
+class Dead(Tokens):
+    """Has gradients of zero for most inputs."""
+
+    def forward(self, x):
+        return super().forward(x) * (x.abs().amax() > 1e3)
+
+
 class Own(Tokens):
     """A weight of the network's own, beside those of its layers."""
 
@@ -227,7 +256,7 @@ def test_one_pass_gives_the_gradients_of_a_plain_loop(name):
     assert not any(module._forward_hooks for module in phase.model.modules())
 
 
-@pytest.mark.parametrize("make", [Swapped, Elsewhere, Recurrent])
+@pytest.mark.parametrize("make", [Swapped, Elsewhere, Recurrent, Masked, Dead])
 def test_where_a_pass_has_other_gradients_units_come_one_after_the_other(make):
     phase, images, _ = phase_of(make, TOKENS, torch.float32)
     assert not follows_rules(phase, images.flatten(0, 1))
