@@ -76,6 +76,7 @@ rule make_figures:
 rule write_report:
     input:
         table=rules.make_tables.output.csv,
+        total=rules.account_total.output.total,
         text=rules.account_total.output.text,
         pictures=FIGURES,
     output:

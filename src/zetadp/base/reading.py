@@ -171,7 +171,7 @@ def _message(error: Mapping[str, Any], where: str, schema: Mapping[str, Any]) ->
     if kind in {"unexpected_keyword_argument", "extra_forbidden"}:
         known = list(_part(schema, schema, error["loc"][:-1]).get("properties", {}))
         above = path.rpartition(".")[0] or "the top level"
-        hint = did_you_mean(place[-1], known) or f" Known keys: {', '.join(known)}."
+        hint = did_you_mean(place[-1], known) or (f" Known keys: {', '.join(known)}." if known else " It has none.")
         return f"Unknown key {place[-1]!r} at {above}.{hint}"
     if kind in {"missing", "missing_argument", "missing_keyword_only_argument"}:
         return f"{path}: expected this key, which has no default; found none."

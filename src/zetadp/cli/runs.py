@@ -113,6 +113,8 @@ def risk(
     from zetadp.report.riskpage import Evidence, headline, write_risk
 
     ledger = recorded_in(place)
+    if ledger.is_dir():
+        raise UserError(f"Expected the folder of a run, or a ledger, found a folder of ledgers in {place}.")
     statement = place / "privacy.json"
     known = read_json(statement) if statement.is_file() else {}
     evidence, parents = Evidence(), place.resolve().parents

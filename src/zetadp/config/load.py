@@ -268,6 +268,12 @@ def _names(runs: Sequence[Block], networks: Mapping[str, Network], arms: Mapping
 @_rule
 def _sizes(cohort: Cohort, partition: PartitionSettings) -> Iterator[str]:
     """Yield sizes of hospitals that the cohort cannot have."""
+    of_scanners = cohort.simulated.scanner_patients
+    if of_scanners is not None and sum(of_scanners) != cohort.train_patients:
+        yield (
+            f"cohort.simulated.scanner_patients: expected numbers that add up to the {cohort.train_patients} training "
+            f"patients, found {sum(of_scanners)}."
+        )
     try:
         node_sizes(partition, cohort.train_patients, cohort.simulated.scanner_patients)
     except UserError as error:

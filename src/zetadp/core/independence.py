@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -36,7 +37,7 @@ Compute = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """A computation on a batch, from tensors to tensors. The first axis of all of them is lanes, such as units."""
 
 
-def check_run(phase: Phase, records: LabelledItems, units: Sequence[Positions]) -> Phase:
+def check_run(phase: Phase, records: LabelledItems, units: Sequence[Positions], *, alone: bool) -> Phase:
     """Check that units are independent (`check_independence`) in a batch of as many units as fit into a pass.
 
     Networks and losses of the library need no check at run time: tests show that they keep units apart.
@@ -49,6 +50,9 @@ def check_run(phase: Phase, records: LabelledItems, units: Sequence[Positions]) 
         All items.
     units
         Positions of each unit's items.
+    alone
+        Whether each unit takes a pass of its own. Noise that protects needs it: a check sees only some of the items,
+        and a network could mix units on others.
 
     Returns
     -------
@@ -73,8 +77,9 @@ def check_run(phase: Phase, records: LabelledItems, units: Sequence[Positions]) 
         if follows_rules(phase, records.inputs):
             with suppress(UserError):  # unit by unit, without rules, it may be independent
                 check(most, rules=True)
-                return phase.with_rules()
-        check(most)
+                phase = phase.with_rules()
+        if not phase.has_rules:
+            check(most)
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
@@ -82,7 +87,7 @@ def check_run(phase: Phase, records: LabelledItems, units: Sequence[Positions]) 
             "model: Expected a network that has gradients for single patients and takes items of any numbers, found: "
             f"{error}.{embedding_hint(phase.model)}"
         ) from error
-    return phase
+    return replace(phase, chunk=phase.items) if alone else phase
 
 
 def follows_rules(phase: Phase, inputs: Tensor) -> bool:
@@ -200,7 +205,7 @@ def first_mixture(
     """Return a batch, and the same with some lanes replaced, on which a computation mixes lanes; None if it does not.
 
     Single lanes are replaced: the first, the middle and the last. Then all lanes but one of these are. Every result of
-    the other lanes must be the same bits.
+    the other lanes must be the same bits, also where half of all numbers are zeros.
 
     Parameters
     ----------
@@ -218,8 +223,7 @@ def first_mixture(
     UserError
         If the same batch gives different results.
     """
-    expected = compute(batch)
-    if not same(expected, compute(batch)):
+    if not same(compute(batch), compute(batch)):
         raise UserError(
             "model: Expected the same results for the same items, found others in a second evaluation. Leave out "
             "random draws of the network and of the loss, and whatever they remember of earlier items. Dropout has "
@@ -227,10 +231,14 @@ def first_mixture(
             "attention and of recurrent layers has not: set it to 0."
         )
     random = torch.Generator().manual_seed(0)
-    for replaced, large in _choices(len(batch[0])):
-        changed = [_replaced(each, replaced, random, large=large) for each in batch]
-        if not same([each[~replaced] for each in expected], [each[~replaced] for each in compute(changed)]):
-            return batch, changed, replaced
+    # Zeros may stand for missing values, which a network could fill in from the rest of the batch.
+    holes = [torch.where(torch.rand(each.shape, generator=random) < 0.5, 0, each) for each in batch]
+    for base in (batch, holes):
+        expected = compute(base)
+        for replaced, large in _choices(len(batch[0])):
+            changed = [_replaced(each, replaced, random, large=large) for each in base]
+            if not same([each[~replaced] for each in expected], [each[~replaced] for each in compute(changed)]):
+                return base, changed, replaced
     return None
 
 

@@ -156,8 +156,8 @@ def train(
         parts.task.check(records.targets)
     receiver, phase = parts.receiver(), replace(parts.phase, chunk=how.chunk)
     if model is not None or not is_packaged(parts.task):
-        phase = check_run(phase, records, [positions for own in held for positions in own])
-    phase = replace(phase, chunk=how.chunk or items_in_a_pass(phase, records.inputs))
+        phase = check_run(phase, records, [positions for own in held for positions in own], alone=plan.exact)
+    phase = replace(phase, chunk=phase.chunk or items_in_a_pass(phase, records.inputs))
     protected = plan.training.noise == "os"
     with Ledger(files.ledger) as ledger:
         if files.cap is not None:

@@ -89,14 +89,14 @@ class Hospital:
         one_each = plan.unit == "image"
         units = single_items(patients, plan.units_of_a_person) if one_each else patients
         (self.units,) = checked_units([units], records.strata, plan.together)
-        self.rules = False
+        self.rules, self.chunk = False, self.settings.chunk
         task = task_of(plan.task)
         if isinstance(task, Classification):
             task.check(records.targets)
         if not is_packaged(task):
             phase = replace(Assembly.of(plan, records, start).phase, chunk=self.settings.chunk)
-            phase = check_run(phase, records, self.units)
-            self.rules = phase.has_rules
+            phase = check_run(phase, records, self.units, alone=plan.exact)
+            self.rules, self.chunk = phase.has_rules, phase.chunk
 
     def exchange(self, request: Request) -> Answer | Refusal:
         """Reply to a request, with masked sums also by a fresh value.
@@ -199,7 +199,7 @@ class Hospital:
         device = pick_device(self.settings.device)
         records = self.records.to(device)
         parts = Assembly.of(plan, records, self.start)
-        phase = replace(parts.phase.with_rules() if self.rules else parts.phase, chunk=self.settings.chunk)
+        phase = replace(parts.phase.with_rules() if self.rules else parts.phase, chunk=self.chunk)
         try:
             weights = decode(request.weights, phase.layout.dimension)
         except WrongUpdateError as error:

@@ -183,7 +183,7 @@ def private(
     if not (place / RUN).exists():
         # Before the folder is made: what is refused leaves nothing behind.
         phase = Assembly.of(plan, records.items, model=copy.deepcopy(own), task=chosen).phase
-        check_run(phase, records.items, records.places)
+        check_run(phase, records.items, records.places, alone=plan.exact)
     return PrivateRun(plan, own, chosen, place, ledgers, records, where, most_epsilon, stop)
 
 

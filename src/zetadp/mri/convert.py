@@ -204,7 +204,7 @@ def _with_patients(records: list[Record], source: Path, table: Path | None, patt
     names = [record.name for record in records]
     check_distinct(names, f"{source} (folders)")
     if table is not None and pattern is not None:
-        raise UserError(f"--patient-pattern: the table {table} tells the patients already. Give one of both.")
+        raise UserError(f"--patient-pattern: the table {table} tells the patients already. Give only one of them.")
     if table is not None:
         if "part" in read_table(table):
             raise UserError(

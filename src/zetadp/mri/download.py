@@ -118,8 +118,8 @@ def extract(archive: Path, folder: Path) -> None:
 
     Only files are unpacked. The resource files ``._*`` that macOS puts into archives are left out.
 
-    The remains of an interrupted call are replaced: its temporary folder, and a ``folder`` without a file that is not
-    in the archive.
+    The remains of an interrupted call are replaced: its temporary folder, and a ``folder`` in which every file has name
+    and size of a file of this archive.
 
     Raises
     ------
@@ -134,7 +134,9 @@ def extract(archive: Path, folder: Path) -> None:
                 if ".." in path.parts or len(path.parts) == 1:
                     raise UserError(f"Cannot unpack {archive}: its file {member.name!r} lies outside its top folder.")
                 members["/".join(path.parts[1:])] = member
-        if members.keys() >= {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}:
+        files = [path for path in folder.rglob("*") if not path.is_dir()]
+        there = {path.relative_to(folder).as_posix(): path.lstat().st_size for path in files}
+        if there.items() <= {name: member.size for name, member in members.items()}.items():
             shutil.rmtree(folder, ignore_errors=True)
         with folder_written_whole(folder) as temporary:
             # Python before 3.11.4 has no filter that makes `extractall` safe.

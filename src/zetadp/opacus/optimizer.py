@@ -244,3 +244,10 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
             sums = parts.new_zeros(len(patients), parts.shape[1]).index_add_(0, row.to(parts.device), parts)
             gradients.append(sums / counts.to(sums)[:, None])
         return gradients
+
+    def signal_skip_step(self, do_skip: bool = True) -> None:
+        """Refuse to split a batch into several passes: a split patient would be clipped and counted twice."""
+        if do_skip:
+            raise UserError(
+                "Opacus's BatchMemoryManager cuts batches anywhere, also within a patient. Train without it."
+            )

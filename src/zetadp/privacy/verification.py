@@ -64,7 +64,9 @@ def recorded_in(place: Path) -> Path:
     if (place / REGISTER).is_file():
         return place
     recorded, live = ledger_files(place), live_ledger(place)
-    if live is not None and live.is_file():
+    if live is not None:
+        if not live.is_file():
+            raise UserError(f"{live} is missing, the ledger of the run {place}. Restore it: a copy may lack releases.")
         return live
     if recorded == [place / "ledger.jsonl"]:
         return recorded[0]

@@ -17,8 +17,8 @@ from typing import Any
 
 import pandas as pd
 
-from zetadp.base.epsilon import epsilon_named, epsilon_order
-from zetadp.base.storage import write_text
+from zetadp.base.epsilon import epsilon_named, epsilon_order, rounded_up
+from zetadp.base.storage import read_json, write_text
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.templates import template
 from zetadp.base.validation import shown
@@ -243,15 +243,15 @@ def page_html(title: str, sections: Sequence[Section], *, repeated: int = 0, who
     )
 
 
-def write_report(*, table: Path, text: Path, pictures: list[Path], page: Path, name: str) -> None:
+def write_report(*, table: Path, total: Path, text: Path, pictures: list[Path], page: Path, name: str) -> None:
     """Write the page of an experiment, which needs no other file and no network.
 
     Parameters
     ----------
     table
         ``table1.csv``, with the notes below the table and the lines on how it was made.
-    text
-        ``privacy_total.txt``.
+    total, text
+        ``privacy_total.json``, and the same as text.
     pictures
         SVG files, known by their names.
     page
@@ -268,16 +268,28 @@ def write_report(*, table: Path, text: Path, pictures: list[Path], page: Path, n
     title = f"{metric_shown(str(frame['metric'].iloc[0]))} against ε"
     main = {title: drawn[FIGURE]} if FIGURE in drawn else {}
     others = {shown: drawn[file] for file, shown in _SHOWN.items() if file in drawn}
-    total = text.read_text(encoding="utf-8")
-    # The landing page of Snakemake's report shows the first section as well. A statement begins with its claim.
+    # The landing page of Snakemake's report shows the first section as well.
     sections = [
-        Section("Result", [total.splitlines()[0]], pictures=main, tables=[accuracy_sheet(frame, below)]),
-        Section("Privacy of all runs together", texts=[total]),
+        Section("Result", [spent(read_json(total))], pictures=main, tables=[accuracy_sheet(frame, below)]),
+        Section("Privacy of all runs together", texts=[text.read_text(encoding="utf-8")]),
         Section("Privacy of each run", [_OF_A_RUN]),
         *([Section("Further figures", pictures=others)] if others else []),
         Section("Origin", points=made),
     ]
     write_text(page, page_html(f"Results of the experiment {name}", sections, repeated=1, whole=True))
+
+
+def spent(total: Mapping[str, Any]) -> str:
+    """Return a sentence with the total cost of all runs for one unit."""
+    rows, broken = total["private_rows"], len(total["all_rows"]["without_noise"])
+    without = f"{broken} {'run has' if broken == 1 else 'runs have'} no noise and no guarantee"
+    if not rows["runs"]:
+        return f"Privacy: {without}."
+    runs = "the one private run costs" if rows["runs"] == 1 else f"the {rows['runs']} private runs together cost"
+    found = f"{runs} each {total['unit']} at most ε = {rounded_up(float(rows['epsilon']))} at δ = {total['delta']:g}"
+    if total["noise_source"] == "seeded":
+        found += "; the noise is seeded, so this is a simulation and protects nobody"
+    return f"Privacy: {found}{f'; {without}' if broken else ''}."
 
 
 def _base64(path: Path) -> str:

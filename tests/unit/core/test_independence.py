@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 from training_builder import CLASSES
 
 from zetadp.base.validation import UserError
-from zetadp.core.independence import check_independence
+from zetadp.core.independence import check_independence, check_run
+from zetadp.core.records import LabelledItems
+from zetadp.core.round import Phase
 from zetadp.nn.layers import Linear
-from zetadp.privacy.contributions import cross_entropies
+from zetadp.privacy.clipping import clipped_sums
+from zetadp.privacy.contributions import Contributors, cross_entropies
 
 INPUTS = 6
 UNITS, ITEMS = 12, 2
@@ -91,6 +96,7 @@ WAYS = {
     "takes the first item away": lambda _, x: x - x[:1],
     "centres batches of more than 2": lambda _, x: x - x.mean(0) if len(x) > 2 else x,
     "takes the last item away": lambda _, x: x - x[-1:],
+    "fills missing values in with the mean": lambda _, x: torch.where(x == 0, x.mean(0), x),
     "divides by the median": lambda _, x: x / x.median(),
     "adds the neighbour": lambda _, x: x + x.roll(ITEMS, 0),
     "centres in training only": lambda self, x: x - x.mean(0) if self.training else x,
@@ -148,6 +154,26 @@ def test_a_loss_that_mixes_units_is_refused(base, name):
 def test_a_statistic_of_the_items_in_a_buffer_is_refused(saved, evaluated):
     with pytest.raises(UserError, match="'mean'"):
         check_independence(Remembers(saved=saved, evaluated=evaluated), cross_entropies, *batch())
+
+
+def test_where_each_unit_takes_a_pass_of_its_own_nothing_mixes_them():
+    """Neither does what no check can see: a network that mixes units on numbers that the checked ones do not have."""
+    torch.manual_seed(1)
+    model = mixing(Map, lambda _, x: torch.where(x == -1, x.mean(0), x))()
+    x, y = (each.flatten(0, 1) for each in batch())
+    x[-6 * ITEMS :, ::2] = -1
+    units = [range(first, first + ITEMS) for first in range(0, len(x), ITEMS)]
+    phase = replace(Phase.of(model, ITEMS), chunk=6 * ITEMS)
+    phase = check_run(phase, LabelledItems(x, y), units, alone=True)
+
+    def total(items: torch.Tensor) -> torch.Tensor:
+        chosen, groups = torch.tensor([list(unit) for unit in units]), torch.zeros(len(units), dtype=torch.long)
+        drawn = Contributors(items, y, chosen, groups, 1)
+        return clipped_sums(phase.contribution, drawn, bound=0.1, chunk=phase.chunk).sums
+
+    changed = x.clone()
+    changed[-ITEMS:] = 1e4
+    assert (total(changed) - total(x)).norm() <= 2 * 0.1
 
 
 def test_draws_of_its_own_are_refused():

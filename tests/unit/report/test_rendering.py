@@ -1,4 +1,5 @@
 import io
+import json
 from xml.etree import ElementTree as ET
 
 import pandas as pd
@@ -120,13 +121,18 @@ def test_the_page_shows_everything_that_it_is_made_from(tmp_path):
     table, text = tmp_path / "table1.csv", tmp_path / "privacy_total.txt"
     table.write_text(to_csv(table1(runs, "simulated cohort"), ("command: snakemake", "commit: 123", *below)))
     text.write_text("The total.\n  - indented <b>\n")
+    total = tmp_path / "privacy_total.json"
+    rows = {"private_rows": {"runs": 2, "epsilon": 4.041}, "all_rows": {"without_noise": ["one"]}}
+    total.write_text(json.dumps({**rows, "unit": "patient", "delta": 0.001, "noise_source": "seeded"}))
     pictures = [tmp_path / f"{name}.svg" for name in ("accuracy", "confusion")]
     for picture in pictures:
         picture.write_text(SVG)
-    write_report(table=table, text=text, pictures=pictures, page=tmp_path / "report.html", name="mine")
+    write_report(table=table, total=total, text=text, pictures=pictures, page=tmp_path / "report.html", name="mine")
     page = ET.parse(tmp_path / "report.html").getroot()
     shown = " ".join("".join(page.itertext()).split())
+    assert "the 2 private runs together cost each patient at most ε = 4.041 at δ = 0.001; the noise is seeded" in shown
+    assert "1 run has no noise and no guarantee" in shown
     for words in ("experiment mine", "92.50", "Two runs together: a statement.", "- indented <b>", "commit: 123"):
         assert words in shown
     assert len(page.findall(".//{*}img")) == 2
-    assert shown.index("The total.") < shown.index("Privacy of all runs") < shown.index("Origin")
+    assert shown.index("Privacy: the 2") < shown.index("Privacy of all runs") < shown.index("The total.")
