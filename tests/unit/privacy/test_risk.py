@@ -160,6 +160,9 @@ def test_the_command_takes_the_folder_of_a_run_or_a_ledger(tmp_path, capsys):
     run = tmp_path / "results/x/runs/head/central/eps-8/seed-0"
     run.mkdir(parents=True)
     write_ledger(run, (5, SIGMA, ROUNDS), noise="seeded")
+    assert main(["risk", str(run)]) == 1  # with its register, it is an account
+    assert "folder of ledgers" in capsys.readouterr().err
+    (run / "register").unlink()
     (run / "privacy.json").write_text('{"name": "head central"}')
     audit(tmp_path / "results/x/audit")
     assert main(["risk", str(run)]) == 0
