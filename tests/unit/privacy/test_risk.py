@@ -162,7 +162,8 @@ def test_the_command_takes_the_folder_of_a_run_or_a_ledger(tmp_path, capsys):
     write_ledger(run, (5, SIGMA, ROUNDS), noise="seeded")
     assert main(["risk", str(run)]) == 1  # with its register, it is an account
     assert "folder of ledgers" in capsys.readouterr().err
-    (run / "register").unlink()
+    for name in ("register", "secret"):
+        (run / name).unlink(missing_ok=True)
     (run / "privacy.json").write_text('{"name": "head central"}')
     audit(tmp_path / "results/x/audit")
     assert main(["risk", str(run)]) == 0
