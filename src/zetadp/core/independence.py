@@ -38,7 +38,7 @@ Compute = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
 def check_run(phase: Phase, records: LabelledItems, units: Sequence[Positions], *, alone: bool) -> Phase:
-    """Check that units are independent (`check_independence`) in a batch of as many units as fit into a pass.
+    """Check that units are independent (`check_independence`) in a batch of as many units as a pass will have.
 
     Networks and losses of the library need no check at run time: tests show that they keep units apart.
 
@@ -51,8 +51,9 @@ def check_run(phase: Phase, records: LabelledItems, units: Sequence[Positions], 
     units
         Positions of each unit's items.
     alone
-        Whether each unit takes a pass of its own. Noise that protects needs it: a check sees only some of the items,
-        and a network could mix units on others.
+        Whether each unit takes a pass of its own, in which nothing can mix it with others. Noise that protects needs
+        it: a check sees only some of the items, and a network could mix units on others. A batch of a few units is
+        checked all the same, and that the network stores nothing.
 
     Returns
     -------
@@ -73,6 +74,8 @@ def check_run(phase: Phase, records: LabelledItems, units: Sequence[Positions], 
 
     try:
         check(FEW)  # a network that stores statistics is refused before its pass is measured, which would change them
+        if alone:
+            return replace(phase, chunk=phase.items)
         most = max(FEW, (phase.chunk or items_in_a_pass(phase, records.inputs)) // phase.items)
         if follows_rules(phase, records.inputs):
             with suppress(UserError):  # unit by unit, without rules, it may be independent
@@ -87,7 +90,7 @@ def check_run(phase: Phase, records: LabelledItems, units: Sequence[Positions], 
             "model: Expected a network that has gradients for single patients and takes items of any numbers, found: "
             f"{error}.{embedding_hint(phase.model)}"
         ) from error
-    return replace(phase, chunk=phase.items) if alone else phase
+    return phase
 
 
 def follows_rules(phase: Phase, inputs: Tensor) -> bool:
