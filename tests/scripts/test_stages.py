@@ -73,14 +73,16 @@ def test_a_statement_does_not_hold_where_an_earlier_attempt_was_seeded(tmp_path)
 
 def test_the_total_adds_node_by_node_only_where_nodes_hold_the_same_patients(tmp_path):
     """Another seed of the partition moves patients; one of them can be in the smallest node twice, under two names."""
+    own = tmp_path / "ledgers/own"  # not tmp_path itself, beside which the accounts of other tests lie
+    own.mkdir(parents=True)
     for name, seed in (("first", 0), ("second", 1)):
-        with Ledger(tmp_path / f"{name}.jsonl") as ledger:
+        with Ledger(own / f"{name}.jsonl") as ledger:
             ledger.start(DECLARED | {"training": {"rounds": 5}, "partition": {"seed": seed}})
             for number in range(5):
                 small = Event("node-01", number, 20, 10.0, 1.0, NoisySum(0.5, 2.0))
                 ledger.record([small, Event("node-02", number, 40, 10.0, 1.0, NoisySum(0.25, 2.0))])
     paths = {"total": tmp_path / "total.json", "text": tmp_path / "total.txt", "table": index(tmp_path / "index.csv")}
-    stage("account_total", ledgers=[], **paths, ledger_folder=str(tmp_path), others="")
+    stage("account_total", ledgers=[], **paths, ledger_folder=str(own), others="")
     nodes = json.loads(paths["total"].read_text())["private_rows"]["nodes"]
     expected = accounting.epsilon_rdp({NoisySum(0.5, 2.0): 5, NoisySum(0.25, 2.0): 5}, 1e-3)
     assert nodes["node-02"] == pytest.approx(expected, rel=1e-12)
