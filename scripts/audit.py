@@ -1,7 +1,6 @@
 """Attack the training code with the settings of this experiment, and compare the results with the claims."""
 
 import logging
-import math
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ def main(
 ) -> None:
     """Write table and figure, and end in an error if a claim is refuted."""
     drafts = [Plan.from_json(each) for each in plans]
-    private = [make_plan(draft, noise) for draft in drafts if math.isfinite(epsilon_value(draft.run.epsilon))]
+    private = [make_plan(draft, noise) for draft in drafts if draft.run.private]
     targets = targets_of(private, noise_source)
     audits = plan(targets, delta=delta, settings=AuditSettings(**settings))
     results = carry_out(audits, threads)

@@ -91,8 +91,9 @@ class Within:
 
     def check(self, name: str, value: Any) -> None:  # noqa: ANN401  (a user may give anything)
         """Raise ``ValueError`` unless the value is a number in the bounds."""
-        is_number = isinstance(value, Real) and not isinstance(value, bool)
-        is_number = is_number and (isinstance(value, int) or math.isfinite(value))  # some are too large for isfinite
+        # A whole number may be too large for a float, which `math.isfinite` makes of it.
+        is_finite = isinstance(value, int) or (isinstance(value, Real) and math.isfinite(value))
+        is_number = is_finite and not isinstance(value, bool)
         if not (is_number and all(compare(value, bound) for _, bound, compare in self._bounds())):
             bounds = " and ".join(f"{sign} {bound:.15g}" for sign, bound, _ in self._bounds())
             raise RefusedValueError(name, bounds or "to be a number", value)

@@ -226,7 +226,8 @@ def first_mixture(
     UserError
         If the same batch gives different results.
     """
-    if not same(compute(batch), compute(batch)):
+    expected = compute(batch)
+    if not same(expected, compute(batch)):
         raise UserError(
             "model: Expected the same results for the same items, found others in a second evaluation. Leave out "
             "random draws of the network and of the loss, and whatever they remember of earlier items. Dropout has "
@@ -237,10 +238,10 @@ def first_mixture(
     # Zeros may stand for missing values, which a network could fill in from the rest of the batch.
     holes = [torch.where(torch.rand(each.shape, generator=random) < 0.5, 0, each) for each in batch]
     for base in (batch, holes):
-        expected = compute(base)
+        of_base = expected if base is batch else compute(base)
         for replaced, large in _choices(len(batch[0])):
             changed = [_replaced(each, replaced, random, large=large) for each in base]
-            if not same([each[~replaced] for each in expected], [each[~replaced] for each in compute(changed)]):
+            if not same([each[~replaced] for each in of_base], [each[~replaced] for each in compute(changed)]):
                 return base, changed, replaced
     return None
 

@@ -60,7 +60,7 @@ def write_noise(*, noise: Path, plan: dict[str, Any]) -> None:
 
 def check_noise(plan: Plan) -> None:
     """Raise `UserError` for a plan whose name is a finite epsilon, and whose noise is not enough for it."""
-    if not math.isfinite(epsilon_value(plan.run.epsilon)):
+    if not plan.run.private:
         return
     distinct = {(node.population, node.expected, node.noise_multiplier): node.name for node in plan.nodes}
     for name in distinct.values():

@@ -337,9 +337,11 @@ class PrivateRun:
             file.write(f"\n{done},{length}" if file.tell() else f"round,length\n{done},{length}")
         if self._asked:
             raise KeyboardInterrupt
-        # A round that is repeated after an interruption is judged as it was the first time: by itself and those before.
-        until = self.history.query("round <= @done")
-        ends = done < rounds and self._stop is not None and bool(self._stop(until))
+        ends = False
+        if self._stop is not None and done < rounds:
+            # A round that is repeated after an interruption is judged as it was the first time: without later ones.
+            history = self.history
+            ends = bool(self._stop(history[history["round"] <= done]))
         last = ends or done == rounds
         if last or (20 * done) // rounds > (20 * (done - 1)) // rounds:
             self._say(f"round {done} of {rounds}", end="\n" if last else "\r")

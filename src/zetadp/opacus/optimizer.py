@@ -62,6 +62,7 @@ def check_precision(*tensors: Tensor) -> None:
                 )
 
 
+NOT_IN_PARTS = "Opacus's BatchMemoryManager cuts batches anywhere, also within a patient. Train without it."
 NOBODY = -1
 """Owner of a sample that stands in for an empty batch; it contributes nothing."""
 
@@ -125,7 +126,7 @@ class PatientLoader:
     @property
     def batch_sampler(self) -> None:
         """Refuse to split a batch into several passes: a split patient would be clipped and counted twice."""
-        raise UserError("Opacus's BatchMemoryManager cuts batches anywhere, also within a patient. Train without it.")
+        raise UserError(NOT_IN_PARTS)
 
     @property
     def population(self) -> int:
@@ -248,6 +249,4 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
     def signal_skip_step(self, do_skip: bool = True) -> None:
         """Refuse to split a batch into several passes: a split patient would be clipped and counted twice."""
         if do_skip:
-            raise UserError(
-                "Opacus's BatchMemoryManager cuts batches anywhere, also within a patient. Train without it."
-            )
+            raise UserError(NOT_IN_PARTS)
