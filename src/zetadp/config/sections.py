@@ -258,15 +258,14 @@ class Simulation:
     patients
         How many.
     shapes
-        How many more with brains of random shapes, which features of all layers are learnt from as well. Their seed is
-        that above and 500.
+        How many more with brains of random shapes. Their seed is that above and 500.
     shards
         Jobs that the simulation is cut into.
     """
 
     seed: Seed = 1
     patients: Annotated[int, Within(ge=2)] = 3200
-    shapes: Annotated[int, Within(ge=2)] = 1600
+    shapes: Annotated[int, Within(ge=2)] = 3200
     shards: Count = 16
 
 

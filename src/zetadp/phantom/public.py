@@ -21,9 +21,13 @@ from zetadp.phantom.anatomy import (
     Tissue,
     Variability,
     atlas_coordinates,
+    blur_of,
     brain_of_atlas,
+    load_atlas,
+    sample,
     smooth_field,
 )
+from zetadp.phantom.head import draw_head, draw_head_tissues, suppress_fat
 from zetadp.phantom.lesions import add_public_lesions, with_no_lesion
 from zetadp.phantom.procedural import covered
 from zetadp.phantom.procedural import inside as share
@@ -54,12 +58,18 @@ ATLAS_SPREAD = Variability(
     ventricles=(-0.3, 0.9),
 )
 """Variation of orientation, size and shape between patients whose brains come from the atlas."""
-SLAB = 12.0
+SLAB = 20.0
 """Largest distance (mm) of the middle slice from its usual height, up or down."""
+SHARES = (0.22, 0.46)
+"""Least and largest share of the middle slice that the brain fills; between them all are equally likely."""
 BIAS_SPACINGS = (60.0, 80.0, 100.0, 120.0)
 """Distances of the knots of the receive field, in mm."""
-REMNANT_SPACING = 40.0
-"""Distance of the knots of the field that decides where skull and scalp remain, in mm."""
+WHOLE, CRUDE = 0.4, 0.2
+"""Share of the patients whose volumes show the whole head, and of those with a crude mask; the others are stripped."""
+REMNANTS, REMNANT_SPACING = 0.15, 40.0
+"""Share of the other images with patches of skull or scalp, and distance (mm) of the knots of the field of patches."""
+PALE = 0.4
+"""Share of the patients whose brain takes up less contrast agent than is usual."""
 FIELD_STRENGTHS = (0.5, 4.0)
 """Lowest and highest field strength, in tesla."""
 T1_GROWTH = np.log(T1[3.0] / T1[1.5]) / np.log(2)
@@ -84,8 +94,20 @@ def draw_anatomy(rng: np.random.Generator, grid: VoxelGrid) -> tuple[np.ndarray,
     place[2] += np.float32(rng.uniform(-SLAB, SLAB))
     # From the full brain of the young to the wide sulci of the old, and beyond.
     cut, atrophy, vessels = rng.uniform(0.25, 0.75), rng.uniform(-0.6, 0.95), rng.uniform(0.05, 0.4)
+    atlas = load_atlas(blur_of(grid.voxel))
+    filled = float((sample(atlas.brain, atlas, place[..., grid.shape[2] // 2]) > cut).mean())
+    _resize(place, filled, rng.uniform(*SHARES))
     brain = brain_of_atlas(place, grid, cut, atrophy, vessels)
     return brain.inside, add_public_lesions(rng, brain)
+
+
+def _resize(place: np.ndarray, filled: float, wanted: float) -> None:
+    """Change the size of a brain in the plane, so that it fills another share of the slice (in place).
+
+    Coordinates (3, x, y, z) are those of the brain's space, in mm.
+    """
+    for axis in range(2):
+        place[axis] = CENTRE[axis] + np.float32(np.sqrt(filled / wanted)) * (place[axis] - np.float32(CENTRE[axis]))
 
 
 def simulate_public_patient(
@@ -126,15 +148,27 @@ def simulate_public_patient(
     inside, fractions = anatomy(rng, GRID)
     scanner = scanner or rng
     tissues = draw_public_tissues(scanner)
-    signals = draw_signals(scanner, tissues)
+    protocols = draw_protocols(scanner, tissues)
     thickness, sharpness = scanner.uniform(0, 2.0), scanner.uniform(0, 0.7)
+    kind = rng.random()
+    head = draw_head(rng, GRID, inside) if kind < WHOLE + CRUDE else None
+    around = draw_head_tissues(rng, tissues.relaxivity)
+    kept = head.visible(rng) if head is not None and kind < CRUDE else np.ones(GRID.shape, dtype=bool)
     images = np.empty((len(CHANNELS), slices, size, size), dtype=np.float32)
-    for index, signal in enumerate(signals):
-        shown = np.zeros(GRID.shape, dtype=np.float32)
-        shown[inside] = _shaded(rng, signal @ fractions, inside)
-        mask = inside | _add_remnants(rng, shown, inside)
+    for index, (sequence, protocol) in enumerate(protocols.items()):
+        present, outer = (each.after_contrast() if sequence == "t1gd" else each for each in (tissues, around))
+        signal = np.zeros(GRID.shape, dtype=np.float32)
+        signal[inside] = protocol.signal(present).astype(np.float32) @ fractions
+        mask = inside
+        if head is not None:
+            layers = suppress_fat(rng, protocol.signal(outer), sequence)
+            signal += np.tensordot(layers, head.fractions, 1)
+            mask = kept & (inside | (head.fractions.sum(axis=0) > 0.05))
+        shown = _shaded(rng, signal, inside) * kept
+        if head is None:
+            mask = inside | _add_remnants(rng, shown, inside)
         shown = _blurred(rng, shown, sharpness, thickness)
-        shown = _noisy(rng, shown, mask)
+        shown = _noisy(rng, shown, mask if kind < CRUDE or kind >= WHOLE + CRUDE else None)
         shown = _clipped(rng, shown, mask)
         # From left-posterior-superior voxels to (slice, row, column) with anterior up and left on the left.
         images[index] = resize_area(np.transpose(shown[::-1, :, centre_slices(GRID.shape[2], slices)], (2, 1, 0)), size)
@@ -142,16 +176,16 @@ def simulate_public_patient(
 
 
 def _shaded(rng: np.random.Generator, signal: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """Return the signal (n,) of the brain under a receive field, scaled to a mean magnitude of one."""
-    depth = rng.uniform(0.03, 0.45)
+    """Return the signal (x, y, z) under a receive field, scaled to a mean magnitude of one in the brain."""
+    depth = float(np.exp(rng.uniform(*np.log((0.02, 0.45)))))
     field = smooth_field(rng, GRID, float(rng.choice(BIAS_SPACINGS)))
-    shaded = signal * np.exp(depth * field[inside])
-    return np.asarray(shaded / np.abs(shaded).mean(), dtype=np.float32)
+    shaded = signal * np.exp(depth * field)
+    return np.asarray(shaded / np.abs(shaded[inside]).mean(), dtype=np.float32)
 
 
 def _add_remnants(rng: np.random.Generator, shown: np.ndarray, inside: np.ndarray) -> np.ndarray:
     """Add patches of skull or scalp around the brain to some images (in place), and return their mask."""
-    if rng.random() >= 0.15:
+    if rng.random() >= REMNANTS:
         return np.zeros_like(inside)
     around = ndimage.binary_dilation(inside, iterations=int(rng.integers(1, 3))) & ~inside
     patches = np.asarray(around & (smooth_field(rng, GRID, REMNANT_SPACING) > rng.uniform(-0.5, 1.5)))
@@ -177,10 +211,10 @@ def _blurred(rng: np.random.Generator, shown: np.ndarray, sharpness: float, thic
     return np.asarray(ndimage.gaussian_filter(shown, deviations, truncate=3.0))
 
 
-def _noisy(rng: np.random.Generator, shown: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Return magnitudes with noise of the receiver; one image in ten has noise outside the brain, too."""
+def _noisy(rng: np.random.Generator, shown: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    """Return magnitudes with noise of the receiver, everywhere or, in nine masked images of ten, in the mask alone."""
     noisy = rician(shown, float(np.exp(rng.uniform(np.log(0.004), np.log(0.12)))), rng)
-    return np.where(mask, noisy, 0) if rng.random() < 0.9 else noisy
+    return np.where(mask, noisy, 0) if rng.random() < 0.9 and mask is not None else noisy
 
 
 def _clipped(rng: np.random.Generator, shown: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -204,22 +238,21 @@ def draw_public_tissues(rng: np.random.Generator) -> Tissues:
     for at_1_5, growth in ((T1[1.5], T1_GROWTH), (T2[1.5], T2_GROWTH)):
         deviation = np.exp(rng.normal(0, 1, count) * spread + rng.normal(0, 0.08))
         times.append(at_1_5 * (field_strength / 1.5) ** growth * deviation)
+    density = DENSITY * np.exp(rng.normal(0, 0.05, count))
+    # Blood that flows through the slice loses a part of its signal.
+    density[Tissue.BLOOD] *= rng.uniform(0.3, 1)
+    pale = rng.uniform(0.1, 1) if rng.random() < PALE else 1.0
     return Tissues(
         t1=times[0],
         t2=times[1],
-        density=DENSITY * np.exp(rng.normal(0, 0.05, count)),
-        uptake=UPTAKE * np.exp(rng.normal(0, 0.45) + rng.normal(0, 0.35, count)),
+        density=density,
+        uptake=UPTAKE * pale * np.exp(rng.normal(0, 0.45) + rng.normal(0, 0.35, count)),
         relaxivity=rng.uniform(2.5, 5.5),
     )
 
 
-def draw_signals(rng: np.random.Generator, tissues: Tissues) -> np.ndarray:
-    """Draw a protocol for each sequence and return the signal of each tissue under it.
-
-    Returns
-    -------
-    Array (sequence, tissue), float32, signed; sequences in the order of `settings.CHANNELS`.
-    """
+def draw_protocols(rng: np.random.Generator, tissues: Tissues) -> dict[str, Acquisition]:
+    """Draw a protocol for each sequence, in the order of `settings.CHANNELS`."""
     before = draw_t1_weighted(rng, tissues)
     # Two scans in five are repeated after the injection with another protocol, as happens in practice.
     after = before if rng.random() < 0.6 else draw_t1_weighted(rng, tissues)
@@ -229,8 +262,7 @@ def draw_signals(rng: np.random.Generator, tissues: Tissues) -> np.ndarray:
         "t1gd": after,
         "T2w": Protocol(tr=rng.uniform(2200, 9000), te=rng.uniform(65, 140)),
     }
-    present = {name: tissues.after_contrast() if name == "t1gd" else tissues for name in CHANNELS}
-    return np.stack([protocols[name].signal(present[name]) for name in CHANNELS]).astype(np.float32)
+    return {name: protocols[name] for name in CHANNELS}
 
 
 def draw_t1_weighted(rng: np.random.Generator, tissues: Tissues) -> Acquisition:
@@ -239,7 +271,7 @@ def draw_t1_weighted(rng: np.random.Generator, tissues: Tissues) -> Acquisition:
     if kind < 0.4:
         return Protocol(tr=rng.uniform(350, 900), te=rng.uniform(6, 25))
     if kind < 0.75:
-        tr, te = rng.uniform(1500, 2700), rng.uniform(2, 15)
+        tr, te = rng.uniform(1500, 3000), rng.uniform(2, 25)
         # Past the zero of grey matter, or its magnitude would rise above that of white matter.
         past = rng.uniform(1.15, 1.8)
         return Protocol(tr=tr, te=te, ti=nulling_time(tissues.t1[Tissue.GREY], tr) * past)
@@ -251,7 +283,7 @@ def draw_flair(rng: np.random.Generator, tissues: Tissues) -> Protocol:
     """Draw a FLAIR protocol whose inversion time nulls about the patient's own fluid, or fluid of the usual T1."""
     tr = rng.uniform(5000, 12000)
     nulled = nulling_time(tissues.t1[Tissue.CSF] if rng.random() < 0.5 else FLUID_T1, tr)
-    return Protocol(tr=tr, ti=nulled * rng.uniform(0.88, 1.06), te=rng.uniform(80, 160))
+    return Protocol(tr=tr, ti=nulled * rng.uniform(0.88, 1.06), te=rng.uniform(65, 160))
 
 
 MIDDLE = np.array(CENTRE)
@@ -259,6 +291,8 @@ SHAPES_SPREAD = Variability(
     rotation=5.0, scale=0.05, shift=4.0, displacements=((60.0, 6.0), (25.0, 3.0)), ventricles=(0.0, 0.0)
 )
 """Variation of orientation and size between brains of random shapes."""
+SHAPES_SHARE = 0.33
+"""Share of the middle slice that such a brain usually fills before its size is drawn."""
 
 
 def draw_shapes(rng: np.random.Generator, grid: VoxelGrid) -> tuple[np.ndarray, np.ndarray]:
@@ -278,6 +312,7 @@ def draw_shapes(rng: np.random.Generator, grid: VoxelGrid) -> tuple[np.ndarray, 
 def _brain(rng: np.random.Generator, grid: VoxelGrid) -> tuple[np.ndarray, np.ndarray]:
     place = atlas_coordinates(rng, grid, SHAPES_SPREAD)
     place[2] += np.float32(rng.uniform(-15, 15))
+    _resize(place, SHAPES_SHARE, rng.uniform(*SHARES))
     voxel = grid.voxel[0]
     depth = _depth(rng, grid, place)
     inside = depth > rng.uniform(-2, 4)

@@ -8,8 +8,8 @@ from zetadp.phantom.cohort import CohortStream
 from zetadp.phantom.public import draw_anatomy, draw_shapes, simulate_public_patient
 
 FROZEN = {
-    draw_anatomy: {0: (24.13, 31.84, 73.71, -19.53), 5: (25.18, 57.56, 18.74, -13.01)},
-    draw_shapes: {0: (32.95, -29.1, 58.19, -27.06), 11: (-18.35, 5.42, 84.47, -76.67)},
+    draw_anatomy: {0: (15.34, 31.79, 16.46, 14.18), 5: (-13.45, 55.53, 3.2, 82.66)},
+    draw_shapes: {0: (53.68, 5.28, 34.13, -42.09), 11: (47.61, 67.71, 72.03, -94.78)},
 }
 """Of patients of each anatomy: projections of the sequences on fixed noise."""
 
