@@ -7,8 +7,10 @@ every value stays the text that the file holds.
 from __future__ import annotations
 
 import csv
+import fnmatch
 import hashlib
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -75,8 +77,13 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
 
 
 def visible(folder: Path, pattern: str = "*") -> list[Path]:
-    """Return the files and folders of a folder that match a pattern and are not hidden, sorted by name."""
-    return sorted(path for path in folder.glob(pattern) if not is_hidden(path.relative_to(folder)))
+    """Return the files and folders in a folder whose names match a pattern, in capitals or not, sorted by name.
+
+    Hidden files and folders are left out. A folder that does not exist has none.
+    """
+    matches = re.compile(fnmatch.translate(pattern), re.IGNORECASE).match
+    inside = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path for path in inside if matches(path.name) and not is_hidden(PurePath(path.name)))
 
 
 def fingerprint(files: Iterable[Path]) -> str:
@@ -164,6 +171,34 @@ def write_cohort(path: Path, rows: pd.DataFrame, declared: Mapping[str, int], so
     refuse(wrong_parts(rows, declared, source), f"in {source}")
     write_table(path, rows)
     logger.info("%d records of %d patients", len(rows), rows["patient"].nunique())
+
+
+def shared_contents(names: Iterable[str], contents: Iterable[str]) -> list[list[str]]:
+    """Return the groups of names whose contents are the same. Every index of records is checked with this.
+
+    Two records with the same content are one recording under two names. If these are two persons, one is in the data
+    twice, possibly in training and in test data, and the guarantee for a person is wrong.
+
+    Parameters
+    ----------
+    names
+        Records, files or recordings.
+    contents
+        Hash of the content of each, before anything that depends on its name is done to it.
+    """
+    groups: dict[str, list[str]] = {}
+    for name, content in zip(names, contents, strict=True):
+        groups.setdefault(content, []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def check_contents(names: Iterable[str], contents: Iterable[str], source: str) -> None:
+    """Raise one `UserError` that names every group of `shared_contents`."""
+    problems = [
+        f"Expected different recordings, found the same content in {' and '.join(map(shown, group))}. Keep one."
+        for group in shared_contents(names, contents)
+    ]
+    refuse(problems, f"in {source}")
 
 
 def wrong_parts(rows: pd.DataFrame, declared: Mapping[str, int], source: str) -> list[str]:

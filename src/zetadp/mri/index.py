@@ -6,7 +6,7 @@ are compared with the folder and never counted from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from zetadp.base.storage import content_hash
-from zetadp.base.tables import read_table, wrong_parts
+from zetadp.base.tables import read_table, shared_contents, wrong_parts
 from zetadp.base.validation import UserError, check_distinct, name_key, refuse, shown
 from zetadp.mri.decathlon import read_task, record_name
 from zetadp.mri.slicing import resize_area
@@ -68,8 +68,10 @@ def index_cohort(
     problems: list[str] = []
     listed = [(part, file) for part, files in (("train", task.training), ("test", task.test)) for file in files]
     problems += [
-        f"Expected each record once in dataset.json, found {name} {len(places)} times: {', '.join(places)}. Keep one."
-        for name, places in _shared((record_name(file), f"{file} ({part})") for part, file in listed).items()
+        f"Expected each record once in dataset.json, found one name {len(places)} times: {', '.join(places)}. Keep one."
+        for places in shared_contents(
+            [f"{file} ({part})" for part, file in listed], [record_name(file) for _, file in listed]
+        )
     ]
 
     def inspect(file: PurePosixPath) -> _Checked:
@@ -79,10 +81,10 @@ def index_cohort(
     with ThreadPoolExecutor(max_workers=threads) as pool:
         checked = dict(zip(files, pool.map(inspect, files), strict=True))
     problems += [result.problem for result in checked.values() if result.problem]
-    contents = ((result.sha256, str(file)) for file, result in checked.items() if result.sha256)
+    contents = {str(file): result.sha256 for file, result in checked.items() if result.sha256}
     problems += [
         f"Expected different volumes, found the same content in {' and '.join(names)}. Keep one, correct dataset.json."
-        for names in _shared(contents).values()
+        for names in shared_contents(contents, contents.values())
     ]
 
     patients, scanners = {file: record_name(file) for file in files}, {}
@@ -146,14 +148,6 @@ def _inspect(path: Path, *, channels: int, slices: int) -> _Checked:
         return _Checked(problem=str(error))
     except OSError as error:
         return _Checked(problem=f"Cannot read {path}: {error.strerror or error}. Check the rights and the disk.")
-
-
-def _shared(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return the keys that several pairs of key and value have, with all their values."""
-    values: dict[str, list[str]] = {}
-    for key, value in pairs:
-        values.setdefault(key, []).append(value)
-    return {key: several for key, several in values.items() if len(several) > 1}
 
 
 def _read_patients(root: Path, patient_key: Path | None, files: list[PurePosixPath]) -> dict[PurePosixPath, str]:

@@ -1,8 +1,9 @@
 """Turn the recordings of a cohort into inputs of networks, and check the cohort's patients.
 
 Recordings are simulated, or read in three layouts: CPSC 2018, PTB-XL (WFDB), and arrays. Every reader yields those that
-it can read, in millivolts. After the last one, it reports all others in one error. A recording whose values cannot be
-millivolts is refused.
+it can read, in millivolts. After the last one, it reports all others in one error. A recording is refused if its values
+cannot be millivolts, if its limb leads break the equations that hold between them, or if its heart beats too slowly for
+its rate of sampling.
 """
 
 from __future__ import annotations
@@ -21,16 +22,21 @@ import numpy as np
 import pandas as pd
 
 from zetadp.base.storage import Items
-from zetadp.base.tables import read_table, visible, write_cohort
+from zetadp.base.tables import check_contents, read_table, visible, write_cohort
 from zetadp.base.validation import UserError, check_distinct, refuse
 from zetadp.tasks.ecg.recordings import (
     FOLDS,
     LABELS,
     LEADS,
+    MEDIAN_FROM,
     NOTHING,
+    SLOWEST,
+    USUAL_RATES,
     Recording,
     beginning,
+    deviating_leads,
     fold_of,
+    heart_rate,
     spectrum,
     usual_beat,
 )
@@ -56,6 +62,8 @@ SPREADS = (0.02, 30.0)
 """Least and most millivolts over which the middle 98 % of a lead's values spread, in the median of the leads."""
 RATES = (50.0, 10_000.0)
 """Least and most samples per second."""
+UNKNOWN_AGES = ("", "n/a", "na", "nan", "none", "unknown")
+"""How tables write, in capitals or not, that an age is not known."""
 OLDEST = 120.0
 """Ages from this value on become 90 years: PTB-XL writes 300 for everybody over 89."""
 
@@ -116,6 +124,7 @@ def write_collection(
     source = folder or "the simulation"
     _check(found.names, labels, source, sizes)
     hashes = [hashlib.sha256(each.tobytes()).hexdigest() for each in beats]
+    check_contents(found.names["record"], hashes, source)
     write_cohort(table, found.names.assign(sha256=hashes), sizes, source)
     waves = signals[:, None, None]
     for path, values, axes, units in (
@@ -253,6 +262,12 @@ LAYOUTS: dict[str, tuple[Callable[[Path, pd.DataFrame], Iterator[Entry]], tuple[
 def _described(row: pd.Series, label: int) -> Recording:
     """Return the recording that a row with PTB-XL's columns describes, without its signal."""
     age, fold = (pd.to_numeric(row.get(name, ""), errors="coerce") for name in ("age", "strat_fold"))
+    written = str(row.get("age", "")).strip()
+    if not age >= 0 and written.lower() not in UNKNOWN_AGES:
+        raise UserError(
+            f"Expected the age of recording {row['ecg_id']} in years, such as 65 or 65.5, found {written!r}. Correct "
+            "it, or leave it empty."
+        )
     if fold not in range(1, FOLDS + 1):
         raise UserError(
             f"Expected strat_fold of recording {row['ecg_id']} to be 1 to {FOLDS}, found {row['strat_fold']!r}."
@@ -281,17 +296,26 @@ def _codes(text: str, name: str) -> set[str]:
 
 
 def _signals(folder: Path, entries: Sequence[Entry]) -> Iterator[Recording]:
-    wrong = []
+    wrong, hearts = [], []
     for described, read in entries:
         try:
             signal, rate = read()
             problem = _problem(signal, rate)
+            if not problem:
+                hearts.append(heart_rate(signal, rate))
+                problem = _slow(hearts[-1], rate)
         except Exception as error:  # noqa: BLE001  (readers of formats raise whatever a broken file leads them to)
             problem = str(error) or type(error).__name__
         if problem:
             wrong.append(f"{described.name}: {problem}")
             continue
         yield replace(described, signal=np.ascontiguousarray(signal, dtype=np.float32), rate=rate)
+    known = [each for each in hearts if np.isfinite(each)]
+    if len(known) >= MEDIAN_FROM and not USUAL_RATES[0] <= float(np.median(known)) <= USUAL_RATES[1]:
+        wrong.append(
+            f"the whole folder: expected hearts that beat {USUAL_RATES[0]:g} to {USUAL_RATES[1]:g} times a minute in "
+            f"the median, found {np.median(known):.0f}; the number of samples per second is wrong"
+        )
     refuse(wrong, f"in {folder}; repair these recordings, or remove them from the folder's table")
 
 
@@ -310,7 +334,23 @@ def _problem(signal: np.ndarray, rate: float) -> str:
     spread = float(np.median(high - low))
     if not SPREADS[0] <= spread <= SPREADS[1]:
         return f"expected mV, found values that spread over {spread:.3g}, as in another unit"
+    deviating = deviating_leads(signal)
+    if deviating:
+        return (
+            f"expected the leads {', '.join(LEADS)}, found {', '.join(deviating)} other than III = II - I and aVR, aVL "
+            "and aVF follow from I and II: the leads are in another order, or one has another unit"
+        )
     return ""
+
+
+def _slow(beats: float, rate: float) -> str:
+    """Return the problem with the heartbeats per minute of a recording, or an empty text."""
+    if beats >= SLOWEST or np.isnan(beats):
+        return ""
+    return (
+        f"expected a heart that beats {SLOWEST:g} times a minute or more, found {beats:.0f} at {rate:g} samples per "
+        "second, which is probably not the rate of the recording"
+    )
 
 
 def _matlab(path: Path) -> tuple[np.ndarray, float]:
@@ -333,7 +373,8 @@ def _wfdb(path: Path) -> tuple[np.ndarray, float]:
         raise UserError("Expected the package wfdb for this folder, found none. Install zetadp[ecg].") from error
     if not path.with_suffix(".hea").is_file():
         raise FileNotFoundError("found no such file")
-    found = wfdb.rdrecord(str(path.with_suffix("")))
+    found = wfdb.rdrecord(str(path.with_suffix("")), physical=False)
+    _check_sums(found)
     # wfdb replaces a gain of 0, which says that the scale is unknown, by 200.
     header = path.with_suffix(".hea").read_text(encoding="latin-1").splitlines()
     _, *leads = [line.split() for line in header if line.strip() and not line.startswith("#")]
@@ -342,9 +383,26 @@ def _wfdb(path: Path) -> tuple[np.ndarray, float]:
     unknown = sorted(set(found.units) - set(MILLIVOLTS))
     if unknown:
         raise UserError(f"expected units {', '.join(MILLIVOLTS)}, found {', '.join(unknown)}")
-    signal = found.p_signal.T * np.array([MILLIVOLTS[unit] for unit in found.units])[:, None]
+    signal = found.dac().T * np.array([MILLIVOLTS[unit] for unit in found.units])[:, None]
     names = [name.lower() for name in found.sig_name]
     missing = [lead for lead in LEADS if names.count(lead.lower()) != 1]
     if missing:
         raise UserError(f"expected one lead {', '.join(missing)}, found {', '.join(found.sig_name)}")
     return signal[[names.index(lead.lower()) for lead in LEADS]], float(found.fs)
+
+
+def _check_sums(recording: Any) -> None:  # noqa: ANN401  (wfdb is untyped)
+    """Compare the checksums of a WFDB header with the samples, as wfdb does not; raise a `UserError` if they differ."""
+    sums = [sum_ % 2**16 for sum_ in recording.calc_checksum()]
+    declared = recording.checksum or [None] * len(sums)
+    wrong = [
+        name
+        for name, frames, sum_, given in zip(recording.sig_name, recording.samps_per_frame, sums, declared, strict=True)
+        # wfdb averages the samples of a frame, so their sum is not known then.
+        if frames == 1 and given is not None and given % 2**16 != sum_
+    ]
+    if wrong:
+        raise UserError(
+            f"expected the samples that the header's checksums describe, found others in {', '.join(wrong)}: the file "
+            "is damaged, or belongs to another recording"
+        )

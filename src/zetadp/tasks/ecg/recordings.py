@@ -26,6 +26,20 @@ BEFORE, AFTER = 25, 45
 BEAT = BEFORE + AFTER
 PASS = (0.5, 40.0)
 """Passband of the filter for the usual beat, in Hz."""
+LIMBS = {2: (-1.0, 1.0), 3: (-0.5, -0.5), 4: (1.0, -0.5), 5: (-0.5, 1.0)}
+"""Weights of the leads I and II in III, aVR, aVL and aVF (Einthoven's and Goldberger's equations), by position."""
+DEVIATION = 0.2
+"""Largest deviation of a limb lead from its equation, in standard deviations of the lead."""
+ROUNDING = 0.02
+"""Deviation in mV that rounding of a small lead can explain."""
+SLOWEST = 25.0
+"""Fewest heartbeats per minute of one recording."""
+USUAL_RATES = (42.0, 120.0)
+"""Least and most heartbeats per minute in the median of `MEDIAN_FROM` recordings or more. Adults have 60 to 90. A rate
+of sampling that is wrong by a factor of two or more leads out of these bounds, in single recordings not always.
+"""
+MEDIAN_FROM = 5
+"""Fewest recordings whose median is compared with `USUAL_RATES`."""
 
 
 @dataclass(frozen=True)
@@ -111,14 +125,12 @@ def usual_beat(recording: Recording) -> np.ndarray:
     UserError
         If the recording is too short, has values that are not finite, or has no beats.
     """
-    leads = resampled(recording.signal.astype(np.float64), recording.rate, BEAT_RATE)
+    leads = _filtered(recording.signal, recording.rate)
     if leads.shape[1] < 2 * BEAT or not np.isfinite(leads).all():
         raise UserError(
             f"Expected two seconds or more of finite values in recording {recording.name}, found "
             f"{leads.shape[1] / BEAT_RATE:.1f} s. Remove it from the folder's table."
         )
-    leads = processing.sosfiltfilt(processing.butter(2, PASS, "bandpass", fs=BEAT_RATE, output="sos"), leads, axis=1)
-    leads = (leads - leads.mean(axis=1, keepdims=True)) / leads.std(axis=1, keepdims=True).clip(1e-6)
     middles = beats(leads)
     middles = middles[(middles >= BEFORE) & (middles + AFTER <= leads.shape[1])]
     if not len(middles):
@@ -126,6 +138,63 @@ def usual_beat(recording: Recording) -> np.ndarray:
     found = np.median([leads[:, at - BEFORE : at + AFTER] for at in middles], axis=0)
     # The zero level is the mean before the beat.
     return np.asarray(found - found[:, :5].mean(axis=1, keepdims=True), dtype=np.float32)
+
+
+def _filtered(signal: np.ndarray, rate: float) -> np.ndarray:
+    """Return leads at `BEAT_RATE` within `PASS`, of zero mean and unit variance; a short recording stays unfiltered."""
+    leads = resampled(signal.astype(np.float64), rate, BEAT_RATE)
+    if leads.shape[1] < 2 * BEAT:
+        return leads
+    leads = processing.sosfiltfilt(processing.butter(2, PASS, "bandpass", fs=BEAT_RATE, output="sos"), leads, axis=1)
+    return np.asarray((leads - leads.mean(axis=1, keepdims=True)) / leads.std(axis=1, keepdims=True).clip(1e-6))
+
+
+def heart_rate(signal: np.ndarray, rate: float) -> float:
+    """Return the heartbeats per minute: NaN if the recording is too short, 0 if fewer than two beats are found.
+
+    Parameters
+    ----------
+    signal
+        Shape (lead, sample), finite.
+    rate
+        Samples per second.
+    """
+    leads = _filtered(signal, rate)
+    if leads.shape[1] < 2 * BEAT:
+        return float("nan")
+    middles = beats(leads)
+    return float(60 * BEAT_RATE / np.median(np.diff(middles))) if len(middles) > 1 else 0.0
+
+
+def deviating_leads(signal: np.ndarray) -> list[str]:
+    """Return the limb leads that break Einthoven's and Goldberger's equations.
+
+    Of the six limb leads two are measured. The others follow: III = II - I, aVR = -(I + II) / 2, aVL = I - II / 2 and
+    aVF = II - I / 2. Leads in another order break these equations, and so does a lead in another unit. Where every lead
+    was divided by its standard deviation, they hold up to the scales of the leads, and only directions are compared.
+
+    Parameters
+    ----------
+    signal
+        Shape (lead, sample), in the order of `LEADS`.
+    """
+    leads = signal.astype(np.float64)
+    leads = leads - leads.mean(axis=1, keepdims=True)
+    spreads = leads.std(axis=1)
+    standardised = bool(spreads.min() > 0.99 * spreads.max())
+    ratio = 1.0
+    if standardised:
+        # aVR is the only limb lead that adds I and II.
+        of_one, of_two = np.linalg.lstsq(leads[:2].T, leads[3], rcond=None)[0]
+        ratio = max(of_one / of_two, 0.0)
+    wrong = []
+    for position, (of_one, of_two) in LIMBS.items():
+        expected = of_one * ratio * leads[0] + of_two * leads[1]
+        if standardised:
+            expected *= spreads[position] / max(expected.std(), 1e-9)
+        if (leads[position] - expected).std() > max(DEVIATION * spreads[position], 0 if standardised else ROUNDING):
+            wrong.append(LEADS[position])
+    return wrong
 
 
 def beats(leads: np.ndarray) -> np.ndarray:

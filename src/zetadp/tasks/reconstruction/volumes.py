@@ -23,7 +23,7 @@ import pandas as pd
 from scipy.ndimage import uniform_filter
 
 from zetadp.base.storage import Items, hdf5_written_whole
-from zetadp.base.tables import visible, write_cohort
+from zetadp.base.tables import check_contents, visible, write_cohort
 from zetadp.base.validation import UserError
 from zetadp.mri.kspace import to_image, to_kspace
 from zetadp.tasks.reconstruction.settings import MaskSettings
@@ -210,13 +210,15 @@ def undersample(
     UserError
         If a volume cannot be read or is smaller than `size`, a name occurs twice, or the numbers of patients differ.
     """
-    masks, rows, seen, wanted = MaskSettings(**mask), [], [], []
+    masks, rows, seen, wanted, contents = MaskSettings(**mask), [], [], [], []
     for part, volume in read_folder(volumes):
         kspace, target = volume.slices(size)
+        contents.append(hashlib.sha256(volume.kspace.tobytes()).hexdigest())
         seen.append(kspace * masks.of_volume(volume.name, size))
         wanted.append(target)
         rows.append((volume.patient, volume.name, part, "", hashlib.sha256(seen[-1].tobytes()).hexdigest()))
     index = pd.DataFrame(rows, columns=["patient", "record", "part", "scanner", "sha256"])
+    check_contents(index["record"], contents, str(volumes))
     write_cohort(table, index, sizes, str(volumes))
     counts = [len(each) for each in seen]
     names = pd.DataFrame({"record": index["record"].repeat(counts), "volume": index["record"].repeat(counts)})

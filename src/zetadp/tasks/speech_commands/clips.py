@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from zetadp.base.storage import Items
-from zetadp.base.tables import visible, write_cohort
+from zetadp.base.tables import shared_contents, visible, write_cohort
 from zetadp.base.validation import UserError, refuse
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ LENGTH = 16_000
 """Samples per clip. Shorter clips are padded with zeros at their end."""
 TESTED = 5
 """About one in this many speakers is a test speaker."""
-NAME = re.compile(r"([0-9a-z]+)_nohash_(\d+)\.wav")
+NAME = re.compile(r"([0-9a-z]+)_nohash_(\d+)\.wav", re.IGNORECASE)
 
 
 def read_clips(source: Path) -> Items:
@@ -56,7 +56,8 @@ def read_clips(source: Path) -> Items:
     ------
     UserError
         If the source is missing or cannot be read. Also if words have no clips, names are wrong, or files are not mono
-        clips of 16 bits at 16 kHz and at most a second: one message then lists these problems.
+        clips of 16 bits at 16 kHz and at most a second, or if two speakers have the same clip: one message then lists
+        these problems.
     """
     if not source.is_dir():
         raise UserError(f"Expected a folder of spoken commands at {source}, found none.")
@@ -71,17 +72,24 @@ def read_clips(source: Path) -> Items:
         if isinstance(samples, str):
             problems.append(f"{word}/{path.name}: {samples}")
             continue
-        speaker, number = matched.groups()
+        speaker, number = matched[1].lower(), matched[2]
         name = f"{word}-{speaker}-{int(number):03d}"
         if name in found:
             problems.append(f"{word}/{path.name}: another file has this word, speaker and number")
         found[name] = (samples, WORDS.index(word), speaker)
     counts = Counter(label for _, label, _ in found.values())
     problems += [f"{word}: no clip in a folder of this name" for n, word in enumerate(WORDS) if not counts[n]]
-    refuse(problems, f"in the clips {source}")
     names = sorted(found)
+    silent = [name for name in names if not found[name][0].any()]
+    voiced = [name for name in names if found[name][0].any()]
+    groups = shared_contents(voiced, (hashlib.sha256(found[name][0].tobytes()).hexdigest() for name in voiced))
+    of_several = [group for group in groups if len({found[name][2] for name in group}) > 1]
+    problems += [f"{' and '.join(group)}: the same clip of several speakers. Keep one." for group in of_several]
+    refuse(problems, f"in the clips {source}")
+    if groups:
+        # A clip that one speaker has twice changes nothing about who is protected.
+        logger.warning("%d clips occur more than once, such as %s", len(groups), " and ".join(groups[0]))
     waves, labels, speakers = zip(*(found[name] for name in names), strict=True)
-    silent = [name for name, samples in zip(names, waves, strict=True) if not samples.any()]
     if silent:
         logger.warning("%d clips hold nothing but zeros, such as %s", len(silent), silent[0])
     table = pd.DataFrame({"clip": names, "speaker": speakers})

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.io import savemat
+from scipy.signal import resample_poly
 
 from zetadp.base.storage import Items
 from zetadp.base.tables import read_table
@@ -25,12 +26,13 @@ SICK = [each.label == 1 for each in HEARTS]
 assert SICK == [False, True] * 4
 
 
-def recordings(folder: Path, patients: str = "01234567", first_fold: str = "1", **arrays: Any) -> Path:
+def recordings(folder: Path, patients: str = "01234567", first_fold: str = "1", age: str = "", **arrays: Any) -> Path:
     """Write eight recordings in the layout of arrays: the first four of fold 1, the others of fold 10."""
     np.savez(folder / "all.npz", **{"x": SIGNALS, "ecg_id": np.arange(8)} | arrays)
     table = pd.DataFrame({"ecg_id": range(8), "patient_id": [f"p{name}" for name in patients]})
     table["strat_fold"] = [first_fold, *"111", *4 * ["10"]]
     table["label"] = ["LBBB" if sick else "NORM" for sick in SICK]
+    table["age"] = age
     table.to_csv(folder / "labels.csv", index=False)
     return folder
 
@@ -43,6 +45,13 @@ def collected(folder: Path, each: int = 4) -> tuple[pd.DataFrame, np.ndarray]:
     return read_table(folder / "made/index.csv"), Items.read(files["signal_file"]).arrays["values"][:, 0, 0]
 
 
+def reordered(*names: str) -> np.ndarray:
+    """Return the signals with other leads at the places of the first ones."""
+    order = [LEADS.index(name) for name in names]
+    return SIGNALS[..., order + [lead for lead in range(12) if lead not in order]]
+
+
+FAST = resample_poly(SIGNALS, 5, 1, axis=1, padtype="line")
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a patient in two folds": ({"patients": "01230567"}, "fold"),
     "names that differ by a space": ({"patients": ["0", *"123", "0 ", *"567"]}, "p0"),
@@ -59,6 +68,21 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "pairs": ({"x": np.zeros((8, 1000, 12), dtype=[("real", "f4"), ("imag", "f4")])}, "found"),
     "microvolts": ({"x": 1000 * SIGNALS}, "mV"),
     "volts": ({"x": SIGNALS / 1000}, "mV"),
+    "one lead in another unit": ({"x": SIGNALS * np.where(np.arange(12) == 4, 3, 1)}, "found aVL other than"),
+    "limb leads after the others": ({"x": reordered("I", "II", "V1", "V2", "V3", "V4")}, "III, aVR, aVL, aVF other"),
+    "aVL before aVR": ({"x": reordered("I", "II", "III", "aVL", "aVR")}, "found aVR, aVL other than"),
+    "I and II exchanged": ({"x": reordered("II", "I")}, "in another order"),
+    "standardised leads in another order": (
+        {"x": (x := reordered("I", "II", "III", "aVL", "aVR")) / x.std(axis=1, keepdims=True)},
+        "in another order",
+    ),
+    "500 samples per second as 100": ({"x": FAST}, "25 times a minute"),
+    "100 samples per second as 250": ({"rate": np.array(250.0)}, "the whole folder"),
+    "an age with a comma": ({"age": "65,5"}, "65,5"),
+    "one recording of two people": (
+        {"x": np.concatenate([SIGNALS[:4], SIGNALS[:1], SIGNALS[5:]])},
+        "same content in 0 and 4",
+    ),
 }
 
 
@@ -94,7 +118,7 @@ def test_the_parts_of_a_folder_are_folds_of_patients(tmp_path):
 @pytest.fixture
 def cpsc(tmp_path):
     """Write a folder as the challenge has it: six recordings, of which one has two labels and one a label of others."""
-    for number, signal in enumerate(SIGNALS[:6]):
+    for number, signal in enumerate(FAST[:6]):
         savemat(tmp_path / f"A{number:04d}.mat", {"ECG": {"sex": "Male", "age": 50, "data": signal.T.astype(float)}})
     rows = {"Recording": [f"A{n:04d}" for n in range(6)], "First_label": [1, 4, 1, 4, 1, 5]}
     rows |= {"Second_label": [None, None, None, None, None, 4], "Third_label": None}
@@ -105,8 +129,8 @@ def cpsc(tmp_path):
 def test_cpsc_is_read_as_written(cpsc):
     found = list(read_folder(cpsc))
     assert [(each.name, each.label, each.rate) for each in found] == [(f"A000{n}", n % 2, 500) for n in range(5)]
-    for each, written in zip(found, SIGNALS, strict=False):
-        np.testing.assert_array_equal(each.signal, written.T)
+    for each, written in zip(found, FAST, strict=False):
+        np.testing.assert_allclose(each.signal, written.T, rtol=1e-6, atol=1e-7)
 
 
 def test_all_that_is_wrong_with_a_folder_is_named_at_once(cpsc):
@@ -180,6 +204,29 @@ def test_wfdb_recordings_without_a_known_scale_are_refused(tmp_path, fault):
         table = tmp_path / "ptbxl_database.csv"
         table.write_text(table.read_text().replace("{'NORM': 100.0, 'SR': 0.0}", "NORM: 100", 1))
     with pytest.raises(UserError, match=fault):
+        collected(tmp_path)
+
+
+@OF_WFDB
+@pytest.mark.parametrize("fault", ["zeros", "exchanged"])
+def test_samples_other_than_those_of_the_header_are_refused(tmp_path, fault):
+    wfdb_folder(tmp_path, ["mV"] * 12)
+    first, second = tmp_path / "r0.dat", tmp_path / "r1.dat"
+    content = first.read_bytes()
+    if fault == "exchanged":
+        first.write_bytes(second.read_bytes())
+        second.write_bytes(content)
+    else:
+        first.write_bytes(content[:12000] + bytes(4000) + content[16000:])
+    with pytest.raises(UserError, match="0: expected the samples that the header's checksums describe"):
+        collected(tmp_path)
+
+
+@pytest.mark.parametrize("ending", [".npz", ".NPZ"])
+def test_a_second_array_is_noticed_however_its_ending_is_written(tmp_path, ending):
+    recordings(tmp_path)
+    (tmp_path / f"more{ending}").write_bytes(b"")
+    with pytest.raises(UserError, match=r"one \.npz file .* found 2"):
         collected(tmp_path)
 
 

@@ -113,6 +113,16 @@ def test_one_clip_never_replaces_another_and_hidden_files_do_not_exist(folder):
         read_clips(folder)
 
 
+def test_a_clip_of_two_speakers_is_refused_and_one_with_an_ending_in_capitals_is_read(folder, caplog):
+    clip = folder / f"yes/{SPEAKERS[3]}_nohash_0.wav"
+    clip.with_name(f"{SPEAKERS[3].upper()}_nohash_1.WAV").write_bytes(clip.read_bytes())
+    assert len(read_clips(folder).names) == 8 * 14 + 1
+    assert "1 clips occur more than once" in caplog.text
+    clip.with_name(f"{SPEAKERS[7]}_nohash_4.wav").write_bytes(clip.read_bytes())
+    with pytest.raises(UserError, match=rf"{SPEAKERS[3]}.* and yes-{SPEAKERS[7]}-004: the same clip of several"):
+        read_clips(folder)
+
+
 def indexed(folder: Path, unit: str, sizes: dict[str, int]) -> pd.DataFrame:
     """Return the index of a folder, with all its clips."""
     made = {"clips": folder / "clips.h5", "table": folder / "index.csv"}
