@@ -159,7 +159,7 @@ def convert(
     """
     from zetadp.base.tables import read_table
     from zetadp.mri.convert import convert_folder
-    from zetadp.mri.decathlon import read_rules
+    from zetadp.mri.filenames import read_rules
     from zetadp.mri.index import PATIENT_KEY
 
     task = convert_folder(

@@ -1,41 +1,32 @@
 """Convert cohorts with one file per sequence (BraTS, BIDS) to the Decathlon layout with one file per record.
 
-Nothing is registered or resampled: the four sequences of a record must lie on one grid already.
+Nothing is registered. The sequences of a record must lie on one grid, or are resampled onto one if the user says so.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
-import unicodedata
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 import pandas as pd
 
 from zetadp.base.storage import folder_written_whole
-from zetadp.base.tables import read_table, visible, write_table
-from zetadp.base.validation import UserError, check_distinct, refuse, shown
-from zetadp.mri.decathlon import SEQUENCES, Listing, read_task, readings, record_name, told, write_task
-from zetadp.mri.index import PATIENT_KEY, some, told_patients
+from zetadp.base.tables import shared_contents, write_table
+from zetadp.base.validation import UserError, refuse
+from zetadp.mri.decathlon import SEQUENCES, Listing, read_task, write_task
+from zetadp.mri.grids import resample, same_grid
+from zetadp.mri.index import PATIENT_KEY, some
+from zetadp.mri.persons import TEST, TRAIN, divided, with_patients
+from zetadp.mri.slicing import not_measured
+from zetadp.mri.sources import Scan, find_scans
 from zetadp.mri.volumes import Volume, log_assumptions, read_volume, read_voxels
 
-TRAIN, TEST = "imagesTr", "imagesTs"
-"""Folders of the two parts."""
-GRID_TOLERANCE = 1e-3
-"""Largest difference of two affines that counts as the same grid, in millimetres."""
-
-
-@dataclass(frozen=True)
-class Record:
-    """One scan of one patient: a file for each sequence. The patient is empty if nothing tells the person."""
-
-    name: str
-    patient: str = ""
-    files: dict[str, list[Path]] = field(default_factory=lambda: {sequence: [] for sequence in SEQUENCES})
+CONVERSION = "conversion.tsv"
+"""Table next to ``dataset.json``: what became of every file of the source."""
 
 
 def convert_folder(
@@ -45,14 +36,18 @@ def convert_folder(
     patients: Path | None = None,
     patient_pattern: str | None = None,
     test_fraction: float = 0.35,
+    exact_test_fraction: bool = False,
     sequences: Mapping[str, str] | None = None,
+    resample_onto: str | None = None,
+    leave_out_incomplete: bool = False,
 ) -> Listing:
     r"""Convert a folder of single-sequence volumes to the Decathlon layout, whole or not at all.
 
-    Two layouts are recognised: BIDS (``sub-*/[ses-*/]anat/*_{FLAIR,T1w,T2w}.nii.gz``, contrast-enhanced T1w marked by
-    the entity ``ce``), and one folder per record with four files whose names hold the sequence as words
-    (``*_flair.nii.gz``, ``*-t1c.nii.gz``, ``*_T1_axial_post_gd.nii.gz``; `zetadp.mri.decathlon`). Hidden files and
-    folders do not exist.
+    Two layouts are recognised, side by side and in subfolders: BIDS (``sub-*/[ses-*/]anat/*_{FLAIR,T1w,T2w}.nii.gz``,
+    contrast-enhanced T1w marked by the entity ``ce``), and one folder per record with four files whose names hold the
+    sequence as words (``*_flair.nii.gz``, ``*-t1c.nii.gz``, ``*_T1_axial_post_gd.nii.gz``; `zetadp.mri.filenames`).
+    Hidden files and folders do not exist. ``conversion.tsv`` next to ``dataset.json`` says of every other file of the
+    source whether it was taken, and if not, why.
 
     Persons are told, never guessed: by a table, by BIDS or by the user's rule. Then all records of a person go to the
     same part, and ``patient_key.tsv`` next to ``dataset.json`` names the patient of each file. Otherwise there is no
@@ -67,18 +62,27 @@ def convert_folder(
     target
         Folder of the new task; absent or empty.
     patients
-        Table with the columns ``record`` (name of the record's folder; in BIDS ``sub-01`` or ``sub-01_ses-1``) and
-        ``patient``.
+        Table with the columns ``record`` (path of the record's folder in the source, with ``_`` for ``/``; in BIDS
+        ``sub-01`` or ``sub-01_ses-1``) and ``patient``.
     patient_pattern
         Rule that tells the patient from the name of a record: a regular expression that matches the whole name, and
-        whose first group is the patient, such as ``(BraTS-GLI-\d+)-\d+``.
+        whose first group is the patient, such as ``(BraTS-GLI-\d+)-\d+``. Records of BIDS that it does not match are of
+        their subject.
     test_fraction
         Expected share of test patients, in [0, 1]. A patient's part follows from the patient's name alone, so that no
-        patient moves when another one joins (`folder_of`). With 1, all are test patients, for a server that watches a
-        run between hospitals.
+        patient moves when another one joins (`zetadp.mri.persons.divided`). With 1, all are test patients, for a server
+        that watches a run between hospitals.
+    exact_test_fraction
+        Whether exactly this share of the patients (rounded to a whole number) becomes test patients. A patient's part
+        then depends on who else is in the folder.
     sequences
         Sequence of the files whose names fit a pattern, by pattern, for names that can be read in two ways; ``none``
         leaves the files out.
+    resample_onto
+        Sequence onto whose grid the others of a record are resampled where they have another one
+        (`zetadp.mri.grids.resample`). By default, records with several grids are refused.
+    leave_out_incomplete
+        Whether records that lack a sequence are left out. By default they are refused.
 
     Returns
     -------
@@ -89,32 +93,50 @@ def convert_folder(
     UserError
         One message that numbers all problems; nothing is written then.
     """
-    records, problems = _find_records(source, sequences or {})
+    found = find_scans(source, sequences or {})
+    scans, problems = list(found.scans), []
     try:
-        records = _with_patients(records, source, patients, patient_pattern)
+        scans = with_patients(scans, source, patients, patient_pattern)
     except UserError as error:
         problems.append(str(error))
-    places = {
-        record.name: PurePosixPath(folder_of(record.patient or record.name, test_fraction), f"{record.name}.nii.gz")
-        for record in records
-    }
+    incomplete = [scan for scan in scans if scan.lacking] if leave_out_incomplete else []
+    scans = [scan for scan in scans if scan not in incomplete]
+    problems = [*(problem for scan in scans for problem in _faults(scan, source, found.left_out)), *problems]
+    if incomplete and not scans:
+        problems.append(f"Expected a record with all sequences, found {some([s.name for s in incomplete], 'without')}.")
+    parts = divided((scan.patient or scan.name for scan in scans), test_fraction, exact=exact_test_fraction)
+    places = {scan.name: PurePosixPath(parts[scan.patient or scan.name], f"{scan.name}.nii.gz") for scan in scans}
     train, test = ([file for file in places.values() if file.parts[0] == part] for part in (TRAIN, TEST))
     if test and not train and test_fraction < 1:
         problems.append("Expected at least one training patient, found none. Lower the test fraction.")
-    volumes: list[Volume] = []
+    made: list[_Made] = []
     with folder_written_whole(target) as folder:
-        for record in records:
-            read, wrong = _convert_record(record, folder / places[record.name], write=not problems)
-            volumes += read
-            problems += wrong
+        for scan in scans:
+            made.append(_convert_scan(scan, folder / places[scan.name], resample_onto, write=not problems))
+            problems += made[-1].problems
+        contents = {name: content for each in made for name, content in each.contents.items()}
+        problems += [
+            f"Expected different volumes, found the same intensities in {' and '.join(names)}. Keep one, or correct it."
+            for names in shared_contents(contents, contents.values())
+        ]
         refuse(problems, f"in {source}; nothing was written")
-        if all(record.patient for record in records):
-            rows = [(str(places[record.name]), record.patient) for record in records]
+        if all(scan.patient for scan in scans):
+            rows = [(str(places[scan.name]), scan.patient) for scan in scans]
             write_table(folder / PATIENT_KEY, pd.DataFrame(rows, columns=["file", "patient"]))
-        description = f"Converted from {source.name}: one record per scan, intensities as in the source"
-        about = {"name": "converted", "description": description}
-        write_task(folder, about, sequences=SEQUENCES, training=train, test=test)
-    log_assumptions(volumes)
+        write_table(folder / CONVERSION, _outcomes(source, scans, incomplete, made, found.left_out))
+        about = {
+            "name": "converted",
+            "description": f"Converted from {source.name}: one record per scan, intensities as in the source",
+        }
+        resampled = {str(places[scan.name]): each.note for scan, each in zip(scans, made, strict=True) if each.note}
+        write_task(
+            folder,
+            about | ({"resampled": resampled} if resampled else {}),
+            sequences=SEQUENCES,
+            training=train,
+            test=test,
+        )
+    log_assumptions([volume for each in made for volume in each.volumes])
     return read_task(target)
 
 
@@ -146,128 +168,145 @@ def write_site_folder(target: Path, task: Path, records: pd.DataFrame, part: str
         write_table(folder / PATIENT_KEY, records[["file", "patient"]].sort_values("file"))
 
 
-def folder_of(patient: str, test_fraction: float) -> str:
-    """Return the folder of a patient's part, as a public function of the patient's name alone.
-
-    Examples
-    --------
-    >>> folder_of("sub-01", 0.0), folder_of("sub-01", 1.0)
-    ('imagesTr', 'imagesTs')
-    """
-    digest = hashlib.sha256(patient.encode()).digest()
-    return TEST if int.from_bytes(digest[:7], "big") / 2**56 < test_fraction else TRAIN
-
-
-def _find_records(source: Path, rules: Mapping[str, str]) -> tuple[list[Record], list[str]]:
-    """Return the records of a folder, sorted by name, and their faults."""
-    if not source.is_dir():
-        raise UserError(f"Expected the folder {source}, found none. Give the folder that holds one folder per patient.")
-    anat = [path.relative_to(source) for name in ("sub-*/anat", "sub-*/ses-*/anat") for path in visible(source, name)]
-    sessions = [(Record("_".join(path.parts[:-1]), path.parts[0]), source / path) for path in sorted(anat)]
-    found = sessions or [(Record(folder.name), folder) for folder in visible(source) if folder.is_dir()]
+def _faults(scan: Scan, source: Path, left_out: Mapping[str, str]) -> list[str]:
+    """Return what is wrong with the files of a scan, by their names."""
     problems = [
-        f"Expected names of folders in UTF-8 without control characters in {source}, found '{shown(record.name)}'. "
-        "Rename it."
-        for record, _ in found
-        if any(unicodedata.category(character) in ("Cc", "Cs") for character in record.name)
+        f"{file} can be {' or '.join(possible)}. Say which it is: --sequence '{file.name}={possible[-1]}'."
+        for file, possible in scan.open_to.items()
     ]
-    refuse(problems, f"in {source}; nothing was written")
-    for record, folder in found:
-        open_to: set[str] = set()
-        for file in visible(folder):
-            if not file.name.lower().endswith((".nii.gz", ".nii")):
-                continue
-            # In BIDS, the name of a subject or session is no word about the sequence.
-            name = record_name(file).removeprefix(record.name) if sessions else record_name(file)
-            given = told(file.name, rules)
-            possible = readings(name) if given is None else given
-            if sessions and given is None and "_ce-" in name and possible != ("T1gd",):
-                continue  # FLAIR or T2w with contrast is none of the four sequences
-            if len(possible) == 1:
-                record.files[possible[0]].append(file)
-            elif possible:
-                open_to |= set(possible)
-                problems.append(
-                    f"{file} can be {' or '.join(possible)}. Say which it is: --sequence '{file.name}={possible[-1]}'."
-                )
-        for sequence, files in record.files.items():
-            if len(files) > 1 or (not files and sequence not in open_to):
-                names = ", ".join(file.name for file in files) or "none"
-                problems.append(f"Expected one {sequence} volume in {folder}, found {names}. Add it or keep one.")
-    if not found:
-        problems.append(f"Expected one folder per patient in {source}, found no folder.")
-    return [record for record, _ in found], problems
+    problems += [
+        f"Expected one {sequence} volume in {scan.folder}, found {', '.join(file.name for file in files)}. Keep one."
+        for sequence, files in scan.files.items()
+        if len(files) > 1
+    ]
+    if scan.lacking:
+        inside = [name for name in left_out if (source / name).is_relative_to(scan.folder)]
+        also = f" ({some(inside, 'left out')})" if inside else ""
+        problems.append(
+            f"Expected one {' and one '.join(scan.lacking)} volume in {scan.folder}, found none{also}. Add it, say "
+            "which file it is with --sequence, or leave out such records with --leave-out-incomplete."
+        )
+    return problems
 
 
-def _with_patients(records: list[Record], source: Path, table: Path | None, pattern: str | None) -> list[Record]:
-    """Return the records with the patients that a table or a rule tells, or raise a `UserError`."""
-    names = [record.name for record in records]
-    check_distinct(names, f"{source} (folders)")
-    if table is not None and pattern is not None:
-        raise UserError(f"--patient-pattern: the table {table} tells the patients already. Give only one of them.")
-    if table is not None:
-        if "part" in read_table(table):
-            raise UserError(
-                f"--patients: Expected no column part in {table}: --test-fraction says who is a test patient."
-            )
-        patients = told_patients(table, "record", names, str(source))
-    elif pattern is not None:
-        patients = _by_rule(names, pattern)
-    else:
-        return records
-    return [replace(record, patient=patients[record.name]) for record in records]
+def _outcomes(
+    source: Path, scans: Sequence[Scan], incomplete: Sequence[Scan], made: Sequence[_Made], left_out: Mapping[str, str]
+) -> pd.DataFrame:
+    """Return what became of each file: columns file (below the source), outcome, record and reason."""
+    rows = []
+    for scan, each in zip(scans, made, strict=True):
+        for sequence, (file,) in scan.files.items():
+            rows.append((file.relative_to(source), "taken", scan.name, each.reasons.get(sequence, sequence)))
+    for scan in incomplete:
+        files = [file.relative_to(source) for file in scan.volumes] or [scan.folder.relative_to(source)]
+        rows += [(file, "left out", scan.name, f"lacks {', '.join(scan.lacking)}") for file in files]
+    rows += [(name, "left out", "", reason) for name, reason in left_out.items()]
+    return pd.DataFrame(rows, columns=["file", "outcome", "record", "reason"])
 
 
-def _by_rule(names: list[str], pattern: str) -> dict[str, str]:
-    """Return the patient that a rule tells from each name, or raise a `UserError` that names the rule."""
-    expected = "--patient-pattern: expected a regular expression whose first group is the patient"
-    try:
-        rule = re.compile(pattern)
-    except re.error as error:
-        raise UserError(f"{expected}, found {pattern!r}: {error}.") from error
-    if not rule.groups:
-        raise UserError(f"{expected}, found {pattern!r} without a group in parentheses.")
-    matches = {name: rule.fullmatch(name) for name in names}
-    wrong = [name for name, match in matches.items() if not (match and match[1])]
-    if wrong:
-        raise UserError(f"{expected} of every record, found {some(wrong, 'that do not match')}. Widen {pattern!r}.")
-    patients = {name: match[1] for name, match in matches.items() if match}
-    check_distinct(patients.values(), "--patient-pattern")
-    return patients
+def summary(outcomes: pd.DataFrame) -> list[str]:
+    """Return lines that say how many records and files were taken and left out, and the names of those left out.
+
+    Parameters
+    ----------
+    outcomes
+        The content of `CONVERSION`.
+    """
+    taken = outcomes[outcomes["outcome"] == "taken"]
+    rows = [("taken", f"{taken['record'].nunique()} scans", f"{len(taken)} files")]
+    for reason, group in taken[taken["reason"].str.contains("resampled")].groupby("reason"):
+        rows.append(("", f"{group['record'].nunique()} scans", f"{reason}: {', '.join(group['record'].unique())}"))
+    rest = outcomes[outcomes["outcome"] != "taken"]
+    for reason, group in rest[rest["record"] != ""].groupby("reason"):
+        rows.append(
+            ("left out", f"{group['record'].nunique()} scans", f"{reason}: {', '.join(group['record'].unique())}")
+        )
+    for reason, group in rest[rest["record"] == ""].groupby("reason"):
+        rows.append(("left out", "", f"{reason}: {some(group['file'].tolist(), 'in all')}"))
+    if len(rows) == 1:
+        rows.append(("left out", "0", "nothing"))
+    return [f"{outcome:<10}{count:>10}  {text}" for outcome, count, text in rows]
 
 
-def _convert_record(record: Record, path: Path, *, write: bool) -> tuple[list[Volume], list[str]]:
-    """Check the sequences of one record and join them in one file, if told to write; return volumes and faults."""
-    problems: list[str] = []
-    found: dict[str, tuple[Volume, np.ndarray]] = {}
-    for sequence, files in record.files.items():
+@dataclass(frozen=True)
+class _Made:
+    """What was made of one scan: headers, hashes of intensities by name, what was resampled, and problems."""
+
+    volumes: list[Volume]
+    contents: dict[str, str]
+    reasons: dict[str, str]
+    problems: list[str]
+
+    @property
+    def note(self) -> str:
+        """The sequences that were resampled, as a sentence; empty if none was."""
+        return ", ".join(self.reasons.values())
+
+
+def _convert_scan(scan: Scan, path: Path, onto: str | None, *, write: bool) -> _Made:
+    """Check the sequences of one scan and join them in one file, if told to write."""
+    made = _Made([], {}, {}, [])
+    headers: dict[str, Volume] = {}
+    values: dict[str, np.ndarray] = {}
+    for sequence, files in scan.files.items():
         if len(files) != 1:
             continue
         try:
-            volume = read_volume(files[0], channels=1)
-            values = volume.intensities(read_voxels(volume)[..., 0])
+            headers[sequence], values[sequence] = read_scan(files[0])
         except UserError as error:
-            problems.append(str(error))
+            made.problems.append(str(error))
             continue
-        if not (np.abs(values) <= np.finfo(np.float32).max).all():
-            problems.append(f"Expected finite intensities in {files[0]}, found others. Correct or leave it out.")
+        content = np.ascontiguousarray(values[sequence].T)
+        made.contents[f"{scan.name} ({files[0].name})"] = hashlib.sha256(content.tobytes()).hexdigest()
+    made.volumes.extend(headers.values())
+    if not headers:
+        return made
+    if onto is not None and onto not in headers:
+        made.problems.append(f"Expected {onto} in {scan.name} to resample onto, found none. Name another sequence.")
+    first = headers.get(onto or "", next(iter(headers.values())))
+    for sequence, header in headers.items():
+        if same_grid(header, first):
             continue
-        found[sequence] = (volume, values)
-    if found:
-        first, *others = (volume for volume, _ in found.values())
-        problems += [
-            f"Expected one grid for all sequences of {record.name}: {first.path} has shape {first.shape[:3]} and "
-            f"affine {first.affine.tolist()}, {other.path} has shape {other.shape[:3]} and affine "
-            f"{other.affine.tolist()}. Co-register them and resample to one grid first."
-            for other in others
-            if other.shape != first.shape or not np.allclose(first.affine, other.affine, rtol=0, atol=GRID_TOLERANCE)
-        ]
-    if write and not problems:
-        _write_record(path, [found[sequence][1] for sequence in SEQUENCES], first.affine)
-    return [volume for volume, _ in found.values()], problems
+        if onto is None:
+            made.problems.append(
+                f"Expected one grid for all sequences of {scan.name}: {first.path} has shape {first.shape[:3]} and "
+                f"affine {first.affine.tolist()}, {header.path} has shape {header.shape[:3]} and affine "
+                f"{header.affine.tolist()}. Resample by the headers with --resample, or register them first."
+            )
+            continue
+        try:
+            values[sequence] = resample(header, values[sequence], first)
+            made.reasons[sequence] = f"{sequence} resampled onto {onto}"
+        except UserError as error:
+            made.problems.append(str(error))
+    if write and not made.problems:
+        _write_record(path, [values[sequence] for sequence in SEQUENCES], first.affine, made.note)
+    return made
 
 
-def _write_record(path: Path, channels: list[np.ndarray], affine: np.ndarray) -> None:
+def read_scan(path: Path) -> tuple[Volume, np.ndarray]:
+    """Read a file with one sequence; return its header, and its intensities of shape (x, y, z).
+
+    Raises
+    ------
+    UserError
+        For everything that `read_volume` and `read_voxels` refuse. Also if intensities are not finite, or if no scanner
+        measured them (`not_measured`).
+    """
+    volume = read_volume(path, channels=1)
+    values = volume.intensities(read_voxels(volume)[..., 0])
+    if not (np.abs(values) <= np.finfo(np.float32).max).all():
+        raise UserError(f"Expected finite intensities in {path}, found others. Correct or leave it out.")
+    computed = not_measured(values)
+    if computed:
+        raise UserError(
+            f"Expected a scan in {path}, found {computed}. Leave it out with --sequence '{path.name}=none', and say "
+            "which file is the scan."
+        )
+    return volume, values
+
+
+def _write_record(path: Path, channels: list[np.ndarray], affine: np.ndarray, note: str) -> None:
     """Write the channels as one 4-D volume, in the type that `convert_folder` says."""
     import nibabel as nib
 
@@ -277,4 +316,7 @@ def _write_record(path: Path, channels: list[np.ndarray], affine: np.ndarray) ->
     for index, channel in enumerate(channels):
         stacked[..., index] = channel
     path.parent.mkdir(parents=True, exist_ok=True)
-    nib.save(nib.Nifti1Image(stacked, affine), path)  # type: ignore[no-untyped-call]
+    image = nib.Nifti1Image(stacked, affine)  # type: ignore[no-untyped-call]
+    image.header.set_xyzt_units("mm")  # type: ignore[no-untyped-call]
+    image.header["descrip"] = note[:79]
+    nib.save(image, path)

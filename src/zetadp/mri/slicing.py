@@ -14,6 +14,12 @@ TAIL = 0.001
 """Share of the voxels at each end of a sequence's intensities that do not count as its range."""
 FAR = 4
 """Number of lengths of the range beyond which a voxel is no measurement."""
+FEWEST_VALUES = 16
+"""Fewest different values of a scan. Masks and label maps have fewer."""
+SATURATED = 0.1
+"""Largest share of a scan's voxels above the lowest value that have the largest value, to one in a thousand. In a map
+of tissue probability more have, inside the tissue.
+"""
 OVERSHOOT = 0.1
 """Largest share of negative intensity of a magnitude image. Of scores, whose mean is zero, about half is negative."""
 
@@ -102,6 +108,27 @@ def implausible(images: np.ndarray) -> bool:
     """
     positive = images[images > 0]
     return bool(positive.size) and bool(np.quantile(positive, 0.75) < 0.005 * _ends(positive)[1])
+
+
+def not_measured(values: np.ndarray) -> str:
+    """Return why no scanner measured these intensities, such as those of a mask, or an empty text.
+
+    Parameters
+    ----------
+    values
+        Finite intensities of one sequence of one person, in any shape and unit.
+    """
+    flat = values.ravel(order="K")
+    # Looking for all values of a volume sorts it; a few thousand voxels of a scan have enough.
+    if (
+        len(np.unique(flat[:: max(1, flat.size // 4096)])) < FEWEST_VALUES
+        and len(unique := np.unique(flat)) < FEWEST_VALUES
+    ):
+        return f"{len(unique)} different values, as in a mask or label map"
+    low, high = float(flat.min()), float(flat.max())
+    if high > 0 and np.count_nonzero(flat >= 0.999 * high) > SATURATED * np.count_nonzero(flat > low):
+        return "many voxels at its largest value, as in a map of tissue probability"
+    return ""
 
 
 def _ends(values: np.ndarray) -> tuple[float, float]:

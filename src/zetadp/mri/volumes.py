@@ -19,13 +19,17 @@ import numpy as np
 
 from zetadp.base.validation import UserError
 from zetadp.mri.decathlon import SEQUENCES
-from zetadp.mri.slicing import as_magnitudes, centre_slices, implausible, resize_area, within_range
+from zetadp.mri.slicing import as_magnitudes, centre_slices, implausible, not_measured, resize_area, within_range
 
 DAMAGED = (EOFError, OSError, zlib.error)
 """Errors that a truncated or altered gzip stream raises."""
 CHUNK = 1 << 20
 MOST_COMPRESSED = 1100
 """No gzip stream is more than this many times as long when it is decompressed."""
+MILLIMETRES = {"meter": 1000.0, "mm": 1.0, "micron": 0.001, "unknown": 1.0}
+"""Units of length of a NIfTI header, and how many millimetres each is."""
+VOXELS = (0.02, 100.0)
+"""Least and most millimetres of a voxel along an axis. Other sizes come from a wrong unit in the header."""
 LARGEST_SLOPE = 1e30
 """Intensities of a larger scale overflow single precision; its inverse is the smallest."""
 MOST_NAMED = 5
@@ -52,7 +56,7 @@ class Volume:
     slope, intercept
         An intensity is ``slope * stored + intercept``.
     affine
-        Matrix (4, 4) from voxel index to world coordinates in mm.
+        Matrix (4, 4) from voxel index to world coordinates in mm, also where the header has another unit of length.
     orientation
         For each spatial axis of the file, the canonical axis (right, anterior, superior) that it runs along and its
         sign there, as `nibabel.orientations.io_orientation` gives it.
@@ -113,7 +117,7 @@ def read_volume(path: Path, *, channels: int | None = None, slices: int = 1) -> 
     UserError
         If the file is missing, cannot be read, is not gzip or not NIfTI, is neither 3-D nor 4-D, is too short for the
         voxels that it announces, or holds another number of channels, too few axial slices, or voxels that are not real
-        numbers.
+        numbers. Also if voxels have no usual size in the header's unit of length, or if the scale is negative.
     """
     import nibabel as nib
 
@@ -124,7 +128,8 @@ def read_volume(path: Path, *, channels: int | None = None, slices: int = 1) -> 
         image: Any = nib.load(path)
         if not isinstance(image, nib.Nifti1Image):
             raise UserError(f"Expected a NIfTI volume in {path}, found {type(image).__name__}. {MEND}")
-        affine = np.asarray(image.affine)
+        unit = _unit(image.header)
+        affine = np.diag([*3 * (MILLIMETRES[unit],), 1.0]) @ image.affine
         orientation = nib.io_orientation(affine)  # type: ignore[no-untyped-call]
         assumed = _assumed(image.header)
     except (*DAMAGED, *broken) as error:
@@ -151,6 +156,18 @@ def read_volume(path: Path, *, channels: int | None = None, slices: int = 1) -> 
         )
     if np.isnan(orientation).any():
         raise UserError(f"Expected an affine of full rank in {path}, found {affine.tolist()}. Correct the header.")
+    if slope < 0:
+        raise UserError(
+            f"Expected a positive scale (scl_slope) in the header of {path}, found {slope:g}, with which bright tissue "
+            "is dark. Correct the header, or store the intensities themselves."
+        )
+    sizes = np.linalg.norm(affine[:3, :3], axis=0)
+    if not (VOXELS[0] <= sizes.min() and sizes.max() <= VOXELS[1]):
+        raise UserError(
+            f"Expected voxels of {VOXELS[0]:g} to {VOXELS[1]:g} mm in {path}, found "
+            f"{' x '.join(f'{size:.3g}' for size in sizes)} mm, with the unit of length {unit} (xyzt_units). Correct "
+            "unit or sizes in the header."
+        )
     if data.dtype.kind not in "iuf":
         raise UserError(f"Expected real voxels in {path}, found {data.dtype}. Store magnitude images.")
     axes = (int(shape[0]), int(shape[1]), int(shape[2]), int(found))
@@ -170,6 +187,15 @@ def read_volume(path: Path, *, channels: int | None = None, slices: int = 1) -> 
 
 def _compressed(path: Path) -> bool:
     return path.suffix.lower() == ".gz"
+
+
+def _unit(header: Any) -> str:  # noqa: ANN401  (nibabel is untyped)
+    """Return the unit of length of a NIfTI header: a key of `MILLIMETRES`."""
+    try:
+        unit = str(header.get_xyzt_units()[0])
+    except KeyError:  # a code that NIfTI does not define
+        return "unknown"
+    return unit if unit in MILLIMETRES else "unknown"
 
 
 def _assumed(header: Any) -> str:  # noqa: ANN401  (nibabel is untyped)
@@ -280,7 +306,7 @@ def centre_images(volume: Volume, names: Sequence[str], count: int, size: int) -
     ------
     UserError
         For truncated or altered files, for slices that are constant, empty or not finite, and for channels whose
-        intensities are not those of a head (`implausible`).
+        intensities are not those of a head (`implausible`) or not of a scan (`not_measured`).
     """
     import nibabel as nib
 
@@ -295,6 +321,8 @@ def centre_images(volume: Volume, names: Sequence[str], count: int, size: int) -
             images[index] = _resized(slices, volume, size)
             if implausible(images[index]):
                 found = [f"{name} with nearly all voxels at the bottom of its range, as if it held a fill value"]
+            elif computed := not_measured(slices):
+                found = [f"{name} with {computed}"]
         faults += found
     if faults:
         more = f"; and {len(faults) - MOST_NAMED} more" if len(faults) > MOST_NAMED else ""

@@ -180,15 +180,15 @@ def test_all_problems_are_in_one_message_and_nothing_is_written(tmp_path):
     shutil.copy(source / "b/b_t1.nii.gz", source / "b/b_again_t1.nii.gz")
     cut = source / "c/c_flair.nii.gz"
     cut.write_bytes(cut.read_bytes()[:-300])
-    infinite = arrays(0, np.float32)["T2w"]
+    infinite = arrays(20, np.float32)["T2w"]
     infinite[1, 1, 1] = np.inf
     write(source / "d/d_t2.nii.gz", infinite)
     write(source / "e/e_t2.nii.gz", np.zeros((*SHAPE, 2), np.int16))
     (source / "f/f_flair.nii.gz").write_bytes(b"no image")
     moved = AFFINE.copy()
     moved[0, 3] += 0.5
-    write(source / "g/g_t2.nii.gz", arrays(0)["T2w"], moved)
-    write(source / "h/h_t1ce.nii.gz", arrays(1)["T1gd"][:-1])
+    write(source / "g/g_t2.nii.gz", arrays(20)["T2w"], moved)
+    write(source / "h/h_t1ce.nii.gz", arrays(20)["T1gd"][:-1])
     (source / "i/i_t1ce.nii.gz").rename(source / "i/i_t1_post.nii.gz")
     found = problems(source, tmp_path / "out")
     expected = [

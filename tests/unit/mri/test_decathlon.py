@@ -6,7 +6,7 @@ import pytest
 from decathlon_builder import write_dataset_json, write_tiny_task
 
 from zetadp.base.validation import UserError
-from zetadp.mri.decathlon import read_task, readings
+from zetadp.mri.decathlon import read_task
 
 
 def test_task_keeps_the_channel_order_of_the_file_under_canonical_names(tmp_path):
@@ -40,19 +40,3 @@ def test_a_malformed_dataset_json_is_one_error_that_names_the_file(tmp_path, cha
     with pytest.raises(UserError, match=said) as error:
         read_task(tmp_path)
     assert str(path) in str(error.value)
-
-
-MEANINGS = {
-    ("FLAIR",): ("P7_flair", "P7_T2_tra_FLAIR", "P7_T2-FLAIR_post_gd"),
-    ("T1w",): ("P7_T1", "P7_T1w_pre", "P7_T1_native", "BraTS-GLI-00001-000-t1n"),
-    ("T1gd",): ("BraTS-00001-000-t1c", "P7_T1_axial_post_gd", "P7_T1_tra_Gd_MPRAGE", "P7_T1_KM", "P7_T1postGd"),
-    ("T2w",): ("P7-t2w",),
-    ("T1w", "T1gd"): ("P7_T1_post", "P7_T1_pre_gd", "P7_T1_without_contrast"),
-    ("FLAIR", "T1w"): ("P7_T1_FLAIR",),
-    (): ("P7_T1_mask", "P7_seg", "P7_DWI", "P7_T2star"),
-}
-
-
-@pytest.mark.parametrize("sequences", MEANINGS)
-def test_names_are_read_by_their_words(sequences):
-    assert {name: readings(name) for name in MEANINGS[sequences]} == dict.fromkeys(MEANINGS[sequences], sequences)

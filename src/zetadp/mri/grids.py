@@ -1,0 +1,71 @@
+"""Grids of volumes: whether two are the same, and resampling onto the grid of another volume by the headers."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+
+from zetadp.base.validation import UserError
+from zetadp.mri.volumes import Volume
+
+TOLERANCE = 1e-3
+"""Largest difference of two affines that counts as the same grid, in millimetres."""
+OVERLAP = 0.5
+"""Least share of a grid that a volume must cover to be resampled onto it."""
+
+
+def same_grid(first: Volume, second: Volume) -> bool:
+    """Return whether two volumes have one grid."""
+    same_shape = first.shape[:3] == second.shape[:3]
+    return same_shape and np.allclose(first.affine, second.affine, rtol=0, atol=TOLERANCE)
+
+
+def resample(volume: Volume, values: np.ndarray, onto: Volume) -> np.ndarray:
+    """Resample intensities onto the grid of another volume, by linear interpolation between voxels.
+
+    Both headers must place their voxels in the space of one scanner. Nothing is registered: a person who moved between
+    two sequences is not moved back. Outside the volume, the result has the lowest intensity.
+
+    Parameters
+    ----------
+    volume
+        Header of the volume.
+    values
+        Its intensities, shape (x, y, z). Whole numbers stay whole numbers.
+    onto
+        Header of the volume with the wanted grid.
+
+    Raises
+    ------
+    UserError
+        If a header leaves the orientation open, or if the volume covers less than half of the grid.
+    """
+    import nibabel as nib
+    from nibabel.processing import resample_from_to
+
+    for each in (volume, onto):
+        if each.assumed:
+            raise UserError(
+                f"Expected a header that says where the voxels are, to resample {volume.path}, but {each.path} "
+                f"{each.assumed}. Correct the header, or register the volumes."
+            )
+    share = _covered(volume, onto)
+    if share < OVERLAP:
+        raise UserError(
+            f"Expected {volume.path} to cover the grid of {onto.path}, found that it covers {share:.0%} of it by the "
+            "headers. Register the volumes first."
+        )
+    image = nib.Nifti1Image(values.astype(np.float32), volume.affine)  # type: ignore[no-untyped-call]
+    moved = resample_from_to(image, (onto.shape[:3], onto.affine), order=1, cval=float(values.min()))
+    new = np.asarray(moved.dataobj)
+    return np.rint(new).astype(values.dtype) if values.dtype.kind in "iu" else new
+
+
+def _covered(volume: Volume, onto: Volume) -> float:
+    """Return the share of a grid that lies within a volume, to a few percent: one in many voxels is looked at."""
+    places = np.array(list(product(*(np.linspace(0, length - 1, min(length, 16)) for length in onto.shape[:3]))))
+    to_voxels = np.linalg.inv(volume.affine) @ onto.affine
+    voxels = places @ to_voxels[:3, :3].T + to_voxels[:3, 3]
+    inside = (voxels >= -0.5) & (voxels <= np.array(volume.shape[:3]) - 0.5)
+    return float(inside.all(axis=1).mean())

@@ -1,0 +1,118 @@
+"""Who is whose scan in a folder, as BIDS or the user tells it, and in which part a person is."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from zetadp.base.tables import read_table
+from zetadp.base.validation import UserError, check_distinct
+from zetadp.mri.index import some, told_patients
+from zetadp.mri.sources import Scan
+
+TRAIN, TEST = "imagesTr", "imagesTs"
+"""Folders of the two parts."""
+
+
+def with_patients(scans: list[Scan], source: Path, table: Path | None, pattern: str | None) -> list[Scan]:
+    """Return the scans of a folder with their patients, if a table, a rule or BIDS tells them.
+
+    Parameters
+    ----------
+    scans
+        All scans of the folder.
+    source
+        The folder.
+    table, pattern
+        The user's table or rule (`zetadp.mri.convert.convert_folder`), or None.
+
+    Raises
+    ------
+    UserError
+        If table or rule do not tell the patient of each scan, if names differ only in writing, if BIDS tells the
+        patients of some scans and nothing those of the others, or if one subject of BIDS would be several patients.
+    """
+    names = [scan.name for scan in scans]
+    check_distinct(names, f"{source} (folders)")
+    subjects = {scan.name: scan.patient for scan in scans if scan.patient}
+    if table is not None and pattern is not None:
+        raise UserError(f"--patient-pattern: the table {table} tells the patients already. Give only one of them.")
+    if table is not None:
+        if "part" in read_table(table):
+            raise UserError(
+                f"--patients: Expected no column part in {table}: --test-fraction says who is a test patient."
+            )
+        patients = told_patients(table, "record", names, str(source))
+    elif pattern is not None:
+        patients = _by_rule(names, pattern, subjects)
+    elif subjects and len(subjects) < len(scans):
+        untold = some([scan.name for scan in scans if not scan.patient], "records of which it does not say this")
+        raise UserError(
+            f"Expected to know of each record of {source} whose it is, because BIDS says it of {len(subjects)}, found "
+            f"{untold}. Say it with --patients TABLE or --patient-pattern, or convert the folders one by one."
+        )
+    else:
+        patients = subjects
+        check_distinct(subjects.values(), str(source))
+        folders = {scan.patient: {other.subject for other in scans if other.patient == scan.patient} for scan in scans}
+        shared = [f"{name} in {' and '.join(sorted(where))}" for name, where in folders.items() if len(where) > 1]
+        if shared:
+            raise UserError(
+                f"Expected each subject of BIDS in one folder, found {'; '.join(shared)}, which may be one person or "
+                "several. Say who is who with --patients TABLE."
+            )
+    of_subjects: dict[str, set[str]] = {}
+    for scan in scans:
+        of_subjects.setdefault(scan.subject, set()).add(patients.get(scan.name, ""))
+    torn = [subject for subject, several in of_subjects.items() if subject and len(several) > 1]
+    if torn:
+        raise UserError(
+            f"Expected one patient for each subject of BIDS, found several for {torn[0]}: "
+            f"{', '.join(sorted(of_subjects[torn[0]]))}. Correct the table or the rule."
+        )
+    return [replace(scan, patient=patients.get(scan.name, "")) for scan in scans]
+
+
+def _by_rule(names: list[str], pattern: str, subjects: Mapping[str, str]) -> dict[str, str]:
+    """Return the patient that a rule tells from each name, or raise a `UserError` that names the rule."""
+    expected = "--patient-pattern: expected a regular expression whose first group is the patient"
+    try:
+        rule = re.compile(pattern)
+    except re.error as error:
+        raise UserError(f"{expected}, found {pattern!r}: {error}.") from error
+    if not rule.groups:
+        raise UserError(f"{expected}, found {pattern!r} without a group in parentheses.")
+    matches = {name: rule.fullmatch(name) for name in names}
+    wrong = [name for name, match in matches.items() if not (match and match[1]) and name not in subjects]
+    if wrong:
+        raise UserError(f"{expected} of every record, found {some(wrong, 'that do not match')}. Widen {pattern!r}.")
+    patients = {name: match[1] if match and match[1] else subjects[name] for name, match in matches.items()}
+    check_distinct(patients.values(), "--patient-pattern")
+    return patients
+
+
+def divided(names: Iterable[str], test_fraction: float, *, exact: bool = False) -> dict[str, str]:
+    """Return the folder of each patient's part.
+
+    A public hash turns a patient's name into a number between 0 and 1. By default, patients with a number below the
+    fraction test, so that a patient's part depends on nobody else. With ``exact``, the patients with the smallest
+    numbers test, as many as the fraction says of all. Then a patient who joins or leaves can move another one from
+    training to test data or back.
+
+    Examples
+    --------
+    >>> divided(["sub-01"], 0.0), divided(["sub-01"], 1.0)
+    ({'sub-01': 'imagesTr'}, {'sub-01': 'imagesTs'})
+    >>> [part for part in divided(map(str, range(13)), 0.35, exact=True).values()].count("imagesTs")
+    5
+    """
+    numbers = {
+        name: int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big") / 2**56 for name in sorted(set(names))
+    }
+    if exact:
+        first = set(sorted(numbers, key=lambda name: numbers[name])[: round(test_fraction * len(numbers))])
+        return {name: TEST if name in first else TRAIN for name in numbers}
+    return {name: TEST if number < test_fraction else TRAIN for name, number in numbers.items()}

@@ -1,0 +1,264 @@
+"""Folders of scans with one file per sequence: which files make a scan, and which are left out, and why.
+
+Two layouts are recognised, side by side and in subfolders: BIDS, and one folder per scan. Every NIfTI file is either in
+a scan or left out with a reason.
+"""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zetadp.base.tables import is_hidden
+from zetadp.base.validation import UserError, refuse, shown
+from zetadp.mri.decathlon import SEQUENCES, record_name
+from zetadp.mri.filenames import is_computed, readings, told
+
+ENDINGS = (".nii", ".nii.gz")
+COMPUTED_FOLDERS = {
+    *("derivatives", "sourcedata", "code", "stimuli", "phenotype"),
+    *("masks", "mask", "labels", "label", "labelstr", "segmentations", "segmentation", "seg", "rois"),
+}
+"""Names of folders that hold no scans of their own: those of BIDS, and those for masks."""
+DATATYPES = {"dwi", "func", "fmap", "perf", "pet", "meg", "eeg", "ieeg", "beh", "micr", "nirs", "motion", "mrs"}
+"""Folders of a subject in BIDS whose images are of other kinds."""
+ANATOMY = "anat"
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The files of one scan of one person.
+
+    Attributes
+    ----------
+    name
+        Path of its folder below the user's folder, with ``_`` between the parts. In BIDS, ``anat`` is omitted.
+    folder
+        The folder that holds the files.
+    patient
+        The person, if something says who it is, otherwise empty.
+    subject
+        In BIDS, path of the subject's folder below the user's folder.
+    files
+        Files of each sequence.
+    open_to
+        Files whose names can be read in several ways, with these.
+    """
+
+    name: str
+    folder: Path
+    patient: str = ""
+    subject: str = ""
+    files: dict[str, list[Path]] = field(default_factory=lambda: {sequence: [] for sequence in SEQUENCES})
+    open_to: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Sequences of which the scan has no file, and for which no file can be meant."""
+        meant = {sequence for several in self.open_to.values() for sequence in several}
+        return tuple(name for name, files in self.files.items() if not files and name not in meant)
+
+    @property
+    def volumes(self) -> list[Path]:
+        """All files that hold a sequence."""
+        return [*(file for files in self.files.values() for file in files), *self.open_to]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What a folder holds.
+
+    Attributes
+    ----------
+    scans
+        Its scans, sorted by name. Those that lack a sequence are among them.
+    left_out
+        Reason for each file or folder that is in no scan, by its path below the folder.
+    """
+
+    scans: tuple[Scan, ...]
+    left_out: dict[str, str]
+
+
+def find_scans(source: Path, rules: Mapping[str, str]) -> Sources:
+    """Find the scans of a folder in both layouts, at any depth.
+
+    Parameters
+    ----------
+    source
+        The user's folder.
+    rules
+        Sequence of the files whose names fit a pattern, by pattern (`zetadp.mri.filenames.told`).
+
+    Raises
+    ------
+    UserError
+        If the folder is missing or holds no folder, if the name of a scan cannot be printed, if two scans have one
+        name, or if files of sequences lie directly in the folder.
+    """
+    if not source.is_dir():
+        raise UserError(f"Expected the folder {source}, found none. Give the folder that holds one folder per patient.")
+    left_out: dict[str, str] = {}
+    volumes: dict[Path, list[Path]] = {}
+    for folder, files in _folders(source, left_out):
+        volumes[folder] = files
+    scans: list[Scan] = []
+    for folder, files in volumes.items():
+        if folder.name in DATATYPES and _is_subject(folder.parent):
+            if files:
+                left_out[str(folder.relative_to(source))] = f"{len(files)} file(s) of another kind of image"
+        elif files:
+            scan, unread = _read_files(source, folder, files, rules)
+            left_out |= unread
+            inside = not {other.folder for other in scans}.isdisjoint(folder.parents)
+            unclear = UNREAD in unread.values() or bool(scan.subject)
+            if scan.volumes or (unclear and not inside and folder != source):
+                scans.append(scan)
+    scans += [_described(source, folder) for folder in _without_scan(source, volumes, scans)]
+    _check(source, scans)
+    return Sources(tuple(sorted(scans, key=lambda scan: scan.name)), left_out)
+
+
+def files_of_scan(folder: Path) -> list[Path]:
+    """Return the files of the sequences of one scan: those of a folder, or those of the only scan below it.
+
+    Raises
+    ------
+    UserError
+        If there is no scan, or more than one, or more than one file of a sequence.
+    """
+    left_out: dict[str, str] = {}
+    scans = [
+        scan
+        for inner, files in _folders(folder, left_out)
+        if inner.name not in DATATYPES and (scan := _read_files(folder, inner, files, {})[0]).volumes
+    ]
+    if len(scans) != 1:
+        named = ", ".join(str(scan.folder) for scan in scans[:MOST]) or "none"
+        raise UserError(f"Expected one scan in the folder {folder}, found {named}. Give the folder of one scan.")
+    several = {name: files for name, files in scans[0].files.items() if len(files) > 1}
+    for name, files in several.items():
+        raise UserError(
+            f"Expected one {name} volume in {scans[0].folder}, found {', '.join(file.name for file in files)}. Give "
+            "the files themselves."
+        )
+    return scans[0].volumes
+
+
+UNREAD = "its name is none of the four sequences"
+MOST = 5
+
+
+def _folders(source: Path, left_out: dict[str, str]) -> Iterator[tuple[Path, list[Path]]]:
+    """Yield each folder with its NIfTI files, parents first; add those whose files are no scans to ``left_out``."""
+    visited = set()
+    for root, folders, names in os.walk(source, followlinks=True):
+        folder = Path(root)
+        folders[:] = sorted(name for name in folders if not is_hidden(Path(name)))
+        # A link to a folder above would never end.
+        if (real := folder.resolve()) in visited:
+            folders.clear()
+            continue
+        visited.add(real)
+        for name in [name for name in folders if name.lower() in COMPUTED_FOLDERS]:
+            folders.remove(name)
+            count = sum(file.name.lower().endswith(ENDINGS) for file in (folder / name).rglob("*"))
+            if count:
+                left_out[str((folder / name).relative_to(source))] = f"{count} file(s) in a folder of computed images"
+        yield folder, [folder / name for name in sorted(names) if _is_volume(name)]
+
+
+def _is_volume(name: str) -> bool:
+    return name.lower().endswith(ENDINGS) and not is_hidden(Path(name))
+
+
+def _is_subject(folder: Path) -> bool:
+    """Return whether a folder is that of a subject or of a session in BIDS."""
+    return folder.name.startswith("sub-") or (folder.name.startswith("ses-") and folder.parent.name.startswith("sub-"))
+
+
+def _described(source: Path, folder: Path) -> Scan:
+    """Return the scan of a folder without its files."""
+    unit = folder.parent if folder.name == ANATOMY and _is_subject(folder.parent) else folder
+    name = "_".join(unit.relative_to(source).parts)
+    if unit == folder:
+        return Scan(name, folder)
+    subject = unit if unit.name.startswith("sub-") else unit.parent
+    return Scan(name or subject.name, folder, subject.name, str(subject))
+
+
+def _read_files(source: Path, folder: Path, files: list[Path], rules: Mapping[str, str]) -> tuple[Scan, dict[str, str]]:
+    """Return the scan of a folder, and the reasons for files that are left out."""
+    scan = _described(source, folder)
+    unread = {}
+    owner = folder.name
+    if scan.subject:
+        owner = "_".join(part for part in folder.parts[-3:-1] if part.startswith(("sub-", "ses-")))
+    for file in files:
+        name = record_name(file)
+        given = told(file.name, rules)
+        possible = given
+        if given is None:
+            # In BIDS, the names of subject and session are no words about the sequence.
+            possible = readings(name.removeprefix(owner)) if scan.subject else readings(name, owner)
+        reason = UNREAD
+        if given == ():
+            reason = "--sequence says none"
+        elif given is None and is_computed(name, owner):
+            reason, possible = "computed from a scan, as its name says", ()
+        elif scan.subject and given is None and "_ce-" in name and possible != ("T1gd",):
+            reason, possible = "FLAIR or T2w with contrast", ()
+        if len(possible) == 1:
+            scan.files[possible[0]].append(file)
+        elif possible:
+            scan.open_to[file] = possible
+        else:
+            unread[str(file.relative_to(source))] = reason
+    return scan, unread
+
+
+def _without_scan(source: Path, volumes: Mapping[Path, list[Path]], scans: list[Scan]) -> list[Path]:
+    """Return the folders of persons, as far as one can see, in which no scan was found."""
+    scanned = {scan.folder for scan in scans}
+    with_scan = {parent for folder in scanned for parent in (folder, *folder.parents)}
+    with_volume = {parent for folder, files in volumes.items() if files for parent in (folder, *folder.parents)}
+    with_session = {folder.parent for folder in volumes if _is_subject(folder)}
+    empty: set[Path] = set()
+    for folder in volumes:
+        if folder == source or not (scanned | empty).isdisjoint(folder.parents):
+            continue
+        if _is_subject(folder):
+            empty |= {folder} - with_scan - with_session
+        elif not _is_subject(folder.parent):
+            empty |= {folder} - with_volume
+    return sorted(empty)
+
+
+def _check(source: Path, scans: list[Scan]) -> None:
+    """Raise one `UserError` for names that cannot be used, and for scans that lie directly in the user's folder."""
+    problems = [
+        f"Expected names of folders in UTF-8 without control characters in {source}, found '{shown(scan.name)}'. "
+        "Rename it."
+        for scan in scans
+        if any(unicodedata.category(character) in ("Cc", "Cs") for character in scan.name)
+    ]
+    folders: dict[str, list[str]] = {}
+    for scan in scans:
+        folders.setdefault(scan.name, []).append(str(scan.folder))
+    problems += [
+        f"Expected folders whose names differ, also with _ for /, found {' and '.join(several)}. Rename one."
+        for several in folders.values()
+        if len(several) > 1
+    ]
+    problems += [
+        f"Expected one folder per scan in {source}, found {len(scan.volumes)} volumes directly in it "
+        f"({', '.join(file.name for file in scan.volumes[:MOST])}). Move the files of each scan into a folder."
+        for scan in scans
+        if scan.folder == source
+    ]
+    if not scans:
+        problems.append(f"Expected one folder per patient in {source}, found no folder.")
+    refuse(problems, f"in {source}; nothing was written")
