@@ -23,7 +23,8 @@ def main(*, slices: list[Path], partition: Path, duplicates: Path) -> None:
         pairs[f"node_{side}"] = rows["node"].reindex(pairs[f"patient_{side}"]).to_numpy()
     write_table(duplicates, pairs)
     if len(pairs):
-        logging.getLogger(__name__).warning("%d pairs of records look nearly the same: see %s", len(pairs), duplicates)
+        shown = f"{len(pairs)} pair{'s' if len(pairs) > 1 else ''} of records"
+        logging.getLogger(__name__).warning("Nearly the same images: %s, see %s", shown, duplicates)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import logging
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from inspect import Parameter, cleandoc, signature
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -21,6 +22,13 @@ from zetadp.base.validation import Within
 
 WIDTH = 80
 Probability = Annotated[float, Within(gt=0, le=1)]
+
+
+@dataclass(frozen=True)
+class Alone:
+    """The value of an option that is given without one."""
+
+    value: str
 
 
 def add_command(commands: Any, run: Callable[..., None]) -> None:  # noqa: ANN401  (argparse does not name the type)
@@ -63,6 +71,9 @@ def _read_as(hint: Any) -> dict[str, Any]:  # noqa: ANN401  (any type)
     how["help"], *word = (note for note in notes if isinstance(note, str))
     if word:
         (how["metavar"],) = word
+    for note in notes:
+        if isinstance(note, Alone):
+            how |= {"nargs": "?", "const": note.value}
     if hint is bool:
         how["action"] = "store_true"
     else:

@@ -16,7 +16,7 @@ from typing import Annotated
 
 from zetadp.base.validation import Share, UserError
 from zetadp.cli import federation, privacy, runs
-from zetadp.cli.arguments import add_command
+from zetadp.cli.arguments import Alone, add_command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,15 +88,29 @@ def _version() -> str:
 
 def predict(
     model: Annotated[Path, "model of a finished run (.safetensors)"],
-    volume: Annotated[Path, "NIfTI file (.nii or .nii.gz), 3-D or 4-D (x, y, z, channel)"],
+    volume: Annotated[
+        Sequence[Path],
+        "NIfTI file, 3-D or 4-D (x, y, z, channel); several 3-D files of one scan; or the folder of one scan, as for "
+        "zetadp convert",
+    ],
     *,
+    resample: Annotated[
+        str | None,
+        "where files have different grids, resample by their headers onto the grid of the file that fits this pattern "
+        "(without a pattern: of the first file)",
+        "PATTERN",
+        Alone("*"),
+    ] = None,
     json_: Annotated[bool, "print JSON instead of a table"] = False,
     anyway: Annotated[bool, "print the most likely sequence even if in doubt"] = False,
 ) -> None:
     """Classify the pulse sequences of a volume.
 
-    The sequence of every channel of a NIfTI volume is a vote of its centre slices. The volume may have any orientation
-    and any number of channels. Their order and names are not used. A note says what the model was trained on.
+    The sequence of every channel of a NIfTI volume is a vote of its centre slices. The volume may have any orientation.
+    The order and names of channels and files are not used. A note says what the model was trained on.
+
+    The default's models compare the sequences of a patient. They need all of them: one 4-D file, a file for each, or
+    the folder of a scan. Other models take any number of channels.
 
     A head of domain study on the backbone that comes with zetadp gives no sequence if it is unsure, or if the image is
     unlike the images of its training. --anyway prints the most likely sequence in these cases too. The thresholds come
@@ -105,14 +119,20 @@ def predict(
     Examples
     --------
     zetadp predict results/default/runs/head/federated/eps-1/seed-0/model.safetensors brain.nii.gz
+    zetadp predict model.safetensors P7_flair.nii.gz P7_t1.nii.gz P7_t1gd.nii.gz P7_t2.nii.gz
+    zetadp predict model.safetensors hospital/P7 --resample
     zetadp predict model.safetensors brain.nii --json
     zetadp predict model.safetensors brain.nii --anyway
     """
     from zetadp.core.pretrained import load_model
+    from zetadp.mri.joining import joined
     from zetadp.tasks.brain_sequences.prediction import doubts, origin, predict_volume
 
     loaded = load_model(model)
-    found = predict_volume(loaded, volume)
+    with joined(volume, resample) as (path, files):
+        found = predict_volume(loaded, path)
+    if files:
+        found.insert(1, "file", [file.name for file in files])
     print(origin(loaded), *doubts(found), sep="\n", file=sys.stderr)
     table = found.drop(columns="alternative").dropna(axis="columns", how="all")  # a model may have no doubts
     if "doubt" in table and not anyway:
@@ -132,15 +152,26 @@ def convert(
     ] = None,
     patient_pattern: Annotated[
         str | None,
-        "rule that tells the patient from the name of a scan's folder: its first group is the patient",
+        "rule for the patient in the name of a scan's folder: its first group is the patient",
         "REGEX",
     ] = None,
     test_fraction: Annotated[Share, "expected share of test patients"] = 0.35,
+    exact_test_fraction: Annotated[
+        bool, "make exactly this share test patients; a patient's part then depends on who else is in the folder"
+    ] = False,
     sequence: Annotated[
         Sequence[str],
         "sequence of all files whose names fit the pattern: FLAIR, T1w, T1gd, T2w, or none to leave them out",
         "PATTERN=SEQUENCE",
     ] = (),
+    resample: Annotated[
+        str | None,
+        "where the sequences of a scan have different grids, resample by their headers onto this one (alone: T1w)",
+        "SEQUENCE",
+        Alone("T1w"),
+    ] = None,
+    leave_out_incomplete: Annotated[bool, "leave out scans that lack a sequence, instead of an error"] = False,
+    configuration: Annotated[Path | None, "new file (.yaml) for the configuration of a training", "FILE"] = None,
 ) -> None:
     """Convert NIfTI files or a BIDS folder to the Decathlon layout.
 
@@ -148,59 +179,60 @@ def convert(
 
     Recognised are BIDS folders (sub-01/anat/*_FLAIR.nii.gz, *_T1w.nii.gz, *_ce-gadolinium_T1w.nii.gz, *_T2w.nii.gz),
     and one folder per scan with files such as P7_flair.nii.gz, P7_T1.nii.gz, P7_T1_axial_post_gd.nii.gz and
-    P7_T2.nii.gz. If a name can be read in two ways, an error asks for --sequence. Which scans are of one person is
-    never guessed from names of folders: BIDS tells it, or --patients, or --patient-pattern. Otherwise the guarantee
-    protects a scan and not a patient.
+    P7_T2.nii.gz, side by side and in subfolders. If a name can be read in two ways, an error asks for --sequence. The
+    name of a scan is the path of its folder, with _ for /. Which scans are of one person is never guessed from these
+    names: BIDS says it, or --patients, or --patient-pattern. Otherwise the guarantee protects a scan and not a patient.
+
+    The output ends with what was taken, what was left out, and why. conversion.tsv in the new folder lists every file.
 
     Examples
     --------
     zetadp convert hospital Task01_BrainTumour --test-fraction 0.2 --patient-pattern '(P[0-9]+)_.*'
     zetadp convert hospital Task01_BrainTumour --patients patients.tsv --sequence '*_T1_post.nii.gz=T1gd'
+    zetadp convert hospital Task01_BrainTumour --resample --leave-out-incomplete --configuration hospital.yaml
     """
+    from zetadp.base.storage import check_writable, write_text
     from zetadp.base.tables import read_table
-    from zetadp.mri.convert import convert_folder
+    from zetadp.cli.configuration import Cohort
+    from zetadp.mri.convert import CONVERSION, convert_folder, summary
+    from zetadp.mri.decathlon import canonical_sequence
     from zetadp.mri.filenames import read_rules
-    from zetadp.mri.index import PATIENT_KEY
 
+    onto = None if resample is None else canonical_sequence(resample)
+    if resample is not None and onto is None:
+        raise UserError(
+            f"--resample: Expected FLAIR, T1w, T1gd or T2w, found {resample!r}. Name the folders before the options."
+        )
+    if configuration is not None:
+        if configuration.exists():
+            raise UserError(f"--configuration: Expected a new file, found {configuration}. Name another one.")
+        check_writable(configuration)
     task = convert_folder(
         source,
         target,
         patients=patients,
         patient_pattern=patient_pattern,
         test_fraction=test_fraction,
+        exact_test_fraction=exact_test_fraction,
         sequences=read_rules(sequence),
+        resample_onto=onto,
+        leave_out_incomplete=leave_out_incomplete,
     )
-    key = target / PATIENT_KEY
-    person = {file.as_posix(): file.as_posix() for file in (*task.training, *task.test)}
-    if key.is_file():
-        table = read_table(key, ("file", "patient"))
-        person = dict(zip(table["file"], table["patient"], strict=True))
-    unit = "patient" if key.is_file() else "record"
-    # Scans of one person are one patient: that is what the configuration declares and the guarantee protects.
-    train, test = (len({person[file.as_posix()] for file in files}) for files in (task.training, task.test))
-    print(f"{target}: {train} training and {test} test {unit}s, with {len(task.training)} and {len(task.test)} scans.")
-    if unit == "record":
-        print(
-            "Nothing says which scans are of one person, so the guarantee protects one scan, and a person with several "
-            "is protected less.\nTo protect patients, convert again with --patients TABLE (columns record and patient) "
-            "or with --patient-pattern, for example\n--patient-pattern '(P[0-9]+)_.*', or '(.*)' if every folder is a "
-            "patient."
-        )
-    if not (train and test):
-        part = f"images: {target}" if train else f"watched: {target}\n  watched_patients: {test}"
-        print(f"In the settings of a site of a federation:\n  {part}")
-        return
-    print(
-        "This configuration trains once, with privacy. Change the names, which stand for the results and for these "
-        "patients, and the number of hospitals:\n"
-        "name: my-hospital\n"
-        "cohort:\n  name: my-hospital\n  source: folder\n"
-        f"  folder: {target}\n  train_patients: {train}\n  test_patients: {test}\n"
-        f"  unit: {unit}\n" + (f"  patient_key: {key}\n" if unit == "patient" else "") + "partition:\n"
-        "  nodes: 1\n  validation_patients: 0\n"
-        "privacy:\n  noise: os\n"
-        "runs:\n  - {networks: [head], arms: [federated], epsilons: [8], seeds: [0]}"
-    )
+    cohort = Cohort.of_task(task, source, test_fraction, exact=exact_test_fraction)
+    print(cohort.described())
+    text, mark = cohort.configuration(), ""
+    if configuration is not None and cohort.trains:
+        write_text(configuration, text)
+        print(f"The configuration of one private training is in {configuration}. Look at its names, then run:")
+        print(f"snakemake --cores 8 --configfile {configuration.resolve()}")
+    elif cohort.trains:
+        mark = "# "  # so that all that follows is YAML
+        print(f"This configuration trains once, with privacy. Save it as a .yaml file, and look at its names:\n{text}")
+    else:
+        print(f"In the settings of a site of a federation:\n{text}")
+    print(f"{mark}What became of the files of {source} ({target / CONVERSION} has every file):")
+    for line in summary(read_table(target / CONVERSION)):
+        print(f"{mark}{line}")
 
 
 def report(

@@ -168,8 +168,9 @@ def _classification(outputs: Tensor, labels: Tensor) -> Classification:
             "labels.long() for classes, or loss=torch.nn.MSELoss(reduction='none') for regression."
         )
     if labels.ndim != 1:
+        how = "squeeze" if labels.shape[1:].numel() == 1 else "argmax"  # argmax of one column is 0, whatever it holds
         raise UserError(
-            f"labels: Expected one class for each item, found shape {tuple(labels.shape)}. Use labels.argmax(1)."
+            f"labels: Expected one class for each item, found shape {tuple(labels.shape)}. Use labels.{how}(1)."
         )
     found = Classification(outputs.shape[1])
     try:

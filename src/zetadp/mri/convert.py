@@ -261,27 +261,55 @@ def _convert_scan(scan: Scan, path: Path, onto: str | None, *, write: bool) -> _
     made.volumes.extend(headers.values())
     if not headers:
         return made
+    first, reasons, problems = join(headers, values, onto, scan.name)
+    made.reasons.update(reasons)
+    made.problems.extend(problems)
+    if write and not made.problems:
+        write_record(path, [values[sequence] for sequence in SEQUENCES], first.affine, made.note)
+    return made
+
+
+def join(
+    headers: Mapping[str, Volume], values: dict[str, np.ndarray], onto: str | None, scan: str
+) -> tuple[Volume, dict[str, str], list[str]]:
+    """Bring the volumes of a scan to one grid.
+
+    Parameters
+    ----------
+    headers
+        Header of each volume, by the name of its sequence or file.
+    values
+        Intensities of each volume; those that are resampled are replaced.
+    onto
+        Name of the volume onto whose grid the others are resampled, or None to refuse other grids.
+    scan
+        Name of the scan, for messages.
+
+    Returns
+    -------
+    The header of the common grid, a note on each volume that was resampled, and problems.
+    """
+    reasons: dict[str, str] = {}
+    problems: list[str] = []
     if onto is not None and onto not in headers:
-        made.problems.append(f"Expected {onto} in {scan.name} to resample onto, found none. Name another sequence.")
+        problems.append(f"Expected {onto} in {scan} to resample onto, found none. Name another sequence.")
     first = headers.get(onto or "", next(iter(headers.values())))
-    for sequence, header in headers.items():
+    for name, header in headers.items():
         if same_grid(header, first):
             continue
         if onto is None:
-            made.problems.append(
-                f"Expected one grid for all sequences of {scan.name}: {first.path} has shape {first.shape[:3]} and "
-                f"affine {first.affine.tolist()}, {header.path} has shape {header.shape[:3]} and affine "
+            problems.append(
+                f"Expected one grid for all sequences of {scan}: {first.path} has shape {first.shape[:3]} and affine "
+                f"{first.affine.tolist()}, {header.path} has shape {header.shape[:3]} and affine "
                 f"{header.affine.tolist()}. Resample by the headers with --resample, or register them first."
             )
             continue
         try:
-            values[sequence] = resample(header, values[sequence], first)
-            made.reasons[sequence] = f"{sequence} resampled onto {onto}"
+            values[name] = resample(header, values[name], first)
+            reasons[name] = f"{name} resampled onto {onto}"
         except UserError as error:
-            made.problems.append(str(error))
-    if write and not made.problems:
-        _write_record(path, [values[sequence] for sequence in SEQUENCES], first.affine, made.note)
-    return made
+            problems.append(str(error))
+    return first, reasons, problems
 
 
 def read_scan(path: Path) -> tuple[Volume, np.ndarray]:
@@ -306,8 +334,8 @@ def read_scan(path: Path) -> tuple[Volume, np.ndarray]:
     return volume, values
 
 
-def _write_record(path: Path, channels: list[np.ndarray], affine: np.ndarray, note: str) -> None:
-    """Write the channels as one 4-D volume, in the type that `convert_folder` says."""
+def write_record(path: Path, channels: list[np.ndarray], affine: np.ndarray, note: str = "") -> None:
+    """Write channels as one 4-D volume, in the type that `convert_folder` says, with a note in its header."""
     import nibabel as nib
 
     least, most = np.iinfo(np.int16).min, np.iinfo(np.int16).max

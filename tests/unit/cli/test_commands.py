@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import tomllib
 from pathlib import Path
 
+import nibabel as nib
 import numpy as np
 import pytest
 import yaml
@@ -78,6 +80,8 @@ def test_options_are_read_as_their_types_and_defaults_say():
     assert given.hosts == ["a", "b", "c"]
     given = parsed("zetadp convert a b --sequence x=T1w --sequence y=none")
     assert (given.sequence, given.source, given.target) == (["x=T1w", "y=none"], Path("a"), Path("b"))
+    resampled = [parsed(f"zetadp convert a b {option}").resample for option in ("", "--resample", "--resample FLAIR")]
+    assert resampled == [None, "T1w", "FLAIR"]
     given = parsed("zetadp rounds --epsilon 1 --delta 1e-3 --noise-multiplier 4 --sampling-probability 1/4")
     assert (given.sampling_probability, given.json_) == (0.25, False)
 
@@ -170,6 +174,52 @@ def test_convert_says_what_to_declare_in_patients(tmp_path, capsys):
     assert declared["folder"] == str(target)
     numbers = {key: declared[key] for key in ("train_patients", "test_patients")}
     assert len(index_cohort(target, **numbers, slices=5)) == 5
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_convert_writes_a_configuration_that_loads(exact, tmp_path, capsys):
+    """Names come from the folder, paths are absolute, and the parts are as many as the user asked for."""
+    source = write_scans(tmp_path / "St. Mary's", *(f"P{number:02d}" for number in range(13)))
+    (source / "P03/P03-t1c.nii.gz").unlink()
+    file = tmp_path / "mine.yaml"
+    options = ["--patient-pattern", "(.*)", "--leave-out-incomplete", "--configuration", file]
+    options += ["--exact-test-fraction"] if exact else []
+    code, out, _ = ended(capsys, "convert", source, tmp_path / "task", *options)
+    assert code == 0
+    config = yaml.safe_load((Path(__file__).parents[3] / "config.yaml").read_text())
+    overlay(config, yaml.safe_load(file.read_text()))
+    cohort = load_config(config).cohort
+    assert cohort.name == "St.-Mary-s"
+    assert Path(cohort.folder) == (tmp_path / "task").resolve()
+    assert cohort.train_patients + cohort.test_patients == 12
+    assert not exact or cohort.test_patients == round(0.35 * 12)
+    said = "can move" if exact else "nobody moves"
+    assert said in out
+    assert said in file.read_text()
+    assert "taken       12 scans  48 files" in out
+    assert re.search(r"left out +1 scans +lacks T1gd: P03\n", out)
+    assert str(file) in mistake(capsys, "convert", source, tmp_path / "other", "--configuration", file)
+    assert not (tmp_path / "other").exists()
+
+
+def test_predict_takes_a_file_for_each_sequence_or_the_folder_of_a_scan(model, tmp_path, capsys):
+    source = write_scans(tmp_path / "hospital", "P1")
+    files = [source / f"P1/P1-{FILES[sequence]}.nii.gz" for sequence in SEQUENCES]
+    write_volume(source / "P1/P1-t1n_mask.nii.gz", np.ones((6, 7, 5), np.uint8))
+    whole = write_volume(tmp_path / "whole.nii.gz", volume((6, 7, 5), 4, np.random.default_rng(0)))
+    _, expected, _ = ended(capsys, "predict", model, whole, "--json")
+    for given in (files, [source / "P1"], [source]):
+        _, out, _ = ended(capsys, "predict", model, *given, "--json")
+        rows = json.loads(out)
+        assert [row.pop("file") for row in rows] == [file.name for file in files]
+        assert rows == json.loads(expected)
+    image = nib.load(files[0])
+    nib.save(nib.Nifti1Image(np.asarray(image.dataobj)[..., ::2], image.affine @ np.diag([1, 1, 2, 1])), files[0])
+    assert "--resample" in mistake(capsys, "predict", model, *files)
+    assert ended(capsys, "predict", model, source / "P1", "--resample", "*t1n*")[0] == 0
+    write_scans(source, "P2")
+    assert "P1, " in mistake(capsys, "predict", model, source)
+    assert "twice" in mistake(capsys, "predict", model, files[1], files[1])
 
 
 def test_report_prints_the_table_and_where_everything_is(tmp_path, monkeypatch, capsys):

@@ -590,6 +590,15 @@ def test_what_does_not_fit_is_refused_by_name_and_nothing_is_written(tmp_path, w
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("columns", [1, 3])
+def test_the_remedy_for_labels_of_two_axes_gives_the_classes(tmp_path, columns):
+    labels = LABELS[:, None] if columns == 1 else torch.nn.functional.one_hot(LABELS)
+    with pytest.raises(UserError) as refused:
+        run(tmp_path, data=records(labels=labels))
+    remedy = re.search(r"Use labels\.(\w+)\(1\)", str(refused.value))[1]
+    assert getattr(labels, remedy)(1).equal(LABELS)
+
+
 @pytest.mark.parametrize("lost", ["account", "ledger"])
 def test_a_finished_run_says_what_its_account_lacks(tmp_path, lost):
     first = run(tmp_path).train()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shutil
 
 import nibabel as nib
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from decathlon_builder import oriented_affine, volume
 
+from zetadp.base.tables import read_table
 from zetadp.base.validation import UserError
 from zetadp.mri.convert import convert_folder
 from zetadp.mri.decathlon import SEQUENCES
@@ -30,8 +32,8 @@ def arrays(seed: int, dtype=np.int16) -> dict[str, np.ndarray]:
     return {sequence: whole[..., index] for index, sequence in enumerate(SEQUENCES)}
 
 
-def write_brats(root, *names):
-    for seed, name in enumerate(names):
+def write_brats(root, *names, first_seed=0):
+    for seed, name in enumerate(names, start=first_seed):
         for sequence, array in arrays(seed).items():
             write(root / name / f"{name}_{BRATS[sequence]}.nii.gz", array)
         write(root / name / f"{name}_seg.nii.gz", np.zeros(SHAPE, np.uint8))
@@ -205,3 +207,135 @@ def test_all_problems_are_in_one_message_and_nothing_is_written(tmp_path):
     assert len(found) == len(expected)
     for line, words in zip(found, expected, strict=True):
         assert all(word in line for word in words)
+
+
+def outcomes(task):
+    """Return what became of each file, by its path."""
+    table = read_table(task.root / "conversion.tsv")
+    return {row.file: (row.outcome, row.record, row.reason) for row in table.itertuples()}
+
+
+def test_both_layouts_side_by_side_and_below_lose_no_file(tmp_path):
+    source = write_bids(tmp_path / "in", "01", "02_ses-a", "02_ses-b")
+    write_brats(source, "Pat1_x", first_seed=20)
+    write_brats(source / "pacs", "Pat1_y", "Pat2_x", first_seed=40)
+    write(source / "sub-01/dwi/sub-01_dwi.nii.gz", np.zeros(SHAPE, np.uint8))
+    write(source / "derivatives/sub-01/anat/sub-01_desc-preproc_T1w.nii.gz", np.zeros(SHAPE, np.uint8))
+    write(source / "Pat1_x/more/Pat1_x_T1_mask.nii.gz", np.zeros(SHAPE, np.uint8))
+    # Nothing says who the others are, while BIDS names its subjects.
+    (found,) = problems(source, tmp_path / "none")
+    assert all(name in found for name in ("3 records", "Pat1_x", "pacs_Pat1_y", "pacs_Pat2_x", "--patient-pattern"))
+    rule = r"(?:pacs_)?(Pat\d)_."
+    task = convert_folder(source, tmp_path / "out", test_fraction=0, patient_pattern=rule)
+    table = indexed(task)
+    assert dict(zip(table["record"], table["patient"], strict=True)) == {
+        **{"sub-01": "sub-01", "sub-02_ses-a": "sub-02", "sub-02_ses-b": "sub-02"},
+        **{"Pat1_x": "Pat1", "pacs_Pat1_y": "Pat1", "pacs_Pat2_x": "Pat2"},
+    }
+    became = outcomes(task)
+    assert sum(outcome == "taken" for outcome, _, _ in became.values()) == 24
+    left_out = {name: reason for name, (outcome, _, reason) in became.items() if outcome == "left out"}
+    assert left_out == {
+        "Pat1_x/Pat1_x_seg.nii.gz": "computed from a scan, as its name says",
+        "Pat1_x/more/Pat1_x_T1_mask.nii.gz": "computed from a scan, as its name says",
+        "pacs/Pat1_y/Pat1_y_seg.nii.gz": "computed from a scan, as its name says",
+        "pacs/Pat2_x/Pat2_x_seg.nii.gz": "computed from a scan, as its name says",
+        "derivatives": "1 file(s) in a folder of computed images",
+        "sub-01/anat/sub-01_T2star.nii.gz": "its name is none of the four sequences",
+        "sub-01/dwi": "1 file(s) of another kind of image",
+        "sub-02/ses-a/anat/sub-02_ses-a_T2star.nii.gz": "its name is none of the four sequences",
+        "sub-02/ses-b/anat/sub-02_ses-b_T2star.nii.gz": "its name is none of the four sequences",
+    }
+
+
+def test_one_subject_of_bids_is_never_two_persons(tmp_path):
+    source = write_bids(tmp_path / "in", "01_ses-a", "01_ses-b")
+    (found,) = problems(source, tmp_path / "out", patient_pattern="(.*)")
+    assert "sub-01_ses-a, sub-01_ses-b" in found
+    (source / "sub-01").rename(tmp_path / "sub-01")
+    for place in ("first", "second"):
+        shutil.copytree(tmp_path / "sub-01/ses-a", source / place / "sub-01")
+    (found, *_) = problems(source, tmp_path / "out")
+    assert "sub-01 in" in found
+
+
+def test_folders_of_persons_without_a_scan_are_named(tmp_path):
+    source = write_brats(write_bids(tmp_path / "in", "01"), "sub-50", first_seed=20)
+    (source / "sub-03/func").mkdir(parents=True)
+    (source / "P9/dicom").mkdir(parents=True)
+    rule = {"patient_pattern": "(.*)"}
+    found = problems(source, tmp_path / "none", **rule)
+    assert [name for name in ("P9", "sub-03", "sub-50") if any(f"in/{name}," in line for line in found)] == [
+        "P9",
+        "sub-03",
+    ]
+    task = convert_folder(source, tmp_path / "out", test_fraction=0, leave_out_incomplete=True, **rule)
+    assert [file.name for file in task.training] == ["sub-01.nii.gz", "sub-50.nii.gz"]
+    assert outcomes(task)["P9"] == ("left out", "P9", "lacks FLAIR, T1w, T1gd, T2w")
+    write(source / "loose_t1.nii.gz", arrays(0)["T1w"])
+    assert "loose_t1.nii.gz" in problems(source, tmp_path / "none", leave_out_incomplete=True, **rule)[0]
+
+
+DERIVED = {
+    "mask": lambda array: array > 300,
+    "labels": lambda array: (array > 250).astype(int) + (array > 300),
+    "tissue": lambda array: np.clip((array.astype(float) - 200) / 100, 0, 1),
+}
+
+
+@pytest.mark.parametrize("kind", DERIVED)
+def test_what_no_scanner_measured_is_refused_whatever_its_name(kind, tmp_path):
+    source = write_brats(tmp_path / "in", "a")
+    values = DERIVED[kind](arrays(0)["FLAIR"])
+    write(source / "a/a_flair.nii.gz", values.astype(np.float32))
+    (found,) = problems(source, tmp_path / "out")
+    assert "Expected a scan in" in found
+    assert "--sequence 'a_flair.nii.gz=none'" in found
+
+
+def test_the_same_volume_under_two_names_is_refused(tmp_path):
+    source = write_brats(tmp_path / "in", "a", "b")
+    write(source / "b/b_t2.nii.gz", arrays(0)["T2w"], oriented_affine("LPS", SHAPE))
+    (found,) = problems(source, tmp_path / "out")
+    assert "a (a_t2.nii.gz) and b (b_t2.nii.gz)" in found
+
+
+def test_other_grids_are_resampled_by_the_headers_if_the_user_says_so(tmp_path):
+    """A linear ramp in space stays what it is, on the grid of the named sequence."""
+    source = write_brats(tmp_path / "in", "a", "b")
+    fine, thick = np.diag([1.0, 1, 1, 1]), np.diag([1.0, 1, 2, 1])
+    ramp = 100 + np.add.outer(np.add.outer(10 * np.arange(8), 20 * np.arange(10)), np.arange(40))
+    for number, name in enumerate(BRATS.values()):
+        write(source / f"a/a_{name}.nii.gz", (ramp + number).astype(np.float32), fine)
+    write(source / "a/a_flair.nii.gz", ramp[..., ::2].astype(np.float32), thick)
+    assert "--resample" in problems(source, tmp_path / "none")[0]
+    task = convert_folder(source, tmp_path / "out", test_fraction=0, resample_onto="T1w")
+    images = {file.name: nib.load(task.root / file) for file in task.training}
+    flair = images["a.nii.gz"].get_fdata()[..., 0]
+    np.testing.assert_allclose(flair[..., :39], ramp[..., :39], rtol=1e-5)
+    assert images["a.nii.gz"].header["descrip"].item() == b"FLAIR resampled onto T1w"
+    assert json.loads((task.root / "dataset.json").read_text())["resampled"] == {
+        "imagesTr/a.nii.gz": "FLAIR resampled onto T1w"
+    }
+    np.testing.assert_array_equal(images["b.nii.gz"].get_fdata()[..., 0], arrays(1)["FLAIR"])
+    write(source / "a/a_flair.nii.gz", ramp[..., ::2].astype(np.float32), thick + np.eye(4, k=3) * 100)
+    assert "covers 0%" in problems(source, tmp_path / "none", resample_onto="T1w")[0]
+
+
+def test_units_of_length_count_and_a_negative_scale_is_refused(tmp_path):
+    source = write_brats(tmp_path / "in", "a")
+    file = source / "a/a_t2.nii.gz"
+    for unit, size in (("meter", 0.001), ("micron", 1000)):
+        image = nib.Nifti1Image(arrays(0)["T2w"], np.diag([size, size, size, 1]) @ AFFINE)
+        image.header.set_xyzt_units(unit)
+        nib.save(image, file)
+        task = convert_folder(source, tmp_path / unit, test_fraction=0)
+        np.testing.assert_allclose(nib.load(task.root / task.training[0]).affine, AFFINE, atol=1e-3)
+    image = nib.Nifti1Image(arrays(0)["T2w"], AFFINE)
+    image.header.set_xyzt_units("meter")
+    nib.save(image, file)
+    assert "1e+03 x 1e+03 x 1e+03 mm, with the unit of length meter" in problems(source, tmp_path / "out")[0]
+    image.header.set_xyzt_units("mm")
+    image.header.set_slope_inter(-1, 4000)
+    nib.save(image, file)
+    assert "positive scale" in problems(source, tmp_path / "out")[0]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 
 import numpy as np
 import pytest
@@ -18,7 +19,10 @@ from zetadp.mri.index import (
     listed_files,
     near_duplicates,
 )
+from zetadp.mri.slicing import centre_slices, resize_area
 from zetadp.mri.volumes import read_centre_slices
+from zetadp.phantom.cohort import simulate_patient
+from zetadp.phantom.settings import Simulated
 
 
 @pytest.fixture
@@ -133,48 +137,47 @@ def test_a_key_must_know_every_file_and_no_other(task, tmp_path):
     assert "absent.tsv" in found
 
 
-SHAPE = (4, 10, 32, 32)
-
-
-def cohort(number: int, seed: int = 0) -> np.ndarray:
-    """Return smooth images: an anatomy that all share, and a third as much again of their own."""
-    rng = np.random.default_rng(seed)
-
-    def smooth() -> np.ndarray:
-        field = gaussian_filter(rng.standard_normal(SHAPE), (0, 2, 3, 3))
-        return field / field.std()
-
-    shared = smooth()
-    return np.stack([100 + 20 * (shared + smooth() / 3) for _ in range(number)]).astype(np.float32)
+@cache
+def cohort(number: int) -> np.ndarray:
+    """Return small images of simulated patients in one space, shape (patient, sequence, slice, row, column)."""
+    settings = Simulated(population="standard", seed=5, grid=(64, 64, 24), scanners=3)
+    volumes = [simulate_patient(settings, patient) for patient in range(1, number + 1)]
+    pictures = [np.transpose(volume[:, ::-1, centre_slices(24, 20)], (3, 2, 1, 0)) for volume in volumes]
+    return np.stack([resize_area(picture, 32) for picture in pictures])
 
 
 def names(number: int) -> list[str]:
     return [f"p{index:02d}" for index in range(number)]
 
 
+def pairs(stack: np.ndarray) -> list[list[str]]:
+    found = near_duplicates(stack, names(len(stack)))
+    assert found["correlation"].between(THRESHOLD, 1 + 1e-5).all()
+    return found[["patient_a", "patient_b"]].to_numpy().tolist()
+
+
 CHANGES = {
     "each sequence rescaled": lambda images, rng: images * np.array([0.1, 1, 5, 20])[:, None, None, None] + 7,
-    "noise": lambda images, rng: images + 0.5 * images.std() * rng.standard_normal(images.shape),
+    "noise": lambda images, rng: images + 0.3 * images.std() * rng.standard_normal(images.shape),
     "shifted by a quarter of a pixel": lambda images, rng: shift(images, (0, 0, 0.25, -0.25), mode="nearest"),
+    "shifted by a slice": lambda images, rng: np.roll(images, 1, axis=1),
     "blurred": lambda images, rng: gaussian_filter(images, (0, 0, 0.7, 0.7)),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_changed_copies_are_found_and_nobody_else(change):
-    rng = np.random.default_rng(1)
-    stack = cohort(30)
-    stack[22] = CHANGES[change](stack[5], rng)
-    found = near_duplicates(stack, names(30))
-    assert found[["patient_a", "patient_b"]].to_numpy().tolist() == [["p05", "p22"]]
-    assert THRESHOLD <= found["correlation"].item() <= 1 + 1e-5
+    stack = cohort(24)
+    copy = CHANGES[change](stack[5].astype(float), np.random.default_rng(1))
+    assert pairs(np.concatenate([stack, copy[None]])) == [["p05", "p24"]]
 
 
 def test_real_patients_are_told_apart_and_a_rescaled_copy_is_found():
     task = read_task(real_sample())
-    images = [read_centre_slices(task.root / file, task.sequences) for file in task.training + task.test]
-    stack = np.stack(images)
-    assert near_duplicates(stack, names(3)).empty
-    copy = np.round(0.3 * stack[:1] + 5)
-    found = near_duplicates(np.concatenate([stack, copy]), names(4))
-    assert found[["patient_a", "patient_b"]].to_numpy().tolist() == [["p00", "p03"]]
+    real = np.stack([read_centre_slices(task.root / file, task.sequences) for file in task.training + task.test])
+    copy = np.round(0.3 * real[:1] + 5)
+    assert pairs(real) == []
+    assert pairs(np.concatenate([real, copy])) == [["p00", "p03"]]
+    # Among simulated patients, those of one scanner resemble each other.
+    assert pairs(np.concatenate([cohort(24), real])) == []
+    assert pairs(np.concatenate([cohort(24), real, copy])) == [["p24", "p27"]]

@@ -1,0 +1,132 @@
+"""The configuration of one private training on a cohort that was converted."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from zetadp.base.tables import read_table
+from zetadp.mri.decathlon import Listing
+from zetadp.mri.index import PATIENT_KEY
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """What a configuration declares about a converted folder.
+
+    Attributes
+    ----------
+    folder
+        The folder, as an absolute path.
+    name
+        Name of the user's folder, in the letters that names may have.
+    unit
+        What the guarantee protects: ``patient`` or ``record``.
+    patients
+        Numbers of training and test patients.
+    scans
+        Numbers of their scans.
+    test_fraction, exact
+        How the patients were divided (`zetadp.mri.persons.divided`).
+    """
+
+    folder: Path
+    name: str
+    unit: str
+    patients: tuple[int, int]
+    scans: tuple[int, int]
+    test_fraction: float
+    exact: bool
+
+    @classmethod
+    def of_task(cls, task: Listing, source: Path, test_fraction: float, *, exact: bool) -> Cohort:
+        """Describe a converted folder; the other parameters are those of `zetadp.mri.convert.convert_folder`."""
+        person = {file.as_posix(): file.as_posix() for file in (*task.training, *task.test)}
+        key = task.root / PATIENT_KEY
+        if key.is_file():
+            table = read_table(key, ("file", "patient"))
+            person = dict(zip(table["file"], table["patient"], strict=True))
+        # Scans of one person are one patient: that is what the configuration declares and the guarantee protects.
+        train, test = (len({person[file.as_posix()] for file in files}) for files in (task.training, task.test))
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", source.resolve().name).strip("-._")[:60]
+        return cls(
+            task.root.resolve(),
+            name or "my-hospital",
+            "patient" if key.is_file() else "record",
+            (train, test),
+            (len(task.training), len(task.test)),
+            test_fraction,
+            exact,
+        )
+
+    @property
+    def trains(self) -> bool:
+        """Whether both parts have patients, so that a cohort can be trained and tested on."""
+        return min(self.patients) > 0
+
+    def described(self) -> str:
+        """Return sentences about numbers of patients, the unit of the guarantee, and how parts were chosen."""
+        (train, test), (of_train, of_test) = self.patients, self.scans
+        lines = [
+            f"{self.folder}: {train} training and {test} test {self.unit}s, with {of_train} and {of_test} scans.",
+            self._parts(),
+        ]
+        if self.unit == "record":
+            lines.append(
+                "Nothing says which scans are of one person, so the guarantee protects one scan, and a person with "
+                "several is protected less.\nTo protect patients, convert again with --patients TABLE (columns record "
+                "and patient) or with --patient-pattern, for example\n--patient-pattern '(P[0-9]+)_.*', or '(.*)' if "
+                "every folder is a patient."
+            )
+        return "\n".join(line for line in lines if line)
+
+    def configuration(self) -> str:
+        """Return the configuration as YAML; of a cohort with one part, the settings of a site of a federation."""
+        (train, test), (of_train, of_test) = self.patients, self.scans
+        folder = _quoted(self.folder)
+        if not self.trains:
+            return f"  images: {folder}" if train else f"  watched: {folder}\n  watched_patients: {test}"
+        lines = [
+            f"name: {_quoted(self.name)}  # results go to results/{self.name}",
+            "cohort:",
+            f"  name: {_quoted(self.name)}  # stands for these patients: other patients need another name",
+            "  source: folder",
+            f"  folder: {folder}",
+            *(f"  # {line}" for line in self._parts().splitlines()),
+            f"  train_patients: {train}  # they have {of_train} scans",
+            f"  test_patients: {test}  # they have {of_test} scans",
+            f"  unit: {self.unit}  # what the guarantee protects",
+            *([f"  patient_key: {_quoted(self.folder / PATIENT_KEY)}"] if self.unit == "patient" else []),
+            "partition:",
+            "  nodes: 1  # number of hospitals",
+            "  validation_patients: 0",
+            "privacy:",
+            "  noise: os",
+            "runs:",
+            "  - {networks: [head], arms: [federated], epsilons: [8], seeds: [0]}",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _parts(self) -> str:
+        """Return how the parts were chosen; empty where every patient is in one part whatever the rule."""
+        if self.test_fraction in {0, 1}:
+            return ""
+        share = f"{self.test_fraction:g}"
+        if self.exact:
+            return (
+                f"A share of {share} of all {self.unit}s tests, chosen by hashes of their names. One who joins "
+                "or\nleaves can move another from training to test data or back, so do not test a model on a later "
+                "conversion."
+            )
+        return (
+            f"A hash of the {self.unit}'s name alone decides who tests, with probability {share}, so that nobody moves "
+            "when others join.\nIn a small cohort the share can differ much; --exact-test-fraction makes it exact."
+        )
+
+
+def _quoted(value: object) -> str:
+    """Return a text as YAML reads it back, on one line."""
+    return yaml.safe_dump(str(value), width=float("inf"), allow_unicode=True).removesuffix("\n").removesuffix("\n...")
