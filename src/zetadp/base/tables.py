@@ -192,13 +192,37 @@ def shared_contents(names: Iterable[str], contents: Iterable[str]) -> list[list[
     return [group for group in groups.values() if len(group) > 1]
 
 
-def check_contents(names: Iterable[str], contents: Iterable[str], source: str) -> None:
-    """Raise one `UserError` that names every group of `shared_contents`."""
+def check_contents(rows: pd.DataFrame, contents: Iterable[str], source: str) -> None:
+    """Refuse one recording of several persons, and log that one person has a recording more than once.
+
+    Parameters
+    ----------
+    rows
+        Patient and record of each recording.
+    contents
+        As in `shared_contents`.
+    source
+        Where the recordings come from, for messages.
+
+    Raises
+    ------
+    UserError
+        One message that names the recordings that several persons have.
+    """
+    numbers = [str(number) for number in range(len(rows))]
+    groups = [rows.iloc[list(map(int, group))] for group in shared_contents(numbers, contents)]
     problems = [
-        f"Expected different recordings, found the same content in {' and '.join(map(shown, group))}. Keep one."
-        for group in shared_contents(names, contents)
+        "Expected different recordings of different persons, found the same content in "
+        f"{' and '.join(shown(f'{row.record} of {row.patient}') for row in group.itertuples())}. Keep one."
+        for group in groups
+        if group["patient"].nunique() > 1
     ]
     refuse(problems, f"in {source}")
+    if groups:
+        first = " and ".join(map(shown, groups[0]["record"]))
+        logger.warning(
+            "One person has the same recording more than once in %s: %d times, such as %s", source, len(groups), first
+        )
 
 
 def wrong_parts(rows: pd.DataFrame, declared: Mapping[str, int], source: str) -> list[str]:

@@ -179,7 +179,7 @@ def _plain(name: str) -> str:
 
 def _words(name: str) -> list[str]:
     """Return the words of a name in small letters; ``t1gd`` is split into ``t1`` and ``gd``, ``ohneKM`` likewise."""
-    words = []
+    words: list[str] = []
     for written in re.split(r"[^a-z0-9]+", _plain(name)):
         word = re.sub(r"^[23]d(?=.)", "", written)
         together = _T1_AND_MORE.fullmatch(word) or _RELATION_AND_AGENT.fullmatch(word)

@@ -124,7 +124,7 @@ def write_collection(
     source = folder or "the simulation"
     _check(found.names, labels, source, sizes)
     hashes = [hashlib.sha256(each.tobytes()).hexdigest() for each in beats]
-    check_contents(found.names["record"], hashes, source)
+    check_contents(found.names, hashes, source)
     write_cohort(table, found.names.assign(sha256=hashes), sizes, source)
     waves = signals[:, None, None]
     for path, values, axes, units in (

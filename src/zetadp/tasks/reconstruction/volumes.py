@@ -218,7 +218,7 @@ def undersample(
         wanted.append(target)
         rows.append((volume.patient, volume.name, part, "", hashlib.sha256(seen[-1].tobytes()).hexdigest()))
     index = pd.DataFrame(rows, columns=["patient", "record", "part", "scanner", "sha256"])
-    check_contents(index["record"], contents, str(volumes))
+    check_contents(index, contents, str(volumes))
     write_cohort(table, index, sizes, str(volumes))
     counts = [len(each) for each in seen]
     names = pd.DataFrame({"record": index["record"].repeat(counts), "volume": index["record"].repeat(counts)})

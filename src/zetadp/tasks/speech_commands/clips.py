@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from zetadp.base.storage import Items
-from zetadp.base.tables import shared_contents, visible, write_cohort
+from zetadp.base.tables import check_contents, visible, write_cohort
 from zetadp.base.validation import UserError, refuse
 
 if TYPE_CHECKING:
@@ -80,15 +80,12 @@ def read_clips(source: Path) -> Items:
     counts = Counter(label for _, label, _ in found.values())
     problems += [f"{word}: no clip in a folder of this name" for n, word in enumerate(WORDS) if not counts[n]]
     names = sorted(found)
+    refuse(problems, f"in the clips {source}")
     silent = [name for name in names if not found[name][0].any()]
     voiced = [name for name in names if found[name][0].any()]
-    groups = shared_contents(voiced, (hashlib.sha256(found[name][0].tobytes()).hexdigest() for name in voiced))
-    of_several = [group for group in groups if len({found[name][2] for name in group}) > 1]
-    problems += [f"{' and '.join(group)}: the same clip of several speakers. Keep one." for group in of_several]
-    refuse(problems, f"in the clips {source}")
-    if groups:
-        # A clip that one speaker has twice changes nothing about who is protected.
-        logger.warning("%d clips occur more than once, such as %s", len(groups), " and ".join(groups[0]))
+    rows = pd.DataFrame({"record": voiced, "patient": [found[name][2] for name in voiced]})
+    contents = (hashlib.sha256(found[name][0].tobytes()).hexdigest() for name in voiced)
+    check_contents(rows, contents, f"the clips {source}")
     waves, labels, speakers = zip(*(found[name] for name in names), strict=True)
     if silent:
         logger.warning("%d clips hold nothing but zeros, such as %s", len(silent), silent[0])

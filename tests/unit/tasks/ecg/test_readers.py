@@ -81,7 +81,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an age with a comma": ({"age": "65,5"}, "65,5"),
     "one recording of two people": (
         {"x": np.concatenate([SIGNALS[:4], SIGNALS[:1], SIGNALS[5:]])},
-        "same content in 0 and 4",
+        "same content in 0 of p0 and 4 of p4",
     ),
 }
 
