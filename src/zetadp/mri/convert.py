@@ -196,10 +196,12 @@ def _outcomes(
     rows = []
     for scan, each in zip(scans, made, strict=True):
         for sequence, (file,) in scan.files.items():
-            rows.append((file.relative_to(source), "taken", scan.name, each.reasons.get(sequence, sequence)))
+            rows.append((str(file.relative_to(source)), "taken", scan.name, each.reasons.get(sequence, sequence)))
     for scan in incomplete:
-        files = [file.relative_to(source) for file in scan.volumes] or [scan.folder.relative_to(source)]
-        rows += [(file, "left out", scan.name, f"lacks {', '.join(scan.lacking)}") for file in files]
+        files = scan.volumes or [scan.folder]
+        rows += [
+            (str(file.relative_to(source)), "left out", scan.name, f"lacks {', '.join(scan.lacking)}") for file in files
+        ]
     rows += [(name, "left out", "", reason) for name, reason in left_out.items()]
     return pd.DataFrame(rows, columns=["file", "outcome", "record", "reason"])
 

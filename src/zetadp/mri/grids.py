@@ -57,7 +57,7 @@ def resample(volume: Volume, values: np.ndarray, onto: Volume) -> np.ndarray:
             "headers. Register the volumes first."
         )
     image = nib.Nifti1Image(values.astype(np.float32), volume.affine)  # type: ignore[no-untyped-call]
-    moved = resample_from_to(image, (onto.shape[:3], onto.affine), order=1, cval=float(values.min()))
+    moved = resample_from_to(image, (onto.shape[:3], onto.affine), order=1, cval=float(values.min()))  # type: ignore[no-untyped-call]
     new = np.asarray(moved.dataobj)
     return np.rint(new).astype(values.dtype) if values.dtype.kind in "iu" else new
 

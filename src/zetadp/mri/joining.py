@@ -38,8 +38,9 @@ def joined(given: Sequence[Path], resample: str | None) -> Iterator[tuple[Path, 
     twice = sorted({str(file) for file in files if files.count(file) > 1})
     if twice:
         raise UserError(f"Expected different files of one scan, found {twice[0]} twice. Give each sequence once.")
-    scans = [read_scan(file) for file in files]
-    headers, values = ({str(file): scan[part] for file, scan in zip(files, scans, strict=True)} for part in (0, 1))
+    headers, values = {}, {}
+    for file in files:
+        headers[str(file)], values[str(file)] = read_scan(file)
     onto = None
     if resample is not None:
         onto = next((str(file) for file in files if fnmatch(file.name, resample)), None)

@@ -200,10 +200,9 @@ def _read_files(source: Path, folder: Path, files: list[Path], rules: Mapping[st
     for file in files:
         name = record_name(file)
         given = told(file.name, rules)
-        possible = given
-        if given is None:
-            # In BIDS, the names of subject and session are no words about the sequence.
-            possible = readings(name.removeprefix(owner)) if scan.subject else readings(name, owner)
+        # In BIDS, the names of subject and session are no words about the sequence.
+        read = readings(name.removeprefix(owner)) if scan.subject else readings(name, owner)
+        possible = read if given is None else given
         reason = UNREAD
         if given == ():
             reason = "--sequence says none"
