@@ -106,6 +106,24 @@ def whiten(values: np.ndarray, epsilon: float = 1e-5) -> np.ndarray:
     return np.asarray(whitened, dtype=np.complex64)
 
 
+def scale(values: np.ndarray) -> np.ndarray:
+    """Divide each complex image of shape (..., ky, kx) by its root mean square, and return complex64.
+
+    The result does not depend on the arbitrary scale of MRI intensities, and real and imaginary part have unit variance
+    on average. Unlike `whiten`, which scales the two parts of an image's k-space apart and so changes an image that is
+    moved, this commutes with a shift of the image.
+
+    Raises
+    ------
+    UserError
+        If an image is zero or not finite.
+    """
+    power = np.square(np.abs(np.asarray(values, dtype=np.complex128))).mean(axis=(-2, -1), keepdims=True) / 2
+    if not np.isfinite(power).all() or (power <= 0).any():
+        raise UserError("Cannot scale k-space that is zero or not finite.")
+    return np.asarray(values / np.sqrt(power), dtype=np.complex64)
+
+
 def write_kspace(*, slices: Path, kspace: Path) -> None:
     """Write the centred unitary Fourier transform of every slice of a shard, with all coefficients."""
     found = Items.read(slices, ("values",))
@@ -124,7 +142,7 @@ def write_whitened(*, kspace: Path, whitened: Path) -> None:
 
 FLIP = 0.5
 """Chance that left and right are exchanged."""
-SHIFT = 1.5
+SHIFT = 3.0
 """Largest shift along each axis, in pixels, fractions included."""
 BLURRED, BLUR = 0.4, 0.5
 """Chance of lower resolution, and the largest standard deviation of its Gaussian in pixels."""

@@ -262,13 +262,13 @@ def standardise(images: np.ndarray) -> np.ndarray:
 def prepare(slices: np.ndarray, domain: str, backbone: Backbone | None) -> np.ndarray:
     """Return what a network of some domain is given of slices, shape (record, ..., row, column), each record by itself.
 
-    The image stays as it is; k-space is transformed and whitened; features are the public backbone's of that. The rules
-    of the workflow do the same in three stages.
+    The image stays as it is; k-space is transformed and whitened; features are the public backbone's of k-space. The
+    rules of the workflow do the same in several stages.
     """
     if domain == "image":
         return slices
-    whitened = whiten(to_kspace(slices))
-    return whitened if domain == "kspace" else of_brains(backbone).record_features(whitened)
+    kspace = to_kspace(slices)
+    return whiten(kspace) if domain == "kspace" else of_brains(backbone).record_features(kspace)
 
 
 def prepared_inputs(slices: np.ndarray, domain: str, backbone: Backbone | None) -> Tensor:
