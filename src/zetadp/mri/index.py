@@ -18,7 +18,7 @@ from zetadp.base.storage import content_hash
 from zetadp.base.tables import read_table, wrong_parts
 from zetadp.base.validation import UserError, check_distinct, name_key, refuse, shown
 from zetadp.mri.decathlon import read_task, record_name
-from zetadp.mri.slicing import resize_area
+from zetadp.mri.slicing import SPACING, resize_area
 from zetadp.mri.volumes import MOST_NAMED, Volume, check_complete, log_assumptions, read_volume
 
 COLUMNS = ("patient", "record", "part", "file", "sha256", "bytes", "scanner")
@@ -34,6 +34,7 @@ def index_cohort(
     train_patients: int,
     test_patients: int,
     slices: int,
+    spacing: float = SPACING,
     patient_key: Path | None = None,
     threads: int = 1,
 ) -> pd.DataFrame:
@@ -45,8 +46,8 @@ def index_cohort(
         Folder that holds ``dataset.json``.
     train_patients, test_patients
         Declared numbers of patients.
-    slices
-        Axial slices that every volume must hold.
+    slices, spacing
+        Number of centre planes that every volume must hold, and their distance in mm.
     patient_key
         Tab-separated table with the columns ``file`` (relative to ``task_root``) and ``patient``. By default,
         ``patient_key.tsv`` in ``task_root``. Without either, every record counts as a patient of its own.
@@ -73,7 +74,7 @@ def index_cohort(
     ]
 
     def inspect(file: PurePosixPath) -> _Checked:
-        return _inspect(task_root / file, channels=len(task.sequences), slices=slices)
+        return _inspect(task_root / file, channels=len(task.sequences), slices=slices, spacing=spacing)
 
     files = list(dict.fromkeys(file for _, file in listed))
     with ThreadPoolExecutor(max_workers=threads) as pool:
@@ -136,10 +137,10 @@ class _Checked(NamedTuple):
     problem: str = ""
 
 
-def _inspect(path: Path, *, channels: int, slices: int) -> _Checked:
+def _inspect(path: Path, *, channels: int, slices: int, spacing: float) -> _Checked:
     """Hash a file and check its header and its length."""
     try:
-        volume = read_volume(path, channels=channels, slices=slices)
+        volume = read_volume(path, channels=channels, slices=slices, spacing=spacing)
         check_complete(volume)
         return _Checked(content_hash(path), path.stat().st_size, volume)
     except UserError as error:

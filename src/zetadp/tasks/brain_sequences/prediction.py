@@ -76,7 +76,7 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
         raise UserError(
             f"Expected a model that classifies pulse sequences, found a model of another task ({type(task).__name__})."
         )
-    volume = read_volume(path, slices=task.slices)
+    volume = read_volume(path, slices=task.slices, spacing=task.spacing)
     log_assumptions([volume])
     channels = volume.shape[3]
     if model.settings.domain == STUDY and channels != len(task.names):
@@ -85,7 +85,7 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
             f"{channels} channel(s)."
         )
     names = [f"channel {number}" for number in range(channels)]
-    images = centre_images(volume, names, task.slices, task.size).reshape(-1, task.size, task.size)
+    images = centre_images(volume, names, task.slices, task.size, task.spacing).reshape(-1, task.size, task.size)
     backbone = model.backbone
     before = prepared_inputs(images, model.settings.domain, backbone and replace(backbone, centred=False))
     inputs = less_their_mean(before) if model.settings.domain == STUDY else before

@@ -18,13 +18,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from zetadp.base.storage import Items
-from zetadp.base.validation import Count, OneOf, UserError
+from zetadp.base.validation import Count, OneOf, Positive, UserError
 from zetadp.core.metrics import volume_accuracy
 from zetadp.core.plan import Plan
 from zetadp.core.records import LabelledItems
 from zetadp.core.task import Classification, Words, places_of
 from zetadp.mri.decathlon import AXES, SEQUENCES, read_task
 from zetadp.mri.kspace import to_kspace, whiten
+from zetadp.mri.slicing import SPACING
 from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.nn.settings import DECISIONS, FEATURES, IMAGE, TOGETHER, VOLUME
 
@@ -42,8 +43,8 @@ class BrainSequences(Classification):
 
     Attributes
     ----------
-    slices
-        Centre slices of each sequence of a record.
+    slices, spacing
+        Number of centre planes of each sequence of a record, and their distance in mm (`Volume.centre_slices`).
     size
         Side of a slice in pixels.
     decision
@@ -57,6 +58,7 @@ class BrainSequences(Classification):
     slices: Count = 20
     size: Count = 32
     decision: Annotated[str, OneOf(DECISIONS)] = IMAGE
+    spacing: Positive = SPACING
 
     called = "sequence"
 
@@ -87,14 +89,16 @@ class BrainSequences(Classification):
         from zetadp.mri.volumes import read_centre_slices
 
         train, test = (patients, 0) if part == "train" else (0, patients)
-        table = index_cohort(folder, train_patients=train, test_patients=test, slices=self.slices)
+        counts = {"train_patients": train, "test_patients": test}
+        table = index_cohort(folder, **counts, slices=self.slices, spacing=self.spacing)
         domain = plan.network.domain
         made_by = plan.public.get("backbone") if domain in FEATURES else None
-        key = [self.slices, self.size, domain, made_by, table[["record", "sha256"]].to_numpy().tolist()]
+        key = [self.slices, self.spacing, self.size, domain, made_by, table[["record", "sha256"]].to_numpy().tolist()]
         path = cache / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.h5"
         if not path.exists():
             order = read_task(folder).sequences
-            read = [read_centre_slices(folder / file, order, self.slices, self.size) for file in table["file"]]
+            wanted = (order, self.slices, self.size, self.spacing)
+            read = [read_centre_slices(folder / file, *wanted) for file in table["file"]]
             prepared = Items({"values": prepare(np.stack(read), domain, backbone)}, table[["record"]])
             prepared.write(path, AXES, "prepared for training")
             logger.info("prepared %d records of %d patients", len(table), table["patient"].nunique())
