@@ -27,11 +27,11 @@ def main(
     """Write the slices of a shard's records, one volume in memory at a time."""
     records = read_table(table)
     rows = records.iloc[np.array_split(np.arange(len(records)), shards)[int(shard)]]
-    order = read_task(dataset.parent).sequences
+    task = read_task(dataset.parent)
     values = np.empty((len(rows), len(SEQUENCES), slice_count, size, size), dtype=np.float32)
     for place, (file, indexed) in enumerate(zip(rows["file"], rows["sha256"], strict=True)):
         volume = dataset.parent / file
-        values[place] = read_centre_slices(volume, order, slice_count, size, spacing)
+        values[place] = read_centre_slices(volume, task.sequences_of(file), slice_count, size, spacing)
         if content_hash(volume) != indexed:
             msg = f"Expected {volume} as {table} has it, found another content. Delete {table} and run again."
             raise UserError(msg)

@@ -301,13 +301,13 @@ def read_centre_slices(
     path
         NIfTI volume with axes (x, y, z, channel), in any orientation.
     order
-        Canonical names of its sequences, each once, in the order of the file.
+        Canonical names of the sequences that it holds, each once, in the order of the file.
     count, size, spacing
         As in `centre_images`.
 
     Returns
     -------
-    The result of `centre_images`, with the sequences in canonical order.
+    The result of `centre_images`, with the four sequences in canonical order. Those that the file lacks are NaN.
 
     Raises
     ------
@@ -315,8 +315,9 @@ def read_centre_slices(
         For everything that `read_volume` and `centre_images` refuse.
     """
     volume = read_volume(path, channels=len(order), slices=count, spacing=spacing)
-    images = centre_images(volume, order, count, size, spacing)
-    return images[[order.index(name) for name in SEQUENCES]]
+    images = np.full((len(SEQUENCES), count, size, size), np.nan, dtype=np.float32)
+    images[[SEQUENCES.index(name) for name in order]] = centre_images(volume, order, count, size, spacing)
+    return images
 
 
 def centre_images(volume: Volume, names: Sequence[str], count: int, size: int, spacing: float = SPACING) -> np.ndarray:
