@@ -216,7 +216,7 @@ def readings(name: str) -> tuple[str, ...]:
     (('T1gd',), ('T1gd',), ('T1w', 'T1gd'), ())
     """
     words = _words(name)
-    if DERIVED & set(words):
+    if is_computed(name):
         return ()
     pairs = {canonical_sequence(first + second) for first, second in pairwise(words)} - {None}
     single = {canonical_sequence(word) for word in words} - {None}
@@ -228,6 +228,11 @@ def readings(name: str) -> tuple[str, ...]:
     if found <= {"T1w", "T1gd"} and found:
         found = _with_or_without_contrast(found, set(words))
     return tuple(sequence for sequence in SEQUENCES if sequence in found)
+
+
+def is_computed(name: str) -> bool:
+    """Return whether a file's name says that it was computed from a sequence."""
+    return not DERIVED.isdisjoint(_words(name))
 
 
 def told(file: str, rules: Mapping[str, str]) -> tuple[str, ...] | None:
