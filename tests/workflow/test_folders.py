@@ -110,7 +110,10 @@ def test_patients_with_two_to_four_sequences_share_a_cohort(fresh, capsys):
     scenario["slices"]["decision"] = "slice"
     scenario["networks"] = {"head": {"training": {"images_per_patient": 16, "rounds": 2}}}
     scenario["runs"][0]["networks"] = ["head", "linear"]
-    fresh.snakemake(configfile=fresh.overlay(yaml.safe_dump(scenario)))
+    runs = [f"results/mine/runs/{name}/federated/eps-8/seed-0" for name in ("head", "linear")]
+    others = ("resources/mine/duplicates/mine.csv", "results/mine/figures/patient.svg")
+    targets = [*(f"{run}/metrics.json" for run in runs), *others]
+    fresh.snakemake(*targets, configfile=fresh.overlay(yaml.safe_dump(scenario)))
     for name in ("head", "linear"):
         run = fresh.root / f"results/mine/runs/{name}/federated/eps-8/seed-0"
         predictions = pd.read_csv(run / "predictions.csv")
