@@ -188,6 +188,14 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  (JSON is untyped)
     return value
 
 
+def present(values: np.ndarray) -> np.ndarray:
+    """Return which parts each record has, shape (record, part), for values of shape (record, part, ...).
+
+    A part that a record lacks, such as a sequence that was not acquired, is NaN throughout.
+    """
+    return np.asarray(~np.isnan(values.reshape(*values.shape[:2], -1)).all(axis=2))
+
+
 @dataclass(frozen=True)
 class Items:
     """Items, or records of several items, with their names.

@@ -99,8 +99,9 @@ def predict(
     and any number of channels. Their order and names are not used. A note says what the model was trained on.
 
     A head of domain study on the backbone that comes with zetadp gives no sequence if it is unsure, or if the image is
-    unlike the images of its training. --anyway prints the most likely sequence in these cases too. The thresholds come
-    from simulated patients. Look at the images yourself if much depends on the answer.
+    unlike the images of its training. Such a head needs two to four different sequences of one patient in the file.
+    --anyway prints the most likely sequence in these cases too. The thresholds come from simulated patients. Look at
+    the images yourself if much depends on the answer.
 
     Examples
     --------
@@ -148,9 +149,9 @@ def convert(
 
     Recognised are BIDS folders (sub-01/anat/*_FLAIR.nii.gz, *_T1w.nii.gz, *_ce-gadolinium_T1w.nii.gz, *_T2w.nii.gz),
     and one folder per scan with files such as P7_flair.nii.gz, P7_T1.nii.gz, P7_T1_axial_post_gd.nii.gz and
-    P7_T2.nii.gz. If a name can be read in two ways, an error asks for --sequence. Which scans are of one person is
-    never guessed from names of folders: BIDS tells it, or --patients, or --patient-pattern. Otherwise the guarantee
-    protects a scan and not a patient.
+    P7_T2.nii.gz. Two of the four sequences are enough. If a name can be read in two ways, an error asks for --sequence.
+    Which scans are of one person is never guessed from names of folders: BIDS tells it, or --patients, or
+    --patient-pattern. Otherwise the guarantee protects a scan and not a patient.
 
     Examples
     --------

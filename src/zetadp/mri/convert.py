@@ -1,14 +1,16 @@
 """Convert cohorts with one file per sequence (BraTS, BIDS) to the Decathlon layout with one file per record.
 
-Nothing is registered or resampled: the four sequences of a record must lie on one grid already.
+Nothing is registered or resampled: the sequences of a record must lie on one grid already.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import shutil
 import unicodedata
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -19,9 +21,22 @@ import pandas as pd
 from zetadp.base.storage import folder_written_whole
 from zetadp.base.tables import read_table, visible, write_table
 from zetadp.base.validation import UserError, check_distinct, refuse, shown
-from zetadp.mri.decathlon import SEQUENCES, Listing, read_task, readings, record_name, told, write_task
+from zetadp.mri.decathlon import (
+    LEAST_SEQUENCES,
+    NEITHER,
+    SEQUENCES,
+    Listing,
+    is_computed,
+    read_task,
+    readings,
+    record_name,
+    told,
+    write_task,
+)
 from zetadp.mri.index import PATIENT_KEY, some, told_patients
 from zetadp.mri.volumes import Volume, log_assumptions, read_volume, read_voxels
+
+logger = logging.getLogger(__name__)
 
 TRAIN, TEST = "imagesTr", "imagesTs"
 """Folders of the two parts."""
@@ -31,11 +46,16 @@ GRID_TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class Record:
-    """One scan of one patient: a file for each sequence. The patient is empty if nothing tells the person."""
+    """One scan of one patient: a file for each of its sequences. The patient is empty if nothing tells the person."""
 
     name: str
     patient: str = ""
     files: dict[str, list[Path]] = field(default_factory=lambda: {sequence: [] for sequence in SEQUENCES})
+
+    @property
+    def sequences(self) -> tuple[str, ...]:
+        """The sequences that the scan has, in canonical order."""
+        return tuple(sequence for sequence, files in self.files.items() if files)
 
 
 def convert_folder(
@@ -50,13 +70,16 @@ def convert_folder(
     r"""Convert a folder of single-sequence volumes to the Decathlon layout, whole or not at all.
 
     Two layouts are recognised: BIDS (``sub-*/[ses-*/]anat/*_{FLAIR,T1w,T2w}.nii.gz``, contrast-enhanced T1w marked by
-    the entity ``ce``), and one folder per record with four files whose names hold the sequence as words
+    the entity ``ce``), and one folder per record with two to four files whose names hold the sequence as words
     (``*_flair.nii.gz``, ``*-t1c.nii.gz``, ``*_T1_axial_post_gd.nii.gz``; `zetadp.mri.decathlon`). Hidden files and
     folders do not exist.
 
     Persons are told, never guessed: by a table, by BIDS or by the user's rule. Then all records of a person go to the
     same part, and ``patient_key.tsv`` next to ``dataset.json`` names the patient of each file. Otherwise there is no
     such table, and what a guarantee protects is a record.
+
+    Two sequences of a record are enough. ``dataset.json`` names those of most records, and the entries of others name
+    theirs. A record that lacks a sequence is refused if its folder holds a file whose name says nothing.
 
     If all sequences of a record hold integers that fit into int16, they are stored as such, otherwise as float32.
 
@@ -113,9 +136,20 @@ def convert_folder(
             write_table(folder / PATIENT_KEY, pd.DataFrame(rows, columns=["file", "patient"]))
         description = f"Converted from {source.name}: one record per scan, intensities as in the source"
         about = {"name": "converted", "description": description}
-        write_task(folder, about, sequences=SEQUENCES, training=train, test=test)
+        usual = Counter(record.sequences for record in records).most_common(1)[0][0]
+        other = {places[record.name]: record.sequences for record in records if record.sequences != usual}
+        write_task(folder, about, sequences=usual, training=train, test=test, exceptions=other)
     log_assumptions(volumes)
+    _log_lacking(records)
     return read_task(target)
+
+
+def _log_lacking(records: list[Record]) -> None:
+    """Log which sequences some records lack, and how many."""
+    for sequence in SEQUENCES:
+        lacking = [record.name for record in records if sequence not in record.sequences]
+        if lacking:
+            logger.warning("Of %d records, %s.", len(records), some(lacking, f"lack {sequence}"))
 
 
 def write_site_folder(target: Path, task: Path, records: pd.DataFrame, part: str) -> None:
@@ -133,7 +167,7 @@ def write_site_folder(target: Path, task: Path, records: pd.DataFrame, part: str
         ``train`` for a hospital's patients, ``test`` for those that the server watches.
     """
     shutil.rmtree(target, ignore_errors=True)
-    sequences = read_task(task).sequences
+    cohort = read_task(task)
     files = [PurePosixPath(file) for file in sorted(records["file"])]
     with folder_written_whole(target) as folder:
         for file in files:
@@ -142,7 +176,8 @@ def write_site_folder(target: Path, task: Path, records: pd.DataFrame, part: str
             link.symlink_to((task / file).resolve())
         train, test = (files, []) if part == "train" else ([], files)
         about = {"name": target.name, "description": "One site's part of a cohort"}
-        write_task(folder, about, sequences=sequences, training=train, test=test)
+        other = {file: cohort.exceptions[file] for file in files if file in cohort.exceptions}
+        write_task(folder, about, sequences=cohort.sequences, training=train, test=test, exceptions=other)
         write_table(folder / PATIENT_KEY, records[["file", "patient"]].sort_values("file"))
 
 
@@ -174,6 +209,7 @@ def _find_records(source: Path, rules: Mapping[str, str]) -> tuple[list[Record],
     refuse(problems, f"in {source}; nothing was written")
     for record, folder in found:
         open_to: set[str] = set()
+        unread: list[str] = []
         for file in visible(folder):
             if not file.name.lower().endswith((".nii.gz", ".nii")):
                 continue
@@ -185,15 +221,27 @@ def _find_records(source: Path, rules: Mapping[str, str]) -> tuple[list[Record],
                 continue  # FLAIR or T2w with contrast is none of the four sequences
             if len(possible) == 1:
                 record.files[possible[0]].append(file)
+            elif given is None and not possible and not sessions and not is_computed(name):
+                unread.append(file.name)
             elif possible:
                 open_to |= set(possible)
                 problems.append(
                     f"{file} can be {' or '.join(possible)}. Say which it is: --sequence '{file.name}={possible[-1]}'."
                 )
         for sequence, files in record.files.items():
-            if len(files) > 1 or (not files and sequence not in open_to):
-                names = ", ".join(file.name for file in files) or "none"
-                problems.append(f"Expected one {sequence} volume in {folder}, found {names}. Add it or keep one.")
+            if len(files) > 1:
+                names = ", ".join(file.name for file in files)
+                problems.append(f"Expected one {sequence} volume in {folder}, found {names}. Keep one.")
+            elif not files and unread and sequence not in open_to:
+                problems.append(
+                    f"Expected one {sequence} volume in {folder}, found none, but {some(unread, 'other file(s)')}. Say "
+                    f"what they are: --sequence '{unread[0]}={sequence}', or {NEITHER} in place of {sequence}."
+                )
+        if len(record.sequences) < LEAST_SEQUENCES and not open_to:
+            problems.append(
+                f"Expected at least {LEAST_SEQUENCES} of {', '.join(SEQUENCES)} in {folder}, found "
+                f"{', '.join(record.sequences) or 'none'}. Add another, or leave the record out."
+            )
     if not found:
         problems.append(f"Expected one folder per patient in {source}, found no folder.")
     return [record for record, _ in found], problems
@@ -263,7 +311,7 @@ def _convert_record(record: Record, path: Path, *, write: bool) -> tuple[list[Vo
             if other.shape != first.shape or not np.allclose(first.affine, other.affine, rtol=0, atol=GRID_TOLERANCE)
         ]
     if write and not problems:
-        _write_record(path, [found[sequence][1] for sequence in SEQUENCES], first.affine)
+        _write_record(path, [found[sequence][1] for sequence in record.sequences], first.affine)
     return [volume for volume, _ in found.values()], problems
 
 

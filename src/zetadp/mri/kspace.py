@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zetadp.base.storage import Items
+from zetadp.base.storage import Items, present
 from zetadp.base.validation import UserError
 from zetadp.mri.decathlon import AXES
 
@@ -124,6 +124,16 @@ def scale(values: np.ndarray) -> np.ndarray:
     return np.asarray(values / np.sqrt(power), dtype=np.complex64)
 
 
+def whiten_records(values: np.ndarray) -> np.ndarray:
+    """Return `whiten` of the k-space of records, (record, sequence, ...). A sequence that a record lacks stays NaN."""
+    known = present(values)
+    if known.all():
+        return whiten(values)
+    found = np.full(values.shape, np.nan, dtype=np.complex64)
+    found[known] = whiten(values[known])
+    return found
+
+
 def write_kspace(*, slices: Path, kspace: Path) -> None:
     """Write the centred unitary Fourier transform of every slice of a shard, with all coefficients."""
     found = Items.read(slices, ("values",))
@@ -136,7 +146,7 @@ def write_whitened(*, kspace: Path, whitened: Path) -> None:
     """Write the k-space of a shard, in which real and imaginary part of every image are whitened."""
     found = Items.read(kspace, ("values",))
     provenance = {**found.provenance, "whitening": "per image, 2x2 covariance of real and imaginary part"}
-    made = replace(found, arrays={"values": whiten(found.arrays["values"])}, provenance=provenance)
+    made = replace(found, arrays={"values": whiten_records(found.arrays["values"])}, provenance=provenance)
     made.write(whitened, (*AXES[:3], "ky", "kx"), "standard deviations")
 
 

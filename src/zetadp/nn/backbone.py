@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import present
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_below
 from zetadp.base.validation import UserError
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build, taper_factors
@@ -124,18 +125,18 @@ class Backbone:
         return total / self.places
 
     def record_features(self, values: np.ndarray) -> np.ndarray:
-        """Return `features` of records of k-space, shape (record, ..., row, column).
+        """Return `features` of records of k-space, shape (record, sequence, ..., row, column).
 
         Records are processed one at a time. A record's images then stay in a processor's cache, and no bit of its
-        features depends on other records.
+        features depends on other records. The features of a sequence that a record lacks are NaN.
 
         Returns
         -------
         complex64 array of shape (record, ..., 1, component).
         """
-        found = np.empty((*values.shape[:-2], 1, self.components), dtype=np.complex64)
-        for place, record in enumerate(values):
-            found[place] = self.features(record)
+        found = np.full((*values.shape[:-2], 1, self.components), np.nan, dtype=np.complex64)
+        for place, known in enumerate(present(values)):
+            found[place, known] = self.features(values[place, known])
         return found
 
     def start(self, settings: NetworkSettings) -> dict[str, Tensor]:
