@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -175,6 +176,7 @@ def learn_readout(plain: Backbone, images: Sequence[np.ndarray], components: Seq
         Magnitude images of public patients of each kind, shape (patient, sequence, slice, row, column).
     components
         Numbers of complex components; one head is fitted for each. Numbers above that of the features are skipped.
+        Where features are less a patient's mean, heads also learn from patients who lack one or two sequences.
     """
     found, labels = (torch.cat(parts) for parts in zip(*(_numbers(plain, each) for each in images), strict=True))
     spread = found.std(0) + 1e-6 if plain.layers else torch.ones(found.shape[1])
@@ -183,8 +185,33 @@ def learn_readout(plain: Backbone, images: Sequence[np.ndarray], components: Seq
         projection = projection[:, : 2 * max(components)]
     centre, projection = centre * spread, projection / spread[:, None]
     rotated = (found - centre) @ projection
+    if plain.centred:
+        rotated, labels = _with_subsets(rotated, labels, images[0].shape[1] * images[0].shape[2])
     heads = {n: head_on(rotated, labels, n) for n in components if 2 * n <= projection.shape[1]}
     return replace(plain, centre=centre, projection=projection.contiguous(), heads=heads)
+
+
+def _with_subsets(rotated: Tensor, labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return components and labels of all patients, and again of each with two or three of the sequences alone.
+
+    Parameters
+    ----------
+    rotated
+        Components less each patient's mean, shape (image, 2 * component), patient by patient.
+    labels
+        Sequence of each image.
+    count
+        Number of images of a patient.
+    """
+    classes = int(labels.max()) + 1
+    subsets = [chosen for size in range(2, classes) for chosen in combinations(range(classes), size)]
+    patients, parts, names = rotated.reshape(-1, count, rotated.shape[1]), [rotated], [labels]
+    for number, chosen in enumerate(subsets):
+        part = torch.isin(labels[:count], torch.tensor(chosen))
+        kept = patients[number :: len(subsets), part]
+        parts.append((kept - kept.mean(dim=1, keepdim=True)).flatten(0, 1))
+        names.append(labels[:count][part].repeat(len(kept)))
+    return torch.cat(parts), torch.cat(names)
 
 
 def public_accuracy(backbone: Backbone, images: np.ndarray) -> dict[str, float]:
