@@ -201,7 +201,8 @@ def budget(
     """
     from zetadp.core.plan import Plan
     from zetadp.privacy.book import Book
-    from zetadp.privacy.exposure import declared_run, total
+    from zetadp.privacy.exposure import declared_run
+    from zetadp.privacy.totals import Total
     from zetadp.privacy.verification import recorded_in
 
     if not folder.is_dir():
@@ -220,11 +221,15 @@ def budget(
             header["node"] = node
         wanted = [declared_run(planned.label, header)]
     least = delta or min((run.delta for run in [*made, *wanted]), default=1e-3)
-    at, spent = f"at delta {least:g}", total(made, least)
+    at, found = f"at delta {least:g}", Total.of(made, least)
+    spent = found.spent
     print(f"spent so far: epsilon {rounded_up(spent)} {at}, in {len(made)} run(s), each counted to its declared end")
     for run in wanted:
-        spent = total([*made, run], least)
+        found = Total.of([*made, run], least)
+        spent = found.spent
         print(f"with the plan {run.name}: epsilon {rounded_up(spent)} {at}")
+    if str(found):
+        print(found)
     if cap is None:
         return
     if spent > cap:

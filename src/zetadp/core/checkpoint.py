@@ -161,15 +161,15 @@ class RunFiles:
                 if self.cap is not None:
                     self.cap.continuing(ledger.path)
                 receiver.load(saved.state)
-                ledger.resume(saved.round)
+                ledger.resume(saved.round, None if self.cap is None else asdict(self.cap))
                 logger.info("continuing after round %d of an interrupted run", saved.round)
                 return saved
             logger.info("the checkpoint %s belongs to another run; starting from the first round", self.checkpoint)
         if self.once:
             check_permitted(ledger, header)
         declared = dict(header) if self.series is None else {**header, "series": asdict(self.series)}
-        with nullcontext() if self.cap is None else self.cap.starting(ledger.path, declared):
-            ledger.start(declared, draws)
+        with nullcontext(declared) if self.cap is None else self.cap.starting(ledger.path, declared) as described:
+            ledger.start(described, draws)
         self.remove_messages()
         return run
 

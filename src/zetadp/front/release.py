@@ -195,14 +195,15 @@ def release_records(
     data = _examples(records, plan)
     check_writable(file)
     note_people(ledger, ids)
-    together, before = spent_with(plan, ledger)
+    limit = None if cap is None else Cap(cap, plan.delta)
+    together, before = spent_with(plan, ledger, limit)
     earlier = "" if together is None else with_earlier(together, before)
     sys.stderr.write(f"{ledger.stem}: releases at epsilon {plan.run.epsilon}, delta {plan.delta:g}{earlier}.\n")
     files = RunFiles(
         ledger,
         ledger.with_suffix(".checkpoint.safetensors"),
         once=plan.exact,
-        cap=None if cap is None else Cap(cap, plan.delta),
+        cap=limit,
     )
     trained = train(plan, data, [records.places], files)
     assert trained.released is not None  # a plan of rows releases some

@@ -152,7 +152,7 @@ class PrivateRun:
     @property
     def promise(self) -> RunPromise:
         """What the run costs each patient, alone and with all that was recorded before."""
-        return RunPromise.of(self.plan, self.model, self.ledger)
+        return RunPromise.of(self.plan, self.model, self.ledger, self._files.cap)
 
     def train(self) -> PrivateRun:
         """Train, continue after an interruption, or return the finished model; say which of the three.

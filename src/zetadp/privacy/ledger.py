@@ -80,6 +80,9 @@ class Attempt:
         The head after the attempt's first line, which no other attempt has.
     last
         The head after the attempt's last line.
+    caps
+        The limit under which the attempt was continued, each time it was; None if there was none. The header has that
+        under which it began.
     permitted
         Number of attempts that the user permitted while this attempt was the last.
     register
@@ -100,6 +103,7 @@ class Attempt:
     heads: set[str] = field(default_factory=set)
     identity: str = START
     last: str = START
+    caps: list[dict[str, float] | None] = field(default_factory=list)
     permitted: int = 1
     register: str | None = None
     draws: dict[str, str] | None = None
@@ -312,9 +316,9 @@ class Ledger:
         """Return whether the chain had this head during an attempt that is over."""
         return not self.knows(head) and any(head in attempt.heads for attempt in self.attempts)
 
-    def resume(self, round_number: int) -> None:
-        """Record that the attempt continues from a checkpoint before ``round_number``."""
-        self._append({"kind": "resume", "round": round_number})
+    def resume(self, round_number: int, cap: Mapping[str, float] | None = None) -> None:
+        """Record that the attempt continues from a checkpoint before ``round_number``, and under which limit."""
+        self._append({"kind": "resume", "round": round_number, **({} if cap is None else {"cap": dict(cap)})})
         self._register()
 
     @property
@@ -544,7 +548,9 @@ def _take(link: Link, attempts: list[Attempt], number: int = 0) -> None:
         attempts[-1].closed = True
     elif kind == "signed":
         signature = Signature(attempts[-1].last, str(entry["signature"]))
-    elif kind != "resume":
+    elif kind == "resume":
+        attempts[-1].caps.append(entry.get("cap"))
+    else:
         raise BrokenChainError(number, f"is of the kind {shown(str(kind))!r}, which this version does not know")
     attempts[-1].heads.add(link.head)
     attempts[-1].last, attempts[-1].signature = link.head, signature

@@ -28,6 +28,7 @@ from zetadp.front.private import private
 from zetadp.front.promises import ledger
 from zetadp.front.records import Records
 from zetadp.front.run import load
+from zetadp.privacy import accounting
 from zetadp.privacy.ledger import read_ledger
 
 PATIENTS, EACH, WIDTH = 40, 3, 6
@@ -293,6 +294,35 @@ def test_a_limit_is_asked_before_anything_is_released(tmp_path):
         second.train()
     assert not any(attempt.events for attempt in read_ledger(second.ledger))
     run(tmp_path, "second", most_epsilon=17).train()
+
+
+@pytest.mark.parametrize(("first", "promise"), [(17, "The promise is epsilon 17"), (None, "is not a promise")])
+def test_a_limit_is_a_promise_if_it_was_set_before_the_first_run(tmp_path, capsys, first, promise):
+    """A total that is printed after results were seen is exceeded by whoever stops when they were bad."""
+    run(tmp_path, "first", most_epsilon=first).train()
+    second = run(tmp_path, "second", most_epsilon=17)
+    assert promise in str(second.promise)
+    second.train()
+    assert promise in str(ledger(second.account))
+    assert promise in said(capsys, "budget", second.folder)
+
+
+def test_rounds_that_a_restored_folder_repeats_are_not_taken_as_declared(tmp_path):
+    """Somebody who does not like a model puts back an older folder, as often as wanted."""
+    first = run(tmp_path, stop=lambda history: len(history) == 2 and 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        first.train()
+    shutil.copytree(first.folder, tmp_path / "older")
+    declared = str(run(tmp_path).train().statement)
+    assert "is not a promise" not in declared
+    shutil.rmtree(first.folder)
+    (tmp_path / "older").rename(first.folder)
+    again = run(tmp_path).train()
+    exposure = accounting.compose(read_ledger(again.ledger)[0].events)
+    assert exposure.total() > 6
+    assert again.statement["epsilon"] == accounting.epsilon_any_time(exposure, 1e-3)
+    assert again.statement["spent"] == accounting.epsilon_rdp(exposure, 1e-3)
+    assert "is not a promise" in str(again.statement)
 
 
 @pytest.mark.parametrize("changed", [{"seed": 1}, {"without_noise": CONSENT}])
