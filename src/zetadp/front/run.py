@@ -297,16 +297,16 @@ class PrivateRun:
             return
         if self._weights.exists():
             raise UserError(f"folder: Expected a new folder or one of a run, found the model {self._weights} alone.")
-        make_folder(self.folder)
         if self.ledger.exists():
             raise UserError(
                 f"folder: Expected a name that the account {self.account} does not hold, found {self._name}. What was "
                 "released stays released. Give the run another folder, or restore this one."
             )
+        note_people(self.ledger, self._records.texts)  # before the folder is made: what is refused leaves nothing
+        make_folder(self.folder)
         tensors = _tensors_of(self.model)
         save_tensors(start, tensors, {"weights": tensors_digest(tensors)})
         self.plan.write(self.folder / "plan.json")
-        note_people(self.ledger, self._records.texts)
         write_json(identity, now)
 
     def _load_finished(self) -> None:

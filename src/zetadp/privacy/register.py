@@ -195,6 +195,8 @@ class Register:
     people
         Keyed ids of the people whom a ledger is about, by the name of its file. Without an entry, a ledger is about all
         of the cohort.
+    bare
+        For each keyed id of a person, the keyed bare form of the id (`zetadp.base.validation.bare_key`).
     heads
         Every head that the register has had.
     """
@@ -204,6 +206,7 @@ class Register:
     shares: dict[str, int] = field(default_factory=dict)
     records: set[str] = field(default_factory=set)
     people: dict[str, set[str]] = field(default_factory=dict)
+    bare: dict[str, str] = field(default_factory=dict)
     heads: set[str] = field(default_factory=lambda: {START})
 
     @classmethod
@@ -248,8 +251,9 @@ class Register:
                 self.shares[other] = max(count, self.shares.get(other, 0))
             case {"records": list(tags)}:
                 self.records.update(tags)
-            case {"people": list(tags), "ledger": str(ledger)}:
+            case {"people": list(tags), "ledger": str(ledger), **more}:
                 self.people.setdefault(ledger, set()).update(tags)
+                self.bare |= dict(zip(tags, more.get("bare", ()), strict=False))  # earlier versions noted none
             case _:
                 return False
         return True
@@ -269,8 +273,8 @@ def note(folder: Path, content: Mapping[str, Any]) -> None:
     folder
         The folder of ledgers.
     content
-        ``ledger`` and ``head``; ``shares`` and ``records``, a number; ``records``, keyed hashes; or ``people`` and
-        ``ledger``.
+        ``ledger`` and ``head``; ``shares`` and ``records``, a number; ``records``, keyed hashes; or ``people``,
+        ``bare`` and ``ledger``.
 
     Raises
     ------

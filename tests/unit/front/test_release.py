@@ -104,6 +104,9 @@ def test_a_name_stands_for_the_people_of_its_first_call(tmp_path, capsys):
     assert "found others" in capsys.readouterr().err
     assert not any(attempt.events for attempt in read_ledger(tmp_path / "ledgers/rows.jsonl"))
     released(tmp_path, others, name="theirs", most_epsilon=8)
+    again = records(ids=[f"sub-{number}" for number in range(PEOPLE)])
+    with pytest.raises(UserError, match="write their ids as in the earlier run"):
+        released(tmp_path, again, name="again")
 
 
 def test_one_row_is_a_release_too_and_repeated_rows_are_no_model(tmp_path):

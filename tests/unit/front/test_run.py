@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import json
 import math
 import os
@@ -236,6 +237,44 @@ def test_runs_on_the_same_patients_count_together_whatever_the_folder(tmp_path):
     first.ledger.unlink()
     with pytest.raises(UserError, match=r"first\.jsonl"):
         second.train()
+
+
+class Ids(enum.StrEnum):
+    """Ids of an enumeration, which others than StrEnum would print with its name."""
+
+    __str__ = enum.Enum.__str__
+    A, B = "p01", "p02"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (["001", "002"], [1, 2]),
+        ([1, 2], ["001", "002"]),
+        (["001", "002"], ["1.0", "2.0"]),
+        (["001", "002"], ["sub-001", "sub-002"]),
+        (["p-1", "p-2"], ["p\u20101", "P\u20112"]),
+        (["p1", "p2"], ["p1.00", "p2.00"]),
+        ([*Ids], ["p1", "p2"]),
+    ],
+    ids=repr,
+)
+def test_ids_that_a_program_may_have_changed_are_not_taken_for_new_people(tmp_path, before, after):
+    """The second promise would say nothing of what the first run cost the same people."""
+
+    def prepared(name, ids):
+        data = Records(ITEMS[: 2 * EACH], LABELS[: 2 * EACH], patients=[one for one in ids for _ in range(EACH)])
+        return run(tmp_path, name, data=data, population=2, per_round=2, rounds=1)
+
+    prepared("mistaken", after)  # what never began is no obstacle
+    prepared("first", before).train()
+    with pytest.raises(UserError, match="the same people, write their ids as in the earlier run"):
+        prepared("second", after)
+    assert not (tmp_path / "second").exists()
+    assert prepared("second", before).promise.runs_before == 1
+    assert prepared("others", ["b-1", "b-2"]).promise.runs_before == 0
+    # Two ids in one run are two persons, whatever they look like.
+    assert prepared("some", [before[0], "another"]).promise.runs_before == 1
 
 
 @pytest.mark.parametrize("seed", [None, 3])
