@@ -8,7 +8,6 @@ other, so the runs of both are added up.
 from __future__ import annotations
 
 import csv
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from zetadp.base.storage import make_folder
+from zetadp.base.storage import lock, make_folder
 from zetadp.base.validation import UserError, bare_key, shown
 from zetadp.privacy import register
 from zetadp.privacy.events import Event
@@ -253,8 +252,7 @@ def held(folder: Path) -> Iterator[None]:
     folders = {folder, *(folder.parent / name for name in Register.read(folder).shares)}
     with ExitStack() as stack:
         for place in sorted(folders):
-            file = stack.enter_context((place / LOCK).open("ab"))
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock(stack.enter_context((place / LOCK).open("ab")), place / LOCK)
         yield
 
 

@@ -8,7 +8,6 @@ again. Training a model again appends to its ledger, because earlier releases st
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 from collections import Counter, defaultdict
@@ -19,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from zetadp.base.storage import make_folder, sync_folder, written_whole
+from zetadp.base.storage import lock, make_folder, remedy, sync_folder, written_whole
 from zetadp.base.validation import UserError, shown
 from zetadp.privacy import register
 from zetadp.privacy.events import Event, entries_of, events_in
@@ -214,7 +213,7 @@ class Ledger:
     def _take_lock(self) -> None:
         try:
             with _writing(self.path):
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(self._lock, self.path, wait=False)
         except BlockingIOError as error:
             raise UserError(
                 f"The ledger {self.path} is in use: another process trains the same run. Wait for it, or end it."
@@ -565,6 +564,5 @@ def _writing(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise UserError(
-            f"Cannot write the ledger {path}: {error.strerror or error}. Nothing was released. Repair the disk or "
-            "folder, then run again."
+            f"Cannot write the ledger {path}: {error.strerror or error}. Nothing was released. {remedy(error)}"
         ) from error

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import multiprocessing
+import os
 import re
 import shutil
 import subprocess
@@ -247,6 +250,26 @@ def test_nothing_is_recorded_in_a_ledger_that_was_put_in_the_place_of_the_open_o
         (tmp_path / "older").replace(path)
         with pytest.raises(UserError, match=r"run\.jsonl"):
             ledger.record([replace(EVENT, round=1)])
+
+
+def test_a_file_system_without_links_is_used_and_one_without_locks_is_refused(tmp_path, monkeypatch):
+    """Secrets need no hard link. Without locks two processes could release the same round."""
+
+    def refused(*_, **__):
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(os, "link", refused)
+    record(tmp_path / "a/run.jsonl")
+    assert len(Book.read(tmp_path / "a").runs()) == 1
+    assert (tmp_path / "a/secret").stat().st_mode & 0o777 == 0o600
+    monkeypatch.setattr(fcntl, "flock", refused)
+    for use in (
+        lambda: record(tmp_path / "b/run.jsonl"),
+        lambda: Cap(1.0, DELTA).starting(tmp_path / "a/x.jsonl", HEADER).__enter__(),
+    ):
+        with pytest.raises(UserError, match=r"has no locks \(flock\).*Nothing was released.*local disk"):
+            use()
+    assert not (tmp_path / "b/secret").exists()
 
 
 # A release is bound to the account; what was chosen after results is summed by a filter
