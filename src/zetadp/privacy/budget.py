@@ -14,6 +14,7 @@ from zetadp.privacy.book import Book, held
 from zetadp.privacy.events import Event
 from zetadp.privacy.exposure import Run, declared_run, named, runs_of, total
 from zetadp.privacy.ledger import Attempt, Ledger, begun, protected_attempts
+from zetadp.privacy.offers import KEEP_RESULTS, cause_of_another, offer
 from zetadp.privacy.threat import IF_HIDDEN
 from zetadp.privacy.totals import Total
 
@@ -160,10 +161,12 @@ def check_permitted(ledger: Ledger, header: Mapping[str, Any]) -> None:
     made = protected_attempts(ledger.attempts)
     if made < ledger.permitted:
         return
+    last = next(attempt for attempt in reversed(ledger.attempts) if attempt.releases())
+    paid = f"permit another attempt (zetadp permit {ledger.path})"
     raise UserError(
-        f"{ledger.path.stem} has {made} attempt(s) already. Another would release more about the same patients: "
-        f"{cost_of_another(ledger.path, ledger.attempts, header)}. If the results are lost, restore them from a "
-        f"backup, which releases nothing. To permit another attempt, run: zetadp permit {ledger.path}"
+        f"{ledger.path.stem} has {made} attempt(s) already. {cause_of_another(last.header, header)} "
+        f"{offer(KEEP_RESULTS, paid)} After another attempt, "
+        f"{cost_of_another(ledger.path, ledger.attempts, header)}."
     )
 
 

@@ -37,6 +37,7 @@ from zetadp.privacy.exposure import (
     total,
 )
 from zetadp.privacy.ledger import Attempt, read_ledger
+from zetadp.privacy.offers import offer
 from zetadp.privacy.threat import CENTRAL_HOLDER, NOTHING_HIDDEN, PERSONS, Audience, Unit
 from zetadp.privacy.totals import Total
 
@@ -180,7 +181,7 @@ def account_run(ledger: Path, model: Path, *, name: str) -> Statement:
     if not attempts or head_in(model) not in attempts[-1].heads:
         raise UserError(
             f"Expected {ledger} to record the run that made {model}, found another or none, or lines are missing at "
-            "its end. Train the model again."
+            f"its end. {offer('restore both files from one backup', 'train the model again')}"
         )
     return last_statement(attempts, name)
 

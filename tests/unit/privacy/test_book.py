@@ -361,7 +361,12 @@ def test_another_attempt_is_refused_with_the_total_that_it_leads_to(folder):
         check_permitted(ledger, HEADER)
     for runs in (1, 2, 3, 4):
         assert f" {rounded_up(FILTER[runs])}" in str(refused.value), (runs, str(refused.value))
-    assert f"zetadp permit {path}" in str(refused.value)
+    # Whoever only copied the results must not pay for them again: what costs nothing comes first, and why it came.
+    wanted = ("No setting changed", "have new times", "costs nothing", "--touch", "backup", f"zetadp permit {path}")
+    assert sorted(wanted, key=str(refused.value).index) == list(wanted)
+    changed = {**HEADER, "training": {"rounds": ROUNDS + 1}}
+    with Ledger(path) as ledger, pytest.raises(UserError, match=r"training\.rounds \(then 6, now 7\)\. Undo that"):
+        check_permitted(ledger, changed)
     with Ledger(path) as ledger:
         ledger.permit()
         check_permitted(ledger, HEADER)
