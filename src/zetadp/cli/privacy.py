@@ -146,9 +146,10 @@ def ledger(
 
     Unit, delta and source of the noise are those that the ledgers declare. A ledger that your own program writes with
     zetadp.privacy.ledger must declare them in its header: "unit" (patient, speaker or record), "delta", "noise" ("os"
-    or "seeded") and the number of rounds ("training": {"rounds": T}). Files that were chosen after earlier results are
-    added up by a privacy filter, and the statement says so. Where a register lies beside the files, nothing that it
-    names may be missing.
+    or "seeded") and the number of rounds ("training": {"rounds": T}). The sum of runs that were chosen after earlier
+    results is a promise only up to a limit that was set before the first of them; without one, the statement prints an
+    odometer, which holds whenever somebody stops. Where a register lies beside the files, nothing that it names may be
+    missing.
 
     The workflow stores the ledgers of a cohort in ledgers/NAME. NAME is the cohort's name in config.yaml. The folder of
     a run stands for its ledger.

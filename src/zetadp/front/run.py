@@ -32,9 +32,10 @@ from zetadp.front.promises import RunPromise
 from zetadp.front.records import Records
 from zetadp.privacy.book import Book, note_people
 from zetadp.privacy.budget import Cap
+from zetadp.privacy.offers import offer
 from zetadp.privacy.register import REGISTER, Secret
 from zetadp.privacy.statement import Statement, last_statement
-from zetadp.privacy.verification import RUN, SEAL, SEALED, seal
+from zetadp.privacy.verification import RUN, SEAL, SEALED, check_neighbours, seal
 
 ARGUMENTS = {
     "images_per_patient": "items_per_patient",
@@ -278,6 +279,8 @@ class PrivateRun:
                 f"account: Expected the account {self.account}, in which {self.folder} is recorded, found none. "
                 "Restore it from a backup."
             )
+        if not stored:
+            check_neighbours(self.folder.resolve(), self.account)
         secret = Secret.of(self.account)
         now = {
             "plan": self.plan.to_json(),
@@ -290,8 +293,8 @@ class PrivateRun:
                     found.pop("noise_multiplier", None)  # which follows from the others
                 shown = "; ".join(f"{key} {both}" for key, both in found.items())
                 raise UserError(
-                    f"folder: Expected the run that {self.folder} holds, with {shown}. Give this run another folder, "
-                    "or repeat the first call."
+                    f"folder: Expected the run that {self.folder} holds, with {shown}. "
+                    f"{offer('repeat the first call', 'give this run another folder')}"
                 )
             _take_weights(self.model, start)
             return
@@ -299,8 +302,8 @@ class PrivateRun:
             raise UserError(f"folder: Expected a new folder or one of a run, found the model {self._weights} alone.")
         if self.ledger.exists():
             raise UserError(
-                f"folder: Expected a name that the account {self.account} does not hold, found {self._name}. What was "
-                "released stays released. Give the run another folder, or restore this one."
+                f"folder: Expected a name that the account {self.account} does not hold, found {self._name}. "
+                f"{offer('restore this folder from a backup', 'give the run another folder')}"
             )
         note_people(self.ledger, self._records.texts)  # before the folder is made: what is refused leaves nothing
         make_folder(self.folder)

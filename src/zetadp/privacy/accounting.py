@@ -167,6 +167,18 @@ def epsilon_any_time(exposure: Exposure, delta: float) -> float:
     return _epsilon_rdp(ordered(exposure), _checked(delta) / shares, ORDERS_AT_ANY_TIME)
 
 
+def epsilon_within(exposure: Exposure, limit: float, delta: float) -> float:
+    """Return epsilon of releases by Renyi privacy at one order, which follows from a limit and delta alone.
+
+    The theorem on filters (Feldman and Zrnic 2021, arXiv:2008.11193) is for one order that is fixed before the first
+    release. The order chosen here admits the most Gaussian releases.
+    """
+    # At whole orders the divergence of a sampled Gaussian is a finite sum; at others its series may not converge.
+    orders = (1.5, *range(2, 65), 128, 256, 512)
+    order = max(orders, key=lambda a: (limit - math.log1p(-1 / a) + math.log(delta * a) / (a - 1)) / a)
+    return _epsilon_rdp(ordered(exposure), _checked(delta), (order,))
+
+
 def central_limit_mu(sampling_probability: float, noise_multiplier: float, rounds: int) -> float:
     r"""Return :math:`p \sqrt{T (e^{1/\sigma^2} - 1)}`: an approximation, NOT a bound; it can be below the truth.
 

@@ -19,13 +19,29 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from zetadp.base.storage import lock, make_folder, remedy, sync_folder, written_whole
-from zetadp.base.validation import UserError, shown
+from zetadp.base.validation import UserError, checked_name, shown
 from zetadp.privacy import register
 from zetadp.privacy.events import Event, entries_of, events_in
 from zetadp.privacy.register import REGISTER, START, BrokenChainError, Link, Register, follow
 
 FORMAT = 3
 """Version of a ledger's lines. There is one: a ledger of another format is refused."""
+
+
+def check_ledger_name(path: Path) -> None:
+    """Refuse a name for a new ledger that totals would not find, or that another file of an account has.
+
+    Raises
+    ------
+    UserError
+        If it is not ``NAME.jsonl``, with a name that a run may have.
+    """
+    if path.suffix != ".jsonl":
+        raise UserError(
+            f"Expected the name of a ledger that ends with .jsonl, such as {path.with_suffix('.jsonl').name}, found "
+            f"{shown(str(path))}."
+        )
+    checked_name(path.stem, f"the ledger {shown(str(path))}")
 
 
 class LostError(UserError):

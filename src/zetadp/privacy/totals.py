@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from zetadp.base.epsilon import rounded_up
-from zetadp.privacy.exposure import Limit, Run, declared_together, promised, total
+from zetadp.privacy import accounting
+from zetadp.privacy.accounting import Exposure
+from zetadp.privacy.exposure import Limit, Run, declared_together, promised, spent, total
 
 Basis: TypeAlias = Literal["declared", "limit", "odometer"]
 
@@ -49,13 +51,13 @@ class Total:
     def of(cls, runs: Iterable[Run], delta: float, *, unmasked: bool = False) -> Total:
         """Add up runs; parameters are those of `zetadp.privacy.exposure.total`."""
         several = list(runs)
-        spent = total(several, delta, unmasked=unmasked)
+        found = total(several, delta, unmasked=unmasked)
         if declared_together(several):
-            return cls(spent, spent, delta, "declared")
+            return cls(found, found, delta, "declared")
         limit = None if unmasked else common_limit(several)  # a limit is on sums as the server sees them
         if limit is not None and limit.delta <= delta:
-            return cls(spent, limit.epsilon, delta, "limit", limit)
-        return cls(spent, total(several, delta, unmasked=unmasked, measure=promised), delta, "odometer")
+            return cls(found, limit.epsilon, delta, "limit", limit)
+        return cls(found, total(several, delta, unmasked=unmasked, measure=promised), delta, "odometer")
 
     def __str__(self) -> str:
         """Return in words what of the sum is a promise; empty if all of it is, or if no noise leaves nothing to say."""
@@ -82,4 +84,12 @@ def common_limit(runs: Sequence[Run]) -> Limit | None:
     """
     limits = {run.limit for run in runs}
     limit = limits.pop() if len(limits) == 1 else None
-    return limit if limit is not None and total(runs, limit.delta) <= limit.epsilon else None
+    if limit is None:
+        return None
+
+    def filtered(exposure: Exposure, delta: float, *, beforehand: bool) -> float:
+        if beforehand or accounting.exact_mu(exposure) is not None:
+            return spent(exposure, delta, beforehand=beforehand)
+        return accounting.epsilon_within(exposure, limit.epsilon, delta)
+
+    return limit if total(runs, limit.delta, measure=filtered) <= limit.epsilon else None

@@ -335,11 +335,11 @@ def test_a_limit_is_asked_before_anything_is_released(tmp_path):
     run(tmp_path, "second", most_epsilon=17).train()
 
 
-@pytest.mark.parametrize(("first", "promise"), [(17, "The promise is epsilon 17"), (None, "is not a promise")])
+@pytest.mark.parametrize(("first", "promise"), [(25, "The promise is epsilon 25"), (None, "is not a promise")])
 def test_a_limit_is_a_promise_if_it_was_set_before_the_first_run(tmp_path, capsys, first, promise):
     """A total that is printed after results were seen is exceeded by whoever stops when they were bad."""
     run(tmp_path, "first", most_epsilon=first).train()
-    second = run(tmp_path, "second", most_epsilon=17)
+    second = run(tmp_path, "second", most_epsilon=25)
     assert promise in str(second.promise)
     second.train()
     assert promise in str(ledger(second.account))
@@ -667,6 +667,19 @@ def test_a_finished_run_says_what_its_account_lacks(tmp_path, lost):
         UserError, match=r"account: .*found none.*backup" if lost == "account" else r"run\.jsonl is miss"
     ):
         assert run(tmp_path).statement
+
+
+def test_a_new_run_misses_the_account_that_its_neighbours_name(tmp_path):
+    """Their sealed copies, or checkpoints, show that something was released that no ledger has any more."""
+    first = run(tmp_path, "first", rounds=1).train()
+    shutil.copytree(first.account, tmp_path / "backup")
+    shutil.rmtree(first.account)
+    with pytest.raises(UserError, match=r"account: .*lacks lines of .*first/ledger\.jsonl.*Restore"):
+        run(tmp_path, "second")
+    assert not (tmp_path / "second").exists()
+    assert not first.account.exists()
+    (tmp_path / "backup").rename(first.account)
+    assert run(tmp_path, "second").promise.runs_before == 1
 
 
 def test_a_run_takes_no_folder_of_an_account_or_with_a_foreign_model(tmp_path):
