@@ -40,7 +40,7 @@ from zetadp.base.tensors import tensors_digest
 from zetadp.core.metrics import accuracy_interval
 from zetadp.core.pretrained import FinishedModel
 from zetadp.mri.decathlon import SEQUENCES, read_task
-from zetadp.mri.kspace import to_kspace, whiten
+from zetadp.mri.kspace import to_kspace
 from zetadp.mri.volumes import read_centre_slices
 from zetadp.nn.backbone import Backbone, load_backbone, shipped_backbone
 from zetadp.nn.models import HeadClassifier
@@ -88,7 +88,7 @@ def fit(backbone: Backbone) -> None:
 def mean_features(backbone: Backbone, images: np.ndarray) -> np.ndarray:
     """Return mean features of a patient's volumes, before the patient's mean is subtracted, (volume, component)."""
     read = replace(backbone, centred=False).features
-    return read(whiten(to_kspace(images.astype(np.float32))))[..., 0, :].mean(axis=1)
+    return read(to_kspace(images.astype(np.float32)))[..., 0, :].mean(axis=1)
 
 
 def heads(backbone: Backbone, private: np.ndarray) -> dict[str, FinishedModel]:

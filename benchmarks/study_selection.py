@@ -37,7 +37,7 @@ from benchmarks.shares import SHOWN, right
 from zetadp.base.storage import write_text
 from zetadp.base.tensors import tensors_digest
 from zetadp.core.plan import SIGNAL
-from zetadp.mri.kspace import to_kspace, whiten
+from zetadp.mri.kspace import to_kspace
 from zetadp.mri.slicing import centre_slices, resize_area
 from zetadp.nn.backbone import Backbone, load_backbone, shipped_backbone
 from zetadp.nn.models import SIGNAL_POWER, taper_factors
@@ -98,7 +98,7 @@ def consortium(seed: int, backbone: Backbone, cache: Path, patients: int = ALL) 
             hospital = 0 if seed in ONE_PROTOCOL else number % HOSPITALS
             scanner = np.random.Generator(np.random.PCG64([seed, hospital, 1]))
             images = simulate_public_patient(seed, number, anatomy=anatomy, scanner=scanner)
-            found.append(backbone.features(whiten(to_kspace(images))))
+            found.append(backbone.features(to_kspace(images)))
         cache.mkdir(parents=True, exist_ok=True)
         np.save(computed, np.stack(found).reshape(patients, 80, -1).view(np.float32))
     return np.load(computed)
@@ -123,14 +123,16 @@ def trained(
     random: np.random.Generator,
     signal: float = math.inf,
     power: float = SIGNAL_POWER,
+    hospitals: int = HOSPITALS,
+    shares: float = 1.0,
+    labels: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean of the last heads of a noisy descent, in which each hospital adds its own noise.
 
     Parameters
     ----------
     features
-        Shape (patient, image, 2 * component), with equally many images of every class. Patient i is at hospital
-        i modulo `HOSPITALS`.
+        Shape (patient, image, 2 * component). Patient i is at hospital i modulo ``hospitals``.
     start
         The first head: weight and bias.
     rounds, rate, clip, epsilon, averaged
@@ -139,15 +141,22 @@ def trained(
         Generator of the noise.
     signal, power
         Same as in the rule for tapers of `zetadp`; without a signal there is no taper.
+    hospitals
+        Number of hospitals.
+    shares
+        Number of hospitals whose noise in a masked sum protects; 1 where each message is protected by its own noise.
+    labels
+        Class of each image of a patient; by default the images have equally many of each class, in order.
     """
-    own = len(features) // HOSPITALS
-    sigma = 0.0 if math.isinf(epsilon) else math.sqrt(rounds) / gaussian.mu(epsilon, DELTA)
-    noise = sigma * math.sqrt(HOSPITALS) / (own * HOSPITALS * math.sqrt(rounds))
+    people = len(features)
+    sigma = 0.0 if math.isinf(epsilon) else math.sqrt(rounds) / gaussian.mu(epsilon, DELTA) / math.sqrt(shares)
+    noise = sigma * math.sqrt(hospitals) / (people * math.sqrt(rounds))
     factors = taper_factors(len(start[0]) // 2, noise / signal, power).repeat_interleave(2).numpy()
     of_bias = factors[0]
     features, weight, bias = features * factors, start[0] / factors[:, None], start[1] / of_bias
-    one_hot = np.eye(4, dtype=np.float32).repeat(features.shape[1] // 4, axis=0)
-    hospital = np.arange(len(features)) % HOSPITALS
+    labels = np.arange(4).repeat(features.shape[1] // 4) if labels is None else labels
+    one_hot = np.eye(4, dtype=np.float32)[labels]
+    hospital = np.arange(people) % hospitals
     last = max(1, round(averaged * rounds))
     sums = [np.zeros_like(weight), np.zeros_like(bias)]
     for number in range(rounds):
@@ -161,9 +170,9 @@ def trained(
         norms = np.sqrt((of_weight**2).sum(axis=(1, 2)) + (of_biases**2).sum(axis=1))
         kept = np.minimum(1, clip / np.maximum(norms, 1e-12))
         for value, gradients in ((weight, of_weight * kept[:, None, None]), (bias, of_biases * kept[:, None])):
-            messages = np.stack([gradients[hospital == place].sum(axis=0) for place in range(HOSPITALS)])
+            messages = np.stack([gradients[hospital == place].sum(axis=0) for place in range(hospitals)])
             messages = messages + sigma * clip * random.standard_normal(messages.shape)
-            value -= (rate * messages.mean(axis=0) / own).astype(np.float32)
+            value -= (rate * messages.sum(axis=0) / people).astype(np.float32)
         if number >= rounds - last:
             sums = [total + value for total, value in zip(sums, (weight, bias), strict=True)]
     return sums[0] / last * factors[:, None], sums[1] / last * of_bias
@@ -221,7 +230,7 @@ def cohort(settings: Simulated, backbone: Backbone, folder: Path, *, whole: bool
             volume = simulate_patient(settings, number)
             shown = volume[::-1, :, centre_slices(volume.shape[2], TASK.slices)].astype(np.float32)
             images = np.stack([resize_area(each, TASK.size) for each in np.transpose(shown, (3, 2, 1, 0))])
-            found.append(read(whiten(to_kspace(images))).reshape(-1, backbone.components))
+            found.append(read(to_kspace(images)).reshape(-1, backbone.components))
         folder.mkdir(parents=True, exist_ok=True)
         np.save(folder / name, np.stack(found).view(np.float32))
     return np.load(folder / name)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zetadp.base.storage import Items
+from zetadp.base.storage import Items, present
 from zetadp.base.workflow import run
 from zetadp.federation.partition import read_partition
 from zetadp.mri.decathlon import SEQUENCES
@@ -26,13 +26,14 @@ def main(
     rows = read_partition(partition)
     record = rows.loc[rows["role"] == "test", "record"].iloc[0]
     images = images_of(slices, record)
+    (known,) = present(images[None])
     middle = images.shape[1] // 2
     whose = "Simulated patient" if is_simulated(cohort_label) else "Patient"
     figure = patient_figure(
-        images[:, middle],
-        images_of(kspace, record)[:, middle],
-        images_of(whitened, record)[:, middle],
-        SEQUENCES,
+        images[known, middle],
+        images_of(kspace, record)[known, middle],
+        images_of(whitened, record)[known, middle],
+        [name for name, is_known in zip(SEQUENCES, known, strict=True) if is_known],
         title=f"{whose} {record}, held out, slice {middle} of those used (axial, from 0), {cohort_label}",
     )
     save_svg(figure, patient)

@@ -8,7 +8,7 @@ import pandas as pd
 from zetadp.base.storage import read_json, write_json, write_text, written_whole
 from zetadp.base.tensors import keep_freed_memory, pick_device
 from zetadp.base.workflow import run
-from zetadp.core.evaluation import watched
+from zetadp.core.evaluation import watched, without_absent
 from zetadp.core.plan import Plan, RunName
 from zetadp.core.pretrained import load_model
 from zetadp.core.task import PipelineTask
@@ -72,8 +72,9 @@ def evaluate(
     task, table = finished.task, read_partition(partition)
 
     test = task.load(images, table, "test", place)
+    outputs = without_absent(finished.outputs(test.inputs), test.present)
     items = test.items.drop(columns=["record", "role", "node"])
-    tested = items.assign(**task.measure(finished.outputs(test.inputs), test.targets))
+    tested = items.assign(**task.measure(outputs, test.targets))[test.present]
     public = {}
     if finished.settings.start == "public":
         found = task.backbone(backbone[0], place)
@@ -83,8 +84,9 @@ def evaluate(
     nodes = {}
     if (table["role"] == "validation").any():
         records = task.load(images, table, "validation", place)
-        scores = task.scores(finished.outputs(records.inputs), records.targets)
-        nodes = pd.Series(scores.cpu().double().numpy()).groupby(records.items["node"].to_numpy()).mean().to_dict()
+        known, outputs = records.present, without_absent(finished.outputs(records.inputs), records.present)
+        scores = task.scores(outputs, records.targets).cpu().double().numpy()
+        nodes = pd.Series(scores[known]).groupby(records.items["node"].to_numpy()[known]).mean().to_dict()
     with written_whole(predictions) as temporary:
         tested.to_csv(temporary, index=False)
     write_json(

@@ -1,4 +1,4 @@
-"""Compute the public backbone's features of one shard of whitened k-space."""
+"""Compute the public backbone's features of one shard of k-space."""
 
 import logging
 from dataclasses import replace
@@ -12,11 +12,11 @@ from zetadp.nn.backbone import load_backbone
 from zetadp.tasks.brain_sequences.task import of_brains
 
 
-def main(*, whitened: Path, backbone: Path, features: Path, device: str) -> None:
+def main(*, kspace: Path, backbone: Path, features: Path, device: str) -> None:
     """Write the features of every image, in the layout of images of one row."""
     keep_freed_memory()
     network = of_brains(load_backbone(backbone, pick_device(device)))
-    found = Items.read(whitened, ("values",))
+    found = Items.read(kspace, ("values",))
     values = network.record_features(found.arrays["values"])
     made = replace(found, arrays={"values": values}, provenance={**found.provenance, "backbone": network.provenance})
     made.write(features, (*AXES[:4], "component"), "standard deviations of the component over public images")

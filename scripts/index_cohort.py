@@ -20,6 +20,7 @@ def main(
     train_patients: int,
     test_patients: int,
     slices: int,
+    spacing: float,
     patient_key: str | None,
     threads: int,
 ) -> None:
@@ -29,6 +30,7 @@ def main(
         train_patients=train_patients,
         test_patients=test_patients,
         slices=slices,
+        spacing=spacing,
         patient_key=Path(patient_key) if patient_key else None,
         threads=threads,
     )

@@ -4,6 +4,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from zetadp.base.tensors import pick_device
 from zetadp.base.workflow import run
 from zetadp.nn.settings import BackboneTraining, NetworkSettings
@@ -12,7 +14,8 @@ from zetadp.tasks.brain_sequences.pretraining import pretrain, read_public
 
 def main(
     *,
-    images: list[Path],
+    atlas: list[Path],
+    shapes: list[Path],
     backbone: Path,
     network: dict[str, Any],
     settings: dict[str, Any],
@@ -21,13 +24,13 @@ def main(
     device: str,
 ) -> None:
     """Write the backbone: the network, the readout of its features, and its provenance."""
-    values = read_public(images)
-    logging.getLogger(__name__).info("%d public patients, %d of them held out", len(values), held_out)
+    kinds = [read_public(atlas), read_public(shapes)]
+    logging.getLogger(__name__).info("%d public patients, %d of each kind held out", sum(map(len, kinds)), held_out)
     made = pretrain(
         NetworkSettings(**network),
         BackboneTraining(**settings),
-        values[held_out:],
-        values[:held_out],
+        np.concatenate([images[held_out:] for images in kinds]),
+        np.concatenate([images[:held_out] for images in kinds]),
         device=pick_device(device),
     )
     made.provenance["simulation"] = simulation

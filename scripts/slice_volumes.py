@@ -13,20 +13,30 @@ from zetadp.mri.decathlon import AXES, SEQUENCES, read_task
 from zetadp.mri.volumes import read_centre_slices
 
 
-def main(*, dataset: Path, table: Path, slices: Path, shard: str, shards: int, slice_count: int, size: int) -> None:
+def main(
+    *,
+    dataset: Path,
+    table: Path,
+    slices: Path,
+    shard: str,
+    shards: int,
+    slice_count: int,
+    spacing: float,
+    size: int,
+) -> None:
     """Write the slices of a shard's records, one volume in memory at a time."""
     records = read_table(table)
     rows = records.iloc[np.array_split(np.arange(len(records)), shards)[int(shard)]]
-    order = read_task(dataset.parent).sequences
+    task = read_task(dataset.parent)
     values = np.empty((len(rows), len(SEQUENCES), slice_count, size, size), dtype=np.float32)
     for place, (file, indexed) in enumerate(zip(rows["file"], rows["sha256"], strict=True)):
         volume = dataset.parent / file
-        values[place] = read_centre_slices(volume, order, slice_count, size)
+        values[place] = read_centre_slices(volume, task.sequences_of(file), slice_count, size, spacing)
         if content_hash(volume) != indexed:
             msg = f"Expected {volume} as {table} has it, found another content. Delete {table} and run again."
             raise UserError(msg)
     files = dict(zip(rows["record"], rows["sha256"], strict=True))
-    made = {"slices": slice_count, "size": size, "resize": "area", "files": files}
+    made = {"slices": slice_count, "spacing": spacing, "size": size, "resize": "area", "files": files}
     Items({"values": values}, rows[["record"]], provenance=made).write(slices, AXES, "scanner intensity, arbitrary")
     logging.getLogger(__name__).info("sliced %d volumes", len(rows))
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from checkouts import ROOT
 from cluster.conftest import run
+from snakemake.profiles import ProfileConfigFileParser
 
 STATUS = ROOT / "profiles/generic/status"
 
@@ -35,6 +37,13 @@ def test_jobs_and_groups_go_through_qsub(cluster, copy, tmp_path):
     assert {(job["NumCPUs"], job["MinMemoryNode"], job["TimeLimit"]) for job in jobs} == {("1", "2000M", "01:00:00")}
     for name in ("shard-00.h5", "shard-01.h5"):
         assert (copy.root / "resources/phantom-smoke/whitened" / name).stat().st_size > 0
+
+
+def test_the_status_command_is_there_in_whatever_folder_snakemake_starts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with (ROOT / "profiles/generic/profile.yaml").open() as profile:
+        settings = ProfileConfigFileParser().parse(profile)
+    assert Path(settings["cluster-generic-status-cmd"]).samefile(STATUS)
 
 
 @pytest.mark.parametrize(

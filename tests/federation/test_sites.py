@@ -48,6 +48,17 @@ def test_a_hospital_prepares_its_own_patients_as_the_stages_do(tmp_path):
         np.testing.assert_array_equal(own.numpy(), expected.reshape(-1, SIZE, SIZE))
 
 
+def test_a_hospital_may_lack_sequences_that_others_have(tmp_path):
+    plan = make_plan()
+    folder = write_tiny_task(tmp_path / "images", 2, 0, channels=("T2w", "FLAIR", "T1w"))
+    held = load_site(folder, plan, tmp_path / "cache", part="train", patients=2, backbone=None)
+    places = [[place for place in range(4 * SLICES) if place // SLICES != SEQUENCES.index("T1gd")] for _ in range(2)]
+    assert held.units() == [places[0], [4 * SLICES + place for place in places[1]]]
+    assert held.present.tolist() == held.inputs.isnan().flatten(1).all(dim=1).logical_not().tolist()
+    # Every hospital computes as many images of a patient, and refuses other numbers than multiples of four.
+    assert len(np.unique(held.strata)) == len(SEQUENCES)
+
+
 def test_prepared_images_are_kept_and_made_again_when_files_change(tmp_path):
     plan = make_plan()
     folder = write_hospital_folder(tmp_path / "images", 2)

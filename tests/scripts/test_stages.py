@@ -96,7 +96,7 @@ def test_a_volume_that_changed_after_it_was_indexed_is_not_cut(tmp_path):
     root = write_tiny_task(tmp_path / "task", 3, 2, shape=(8, 8, 4))
     table = tmp_path / "index.csv"
     index_cohort(root, train_patients=3, test_patients=2, slices=2).to_csv(table, index=False)
-    cut = {"dataset": root / "dataset.json", "table": table, "shards": 2, "slice_count": 2, "size": 4}
+    cut = {"dataset": root / "dataset.json", "table": table, "shards": 2, "slice_count": 2, "spacing": 1.0, "size": 4}
     stage("slice_volumes", **cut, shard="00", slices=tmp_path / "00.h5")
     cut_out = Items.read(tmp_path / "00.h5", ("values",)).names["record"]
     assert cut_out.tolist() == ["BRATS_001", "BRATS_002", "BRATS_003"]
@@ -122,7 +122,7 @@ def test_simulated_volumes_that_another_experiment_has_overwritten_are_refused(t
     def indexed() -> None:
         receipts = [tmp_path / f"shard-0{number}.json" for number in range(4)]
         assemble(receipts=receipts, dataset=task / "dataset.json", settings=settings | {"seed": 1}, sizes=sizes)
-        declared = {"train_patients": 2, "test_patients": 2, "slices": 2, "patient_key": None}
+        declared = {"train_patients": 2, "test_patients": 2, "slices": 2, "spacing": 1.0, "patient_key": None}
         files = {"dataset": task / "dataset.json", "receipts": receipts, "table": tmp_path / "index.csv"}
         stage("index_cohort", **files, **declared, threads=1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from commanded import ended
 from decathlon_builder import real_sample, volume, write_tiny_task, write_volume
 
 from zetadp.base.storage import Items
@@ -91,6 +93,39 @@ def test_a_folder_goes_to_kspace_and_a_damaged_volume_stops_what_needs_it(fresh)
     assert TRACE not in said
     assert [path.read_bytes() for path in whitened] == kept
     assert not (fresh.root / "resources/mine/index.csv").exists()
+
+
+def test_patients_with_two_to_four_sequences_share_a_cohort(fresh, capsys):
+    """A whole experiment: private training of a head on features of a study, evaluation, and a prediction."""
+    task, sequences = fresh.root / "brains", ("FLAIR", "T1w", "T1gd")
+    write_tiny_task(task, 3, 2, channels=sequences, shape=(20, 24, 9))
+    whole = volume((20, 24, 9), 4, np.random.default_rng(9))
+    write_volume(task / "imagesTr/BRATS_002.nii.gz", whole[..., [3, 0]], "LPS")
+    write_volume(task / "imagesTs/BRATS_004.nii.gz", whole, "LPS")
+    content = json.loads((task / "dataset.json").read_text())
+    content["training"][1] = {"image": content["training"][1]["image"], "modality": {"0": "T2w", "1": "FLAIR"}}
+    content["test"][0] = {"image": content["test"][0], "modality": dict(zip("0123", SEQUENCES, strict=True))}
+    (task / "dataset.json").write_text(json.dumps(content))
+    scenario = yaml.safe_load(SCENARIO.format(folder="brains", real="false", noise="seeded", train=3, test=2, count=4))
+    scenario["slices"]["decision"] = "slice"
+    scenario["networks"] = {"head": {"training": {"images_per_patient": 16, "rounds": 2}}}
+    scenario["runs"][0]["networks"] = ["head", "linear"]
+    runs = [f"results/mine/runs/{name}/federated/eps-8/seed-0" for name in ("head", "linear")]
+    others = ("resources/mine/duplicates/mine.csv", "results/mine/figures/patient.svg")
+    targets = [*(f"{run}/metrics.json" for run in runs), *others]
+    fresh.snakemake(*targets, configfile=fresh.overlay(yaml.safe_dump(scenario)))
+    for name in ("head", "linear"):
+        run = fresh.root / f"results/mine/runs/{name}/federated/eps-8/seed-0"
+        predictions = pd.read_csv(run / "predictions.csv")
+        counts = predictions.groupby("patient")["sequence"].value_counts().unstack(fill_value=0)
+        assert counts.loc["BRATS_004", list(SEQUENCES)].tolist() == [4] * 4
+        assert counts.loc["BRATS_005", list(SEQUENCES)].tolist() == [4, 4, 4, 0]
+        metrics = json.loads((run / "metrics.json").read_text())
+        assert metrics["images"] == 28
+        assert 0 <= metrics["public_start" if name == "head" else "accuracy"] <= 1
+    model = fresh.root / "results/mine/runs/head/federated/eps-8/seed-0/model.safetensors"
+    code, out, _ = ended(capsys, "predict", model, task / "imagesTs/BRATS_005.nii.gz", "--anyway")
+    assert (code, len(out.splitlines())) == (0, 4)
 
 
 def test_a_replaced_volume_is_cut_anew_and_no_other_changes(fresh, cache):

@@ -99,6 +99,7 @@ rule index_cohort:
         train_patients=CONFIG.cohort.train_patients,
         test_patients=CONFIG.cohort.test_patients,
         slices=CONFIG.slices.count,
+        spacing=CONFIG.slices.spacing,
         patient_key=PATIENT_KEY,
         brought=lambda _: fingerprint(BROUGHT),
         code=code_of("scripts/index_cohort.py"),

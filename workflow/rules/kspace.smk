@@ -24,6 +24,7 @@ rule slice_volumes:
         shard="{shard}",
         shards=len(SHARDS),
         slice_count=CONFIG.slices.count,
+        spacing=CONFIG.slices.spacing,
         size=CONFIG.slices.size,
         code=code_of("scripts/slice_volumes.py"),
     script:

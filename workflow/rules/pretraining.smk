@@ -81,7 +81,10 @@ use rule simulate_public as simulate_shapes with:
 
 rule pretrain:
     input:
-        images=collect(f"{PUBLIC}/images/shard-{{shard}}.h5", shard=PUBLIC_SHARDS),
+        atlas=collect(f"{PUBLIC}/images/shard-{{shard}}.h5", shard=PUBLIC_SHARDS),
+        shapes=collect(
+            f"{PUBLIC_SHAPES}/images/shard-{{shard}}.h5", shard=PUBLIC_SHARDS
+        ),
     output:
         backbone=f"{PUBLIC}/backbone.safetensors",
     log:
@@ -136,7 +139,7 @@ rule fit_study:
 
 rule extract_features:
     input:
-        whitened=f"{COHORT}/whitened/shard-{{shard}}.h5",
+        kspace=f"{COHORT}/kspace/shard-{{shard}}.h5",
         backbone=lambda wildcards: BACKBONES[wildcards.domain],
     output:
         features=f"{COHORT}/{{domain}}/shard-{{shard}}.h5",

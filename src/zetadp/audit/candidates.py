@@ -36,6 +36,7 @@ from zetadp.base.tables import Sheet, numbers_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.pretrained import starting_weights
 from zetadp.core.records import LabelledItems
+from zetadp.mri.kspace import to_kspace
 from zetadp.nn.backbone import Backbone
 from zetadp.phantom.public import simulate_public_patient
 from zetadp.phantom.settings import CHANNELS
@@ -86,7 +87,8 @@ def gradients(plan: Plan, backbone: Backbone | None, size: int) -> Tensor:
     flat = torch.from_numpy(_patients(count, slices, size)).double().flatten(0, 2)
     inputs = whitened_kspace(flat).to(torch.complex64).reshape(count, each, 1, size, size)
     if backbone is not None and plan.network.domain == "features":
-        inputs = torch.from_numpy(backbone.record_features(inputs[:, :, 0].numpy()))
+        kspace = to_kspace(_patients(count, slices, size)).astype(np.complex64)
+        inputs = torch.from_numpy(backbone.record_features(kspace.reshape(count, each, size, size)))
     labels = torch.arange(len(CHANNELS)).repeat_interleave(slices).repeat(count)
     found: list[Tensor] = []
     records, start = LabelledItems(inputs.flatten(0, 1), labels), starting_weights(plan.network, backbone)

@@ -6,8 +6,10 @@ Arrays go to HDF5 with axis names, units and provenance as attributes; statement
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -15,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +26,8 @@ from zetadp.base.validation import UserError
 if TYPE_CHECKING:
     import h5py
     import pandas as pd
+
+logger = logging.getLogger(__name__)
 
 DIGEST = "sha256"
 """Attribute of a dataset with the digest of its values. One flipped bit in an image is seen by no other check."""
@@ -54,12 +58,58 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a full disk or a read-only folder into a `UserError` that names the file."""
+    """Turn a full disk, a read-only folder or a limited file system into a `UserError` that names the file."""
     try:
         yield
     except OSError as error:
+        raise UserError(f"Cannot write {path}: {error.strerror or error}. {remedy(error)}") from error
+
+
+_NOT_SUPPORTED = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF, errno.ENOLCK}
+"""Errors with which file systems answer what they cannot do."""
+_REMEDIES = {
+    "Free space or choose another folder": (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    "Choose a folder that you may write to": (errno.EACCES, errno.EPERM, errno.EROFS),
+    "Choose another name": (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ENOTEMPTY),
+    "The file system cannot do what is needed here: choose a folder on another one": _NOT_SUPPORTED,
+}
+
+
+def remedy(error: OSError) -> str:
+    """Return in one sentence what helps against an error of writing; for an unknown one, look at disk and folder."""
+    found = (text for text, numbers in _REMEDIES.items() if error.errno in numbers)
+    return f"{next(found, 'Look at the disk and the folder')}, then run again."
+
+
+def lock(file: IO[bytes], path: Path, *, wait: bool = True) -> None:
+    """Lock an open file until it is closed, by ``flock``.
+
+    Parameters
+    ----------
+    file, path
+        The file, and its path for the message.
+    wait
+        Whether to wait until other processes have closed it.
+
+    Raises
+    ------
+    BlockingIOError
+        If another process has the lock and ``wait`` is false.
+    UserError
+        If the file system has no locks. Nothing replaces them: two processes could release the same, or spend the same
+        room below a limit.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        if error.errno not in _NOT_SUPPORTED:
+            raise
         raise UserError(
-            f"Cannot write {path}: {error.strerror or error}. Free space or choose another folder, then run again."
+            f"Cannot lock {path}: {error.strerror}. Its file system has no locks (flock), without which two processes "
+            "could release the same. Nothing was released. Choose a folder on a local disk, or mount this one with "
+            "locks (NFS: without the option nolock; Lustre: with flock), then run again."
         ) from error
 
 
@@ -112,11 +162,30 @@ def make_folder(folder: Path) -> None:
         sync_folder(place.parent)
 
 
+_WARNED: set[int] = set()
+"""Devices whose users were warned that folders cannot be synced."""
+
+
 def sync_folder(folder: Path) -> None:
-    """Sync a folder: without this, a power failure may lose the name of a new file although its content was synced."""
+    """Sync a folder: without this, a power failure may lose the name of a new file although its content was synced.
+
+    Some file systems of networks and of other operating systems cannot. Work goes on there, with one warning: contents
+    are synced all the same, a ledger that is gone is missed by its register, and an account by the runs in it.
+    """
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _NOT_SUPPORTED:
+            raise
+        device = os.fstat(handle).st_dev
+        if device not in _WARNED:
+            _WARNED.add(device)
+            logger.warning(
+                "The file system of %s cannot sync folders. A power failure may lose the names of new files there. "
+                "Keep ledgers on a local disk if you can",
+                folder,
+            )
     finally:
         os.close(handle)
 
@@ -186,6 +255,14 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  (JSON is untyped)
     if isinstance(value, Path):
         return value.as_posix()
     return value
+
+
+def present(values: np.ndarray) -> np.ndarray:
+    """Return which parts each record has, shape (record, part), for values of shape (record, part, ...).
+
+    A part that a record lacks, such as a sequence that was not acquired, is NaN throughout.
+    """
+    return np.asarray(~np.isnan(values.reshape(*values.shape[:2], -1)).all(axis=2))
 
 
 @dataclass(frozen=True)
@@ -280,7 +357,8 @@ def _reading(path: Path) -> Iterator[h5py.File]:
     import h5py
 
     try:
-        with h5py.File(path, "r") as file:
+        # Items are written whole. A lock only tells of other programs, and some file systems have none.
+        with h5py.File(path, "r", locking="best-effort") as file:
             yield file
     except OSError as error:
         if error.errno is None:  # the content is at fault, not the operating system

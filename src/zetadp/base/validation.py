@@ -342,9 +342,38 @@ def name_key(name: str | bytes | int) -> str:
     >>> name_key("Pat A ") == name_key("PAT\u00a0a"), name_key(b"7") == name_key(7), name_key("007") == name_key(7)
     (True, True, False)
     """
-    text = name.decode() if isinstance(name, bytes) else f"{name}"
+    # A member of an enumeration is the text or number that it stands for, however it would be printed.
+    text = name.decode() if isinstance(name, bytes) else str.__str__(name) if isinstance(name, str) else f"{int(name)}"
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     return "".join(character for character in folded if character.isprintable() and not character.isspace())
+
+
+_BARE = (
+    (re.compile(r"(?<![^\W_])sub(?:[-_]+|(?=\d))"), ""),  # the prefix of BIDS
+    (re.compile(r"(?<=[^\W\d_])[-_]+(?=\d)"), ""),  # p-1 and p1
+    (re.compile(r"(?<![\d.])(\d+)\.0+(?![\d.])"), r"\1"),  # a number that went through a column of floats
+    (re.compile(r"(?<!\d)(?<!\d\.)0+(?=\d)"), ""),  # a number that went through a column of integers
+)
+"""What programs for tables, converters and word processors change in ids, each with what stands for it."""
+
+
+def bare_key(name: str | bytes | int) -> str:
+    """Return a form in which different ids are equal that may well be one id, changed by a program.
+
+    Beyond `name_key` it has no leading zeros, no ending ``.0``, no prefix ``sub-``, no hyphen before a number, and one
+    kind of hyphen. Ids that are equal in this form may still be two persons: ask.
+
+    Examples
+    --------
+    >>> {bare_key(name) for name in (7, "007", "7.0", "sub-007", "sub_7")}
+    {'7'}
+    >>> bare_key("p\u20101") == bare_key("P-01") == bare_key("p1"), bare_key("p10") == bare_key("p1")
+    (True, False)
+    """
+    text = "".join("-" if unicodedata.category(one) == "Pd" or one == "\u2212" else one for one in name_key(name))
+    for pattern, plain in _BARE:
+        text = pattern.sub(plain, text)
+    return text
 
 
 def check_distinct(names: Iterable[str | bytes | int], where: str) -> None:

@@ -109,12 +109,13 @@ def predict(
     The sequence of every channel of a NIfTI volume is a vote of its centre slices. The volume may have any orientation.
     The order and names of channels and files are not used. A note says what the model was trained on.
 
-    The default's models compare the sequences of a patient. They need all of them: one 4-D file, a file for each, or
+    The default's models compare the sequences of a patient. They need two to four: one 4-D file, a file for each, or
     the folder of a scan. Other models take any number of channels.
 
     A head of domain study on the backbone that comes with zetadp gives no sequence if it is unsure, or if the image is
-    unlike the images of its training. --anyway prints the most likely sequence in these cases too. The thresholds come
-    from simulated patients. Look at the images yourself if much depends on the answer.
+    unlike the images of its training. Such a head needs two to four different sequences of one patient in the file.
+    --anyway prints the most likely sequence in these cases too. The thresholds come from simulated patients. Look at
+    the images yourself if much depends on the answer.
 
     Examples
     --------
@@ -170,7 +171,7 @@ def convert(
         "SEQUENCE",
         Alone("T1w"),
     ] = None,
-    leave_out_incomplete: Annotated[bool, "leave out scans that lack a sequence, instead of an error"] = False,
+    leave_out_incomplete: Annotated[bool, "leave out scans that lack one of the four sequences"] = False,
     configuration: Annotated[Path | None, "new file (.yaml) for the configuration of a training", "FILE"] = None,
 ) -> None:
     """Convert NIfTI files or a BIDS folder to the Decathlon layout.
@@ -179,9 +180,10 @@ def convert(
 
     Recognised are BIDS folders (sub-01/anat/*_FLAIR.nii.gz, *_T1w.nii.gz, *_ce-gadolinium_T1w.nii.gz, *_T2w.nii.gz),
     and one folder per scan with files such as P7_flair.nii.gz, P7_T1.nii.gz, P7_T1_axial_post_gd.nii.gz and
-    P7_T2.nii.gz, side by side and in subfolders. If a name can be read in two ways, an error asks for --sequence. The
-    name of a scan is the path of its folder, with _ for /. Which scans are of one person is never guessed from these
-    names: BIDS says it, or --patients, or --patient-pattern. Otherwise the guarantee protects a scan and not a patient.
+    P7_T2.nii.gz, side by side and in subfolders. Two of the four sequences are enough. If a name can be read in two
+    ways, an error asks for --sequence. The name of a scan is the path of its folder, with _ for /. Which scans are of
+    one person is never guessed from these names: BIDS says it, or --patients, or --patient-pattern. Otherwise the
+    guarantee protects a scan and not a patient.
 
     The output ends with what was taken, what was left out, and why. conversion.tsv in the new folder lists every file.
 

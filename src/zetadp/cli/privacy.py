@@ -146,9 +146,10 @@ def ledger(
 
     Unit, delta and source of the noise are those that the ledgers declare. A ledger that your own program writes with
     zetadp.privacy.ledger must declare them in its header: "unit" (patient, speaker or record), "delta", "noise" ("os"
-    or "seeded") and the number of rounds ("training": {"rounds": T}). Files that were chosen after earlier results are
-    added up by a privacy filter, and the statement says so. Where a register lies beside the files, nothing that it
-    names may be missing.
+    or "seeded") and the number of rounds ("training": {"rounds": T}). The sum of runs that were chosen after earlier
+    results is a promise only up to a limit that was set before the first of them; without one, the statement prints an
+    odometer, which holds whenever somebody stops. Where a register lies beside the files, nothing that it names may be
+    missing.
 
     The workflow stores the ledgers of a cohort in ledgers/NAME. NAME is the cohort's name in config.yaml. The folder of
     a run stands for its ledger.
@@ -183,9 +184,10 @@ def permit(
 ) -> None:
     """Permit another attempt of a finished run on real patients.
 
-    With noise from the operating system, a run is trained once. A job that would train it again, because of new
-    settings or an edited library, stops and prints the total epsilon after such an attempt. This command prints that
-    total, at the run's own delta, and asks. After the answer yes, it writes one permission into the run's ledger.
+    With noise from the operating system, a run is trained once. A job that would train it again stops and says why it
+    came, what costs nothing, and the total epsilon after such an attempt. If results were only copied and have new
+    times, run the same command with snakemake --touch instead. This command prints the total, at the run's own delta,
+    and asks. After the answer yes, it writes one permission into the run's ledger.
 
     Examples
     --------
@@ -194,10 +196,12 @@ def permit(
     """
     from zetadp.privacy.budget import cost_of_another
     from zetadp.privacy.ledger import Ledger, read_ledger
+    from zetadp.privacy.offers import KEEP_RESULTS, offer
     from zetadp.privacy.verification import live_ledger
 
     file = live_ledger(file) or file
     attempts = read_ledger(file)  # fails where there is no ledger: `Ledger` would create one
+    print(offer(KEEP_RESULTS, "permit another attempt"))
     print(f"With another attempt, {cost_of_another(file, attempts)}.")
     if not (yes or _answer("Permit it? Answer yes or no: ") == "yes"):
         raise UserError(f"Expected the answer yes, so nothing was permitted in {file}. Programs say --yes.")

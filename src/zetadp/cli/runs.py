@@ -139,9 +139,11 @@ def verify(
 ) -> None:
     """Check that a finished run is unchanged and its epsilon correct.
 
-    The files in its folder must be unchanged since they were sealed (seal.json). Its ledger (ledger.jsonl) must be an
-    unbroken chain. Its plan (plan.json) and its statement (privacy.json) must agree with the ledger. Its epsilon must
-    not be below one that other code computes. No data are needed. The exit code is 1 if anything is wrong.
+    The first line says which run it is, with epsilon, delta and unit. The path of its folder may name no other epsilon,
+    seed, network or arm. The files in its folder must be unchanged since they were sealed (seal.json). Its ledger
+    (ledger.jsonl) must be an unbroken chain. Its plan (plan.json) and its statement (privacy.json) must agree with the
+    ledger. Its epsilon must not be below one that other code computes. No data are needed. The exit code is 1 if
+    anything is wrong.
 
     A chain can be made anew, so something outside the folder must vouch for the ledger: the register of the cohort's
     ledgers (--ledgers; without it, the account that a run of the library names, or ledgers/COHORT above the folder of a
@@ -188,7 +190,7 @@ def budget(
     state/ledgers of a hospital. The folder of a run stands for that of its ledgers. Cohorts that share its patients
     count too. Whatever the folder's register names must be there. With --plan (plan.json), also print the total after
     its training. With --cap, end with exit code 1 if the total is above the cap. Runs without noise make the total
-    infinite.
+    infinite. The last line says what of the total is a promise, unless all of it is.
 
     Training itself refuses to exceed a cap that is set in privacy.cap of the configuration, or in cap of a hospital's
     settings.
@@ -201,7 +203,8 @@ def budget(
     """
     from zetadp.core.plan import Plan
     from zetadp.privacy.book import Book
-    from zetadp.privacy.exposure import declared_run, total
+    from zetadp.privacy.exposure import declared_run
+    from zetadp.privacy.totals import Total
     from zetadp.privacy.verification import recorded_in
 
     if not folder.is_dir():
@@ -220,11 +223,15 @@ def budget(
             header["node"] = node
         wanted = [declared_run(planned.label, header)]
     least = delta or min((run.delta for run in [*made, *wanted]), default=1e-3)
-    at, spent = f"at delta {least:g}", total(made, least)
+    at, found = f"at delta {least:g}", Total.of(made, least)
+    spent = found.spent
     print(f"spent so far: epsilon {rounded_up(spent)} {at}, in {len(made)} run(s), each counted to its declared end")
     for run in wanted:
-        spent = total([*made, run], least)
+        found = Total.of([*made, run], least)
+        spent = found.spent
         print(f"with the plan {run.name}: epsilon {rounded_up(spent)} {at}")
+    if str(found):
+        print(found)
     if cap is None:
         return
     if spent > cap:

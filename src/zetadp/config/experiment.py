@@ -33,6 +33,7 @@ from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import MixingSettings, OptimiserSettings, Performance, TrainingSettings
 from zetadp.federation.partition import PartitionSettings, node_name, node_sizes
 from zetadp.mri.decathlon import SEQUENCES
+from zetadp.mri.slicing import SPACING
 from zetadp.nn.settings import DESCENT, IMAGE, MIXED_ROWS
 from zetadp.privacy.threat import CENTRAL_HOLDER, MASKED_SUMS, Sums, Threat
 
@@ -276,4 +277,5 @@ def task_content(task: TaskSection, slices: Slices) -> dict[str, Any]:
     if task.name != BRAIN:
         return {"name": task.name, **task.settings}
     decided = {"decision": slices.decision} if slices.decision != IMAGE else {}
-    return {"name": BRAIN, "slices": slices.count, "size": slices.size, **decided}
+    spaced = {"spacing": slices.spacing} if slices.spacing != SPACING else {}
+    return {"name": BRAIN, "slices": slices.count, "size": slices.size, **decided, **spaced}

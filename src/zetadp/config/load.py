@@ -37,7 +37,9 @@ from zetadp.core.settings import GAUSSIAN
 from zetadp.core.task import SIMULATED_NAME, settings_class, task_of
 from zetadp.federation.partition import PartitionSettings, node_sizes
 from zetadp.mri.decathlon import SEQUENCES
+from zetadp.mri.slicing import centre_slices
 from zetadp.nn.settings import AT_ONCE, DESCENT, IMAGE, MIXED_ROWS
+from zetadp.phantom.settings import SLICE_THICKNESS
 
 WHERE = "in the configuration"
 Rule = Callable[..., Iterator[str]]
@@ -288,12 +290,15 @@ def _sizes(cohort: Cohort, partition: PartitionSettings) -> Iterator[str]:
 
 @_rule
 def _volumes(cohort: Cohort, slices: Slices) -> Iterator[str]:
-    """Yield more slices than a simulated volume has."""
-    depth = cohort.simulated.grid[2]
-    if cohort.source == "simulated" and depth < slices.count:
-        yield (
-            f"slices.count: expected at most the {depth} axial slices of cohort.simulated.grid; found {slices.count}."
-        )
+    """Yield planes that lie outside of a simulated volume."""
+    if cohort.source == "simulated":
+        try:
+            centre_slices(cohort.simulated.grid[2], slices.count, slices.spacing / SLICE_THICKNESS)
+        except ValueError as error:
+            yield (
+                f"slices.count: {slices.count} planes {slices.spacing:g} mm apart need a larger cohort.simulated.grid, "
+                f"whose slices are {SLICE_THICKNESS:g} mm thick: {error}."
+            )
 
 
 @_rule

@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 from zetadp.base.epsilon import CONSENT, Delta, Epsilons
 from zetadp.base.validation import Count, Filled, NotNegative, OneOf, Positive, Seed, Spelled, Within
 from zetadp.core.settings import MOST_ROUNDS, MixingSettings, OptimiserSettings, Patience, Performance, TrainingSettings
+from zetadp.mri.slicing import SPACING
 from zetadp.nn.settings import AT_ONCE, DECISIONS, DESCENT, FEATURES, IMAGE, OWN, BackboneTraining, NetworkSettings
 from zetadp.phantom.settings import Simulated
 from zetadp.privacy.threat import MASKED_SUMS, Sums, Threat
@@ -105,7 +106,10 @@ class Slices:
     Attributes
     ----------
     count
-        Centre slices of the axial axis, of each sequence.
+        Centre planes along the axial axis, of each sequence. The image of a plane is that of the nearest slice.
+    spacing
+        Distance of two planes in mm, whatever the distance of the slices in a file. In a file that gives none, slices
+        are counted.
     size
         Side of the square slices after area averaging, in pixels.
     decision
@@ -115,6 +119,7 @@ class Slices:
     """
 
     count: Count = 20
+    spacing: Positive = SPACING
     size: Annotated[int, Within(ge=8)] = 32
     decision: Annotated[str, OneOf(DECISIONS)] = IMAGE
 

@@ -154,6 +154,12 @@ def _statistic(plan: Plan, task: Task, records: LabelledItems) -> ClassMeans | M
     """Return the statistic that units contribute instead of gradients; None for descent."""
     if plan.training.estimator == DESCENT:
         return None
+    if not records.present.all():
+        raise UserError(
+            f"Expected items of every class of every {plan.unit} for estimator {plan.training.estimator}, whose bound "
+            f"counts on them, found {plan.unit}s that lack some, such as a pulse sequence. Leave these {plan.unit}s "
+            f"out, or choose estimator {DESCENT}."
+        )
     if plan.training.mixing is not None:
         return mixture_of(plan, task, records.inputs.shape[-1])
     if not (isinstance(task, Classification) and task.balanced and task.classes):

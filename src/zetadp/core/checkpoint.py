@@ -20,6 +20,7 @@ from zetadp.base.validation import UserError
 from zetadp.privacy.budget import Cap, check_permitted
 from zetadp.privacy.exposure import Series
 from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.offers import START_OVER, offer
 
 if TYPE_CHECKING:
     from zetadp.core.server import Receiver
@@ -83,14 +84,14 @@ class Checkpoint:
         if not (ledger.knows(self.ledger_head) or ledger.knew(self.ledger_head)):
             raise UserError(
                 f"The ledger {ledger.path} has lost lines: some are missing that it held when the checkpoint {path} "
-                f"was written, after round {self.round}. Restore the ledger: without it no true epsilon can be stated. "
-                "To start over, delete the checkpoint."
+                f"was written, after round {self.round}. "
+                f"{offer('restore the ledger, without which no true epsilon can be stated', START_OVER)}"
             )
         if self.secret != secret:
             raise UserError(
                 f"The checkpoint {path} was written with another secret than the one in {ledger.path.parent}, so it "
-                "cannot be checked whether it belongs to this run. Restore the secret from a backup. To start over, "
-                "delete the checkpoint; all releases so far still count."
+                "cannot be checked whether it belongs to this run. "
+                f"{offer('restore the secret from a backup', START_OVER)}"
             )
 
 
@@ -161,15 +162,15 @@ class RunFiles:
                 if self.cap is not None:
                     self.cap.continuing(ledger.path)
                 receiver.load(saved.state)
-                ledger.resume(saved.round)
+                ledger.resume(saved.round, None if self.cap is None else asdict(self.cap))
                 logger.info("continuing after round %d of an interrupted run", saved.round)
                 return saved
             logger.info("the checkpoint %s belongs to another run; starting from the first round", self.checkpoint)
         if self.once:
             check_permitted(ledger, header)
         declared = dict(header) if self.series is None else {**header, "series": asdict(self.series)}
-        with nullcontext() if self.cap is None else self.cap.starting(ledger.path, declared):
-            ledger.start(declared, draws)
+        with nullcontext(declared) if self.cap is None else self.cap.starting(ledger.path, declared) as described:
+            ledger.start(described, draws)
         self.remove_messages()
         return run
 

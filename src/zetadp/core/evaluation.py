@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,8 +20,19 @@ def outputs_of(model: nn.Module, inputs: Tensor) -> Tensor:
     return torch.cat([model(inputs[part]) for part in torch.split(places, ITEMS_AT_ONCE)])
 
 
+def without_absent(outputs: Tensor, present: np.ndarray) -> Tensor:
+    """Return outputs, shape (item, ...), in which those of absent items (`LabelledItems.present`) are NaN.
+
+    Their inputs are NaN, but an activation may turn a NaN into a number.
+    """
+    if present.all():
+        return outputs
+    absent = torch.from_numpy(~present).to(outputs.device)
+    return outputs.masked_fill(absent.reshape(-1, *[1] * (outputs.ndim - 1)), float("nan"))
+
+
 def watched(task: Task, model: nn.Module, records: LabelledItems | None) -> tuple[float, float]:
-    """Return the task's metric and the loss, both as means over all items, or NaN if there are no items."""
+    """Return the task's metric and the loss, both as means over all present items, or NaN if there are no items."""
     if records is None or not len(records.inputs):
         return float("nan"), float("nan")
     metric, loss = watched_on_device(task, model, records).tolist()
@@ -29,5 +41,8 @@ def watched(task: Task, model: nn.Module, records: LabelledItems | None) -> tupl
 
 def watched_on_device(task: Task, model: nn.Module, records: LabelledItems) -> Tensor:
     """Return the two means of `watched` in one tensor on the device, so that the processor waits for a GPU once."""
-    outputs = outputs_of(model, records.inputs)
-    return torch.stack([part(outputs, records.targets).mean() for part in (task.scores, task.losses)])
+    outputs = without_absent(outputs_of(model, records.inputs), records.present)
+    found = [part(outputs, records.targets) for part in (task.scores, task.losses)]
+    if not records.present.all():
+        found = [values[torch.from_numpy(records.present).to(values.device)] for values in found]
+    return torch.stack([values.mean() for values in found])

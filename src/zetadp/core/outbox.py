@@ -17,6 +17,7 @@ from torch import Tensor
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.base.validation import UserError
 from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.offers import START_OVER, offer
 
 
 class SupersededError(UserError):
@@ -101,16 +102,16 @@ class Outbox:
         if not self.ledger.knows(head):
             raise UserError(
                 f"The ledger {self.ledger.path} has lost lines: it has no line for a stored message of round "
-                f"{number}, which may have been sent. Restore the ledger: without it no true epsilon can be stated. To "
-                "start over, delete the checkpoint."
+                f"{number}, which may have been sent. "
+                f"{offer('restore the ledger, without which no true epsilon can be stated', START_OVER)}"
             )
         if not self.may_send(number, messages):
             earlier = [self.ledger.sent(number, again) for again in range(self.ledger.releases(number) - 1)]
             if digest_of(messages) in earlier:
                 raise SupersededError(f"Round {number} was released again after the message that is asked for.")
             raise UserError(
-                f"The stored message of round {number} is not the one that was sent. Restore it from a backup. To "
-                "start over, delete the checkpoint."
+                f"The stored message of round {number} is not the one that was sent. "
+                f"{offer('restore it from a backup', START_OVER)}"
             )
         return messages
 
@@ -135,8 +136,8 @@ class Outbox:
         if content["weights"] != digest_of(weights):
             raise UserError(
                 f"Round {number} was answered already, for other weights ({path}). A second answer is refused: it "
-                "would release more about the same patients than the ledger records. To start over, delete the "
-                "checkpoint of the run; all releases so far still count."
+                "would release more about the same patients than the ledger records. "
+                f"{offer('restore the newest checkpoint of the run from a backup', START_OVER)}"
             )
         return tensors["messages"], content["ledger_head"]
 

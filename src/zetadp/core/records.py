@@ -35,20 +35,27 @@ class LabelledItems:
     items
         One row an item, with columns ``patient`` (or the unit), ``node`` if there is a partition, and those that
         distinguish the items of a patient. By default it has no columns: only positions are known.
+    present
+        Whether there is an item, shape (item,), in the processor's memory; by default always. Where records share a
+        layout, one may lack some items, such as a sequence that was not acquired. Their inputs are NaN, and they belong
+        to no unit and have no prediction.
     """
 
     inputs: Tensor
     targets: Tensor
     strata: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     items: pd.DataFrame = field(default_factory=pd.DataFrame)
+    present: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
 
     def __post_init__(self) -> None:
-        """Fill in default strata and table, and refuse parts of different lengths."""
+        """Fill in defaults, and refuse parts of different lengths."""
         if not len(self.strata):
             object.__setattr__(self, "strata", np.zeros(len(self.inputs), dtype=np.int64))
         if not len(self.items.columns):
             object.__setattr__(self, "items", pd.DataFrame(index=range(len(self.inputs))))
-        lengths = [len(self.inputs), len(self.targets), len(self.strata), len(self.items)]
+        if not len(self.present):
+            object.__setattr__(self, "present", np.ones(len(self.inputs), dtype=bool))
+        lengths = [len(part) for part in (self.inputs, self.targets, self.strata, self.items, self.present)]
         if len(set(lengths)) > 1:
             raise UserError(
                 f"Expected as many inputs as targets, strata and rows, found {', '.join(map(str, lengths))}."
@@ -80,7 +87,7 @@ class LabelledItems:
         of
             For each item, whether to include it. None includes all.
         """
-        places = np.arange(len(self.items)) if of is None else np.flatnonzero(of)
+        places = np.flatnonzero(self.present if of is None else self.present & of.to_numpy())
         owners = self.items["patient"].to_numpy()[places]
         order = owners.argsort(kind="stable")
         _, starts = np.unique(owners[order], return_index=True)
@@ -118,7 +125,8 @@ class Node:
 def choose_items(node: Node, draw: Draw, strata: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray | None]:
     """Choose the items that make each drawn unit's contribution: equally many of every stratum, at random.
 
-    The choice needs no accounting: whatever the items are, the unit's clipped contribution has norm at most B.
+    The choice needs no accounting: whatever the items are, the unit's clipped contribution has norm at most B. It
+    depends on the items of the unit alone: other units may have fewer items, or lack a stratum.
 
     Parameters
     ----------
@@ -127,16 +135,16 @@ def choose_items(node: Node, draw: Draw, strata: np.ndarray, count: int) -> tupl
     strata
         As in `LabelledItems`.
     count
-        Number of items of each unit, a multiple of the number of strata. If every unit has exactly this number, each
-        item is chosen once.
+        Number of items of each unit, a multiple of the number of strata. Of a unit with exactly this number, each item
+        is chosen once.
 
     Returns
     -------
     positions, weights
         Positions of the items, shape (drawn unit, count), and the weight of each in the mean of its unit, float32 of
         that shape; each row sums to one. If a unit has too few items of a stratum, all of them are chosen, and the rest
-        of its places holds some of them again, which weigh nothing: no item counts twice. No weights, if every unit of
-        the node has enough items: then all weigh the same.
+        of its places holds some of them again, which weigh nothing: no item counts twice. All strata that the unit has
+        weigh the same. No weights, if every unit of the node has enough items: then all weigh the same.
     """
     if (node.lengths == count).all():
         return node.table[draw.members], None
@@ -145,18 +153,24 @@ def choose_items(node: Node, draw: Draw, strata: np.ndarray, count: int) -> tupl
     # were drawn: the accountant assumes that a unit changes its own contribution only.
     kinds = np.unique(strata)
     turns = np.arange(count // len(kinds))
-    chosen, weights = [], []
+    chosen, distinct = [], []
     for kind in kinds:
         own = (node.table >= 0) & (strata[node.table] == kind)
         counts = own.sum(axis=1, keepdims=True)
+        distinct.append(np.minimum(counts, len(turns)))
+        # A unit without the stratum has another of its items in these places, which weighs nothing.
+        counts = np.maximum(counts, 1)
         places = (~own).argsort(axis=1, kind="stable")[:, : counts.max()]
         keys = random.random(places.shape)
         keys[np.arange(places.shape[1]) >= counts] = np.inf
         order = np.take_along_axis(keys.argsort(axis=1), turns % counts, axis=1)
         chosen.append(np.take_along_axis(node.table, np.take_along_axis(places, order, axis=1), axis=1))
-        distinct = np.minimum(counts, len(turns))
-        weights.append((turns < distinct) / (distinct * len(kinds)).astype(np.float32))
+    strata_of_unit = np.sum([number > 0 for number in distinct], axis=0)
+    weights = [(turns < number) / (np.maximum(number, 1) * strata_of_unit).astype(np.float32) for number in distinct]
     positions, each = np.concatenate(chosen, axis=1), np.concatenate(weights, axis=1, dtype=np.float32)
+    whole = np.flatnonzero(node.lengths == count)
+    if len(whole):
+        positions[whole], each[whole] = node.table[whole, :count], np.float32(1) / np.float32(count)
     return positions[draw.members], None if (each > 0).all() else each[draw.members]
 
 
@@ -254,8 +268,7 @@ def checked_units(nodes: Sequence[Sequence[Positions]], strata: np.ndarray, coun
     ------
     UserError
         If a unit has no items, if its positions are no list of whole numbers from 0, if an item belongs to two units,
-        at one node or at two, or does not exist, if ``count`` items are not equal parts of all strata, or if a unit
-        lacks a stratum.
+        at one node or at two, or does not exist, or if ``count`` items are not equal parts of all strata.
     """
     checked = [_whole_positions(units) for units in nodes]
     units = [(node, place, own) for node, units in enumerate(checked) for place, own in enumerate(units)]
@@ -297,15 +310,10 @@ def _whole_positions(units: Sequence[Positions]) -> list[np.ndarray]:
 
 
 def _check_strata(units: Sequence[np.ndarray], strata: np.ndarray, count: int) -> None:
-    """Raise `UserError` if ``count`` items are not equal parts of all strata, or if a unit lacks a stratum."""
-    if all(len(own) == count for own in units):
-        return
+    """Raise `UserError` if ``count`` items are not equal parts of all strata, and not all items of every unit."""
     kinds = np.unique(strata)
-    found = np.array([(strata[own][:, None] == kinds).sum(axis=0) for own in units])
-    if count % len(kinds) or count < 1:
+    if (count % len(kinds) or count < 1) and any(len(own) != count for own in units):
         raise UserError(
             f"Expected training.images_per_patient to be a multiple of {len(kinds)} (equally many of every class), "
             f"found {count}."
         )
-    if not found.all():
-        raise UserError(f"Expected items of all {len(kinds)} strata in every unit, found a unit that lacks one.")

@@ -267,8 +267,8 @@ class Hospital:
         if spare <= 0:
             raise _RefusedError(Reason.ATTEMPTS)
         cap = self.participant.cap
-        with nullcontext() if cap is None else cap.starting(self.participant.ledger, header, spare):
-            ledger.start(header)
+        with nullcontext(header) if cap is None else cap.starting(self.participant.ledger, header, spare) as described:
+            ledger.start(described)
 
 
 def _refuse_repetition(outbox: Outbox, number: int, weights: Tensor) -> None:

@@ -124,7 +124,8 @@ def private(
         Folder of the patients' account: the ledgers of all runs on them. By default ``ledgers`` next to ``folder``, so
         that all runs under one folder count together. For real patients keep one, and back it up.
     most_epsilon
-        Largest epsilon of all runs in the account together. A run that would exceed it is refused.
+        Largest epsilon of all runs in the account together. A run that would exceed it is refused. The limit is a
+        promise if all runs have the same, from the first on.
     stop
         Rule that ends training early: a function of the run's history so far (`PrivateRun.history`), which holds
         released quantities only. It costs no privacy and saves none: the statement is for all declared rounds.

@@ -15,9 +15,11 @@ from zetadp.core.promise import promise_of
 from zetadp.privacy import accounting, calibration
 from zetadp.privacy.accounting import MOST_RELEASES
 from zetadp.privacy.book import Book
-from zetadp.privacy.exposure import declared_run, total
+from zetadp.privacy.budget import Cap
+from zetadp.privacy.exposure import declared_run
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.statement import Statement, total_statement
+from zetadp.privacy.totals import Total
 from zetadp.privacy.verification import recorded_in
 
 if TYPE_CHECKING:
@@ -33,7 +35,10 @@ class RunPromise:
     epsilon, delta
         Cost of this run alone.
     together, runs_before
-        Cost with the runs recorded before on any of these patients, and their number; None without any.
+        Sum with the runs recorded before on any of these patients, and their number; None without any. It is not a
+        promise: ``total`` has one.
+    total
+        What of that sum is a promise; None without earlier runs.
     simulated
         Whether the noise is seeded and protects nobody.
     noise
@@ -47,9 +52,10 @@ class RunPromise:
     runs_before: int
     simulated: bool
     noise: tuple[float, float]
+    total: Total | None = None
 
     @classmethod
-    def of(cls, plan: Plan, model: nn.Module, ledger: Path) -> RunPromise:
+    def of(cls, plan: Plan, model: nn.Module, ledger: Path, cap: Cap | None = None) -> RunPromise:
         """Compute the promise of a plan for the patients of the account that holds its ledger.
 
         Parameters
@@ -60,16 +66,19 @@ class RunPromise:
             The network; only the number of its trained weights is used.
         ledger
             The run's ledger, beside those of all earlier runs in the patients' account.
+        cap
+            The limit under which the run trains.
         """
-        together, before = spent_with(plan, ledger)
+        together, before = spent_with(plan, ledger, cap)
         single = plan.noise_of_mean() * math.sqrt(_dimension(plan, model))
         return cls(
             epsilon=max(promise_of(plan, node.name).epsilon for node in plan.nodes),
             delta=plan.delta,
-            together=together,
+            together=None if together is None else together.spent,
             runs_before=before,
             simulated=plan.training.noise == "seeded",
             noise=(single, single / math.sqrt(plan.training.rounds)),
+            total=together,
         )
 
     def __str__(self) -> str:
@@ -77,8 +86,8 @@ class RunPromise:
             text = "No guarantee: this run adds no noise."
         else:
             text = f"This run costs each patient epsilon {rounded_up(self.epsilon)} at delta {self.delta:g}"
-            if self.together is not None:
-                text += with_earlier(self.together, self.runs_before)
+            if self.total is not None:
+                text += with_earlier(self.total, self.runs_before)
             text += (
                 ". The mean gradient of a round has at most length 1 in units of the clip, its noise "
                 f"{self.noise[0]:.2g}; over all rounds {self.noise[1]:.2g}."
@@ -88,7 +97,7 @@ class RunPromise:
     __repr__ = __str__
 
 
-def spent_with(plan: Plan, ledger: Path) -> tuple[float | None, int]:
+def spent_with(plan: Plan, ledger: Path, cap: Cap | None) -> tuple[Total | None, int]:
     """Return what a plan costs its patients with all that was recorded before, and the number of earlier runs.
 
     Parameters
@@ -97,14 +106,20 @@ def spent_with(plan: Plan, ledger: Path) -> tuple[float | None, int]:
         The plan, with its noise.
     ledger
         Its ledger, in the patients' account. The list of patients beside it says which earlier runs count.
+    cap
+        The limit under which it runs.
     """
     before = Book.read(ledger.parent).without(ledger).runs(about=ledger)
-    return (total([*before, declared_run(ledger.stem, plan.header())], plan.delta) if before else None), len(before)
+    if not before:
+        return None, 0
+    header = plan.header() if cap is None else cap.noted(plan.header())
+    return Total.of([*before, declared_run(ledger.stem, header)], plan.delta), len(before)
 
 
-def with_earlier(together: float, before: int) -> str:
-    """Return the cost with earlier runs, as the end of a sentence."""
-    return f"; with {before} earlier run(s) on the same patients, epsilon {rounded_up(together)}"
+def with_earlier(together: Total, before: int) -> str:
+    """Return the cost with earlier runs, as the end of a sentence, and what of it is a promise."""
+    text = f"; with {before} earlier run(s) on the same patients, epsilon {rounded_up(together.spent)}"
+    return f"{text}. {together}".rstrip(" .")
 
 
 def _dimension(plan: Plan, model: nn.Module) -> int:

@@ -26,7 +26,7 @@ from zetadp.front.run import run_places
 from zetadp.nn.settings import MIXED_ROWS, NetworkSettings
 from zetadp.privacy.book import note_people
 from zetadp.privacy.budget import Cap
-from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.ledger import check_ledger_name, read_ledger
 from zetadp.privacy.statement import Statement, last_statement
 from zetadp.privacy.threat import CENTRAL_HOLDER
 
@@ -192,17 +192,19 @@ def release_records(
     ids
         The text of each person's id (`Records.texts`). Without them, all that the ledger's folder records counts.
     """
+    check_ledger_name(ledger)
     data = _examples(records, plan)
     check_writable(file)
     note_people(ledger, ids)
-    together, before = spent_with(plan, ledger)
+    limit = None if cap is None else Cap(cap, plan.delta)
+    together, before = spent_with(plan, ledger, limit)
     earlier = "" if together is None else with_earlier(together, before)
     sys.stderr.write(f"{ledger.stem}: releases at epsilon {plan.run.epsilon}, delta {plan.delta:g}{earlier}.\n")
     files = RunFiles(
         ledger,
         ledger.with_suffix(".checkpoint.safetensors"),
         once=plan.exact,
-        cap=None if cap is None else Cap(cap, plan.delta),
+        cap=limit,
     )
     trained = train(plan, data, [records.places], files)
     assert trained.released is not None  # a plan of rows releases some

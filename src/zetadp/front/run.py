@@ -32,9 +32,10 @@ from zetadp.front.promises import RunPromise
 from zetadp.front.records import Records
 from zetadp.privacy.book import Book, note_people
 from zetadp.privacy.budget import Cap
+from zetadp.privacy.offers import offer
 from zetadp.privacy.register import REGISTER, Secret
 from zetadp.privacy.statement import Statement, last_statement
-from zetadp.privacy.verification import RUN, SEAL, SEALED, seal
+from zetadp.privacy.verification import RUN, SEAL, SEALED, check_neighbours, seal
 
 ARGUMENTS = {
     "images_per_patient": "items_per_patient",
@@ -152,7 +153,7 @@ class PrivateRun:
     @property
     def promise(self) -> RunPromise:
         """What the run costs each patient, alone and with all that was recorded before."""
-        return RunPromise.of(self.plan, self.model, self.ledger)
+        return RunPromise.of(self.plan, self.model, self.ledger, self._files.cap)
 
     def train(self) -> PrivateRun:
         """Train, continue after an interruption, or return the finished model; say which of the three.
@@ -278,6 +279,8 @@ class PrivateRun:
                 f"account: Expected the account {self.account}, in which {self.folder} is recorded, found none. "
                 "Restore it from a backup."
             )
+        if not stored:
+            check_neighbours(self.folder.resolve(), self.account)
         secret = Secret.of(self.account)
         now = {
             "plan": self.plan.to_json(),
@@ -290,23 +293,23 @@ class PrivateRun:
                     found.pop("noise_multiplier", None)  # which follows from the others
                 shown = "; ".join(f"{key} {both}" for key, both in found.items())
                 raise UserError(
-                    f"folder: Expected the run that {self.folder} holds, with {shown}. Give this run another folder, "
-                    "or repeat the first call."
+                    f"folder: Expected the run that {self.folder} holds, with {shown}. "
+                    f"{offer('repeat the first call', 'give this run another folder')}"
                 )
             _take_weights(self.model, start)
             return
         if self._weights.exists():
             raise UserError(f"folder: Expected a new folder or one of a run, found the model {self._weights} alone.")
-        make_folder(self.folder)
         if self.ledger.exists():
             raise UserError(
-                f"folder: Expected a name that the account {self.account} does not hold, found {self._name}. What was "
-                "released stays released. Give the run another folder, or restore this one."
+                f"folder: Expected a name that the account {self.account} does not hold, found {self._name}. "
+                f"{offer('restore this folder from a backup', 'give the run another folder')}"
             )
+        note_people(self.ledger, self._records.texts)  # before the folder is made: what is refused leaves nothing
+        make_folder(self.folder)
         tensors = _tensors_of(self.model)
         save_tensors(start, tensors, {"weights": tensors_digest(tensors)})
         self.plan.write(self.folder / "plan.json")
-        note_people(self.ledger, self._records.texts)
         write_json(identity, now)
 
     def _load_finished(self) -> None:

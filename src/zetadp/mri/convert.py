@@ -6,7 +6,9 @@ Nothing is registered. The sequences of a record must lie on one grid, or are re
 from __future__ import annotations
 
 import hashlib
+import logging
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -17,13 +19,16 @@ import pandas as pd
 from zetadp.base.storage import folder_written_whole
 from zetadp.base.tables import shared_contents, write_table
 from zetadp.base.validation import UserError, refuse
-from zetadp.mri.decathlon import SEQUENCES, Listing, read_task, write_task
+from zetadp.mri.decathlon import LEAST_SEQUENCES, SEQUENCES, Listing, read_task, write_task
+from zetadp.mri.filenames import NEITHER
 from zetadp.mri.grids import resample, same_grid
 from zetadp.mri.index import PATIENT_KEY, some
 from zetadp.mri.persons import TEST, TRAIN, divided, with_patients
 from zetadp.mri.slicing import not_measured
-from zetadp.mri.sources import Scan, find_scans
+from zetadp.mri.sources import UNREAD, Scan, find_scans
 from zetadp.mri.volumes import Volume, log_assumptions, read_volume, read_voxels
+
+logger = logging.getLogger(__name__)
 
 CONVERSION = "conversion.tsv"
 """Table next to ``dataset.json``: what became of every file of the source."""
@@ -44,14 +49,17 @@ def convert_folder(
     r"""Convert a folder of single-sequence volumes to the Decathlon layout, whole or not at all.
 
     Two layouts are recognised, side by side and in subfolders: BIDS (``sub-*/[ses-*/]anat/*_{FLAIR,T1w,T2w}.nii.gz``,
-    contrast-enhanced T1w marked by the entity ``ce``), and one folder per record with four files whose names hold the
-    sequence as words (``*_flair.nii.gz``, ``*-t1c.nii.gz``, ``*_T1_axial_post_gd.nii.gz``; `zetadp.mri.filenames`).
-    Hidden files and folders do not exist. ``conversion.tsv`` next to ``dataset.json`` says of every other file of the
+    contrast-enhanced T1w marked by the entity ``ce``), and one folder per record with two to four files whose names
+    hold the sequence as words (``*_flair.nii.gz``, ``*-t1c.nii.gz``, ``*_T1_axial_post_gd.nii.gz``;
+    `zetadp.mri.filenames`). Hidden files and folders do not exist. ``conversion.tsv`` next to ``dataset.json`` says of every other file of the
     source whether it was taken, and if not, why.
 
     Persons are told, never guessed: by a table, by BIDS or by the user's rule. Then all records of a person go to the
     same part, and ``patient_key.tsv`` next to ``dataset.json`` names the patient of each file. Otherwise there is no
     such table, and what a guarantee protects is a record.
+
+    Two sequences of a record are enough. ``dataset.json`` names those of most records, and the entries of others name
+    theirs. A record that lacks a sequence is refused if its folder holds a file whose name says nothing.
 
     If all sequences of a record hold integers that fit into int16, they are stored as such, otherwise as float32.
 
@@ -82,7 +90,7 @@ def convert_folder(
         Sequence onto whose grid the others of a record are resampled where they have another one
         (`zetadp.mri.grids.resample`). By default, records with several grids are refused.
     leave_out_incomplete
-        Whether records that lack a sequence are left out. By default they are refused.
+        Whether records that lack one of the four sequences are left out. By default, those with two or more are taken.
 
     Returns
     -------
@@ -129,14 +137,21 @@ def convert_folder(
             "description": f"Converted from {source.name}: one record per scan, intensities as in the source",
         }
         resampled = {str(places[scan.name]): each.note for scan, each in zip(scans, made, strict=True) if each.note}
+        usual = Counter(scan.sequences for scan in scans).most_common(1)[0][0]
+        other = {places[scan.name]: scan.sequences for scan in scans if scan.sequences != usual}
         write_task(
             folder,
             about | ({"resampled": resampled} if resampled else {}),
-            sequences=SEQUENCES,
+            sequences=usual,
             training=train,
             test=test,
+            exceptions=other,
         )
     log_assumptions([volume for each in made for volume in each.volumes])
+    for sequence in SEQUENCES:
+        lacking = [scan.name for scan in scans if sequence not in scan.sequences]
+        if lacking:
+            logger.warning("Of %d records, %s.", len(scans), some(lacking, f"lack {sequence}"))
     return read_task(target)
 
 
@@ -155,7 +170,7 @@ def write_site_folder(target: Path, task: Path, records: pd.DataFrame, part: str
         ``train`` for a hospital's patients, ``test`` for those that the server watches.
     """
     shutil.rmtree(target, ignore_errors=True)
-    sequences = read_task(task).sequences
+    cohort = read_task(task)
     files = [PurePosixPath(file) for file in sorted(records["file"])]
     with folder_written_whole(target) as folder:
         for file in files:
@@ -164,7 +179,8 @@ def write_site_folder(target: Path, task: Path, records: pd.DataFrame, part: str
             link.symlink_to((task / file).resolve())
         train, test = (files, []) if part == "train" else ([], files)
         about = {"name": target.name, "description": "One site's part of a cohort"}
-        write_task(folder, about, sequences=sequences, training=train, test=test)
+        other = {file: cohort.exceptions[file] for file in files if file in cohort.exceptions}
+        write_task(folder, about, sequences=cohort.sequences, training=train, test=test, exceptions=other)
         write_table(folder / PATIENT_KEY, records[["file", "patient"]].sort_values("file"))
 
 
@@ -179,12 +195,20 @@ def _faults(scan: Scan, source: Path, left_out: Mapping[str, str]) -> list[str]:
         for sequence, files in scan.files.items()
         if len(files) > 1
     ]
-    if scan.lacking:
-        inside = [name for name in left_out if (source / name).is_relative_to(scan.folder)]
+    inside = [name for name in left_out if (source / name).is_relative_to(scan.folder)]
+    unread = [name for name in inside if left_out[name] == UNREAD and not scan.subject]
+    if len(scan.sequences) < LEAST_SEQUENCES and not scan.open_to:
         also = f" ({some(inside, 'left out')})" if inside else ""
         problems.append(
-            f"Expected one {' and one '.join(scan.lacking)} volume in {scan.folder}, found none{also}. Add it, say "
-            "which file it is with --sequence, or leave out such records with --leave-out-incomplete."
+            f"Expected at least {LEAST_SEQUENCES} of {', '.join(SEQUENCES)} in {scan.folder}, found "
+            f"{', '.join(scan.sequences) or 'none'}{also}. Add another, say which file it is with --sequence, "
+            "or leave out such records with --leave-out-incomplete."
+        )
+    elif scan.lacking and unread:
+        problems.append(
+            f"Expected one {' and one '.join(scan.lacking)} volume in {scan.folder}, found none, but "
+            f"{some(unread, 'other file(s)')}. Say what they are: --sequence "
+            f"'{Path(unread[0]).name}={scan.lacking[0]}', or {NEITHER} in place of {scan.lacking[0]}."
         )
     return problems
 
@@ -195,7 +219,8 @@ def _outcomes(
     """Return what became of each file: columns file (below the source), outcome, record and reason."""
     rows = []
     for scan, each in zip(scans, made, strict=True):
-        for sequence, (file,) in scan.files.items():
+        for sequence in scan.sequences:
+            (file,) = scan.files[sequence]
             rows.append((str(file.relative_to(source)), "taken", scan.name, each.reasons.get(sequence, sequence)))
     for scan in incomplete:
         files = scan.volumes or [scan.folder]
@@ -267,7 +292,7 @@ def _convert_scan(scan: Scan, path: Path, onto: str | None, *, write: bool) -> _
     made.reasons.update(reasons)
     made.problems.extend(problems)
     if write and not made.problems:
-        write_record(path, [values[sequence] for sequence in SEQUENCES], first.affine, made.note)
+        write_record(path, [values[sequence] for sequence in scan.sequences], first.affine, made.note)
     return made
 
 

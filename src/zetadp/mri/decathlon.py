@@ -1,7 +1,8 @@
 """The layout of a Medical Segmentation Decathlon task.
 
 A task is a folder with ``dataset.json``, ``imagesTr/`` and ``imagesTs/``. Every record is one four-dimensional NIfTI
-file with axes (x, y, z, channel). Only ``dataset.json`` names the channels.
+file with axes (x, y, z, channel). Only ``dataset.json`` names the channels: its key ``modality`` those of all files,
+and a key ``modality`` in the entry of a file those of that file.
 
 Source: Antonelli et al., Nature Communications 13:4128, 2022, doi:10.1038/s41467-022-30695-9.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,7 +23,9 @@ SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
 """The canonical pulse sequences in canonical order; the index of a sequence is its class label."""
 
 AXES = ("record", "sequence", "slice", "row", "column")
-"""Axes of the images of several records; the sequences are in canonical order."""
+"""Axes of the images of several records; the sequences are in canonical order, and one that a record lacks is NaN."""
+LEAST_SEQUENCES = 2
+"""Least number of sequences of a record. The sequence of an image is told by comparison with others."""
 
 SPELLINGS = {
     "FLAIR": ("flair", "t2flair", "t2f"),
@@ -45,12 +48,19 @@ class Listing:
         Canonical names of the channels, in the order in which the files hold them.
     training, test
         Volumes of the two parts, relative to ``root``. Hidden files, which some scripts list too, are left out.
+    exceptions
+        Sequences of the volumes whose entries name channels of their own.
     """
 
     root: Path
     sequences: tuple[str, ...]
     training: tuple[PurePosixPath, ...]
     test: tuple[PurePosixPath, ...]
+    exceptions: Mapping[PurePosixPath, tuple[str, ...]] = field(default_factory=dict)
+
+    def sequences_of(self, file: PurePosixPath | str) -> tuple[str, ...]:
+        """Return the names of a volume's channels in the order of the file."""
+        return self.exceptions.get(PurePosixPath(file), self.sequences)
 
 
 def canonical_sequence(name: str) -> str | None:
@@ -76,8 +86,8 @@ def read_task(root: Path) -> Listing:
     Raises
     ------
     UserError
-        If the file is missing or unreadable, a key is missing, a channel is missing, doubled or unknown, or a listed
-        path leaves the folder.
+        If the file is missing or unreadable, a key is missing, a channel is doubled or unknown, there are fewer than
+        two channels, or a listed path leaves the folder.
     """
     path = root / "dataset.json"
     if not path.is_file():
@@ -91,11 +101,13 @@ def read_task(root: Path) -> Listing:
         raise UserError(
             f"Expected the keys of a Decathlon task in {path}; missing or of the wrong kind: {', '.join(wrong)}."
         )
+    training, test = (_listed(path, content[part]) for part in ("training", "test"))
     return Listing(
         root=root,
-        sequences=_sequences(path, content["modality"]),
-        training=_listed(path, content["training"]),
-        test=_listed(path, content["test"]),
+        sequences=_sequences(f"{path}", content["modality"]),
+        training=tuple(file for file, _ in training),
+        test=tuple(file for file, _ in test),
+        exceptions={file: _sequences(f"{path} for {file}", own) for file, own in training + test if own is not None},
     )
 
 
@@ -106,6 +118,7 @@ def write_task(
     sequences: Sequence[str],
     training: Sequence[PurePosixPath],
     test: Sequence[PurePosixPath],
+    exceptions: Mapping[PurePosixPath, Sequence[str]] | None = None,
 ) -> None:
     """Write ``dataset.json`` with the official keys; call this after the volumes are written.
 
@@ -119,37 +132,47 @@ def write_task(
         Names of the channels, in the order in which the files hold them.
     training, test
         Volumes of the two parts, relative to ``root``.
+    exceptions
+        Names of the channels of volumes that hold others than ``sequences``.
     """
+    own = {file: {"modality": _numbered(names)} for file, names in (exceptions or {}).items()}
     content = {
         **about,
         "tensorImageSize": "4D",
-        "modality": {str(index): sequence for index, sequence in enumerate(sequences)},
+        "modality": _numbered(sequences),
         "numTraining": len(training),
         "numTest": len(test),
-        "training": [{"image": f"./{file}"} for file in training],
-        "test": [f"./{file}" for file in test],
+        "training": [{"image": f"./{file}", **own.get(file, {})} for file in training],
+        "test": [{"image": f"./{file}", **own[file]} if file in own else f"./{file}" for file in test],
     }
     write_json(root / "dataset.json", content)
 
 
-def _sequences(path: Path, modality: dict[str, Any]) -> tuple[str, ...]:
-    """Return the canonical channel names in file order; raise a `UserError` unless each sequence is there once."""
-    if sorted(modality) != sorted(map(str, range(len(modality)))):
+def _numbered(names: Sequence[str]) -> dict[str, str]:
+    return {str(index): name for index, name in enumerate(names)}
+
+
+def _sequences(where: str, modality: Any) -> tuple[str, ...]:  # noqa: ANN401  (whatever JSON holds)
+    """Return the canonical channel names in file order; raise a `UserError` unless they are different sequences."""
+    if not isinstance(modality, dict) or sorted(modality) != sorted(map(str, range(len(modality)))):
         raise UserError(
-            f"Expected the keys 0 to {len(modality) - 1} under 'modality' in {path}, found {', '.join(modality)}."
+            f"Expected the numbers of the channels from 0 as keys under 'modality' in {where}, found {modality}."
         )
     written = [str(modality[str(index)]) for index in range(len(modality))]
     names = tuple(canonical_sequence(name) or name for name in written)
-    if sorted(names) != sorted(SEQUENCES):
+    if len(names) < LEAST_SEQUENCES or len(set(names)) < len(names) or not set(names) <= set(SEQUENCES):
         raise UserError(
-            f"Expected each of {', '.join(SEQUENCES)} once under 'modality' in {path}, found {', '.join(written)}. "
-            "Correct the names or bring a cohort with these four sequences."
+            f"Expected at least {LEAST_SEQUENCES} of {', '.join(SEQUENCES)}, each once, under 'modality' in {where}, "
+            f"found {', '.join(written) or 'none'}. Correct the names, or leave other channels out."
         )
     return names
 
 
-def _listed(path: Path, entries: list[Any]) -> tuple[PurePosixPath, ...]:
-    """Return the volumes that the entries of a part name: each is a path, or a mapping with the key ``image``."""
+def _listed(path: Path, entries: list[Any]) -> list[tuple[PurePosixPath, Any]]:
+    """Return the volumes that the entries of a part name, and the names of their channels, or None for those of all.
+
+    An entry is a path, or a mapping with the key ``image``.
+    """
     files = []
     for entry in entries:
         name = entry.get("image") if isinstance(entry, dict) else entry
@@ -163,5 +186,6 @@ def _listed(path: Path, entries: list[Any]) -> tuple[PurePosixPath, ...]:
                 f"Expected a path inside the folder of the task, with forward slashes, for each volume in {path}, "
                 f"found {entry!r}."
             )
-        files.append(PurePosixPath(name))
-    return tuple(file for file in files if not is_hidden(file))
+        own = entry.get("modality") if isinstance(entry, dict) else None
+        files.append((PurePosixPath(name), own))
+    return [(file, own) for file, own in files if not is_hidden(file)]

@@ -48,7 +48,7 @@ def resample(volume: Volume, values: np.ndarray, onto: Volume) -> np.ndarray:
         if each.assumed:
             raise UserError(
                 f"Expected a header that says where the voxels are, to resample {volume.path}, but {each.path} "
-                f"{each.assumed}. Correct the header, or register the volumes."
+                f"{' and '.join(each.assumed)}. Correct the header, or register the volumes."
             )
     share = _covered(volume, onto)
     if share < OVERLAP:

@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 from scipy.ndimage import gaussian_filter
 
-from zetadp.base.storage import content_hash
+from zetadp.base.storage import content_hash, present
 from zetadp.base.tables import read_table, shared_contents, wrong_parts
 from zetadp.base.validation import UserError, check_distinct, name_key, refuse, shown
 from zetadp.mri.decathlon import read_task, record_name
-from zetadp.mri.slicing import resize_area
+from zetadp.mri.slicing import SPACING, resize_area
 from zetadp.mri.volumes import MOST_NAMED, Volume, check_complete, log_assumptions, read_volume
 
 COLUMNS = ("patient", "record", "part", "file", "sha256", "bytes", "scanner")
@@ -35,6 +35,7 @@ def index_cohort(
     train_patients: int,
     test_patients: int,
     slices: int,
+    spacing: float = SPACING,
     patient_key: Path | None = None,
     threads: int = 1,
 ) -> pd.DataFrame:
@@ -46,8 +47,8 @@ def index_cohort(
         Folder that holds ``dataset.json``.
     train_patients, test_patients
         Declared numbers of patients.
-    slices
-        Axial slices that every volume must hold.
+    slices, spacing
+        Number of centre planes that every volume must hold, and their distance in mm.
     patient_key
         Tab-separated table with the columns ``file`` (relative to ``task_root``) and ``patient``. By default,
         ``patient_key.tsv`` in ``task_root``. Without either, every record counts as a patient of its own.
@@ -76,7 +77,7 @@ def index_cohort(
     ]
 
     def inspect(file: PurePosixPath) -> _Checked:
-        return _inspect(task_root / file, channels=len(task.sequences), slices=slices)
+        return _inspect(task_root / file, channels=len(task.sequences_of(file)), slices=slices, spacing=spacing)
 
     files = list(dict.fromkeys(file for _, file in listed))
     with ThreadPoolExecutor(max_workers=threads) as pool:
@@ -139,10 +140,10 @@ class _Checked(NamedTuple):
     problem: str = ""
 
 
-def _inspect(path: Path, *, channels: int, slices: int) -> _Checked:
+def _inspect(path: Path, *, channels: int, slices: int, spacing: float) -> _Checked:
     """Hash a file and check its header and its length."""
     try:
-        volume = read_volume(path, channels=channels, slices=slices)
+        volume = read_volume(path, channels=channels, slices=slices, spacing=spacing)
         check_complete(volume)
         return _Checked(content_hash(path), path.stat().st_size, volume)
     except UserError as error:
@@ -254,13 +255,14 @@ def near_duplicates(stack: np.ndarray, patients: Sequence[str]) -> pd.DataFrame:
 
     Each sequence of each patient is averaged to a coarse grid (16 x 16 pixels, 5 slabs) and standardised to zero mean
     and unit variance. The mean over the cohort is subtracted, and the correlation of two patients is that of the rest.
-    Scale and offset of intensities do not change it; noise and small shifts change it little. A pair that correlates so
-    is reported if it also correlates in its details, which are finer than what registration makes equal.
+    Scale and offset of intensities do not change it; noise and small shifts change it little. Two patients are compared
+    in the sequences that both have. A pair that correlates so is reported if it also correlates in its details, which
+    are finer than what registration makes equal.
 
     Parameters
     ----------
     stack
-        float32 images of shape (patient, sequence, slice, row, column).
+        float32 images of shape (patient, sequence, slice, row, column). A sequence that a patient lacks is NaN.
     patients
         Identifier of each patient.
 
@@ -281,11 +283,15 @@ def near_duplicates(stack: np.ndarray, patients: Sequence[str]) -> pd.DataFrame:
     columns = ["patient_a", "patient_b", "correlation"]
     if len(patients) < 3:
         return pd.DataFrame({"patient_a": [], "patient_b": [], "correlation": np.empty(0)}, columns=columns)
-    features = np.stack([_signature(images) for images in stack])
-    features -= features.mean(axis=0)
-    norms = np.linalg.norm(features, axis=1, keepdims=True)
-    features /= np.maximum(norms, np.finfo(np.float32).tiny)
-    correlation = features @ features.T
+    known = present(stack)
+    features = np.zeros((*known.shape, _signature(stack[0, :1]).size), dtype=np.float32)
+    for patient, of_patient in enumerate(known):
+        features[patient, of_patient] = _signature(stack[patient, of_patient]).reshape(of_patient.sum(), -1)
+    features -= features.sum(axis=0) / np.maximum(known.sum(axis=0), 1)[:, None]
+    features[~known] = 0
+    squares = np.square(features).sum(axis=2) @ known.T  # of each patient, in the sequences of each other one
+    features = features.reshape(len(stack), -1)
+    correlation = features @ features.T / np.maximum(np.sqrt(squares * squares.T), np.finfo(np.float32).tiny)
     first, second = np.nonzero(np.triu(correlation >= THRESHOLD, k=1))
     alike = [_detail(stack[a], stack[b]) >= DETAIL for a, b in zip(first, second, strict=True)]
     first, second = first[alike], second[alike]

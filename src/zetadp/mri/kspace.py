@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zetadp.base.storage import Items
+from zetadp.base.storage import Items, present
 from zetadp.base.validation import UserError
 from zetadp.mri.decathlon import AXES
 
@@ -106,6 +106,34 @@ def whiten(values: np.ndarray, epsilon: float = 1e-5) -> np.ndarray:
     return np.asarray(whitened, dtype=np.complex64)
 
 
+def scale(values: np.ndarray) -> np.ndarray:
+    """Divide each complex image of shape (..., ky, kx) by its root mean square, and return complex64.
+
+    The result does not depend on the arbitrary scale of MRI intensities, and real and imaginary part have unit variance
+    on average. Unlike `whiten`, which scales the two parts of an image's k-space apart and so changes an image that is
+    moved, this commutes with a shift of the image.
+
+    Raises
+    ------
+    UserError
+        If an image is zero or not finite.
+    """
+    power = np.square(np.abs(np.asarray(values, dtype=np.complex128))).mean(axis=(-2, -1), keepdims=True) / 2
+    if not np.isfinite(power).all() or (power <= 0).any():
+        raise UserError("Cannot scale k-space that is zero or not finite.")
+    return np.asarray(values / np.sqrt(power), dtype=np.complex64)
+
+
+def whiten_records(values: np.ndarray) -> np.ndarray:
+    """Return `whiten` of the k-space of records, (record, sequence, ...). A sequence that a record lacks stays NaN."""
+    known = present(values)
+    if known.all():
+        return whiten(values)
+    found = np.full(values.shape, np.nan, dtype=np.complex64)
+    found[known] = whiten(values[known])
+    return found
+
+
 def write_kspace(*, slices: Path, kspace: Path) -> None:
     """Write the centred unitary Fourier transform of every slice of a shard, with all coefficients."""
     found = Items.read(slices, ("values",))
@@ -118,13 +146,13 @@ def write_whitened(*, kspace: Path, whitened: Path) -> None:
     """Write the k-space of a shard, in which real and imaginary part of every image are whitened."""
     found = Items.read(kspace, ("values",))
     provenance = {**found.provenance, "whitening": "per image, 2x2 covariance of real and imaginary part"}
-    made = replace(found, arrays={"values": whiten(found.arrays["values"])}, provenance=provenance)
+    made = replace(found, arrays={"values": whiten_records(found.arrays["values"])}, provenance=provenance)
     made.write(whitened, (*AXES[:3], "ky", "kx"), "standard deviations")
 
 
 FLIP = 0.5
 """Chance that left and right are exchanged."""
-SHIFT = 1.5
+SHIFT = 3.0
 """Largest shift along each axis, in pixels, fractions included."""
 BLURRED, BLUR = 0.4, 0.5
 """Chance of lower resolution, and the largest standard deviation of its Gaussian in pixels."""

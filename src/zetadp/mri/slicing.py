@@ -24,18 +24,42 @@ OVERSHOOT = 0.1
 """Largest share of negative intensity of a magnitude image. Of scores, whose mean is zero, about half is negative."""
 
 
-def centre_slices(depth: int, count: int) -> slice:
-    """Return the slice of the ``count`` centre indices of an axis of length ``depth``; `ValueError` if it is shorter.
+SPACING = 1.0
+"""Distance in mm of the planes that slices are taken from, unless a configuration says otherwise."""
+
+
+def centre_slices(depth: int, count: int, step: float = 1.0) -> np.ndarray:
+    """Return the indices of the slices nearest to ``count`` equidistant planes around the middle of an axis.
+
+    Nothing is interpolated. Where slices are thicker than the distance of the planes, several planes have one slice. A
+    plane half-way between two slices has the lower one.
+
+    Parameters
+    ----------
+    depth
+        Number of slices along the axis.
+    count
+        Number of planes.
+    step
+        Distance of two planes, in slices.
+
+    Raises
+    ------
+    ValueError
+        If a plane lies outside of all slices.
 
     Examples
     --------
-    >>> centre_slices(155, 20)
-    slice(67, 87, None)
+    >>> centre_slices(155, 4), centre_slices(24, 4, step=1 / 6)
+    (array([75, 76, 77, 78]), array([11, 11, 12, 12]))
     """
-    if count > depth:
-        raise ValueError(f"Expected at least {count} axial slices, found {depth}.")
-    start = (depth - count) // 2
-    return slice(start, start + count)
+    planes = (depth - 1) / 2 + (np.arange(count) - (count - 1) / 2) * step
+    # Headers hold distances in single precision, whose rounding must not decide between two slices.
+    nearest = np.ceil(np.round(planes, 3) - 0.5).astype(int)
+    if nearest[0] < 0 or nearest[-1] >= depth:
+        least = int(np.round((count - 1) * step, 3)) + 1
+        raise ValueError(f"expected at least {least} axial slices, found {depth}")
+    return nearest
 
 
 def within_range(slices: np.ndarray) -> np.ndarray:

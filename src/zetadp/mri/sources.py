@@ -56,6 +56,11 @@ class Scan:
     open_to: dict[Path, tuple[str, ...]] = field(default_factory=dict)
 
     @property
+    def sequences(self) -> tuple[str, ...]:
+        """The sequences that the scan has, in canonical order."""
+        return tuple(sequence for sequence, files in self.files.items() if files)
+
+    @property
     def lacking(self) -> tuple[str, ...]:
         """Sequences of which the scan has no file, and for which no file can be meant."""
         meant = {sequence for several in self.open_to.values() for sequence in several}

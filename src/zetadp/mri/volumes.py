@@ -19,7 +19,7 @@ import numpy as np
 
 from zetadp.base.validation import UserError
 from zetadp.mri.decathlon import SEQUENCES
-from zetadp.mri.slicing import as_magnitudes, centre_slices, implausible, not_measured, resize_area, within_range
+from zetadp.mri.slicing import SPACING, as_magnitudes, centre_slices, implausible, resize_area, within_range
 
 DAMAGED = (EOFError, OSError, zlib.error)
 """Errors that a truncated or altered gzip stream raises."""
@@ -29,9 +29,11 @@ MOST_COMPRESSED = 1100
 MILLIMETRES = {"meter": 1000.0, "mm": 1.0, "micron": 0.001, "unknown": 1.0}
 """Units of length of a NIfTI header, and how many millimetres each is."""
 VOXELS = (0.02, 100.0)
-"""Least and most millimetres of a voxel along an axis. Other sizes come from a wrong unit in the header."""
+"""Range of the sizes of a voxel in mm. A header in which all three are outside has a wrong unit of length."""
 LARGEST_SLOPE = 1e30
 """Intensities of a larger scale overflow single precision; its inverse is the smallest."""
+LIKELY = (0.05, 50.0)
+"""Range in mm of the distance of two axial slices of a head. A header with another distance gives none."""
 MOST_NAMED = 5
 """Number of faults of a kind that a message names."""
 MEND = "Download or copy it again."
@@ -60,8 +62,10 @@ class Volume:
     orientation
         For each spatial axis of the file, the canonical axis (right, anterior, superior) that it runs along and its
         sign there, as `nibabel.orientations.io_orientation` gives it.
+    thickness
+        Distance in mm of the centres of neighbouring axial slices, gaps included; NaN if the header gives none.
     assumed
-        What the header leaves open about the orientation, as a sentence; empty if it leaves nothing open.
+        What the header leaves open about orientation and distances, as sentences.
     """
 
     path: Path
@@ -72,13 +76,40 @@ class Volume:
     intercept: float
     affine: np.ndarray
     orientation: np.ndarray
-    assumed: str = ""
+    thickness: float
+    assumed: tuple[str, ...] = ()
 
     @property
     def axial_slices(self) -> int:
         """Number of slices along the axis that runs from inferior to superior."""
-        axis = int(np.flatnonzero(self.orientation[:, 0] == 2)[0])
-        return self.shape[axis]
+        return self.shape[_axial(self.orientation)]
+
+    def centre_slices(self, count: int, spacing: float) -> np.ndarray:
+        """Return the indices of the slices, counted from inferior, that are nearest to the centre planes.
+
+        The planes lie around the middle of the volume. Without a distance of slices in the header, the centre slices
+        themselves are counted.
+
+        Parameters
+        ----------
+        count
+            Number of planes.
+        spacing
+            Distance of two planes in mm.
+
+        Raises
+        ------
+        UserError
+            If a plane lies outside of the volume.
+        """
+        known = math.isfinite(self.thickness)
+        try:
+            return centre_slices(self.axial_slices, count, spacing / self.thickness if known else 1.0)
+        except ValueError as error:
+            thick = f" of {self.thickness:g} mm for {count} planes {spacing:g} mm apart" if known else ""
+            raise UserError(
+                f"{self.path}: {error}{thick} (shape {self.shape}). Ask for fewer slices, or leave the record out."
+            ) from error
 
     @property
     def size(self) -> int:
@@ -100,7 +131,7 @@ class Volume:
         return np.asarray(self.slope * stored.astype(np.float64) + self.intercept)
 
 
-def read_volume(path: Path, *, channels: int | None = None, slices: int = 1) -> Volume:
+def read_volume(path: Path, *, channels: int | None = None, slices: int = 1, spacing: float = SPACING) -> Volume:
     """Open a NIfTI volume and check its header.
 
     Parameters
@@ -109,8 +140,8 @@ def read_volume(path: Path, *, channels: int | None = None, slices: int = 1) -> 
         A ``.nii.gz`` or ``.nii`` file.
     channels
         Number of channels that it must hold; None for any number.
-    slices
-        Least number of axial slices.
+    slices, spacing
+        Number of centre planes that it must hold, and their distance in mm.
 
     Raises
     ------
@@ -129,7 +160,8 @@ def read_volume(path: Path, *, channels: int | None = None, slices: int = 1) -> 
         if not isinstance(image, nib.Nifti1Image):
             raise UserError(f"Expected a NIfTI volume in {path}, found {type(image).__name__}. {MEND}")
         unit = _unit(image.header)
-        affine = np.diag([*3 * (MILLIMETRES[unit],), 1.0]) @ image.affine
+        affine, spaced = _affine(image)
+        affine = np.diag([*3 * (MILLIMETRES[unit],), 1.0]) @ affine
         orientation = nib.io_orientation(affine)  # type: ignore[no-untyped-call]
         assumed = _assumed(image.header)
     except (*DAMAGED, *broken) as error:
@@ -162,7 +194,7 @@ def read_volume(path: Path, *, channels: int | None = None, slices: int = 1) -> 
             "is dark. Correct the header, or store the intensities themselves."
         )
     sizes = np.linalg.norm(affine[:3, :3], axis=0)
-    if not (VOXELS[0] <= sizes.min() and sizes.max() <= VOXELS[1]):
+    if sizes.max() < VOXELS[0] or sizes.min() > VOXELS[1]:
         raise UserError(
             f"Expected voxels of {VOXELS[0]:g} to {VOXELS[1]:g} mm in {path}, found "
             f"{' x '.join(f'{size:.3g}' for size in sizes)} mm, with the unit of length {unit} (xyzt_units). Correct "
@@ -171,17 +203,19 @@ def read_volume(path: Path, *, channels: int | None = None, slices: int = 1) -> 
     if data.dtype.kind not in "iuf":
         raise UserError(f"Expected real voxels in {path}, found {data.dtype}. Store magnitude images.")
     axes = (int(shape[0]), int(shape[1]), int(shape[2]), int(found))
-    volume = Volume(path, axes, data.dtype, int(data.offset), slope, intercept, affine, orientation, assumed)
+    thickness = float(np.linalg.norm(affine[:3, _axial(orientation)]))
+    if not spaced or not LIKELY[0] <= thickness <= LIKELY[1]:
+        thickness = math.nan
+        assumed += (
+            "gives no distance between axial slices in its header; slices are counted, whatever their distance",
+        )
+    volume = Volume(path, axes, data.dtype, int(data.offset), slope, intercept, affine, orientation, thickness, assumed)
     if volume.size > path.stat().st_size * (MOST_COMPRESSED if _compressed(path) else 1):
         raise UserError(
             f"Expected {volume.size} bytes of voxels of shape {image.shape} in {path}, found a file of "
             f"{path.stat().st_size} bytes: it is truncated, or its header is damaged. {MEND}"
         )
-    if volume.axial_slices < slices:
-        raise UserError(
-            f"Expected at least {slices} axial slices in {path}, found {volume.axial_slices} (shape {image.shape}). "
-            "Ask for fewer slices or leave the record out."
-        )
+    volume.centre_slices(slices, spacing)
     return volume
 
 
@@ -198,26 +232,52 @@ def _unit(header: Any) -> str:  # noqa: ANN401  (nibabel is untyped)
     return unit if unit in MILLIMETRES else "unknown"
 
 
-def _assumed(header: Any) -> str:  # noqa: ANN401  (nibabel is untyped)
-    """Return what a NIfTI header leaves open about the orientation, as a sentence."""
+def _axial(orientation: np.ndarray) -> int:
+    """Return the axis of a file that runs from inferior to superior or back."""
+    return int(np.flatnonzero(orientation[:, 0] == 2)[0])
+
+
+def _affine(image: Any) -> tuple[np.ndarray, bool]:  # noqa: ANN401  (nibabel is untyped)
+    """Return the matrix from voxel index to world coordinates, and whether the header gives its lengths.
+
+    Nibabel takes a length of zero for 1 mm. The same is done here with one that is not a number.
+    """
+    header = image.header
+    if header["sform_code"] > 0:
+        return np.asarray(image.affine), True
+    with image.file_map["image"].get_prepare_fileobj("rb") as file:
+        lengths = type(header).from_fileobj(file, check=False)["pixdim"][1:4]
+    spaced = bool(np.isfinite(lengths).all() and (lengths != 0).all())
+    if not spaced:
+        header = header.copy()
+        header["pixdim"][1:4] = np.where(np.isfinite(lengths) & (lengths != 0), np.abs(lengths), 1)
+    return np.asarray(header.get_best_affine()), spaced
+
+
+def _assumed(header: Any) -> tuple[str, ...]:  # noqa: ANN401  (nibabel is untyped)
+    """Return what a NIfTI header leaves open about the orientation, as sentences."""
     import nibabel as nib
 
     sform, qform = header.get_sform(coded=True), header.get_qform(coded=True)
     if not (sform[1] or qform[1]):
-        return "has no orientation in its header (sform and qform of code 0); right-left was assumed to run backwards"
+        return (
+            "has no orientation in its header (sform and qform of code 0); right-left was assumed to run backwards",
+        )
     if sform[1] and qform[1] and (nib.aff2axcodes(sform[0]) != nib.aff2axcodes(qform[0])):  # type: ignore[no-untyped-call]
         axes = ["".join(map(str, nib.aff2axcodes(form[0]))) for form in (sform, qform)]  # type: ignore[no-untyped-call]
-        return f"has two orientations in its header, {axes[0]} (sform) and {axes[1]} (qform); the sform was used"
-    return ""
+        return (f"has two orientations in its header, {axes[0]} (sform) and {axes[1]} (qform); the sform was used",)
+    return ()
 
 
 def log_assumptions(volumes: Sequence[Volume]) -> None:
-    """Log what was assumed about the orientation of volumes: of the first in words, of the others their number."""
-    open_to_doubt = [volume for volume in volumes if volume.assumed]
-    if open_to_doubt:
-        first, *others = open_to_doubt
+    """Log what was assumed about volumes, once each: of the first in words, of the others their number."""
+    paths: dict[str, list[Path]] = {}
+    for volume in volumes:
+        for assumption in volume.assumed:
+            paths.setdefault(assumption, []).append(volume.path)
+    for assumption, (first, *others) in paths.items():
         more = f" This holds for {len(others)} other file(s), too." if others else ""
-        logger.warning("%s %s.%s", first.path, first.assumed, more)
+        logger.warning("%s %s.%s", first, assumption, more)
 
 
 def read_voxels(volume: Volume) -> np.ndarray:
@@ -255,7 +315,9 @@ def check_complete(volume: Volume) -> None:
         read_voxels(volume)
 
 
-def read_centre_slices(path: Path, order: Sequence[str], count: int = 20, size: int = 32) -> np.ndarray:
+def read_centre_slices(
+    path: Path, order: Sequence[str], count: int = 20, size: int = 32, spacing: float = SPACING
+) -> np.ndarray:
     """Read the centre axial slices of a record as small images.
 
     Parameters
@@ -263,24 +325,26 @@ def read_centre_slices(path: Path, order: Sequence[str], count: int = 20, size: 
     path
         NIfTI volume with axes (x, y, z, channel), in any orientation.
     order
-        Canonical names of its sequences, each once, in the order of the file.
-    count, size
+        Canonical names of the sequences that it holds, each once, in the order of the file.
+    count, size, spacing
         As in `centre_images`.
 
     Returns
     -------
-    The result of `centre_images`, with the sequences in canonical order.
+    The result of `centre_images`, with the four sequences in canonical order. Those that the file lacks are NaN.
 
     Raises
     ------
     UserError
         For everything that `read_volume` and `centre_images` refuse.
     """
-    images = centre_images(read_volume(path, channels=len(order), slices=count), order, count, size)
-    return images[[order.index(name) for name in SEQUENCES]]
+    volume = read_volume(path, channels=len(order), slices=count, spacing=spacing)
+    images = np.full((len(SEQUENCES), count, size, size), np.nan, dtype=np.float32)
+    images[[SEQUENCES.index(name) for name in order]] = centre_images(volume, order, count, size, spacing)
+    return images
 
 
-def centre_images(volume: Volume, names: Sequence[str], count: int, size: int) -> np.ndarray:
+def centre_images(volume: Volume, names: Sequence[str], count: int, size: int, spacing: float = SPACING) -> np.ndarray:
     """Read the centre axial slices of every channel of a volume as small images.
 
     Parameters
@@ -290,9 +354,12 @@ def centre_images(volume: Volume, names: Sequence[str], count: int, size: int) -
     names
         Names of its channels, for messages.
     count
-        Number of centre slices along the inferior-superior axis.
+        Number of centre planes along the inferior-superior axis. The image of a plane is that of the nearest slice, so
+        planes that are closer than the slices share images (`Volume.centre_slices`).
     size
         Number of rows and of columns of the images. Slices are resized by area averaging.
+    spacing
+        Distance of two planes in mm.
 
     Returns
     -------
@@ -306,23 +373,21 @@ def centre_images(volume: Volume, names: Sequence[str], count: int, size: int) -
     ------
     UserError
         For truncated or altered files, for slices that are constant, empty or not finite, and for channels whose
-        intensities are not those of a head (`implausible`) or not of a scan (`not_measured`).
+        intensities are not those of a head (`implausible`).
     """
     import nibabel as nib
 
-    kept = centre_slices(volume.axial_slices, count)
-    images = np.empty((len(names), count, size, size), dtype=np.float32)
+    kept, of_planes = np.unique(volume.centre_slices(count, spacing), return_inverse=True)
+    images = np.empty((len(names), len(kept), size, size), dtype=np.float32)
     faults: list[str] = []
     canonical = nib.apply_orientation(read_voxels(volume), volume.orientation)  # type: ignore[no-untyped-call]
     pictures = np.transpose(canonical[:, ::-1, kept], (3, 2, 1, 0))
     for index, (name, slices) in enumerate(zip(names, pictures, strict=True)):
-        found = _faults(slices, name, first=kept.start, empty=-volume.intercept / volume.slope)
+        found = _faults(slices, name, kept, empty=-volume.intercept / volume.slope)
         if not found:
             images[index] = _resized(slices, volume, size)
             if implausible(images[index]):
                 found = [f"{name} with nearly all voxels at the bottom of its range, as if it held a fill value"]
-            elif computed := not_measured(slices):
-                found = [f"{name} with {computed}"]
         faults += found
     if faults:
         more = f"; and {len(faults) - MOST_NAMED} more" if len(faults) > MOST_NAMED else ""
@@ -331,7 +396,7 @@ def centre_images(volume: Volume, names: Sequence[str], count: int, size: int) -
             f"{'; '.join(faults[:MOST_NAMED])}{more} (slices counted from inferior, from 0). "
             "Correct the volume or leave the record out."
         )
-    return images
+    return images[:, of_planes]
 
 
 def _resized(slices: np.ndarray, volume: Volume, size: int) -> np.ndarray:
@@ -345,13 +410,13 @@ def _resized(slices: np.ndarray, volume: Volume, size: int) -> np.ndarray:
     return np.asarray(volume.slope * resize_area(slices, size) + volume.intercept)
 
 
-def _faults(slices: np.ndarray, name: str, *, first: int, empty: float) -> list[str]:
-    """Describe the slices of shape (slice, row, column) that carry no usable image."""
+def _faults(slices: np.ndarray, name: str, numbers: np.ndarray, *, empty: float) -> list[str]:
+    """Describe the slices of shape (slice, row, column) that carry no usable image, by their numbers."""
     low, high = slices.min(axis=(1, 2)), slices.max(axis=(1, 2))
     faults = []
-    for index, (least, most) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
+    for number, least, most in zip(numbers.tolist(), low.tolist(), high.tolist(), strict=True):
         if not (np.isfinite(least) and np.isfinite(most)):
-            faults.append(f"{name} slice {first + index} holds NaN or infinite values")
+            faults.append(f"{name} slice {number} holds NaN or infinite values")
         elif least == most:
-            faults.append(f"{name} slice {first + index} is {'empty' if least == empty else 'constant'}")
+            faults.append(f"{name} slice {number} is {'empty' if least == empty else 'constant'}")
     return faults

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import present
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_below
 from zetadp.base.validation import UserError
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build, taper_factors
@@ -23,6 +24,8 @@ from zetadp.nn.settings import SHIPPED
 
 AT_ONCE = 512
 """Number of images in one pass."""
+SHIFTS = ((0, 0), (1, -1), (0, -1), (1, 0))
+"""Places of an image, in pixels (down, right): all that the first pooling of two pixels tells apart."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,9 @@ class Backbone:
         instead of the last layer's channels.
     centred
         Whether the mean over the images of one call, those of one record, is subtracted from the features.
+    places
+        Number of places, the first of `SHIFTS`, to which an image is moved; its features are the means over them. More
+        places make features depend less on where a head lies, and take as many times as long.
     """
 
     network: ConvolutionalClassifier
@@ -67,6 +73,7 @@ class Backbone:
     provenance: Mapping[str, Any]
     layers: bool = False
     centred: bool = False
+    places: int = 1
 
     @property
     def components(self) -> int:
@@ -75,12 +82,15 @@ class Backbone:
 
     @torch.no_grad()
     def features(self, kspace: np.ndarray) -> np.ndarray:
-        """Return the features of whitened k-space.
+        """Return the features of images from their k-space.
+
+        Each image is divided by its root mean square (`scaled`) and seen from `places` of it. It is not whitened:
+        whitening scales the real and the imaginary part of its k-space apart, which changes an image that is moved.
 
         Parameters
         ----------
         kspace
-            complex64 array of shape (..., row, column).
+            k-space of any scale, complex64 array of shape (..., row, column).
 
         Returns
         -------
@@ -100,25 +110,33 @@ class Backbone:
             )
         images = torch.from_numpy(np.ascontiguousarray(kspace)).reshape(-1, 1, self.size, self.size)
         device = self.centre.device
-        read = self.network.layer_statistics if self.layers else self.network.features
-        parts = [(read(part.to(device)) - self.centre) @ self.projection for part in torch.split(images, AT_ONCE)]
+        parts = [(self._outputs(part.to(device)) - self.centre) @ self.projection for part in images.split(AT_ONCE)]
         found = torch.view_as_complex(torch.cat(parts).view(-1, self.components, 2))
         found = less_their_mean(found) if self.centred else found
         return found.reshape(*kspace.shape[:-2], 1, self.components).cpu().numpy()
 
+    def _outputs(self, kspace: Tensor) -> Tensor:
+        """Return the network's outputs for k-space (image, 1, row, column), as means over places."""
+        read = self.network.layer_statistics if self.layers else self.network.features
+        kspace = scaled(kspace)
+        total = read(kspace)
+        for shift in SHIFTS[1 : self.places]:
+            total = total + read(moved(kspace, shift))
+        return total / self.places
+
     def record_features(self, values: np.ndarray) -> np.ndarray:
-        """Return `features` of records of whitened k-space, shape (record, ..., row, column).
+        """Return `features` of records of k-space, shape (record, sequence, ..., row, column).
 
         Records are processed one at a time. A record's images then stay in a processor's cache, and no bit of its
-        features depends on other records.
+        features depends on other records. The features of a sequence that a record lacks are NaN.
 
         Returns
         -------
         complex64 array of shape (record, ..., 1, component).
         """
-        found = np.empty((*values.shape[:-2], 1, self.components), dtype=np.complex64)
-        for place, record in enumerate(values):
-            found[place] = self.features(record)
+        found = np.full((*values.shape[:-2], 1, self.components), np.nan, dtype=np.complex64)
+        for place, known in enumerate(present(values)):
+            found[place, known] = self.features(values[place, known])
         return found
 
     def start(self, settings: NetworkSettings) -> dict[str, Tensor]:
@@ -163,11 +181,26 @@ class Backbone:
             "sequences": list(self.sequences),
             "size": self.size,
             "provenance": dict(self.provenance),
+            "places": self.places,
         } | {name: True for name in ("layers", "centred") if getattr(self, name)}
 
     def save(self, path: Path) -> None:
         """Write the backbone to a safetensors file, whole or not at all."""
         save_tensors(path, self.tensors(), self.content())
+
+
+def scaled(kspace: Tensor) -> Tensor:
+    """Return k-space (..., row, column) divided by each image's root mean square; both parts have unit variance."""
+    return kspace * (2 / kspace.abs().square().mean(dim=(-2, -1), keepdim=True)).sqrt()
+
+
+def moved(kspace: Tensor, shift: tuple[int, int]) -> Tensor:
+    """Return the k-space of images that are moved by whole pixels (down, right); what leaves returns opposite."""
+    down, right = (
+        torch.exp(-2j * torch.pi * pixels * (torch.arange(side, device=kspace.device) - side // 2) / side)
+        for pixels, side in zip(shift, kspace.shape[-2:], strict=True)
+    )
+    return kspace * down[:, None] * right
 
 
 def less_their_mean(features: Tensor) -> Tensor:
@@ -219,4 +252,5 @@ def from_tensors(tensors: Mapping[str, Tensor], content: Mapping[str, Any], devi
         provenance=content["provenance"],
         layers=content.get("layers", False),
         centred=content.get("centred", False),
+        places=content["places"],
     )

@@ -183,6 +183,8 @@ class BackboneTraining:
         Seed of weights, batches and variations.
     components
         Numbers of complex components; one public head is fitted for each.
+    places
+        Number of places to which each image is moved; features are means over them (`zetadp.nn.backbone.SHIFTS`).
     """
 
     steps: Count = 5000
@@ -192,6 +194,7 @@ class BackboneTraining:
     smoothing: Annotated[float, Within(ge=0, lt=1)] = 0.02
     seed: Seed = 1
     components: tuple[Count, ...] = (2, 4, 8, 16, 32, 64)
+    places: Annotated[int, OneOf((1, 2, 4))] = 2
 
     def __post_init__(self) -> None:
         """Check every setting; lists from configuration files become tuples."""

@@ -39,6 +39,9 @@ TOLERANCE = 5e-4
 MOST_RELEASES = 10**12
 """Largest number of releases of one kind."""
 
+ORDERS_AT_ANY_TIME = tuple(1 + 2.0**power for power in range(-2, 9))
+"""Renyi orders of `epsilon_any_time`, fixed once and for all. The best order is off by a factor of sqrt(2) at most."""
+
 _Key: TypeAlias = tuple[tuple[Kind, int], ...]
 """Kinds with their numbers of releases, in a fixed order."""
 
@@ -146,6 +149,36 @@ def epsilon_rdp(exposure: Exposure, delta: float) -> float:
     return _epsilon_rdp(ordered(exposure), delta)
 
 
+def epsilon_any_time(exposure: Exposure, delta: float) -> float:
+    r"""Return epsilon of releases that were chosen after earlier results, valid whenever somebody stops: an odometer.
+
+    A filter has its limit beforehand. A total that is printed afterwards has not: whoever stops when the loss is high
+    exceeds the pair (epsilon of the filter, delta). For one order :math:`\alpha`, let :math:`\rho_t` be the sum of the
+    Renyi divergences of all releases up to t, each chosen with any knowledge of the results before. Then
+    :math:`e^{(\alpha - 1)(L_t - \rho_t)}` is a supermartingale of the loss L that starts at one, so its mean is at most
+    one at every stopping time as well (Feldman and Zrnic 2021, arXiv:2008.11193, with the stopping theorem). The usual
+    conversion to epsilon therefore holds at every stopping time for that order. The smallest value of all orders may
+    be printed if the orders are fixed and share delta. One more share is for a total so small that epsilon is zero.
+
+    Dividing delta among the totals instead, :math:`\delta / (k (k + 1))` for the k-th (after Rogers et al. 2016,
+    arXiv:1605.08294), would hold only if the size of every run were fixed beforehand.
+    """
+    shares = len(ORDERS_AT_ANY_TIME) + 1
+    return _epsilon_rdp(ordered(exposure), _checked(delta) / shares, ORDERS_AT_ANY_TIME)
+
+
+def epsilon_within(exposure: Exposure, limit: float, delta: float) -> float:
+    """Return epsilon of releases by Renyi privacy at one order, which follows from a limit and delta alone.
+
+    The theorem on filters (Feldman and Zrnic 2021, arXiv:2008.11193) is for one order that is fixed before the first
+    release. The order chosen here admits the most Gaussian releases.
+    """
+    # At whole orders the divergence of a sampled Gaussian is a finite sum; at others its series may not converge.
+    orders = (1.5, *range(2, 65), 128, 256, 512)
+    order = max(orders, key=lambda a: (limit - math.log1p(-1 / a) + math.log(delta * a) / (a - 1)) / a)
+    return _epsilon_rdp(ordered(exposure), _checked(delta), (order,))
+
+
 def central_limit_mu(sampling_probability: float, noise_multiplier: float, rounds: int) -> float:
     r"""Return :math:`p \sqrt{T (e^{1/\sigma^2} - 1)}`: an approximation, NOT a bound; it can be below the truth.
 
@@ -233,12 +266,12 @@ def _epsilon(key: _Key, delta: float, tolerance: float) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _epsilon_rdp(key: _Key, delta: float) -> float:
+def _epsilon_rdp(key: _Key, delta: float, orders: tuple[float, ...] | None = None) -> float:
     if not key or not _has_noise(key):
         return 0.0 if not key else math.inf
     from dp_accounting import rdp
 
-    accountant = rdp.RdpAccountant()
+    accountant = rdp.RdpAccountant(orders)
     # The accountant warns about each order whose series does not converge. Leaving out an order can only raise epsilon.
     with only_errors("absl"):
         for kind, count in key:

@@ -8,7 +8,6 @@ other, so the runs of both are added up.
 from __future__ import annotations
 
 import csv
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,8 +15,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from zetadp.base.storage import make_folder
-from zetadp.base.validation import UserError
+from zetadp.base.storage import lock, make_folder
+from zetadp.base.validation import UserError, bare_key, shown
 from zetadp.privacy import register
 from zetadp.privacy.events import Event
 from zetadp.privacy.exposure import Run, named, runs_of
@@ -27,6 +26,7 @@ from zetadp.privacy.register import NAME, REGISTER, Register, Secret
 LOCK = "cap.lock"
 """Lock file of a folder. Only one attempt starts at a time, so two attempts cannot both use the same room."""
 _FIRST_BYTES = b'{"chain":'
+_IDS_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -200,23 +200,48 @@ def note_people(ledger: Path, people: Iterable[str]) -> None:
     Parameters
     ----------
     ledger
-        The ledger. Keyed hashes of the people are noted in the register next to it.
+        The ledger. Keyed hashes of the people, and of the bare forms of their ids, are noted in the register next to
+        it.
     people
         For each person, the text by which an account knows the person.
 
     Raises
     ------
     UserError
-        If the ledger is about other people. The account would not count what they spend in it.
+        If the ledger is about other people: the account would not count what they spend in it. If the account may
+        know the people by other spellings of their ids.
     """
-    key, known = Secret.of(ledger.parent), Register.read(ledger.parent).people.get(ledger.name)
-    wanted = {*map(key.tag, people)}
-    if wanted and not ledger.exists():
-        register.note(ledger.parent, {"people": sorted(wanted), "ledger": ledger.name})
-    elif known is not None and not (wanted and wanted <= known):
+    key, account = Secret.of(ledger.parent), Register.read(ledger.parent)
+    known, texts = account.people.get(ledger.name), {key.tag(text): text for text in people}
+    if texts and not ledger.exists():
+        bare = {tag: key.tag(f"bare {bare_key(text)}") for tag, text in sorted(texts.items())}
+        _check_known_again(account, ledger, texts, bare)
+        register.note(ledger.parent, {"people": list(bare), "bare": list(bare.values()), "ledger": ledger.name})
+    elif known is not None and not (texts and texts.keys() <= known):
         raise UserError(
             f"Expected the people whom {ledger} is about, found others. Give a release or run of other people a name "
             "of its own."
+        )
+
+
+def _check_known_again(known: Register, ledger: Path, texts: Mapping[str, str], bare: Mapping[str, str]) -> None:
+    """Refuse people who are new to an account by ids that it may know in another spelling.
+
+    An account that takes them for other people counts nothing of what they spent. Of a spelling that the account knows
+    the register holds a keyed hash only, so the message cannot name it.
+    """
+    begun = (people for name, people in known.people.items() if (ledger.parent / name).exists())
+    everybody = set().union(*begun)  # a run that never began cost nobody anything
+    # Two ids in one run are two persons, so a person who is in both runs by one id stands for no other.
+    missing = {known.bare[tag] for tag in everybody - texts.keys() if tag in known.bare}
+    if alike := [texts[tag] for tag in bare if tag not in everybody and bare[tag] in missing]:
+        ids = ", ".join(shown(text.removeprefix("str ")) for text in sorted(alike)[:_IDS_SHOWN])
+        raise UserError(
+            f"patients: Expected ids as in earlier runs of the account {ledger.parent}, found {len(alike)} id(s) that "
+            "differ from known ones only in leading zeros, an ending .0, the prefix sub-, or hyphens: "
+            f"{ids}{', ...' if len(alike) > _IDS_SHOWN else ''}. They would count as new people, of whom nothing was "
+            "released. If they are the same people, write their ids as in the earlier run. If they are other people, "
+            "give them ids that differ in more, such as 'b-7' for '7', or an account of their own."
         )
 
 
@@ -227,8 +252,7 @@ def held(folder: Path) -> Iterator[None]:
     folders = {folder, *(folder.parent / name for name in Register.read(folder).shares)}
     with ExitStack() as stack:
         for place in sorted(folders):
-            file = stack.enter_context((place / LOCK).open("ab"))
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock(stack.enter_context((place / LOCK).open("ab")), place / LOCK)
         yield
 
 

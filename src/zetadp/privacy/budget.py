@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ from zetadp.privacy.book import Book, held
 from zetadp.privacy.events import Event
 from zetadp.privacy.exposure import Run, declared_run, named, runs_of, total
 from zetadp.privacy.ledger import Attempt, Ledger, begun, protected_attempts
+from zetadp.privacy.offers import KEEP_RESULTS, cause_of_another, offer
 from zetadp.privacy.threat import IF_HIDDEN
+from zetadp.privacy.totals import Total
 
 
 class CapError(UserError):
@@ -44,9 +46,15 @@ class Cap(Checked):
         """Return the cap that a rule of the workflow passes on: ``none``, or ``epsilon`` and a number."""
         return None if text == "none" else cls(float(text.removeprefix("epsilon ")), delta)
 
+    def noted(self, header: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the description of an attempt with this cap: recorded before the first release, it is a promise."""
+        return {**header, "cap": asdict(self)}
+
     @contextmanager
-    def starting(self, ledger: Path, header: Mapping[str, Any], attempts: int = 1) -> Iterator[None]:
+    def starting(self, ledger: Path, header: Mapping[str, Any], attempts: int = 1) -> Iterator[dict[str, Any]]:
         """Refuse attempts that would exceed the cap. Within the block, no other attempt of the cohort can start.
+
+        The block is given the description of the attempt with the cap, for its ledger.
 
         Parameters
         ----------
@@ -64,7 +72,7 @@ class Cap(Checked):
         """
         with held(ledger.parent):
             self.check_plan(ledger, header, attempts)
-            yield
+            yield self.noted(header)
 
     def check_plan(self, ledger: Path, header: Mapping[str, Any], attempts: int = 1) -> None:
         """Refuse attempts as `starting` does, without holding a lock.
@@ -153,10 +161,12 @@ def check_permitted(ledger: Ledger, header: Mapping[str, Any]) -> None:
     made = protected_attempts(ledger.attempts)
     if made < ledger.permitted:
         return
+    last = next(attempt for attempt in reversed(ledger.attempts) if attempt.releases())
+    paid = f"permit another attempt (zetadp permit {ledger.path})"
     raise UserError(
-        f"{ledger.path.stem} has {made} attempt(s) already. Another would release more about the same patients: "
-        f"{cost_of_another(ledger.path, ledger.attempts, header)}. If the results are lost, restore them from a "
-        f"backup, which releases nothing. To permit another attempt, run: zetadp permit {ledger.path}"
+        f"{ledger.path.stem} has {made} attempt(s) already. {cause_of_another(last.header, header)} "
+        f"{offer(KEEP_RESULTS, paid)} After another attempt, "
+        f"{cost_of_another(ledger.path, ledger.attempts, header)}."
     )
 
 
@@ -166,10 +176,12 @@ def cost_of_another(ledger: Path, attempts: Sequence[Attempt], header: Mapping[s
         new = declared_run(f"{ledger.stem} again", header or begun(ledger, attempts)[-1].header)
     own, cohort = runs_of(ledger, attempts), Book.read(ledger.parent).runs()
 
-    def shown(runs: Sequence[Run]) -> str:
-        return rounded_up(total([run for run in runs if run.private], new.delta))
+    def of(runs: Sequence[Run]) -> Total:
+        return Total.of([run for run in runs if run.private], new.delta)
 
+    before, after = (rounded_up(of(runs).spent) for runs in (own, [*own, new]))
+    earlier, together = rounded_up(of(cohort).spent), of([*cohort, new])
     return (
-        f"epsilon of this run would rise from {shown(own)} to {shown([*own, new])}, and that of all private runs "
-        f"recorded in {ledger.parent} from {shown(cohort)} to {shown([*cohort, new])}, at delta {new.delta:g}"
-    )
+        f"epsilon of this run would rise from {before} to {after}, and that of all private runs recorded in "
+        f"{ledger.parent} from {earlier} to {rounded_up(together.spent)}, at delta {new.delta:g}. {together}"
+    ).rstrip(" .")

@@ -6,14 +6,15 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from zetadp.base.epsilon import SMALLEST_DELTA
-from zetadp.base.validation import UserError, in_range, one_of, whole
+from zetadp.base.validation import UserError, in_range, one_of, positive, whole
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import MOST_RELEASES, Exposure
 from zetadp.privacy.events import NodeHistory, events_in, histories
@@ -52,6 +53,25 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit on the total of all runs, as an attempt recorded it before its first release.
+
+    Attributes
+    ----------
+    epsilon, delta
+        The limit, and the delta at which it holds.
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        """Check that both are numbers that a limit can have."""
+        positive(epsilon=self.epsilon)
+        in_range(SMALLEST_DELTA, 1 - SMALLEST_DELTA, delta=self.delta)
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One training run, as an accountant sees it.
 
@@ -84,6 +104,8 @@ class Run:
         The series of runs that the run belongs to, all declared before the first of them; None if it stands alone.
     mixed_rows
         Whether nodes released mixed rows, each of which is visible.
+    limit
+        The limit under which the run began and always continued; None without one, or if it changed meanwhile.
     """
 
     name: str
@@ -98,6 +120,7 @@ class Run:
     delta: float = 1e-3
     series: Series | None = None
     mixed_rows: bool = False
+    limit: Limit | None = None
 
     @property
     def division(self) -> tuple[str, frozenset[tuple[str, int]]]:
@@ -135,6 +158,14 @@ class Run:
     def directions(self) -> bool:
         """Whether any node released directions instead of noisy sums."""
         return not all(kind.gaussian for kind in self.kinds)
+
+    @property
+    def repeated(self) -> bool:
+        """Whether more was released than declared, because somebody restored files or a crash lost a message."""
+        return any(
+            declared(history, self.declared_rounds).total() > history.count * self.declared_rounds
+            for history in self.nodes.values()
+        )
 
     @property
     def private(self) -> bool:
@@ -196,7 +227,16 @@ def run_of(name: str, attempt: Attempt) -> Run:
         delta=header["delta"],
         series=None if series is None else Series(str(series["name"]), series["runs"]),
         mixed_rows="mixing" in header["training"],
+        limit=_limit_of(attempt),
     )
+
+
+def _limit_of(attempt: Attempt) -> Limit | None:
+    """Return the limit of an attempt, if it began under one and always continued under the same."""
+    cap = attempt.header.get("cap")
+    if cap is None or any(later != cap for later in attempt.caps):
+        return None
+    return Limit(**cap)
 
 
 def declared_run(name: str, header: Mapping[str, Any]) -> Run:
@@ -280,13 +320,26 @@ def in_sums(exposure: Exposure, more: int | None = None) -> Counter[Kind]:
     return seen
 
 
-def over_runs(runs: Sequence[Run], delta: float, *, unmasked: bool = False) -> dict[str, Counter[Kind]]:
+Measure: TypeAlias = Callable[..., float]
+"""`spent` or `promised`."""
+
+
+def over_runs(
+    runs: Sequence[Run], delta: float, *, unmasked: bool = False, measure: Measure | None = None
+) -> dict[str, Counter[Kind]]:
     """Return for each node the costliest exposure of one of its patients over all runs, as servers see it.
 
     Runs over the same nodes add up node by node. If other runs divide the cohort into other nodes (such as a central
     and a federated run), a patient's node there is not known, and the worst node at `delta` is assumed. Noise of other
     nodes is credited in masked sums only, and with ``unmasked`` not even there. If a run drew single images, the
     exposure is that of a patient with all images.
+
+    Parameters
+    ----------
+    runs, delta, unmasked
+        As `total`.
+    measure
+        How exposures are compared; by default as `spent`.
     """
     partitions: dict[tuple[str, frozenset[tuple[str, int]]], dict[str, Counter[Kind]]] = {}
     for run in runs:
@@ -295,56 +348,65 @@ def over_runs(runs: Sequence[Run], delta: float, *, unmasked: bool = False) -> d
             exposure = declared(history, run.declared_rounds)
             totals[node] += accounting.grouped(in_sums(exposure) if unmasked else exposure, run.images or 1)
     worst: dict[str, Counter[Kind]] = {}
-    beforehand = declared_together(runs)
+    epsilon = partial(measure or spent, delta=delta, beforehand=declared_together(runs))
     for place, totals in enumerate(partitions.values()):
         others = [distinct(other.values()) for index, other in enumerate(partitions.values()) if index != place]
         for node, own in totals.items():
             candidates = [sum(choice, own) for choice in itertools.product(*others)]
             name = node if node not in worst else f"{node} (partition {place + 1})"
-            worst[name] = max(candidates, key=lambda total: cost(total, delta, beforehand=beforehand))
+            worst[name] = max(candidates, key=epsilon)
     return worst
 
 
 def declared_together(runs: Sequence[Run]) -> bool:
-    """Return whether all these runs were declared before the first of them, so that their losses compose as declared.
+    """Return whether all that was released was declared beforehand, so that losses compose as declared.
 
-    That is so for one run, and for the whole of one series. Where runs were chosen after earlier results, or a series
-    is not complete, the losses are summed by a filter (Feldman and Zrnic 2021, arXiv:2008.11193).
+    That is so for one run, and for the whole of one series, unless rounds were released again: whoever restores files
+    or kills a process chooses after earlier results how often that happens.
     """
     series = {run.series for run in runs}
     only = next(iter(series), None)
-    return len(runs) <= 1 or (len(series) == 1 and only is not None and len(runs) == only.runs)
+    whole = len(series) == 1 and only is not None and len(runs) == only.runs
+    return (len(runs) <= 1 or whole) and not any(run.repeated for run in runs)
 
 
-def cost(exposure: Exposure, delta: float, *, beforehand: bool) -> float:
+def spent(exposure: Exposure, delta: float, *, beforehand: bool) -> float:
     """Return epsilon of releases: by a filter unless all of them were declared beforehand.
 
-    The filter adds up Renyi divergences. Where every unit takes part in every round, it adds up squares of mu (Smith
-    and Thakurta 2022, arXiv:2210.17520), which gives the same value as the composition of declared releases.
+    The filter adds up Renyi divergences (Feldman and Zrnic 2021, arXiv:2008.11193). Where every unit takes part in
+    every round, it adds up squares of mu (Smith and Thakurta 2022, arXiv:2210.17520), which gives the same value as the
+    composition of declared releases. It keeps a limit that was set before the first release. Without such a limit its
+    value describes what was spent, and is not a promise (`zetadp.privacy.totals`).
     """
     if beforehand or accounting.exact_mu(exposure) is not None:
         return accounting.epsilon(exposure, delta)
     return accounting.epsilon_rdp(exposure, delta)
 
 
+def promised(exposure: Exposure, delta: float, *, beforehand: bool) -> float:
+    """Return an epsilon that holds for releases whatever made somebody stop after them."""
+    return (accounting.epsilon if beforehand else accounting.epsilon_any_time)(exposure, delta)
+
+
 def accountant(exposures: Iterable[Exposure], *, beforehand: bool) -> str:
-    """Return the name of the accountant that `cost` uses."""
+    """Return the name of the accountant that `promised` uses."""
+    if not beforehand:
+        return "Renyi privacy odometer"
     exact = all(accounting.exact_mu(exposure) is not None for exposure in exposures)
-    if beforehand:
-        return "exact composition of Gaussians" if exact else "privacy-loss distribution"
-    return "Gaussian privacy filter" if exact else "Renyi privacy filter"
+    return "exact composition of Gaussians" if exact else "privacy-loss distribution"
 
 
-def total(runs: Iterable[Run], delta: float, *, unmasked: bool = False) -> float:
+def total(runs: Iterable[Run], delta: float, *, unmasked: bool = False, measure: Measure | None = None) -> float:
     """Return epsilon of all runs together for the most exposed patient; infinite if one run had no noise.
 
-    This is the one computation behind totals, limits and statements. With ``unmasked``, single messages of masked sums
-    count as visible.
+    This is the one computation behind totals, limits and statements. By default it is what was spent, which a limit is
+    compared with. What may be said of it, `zetadp.privacy.totals.Total` says. With ``unmasked``, single messages of
+    masked sums count as visible.
     """
-    several = list(runs)
+    several, by = list(runs), measure or spent
     beforehand = declared_together(several)
-    exposures = over_runs(several, delta, unmasked=unmasked).values()
-    return max((cost(exposure, delta, beforehand=beforehand) for exposure in exposures), default=0.0)
+    exposures = over_runs(several, delta, unmasked=unmasked, measure=by).values()
+    return max((by(exposure, delta, beforehand=beforehand) for exposure in exposures), default=0.0)
 
 
 def distinct(totals: Iterable[Exposure]) -> list[Counter[Kind]]:

@@ -8,7 +8,6 @@ again. Training a model again appends to its ledger, because earlier releases st
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 from collections import Counter, defaultdict
@@ -19,14 +18,30 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from zetadp.base.storage import make_folder, sync_folder, written_whole
-from zetadp.base.validation import UserError, shown
+from zetadp.base.storage import lock, make_folder, remedy, sync_folder, written_whole
+from zetadp.base.validation import UserError, checked_name, shown
 from zetadp.privacy import register
 from zetadp.privacy.events import Event, entries_of, events_in
 from zetadp.privacy.register import REGISTER, START, BrokenChainError, Link, Register, follow
 
 FORMAT = 3
 """Version of a ledger's lines. There is one: a ledger of another format is refused."""
+
+
+def check_ledger_name(path: Path) -> None:
+    """Refuse a name for a new ledger that totals would not find, or that another file of an account has.
+
+    Raises
+    ------
+    UserError
+        If it is not ``NAME.jsonl``, with a name that a run may have.
+    """
+    if path.suffix != ".jsonl":
+        raise UserError(
+            f"Expected the name of a ledger that ends with .jsonl, such as {path.with_suffix('.jsonl').name}, found "
+            f"{shown(str(path))}."
+        )
+    checked_name(path.stem, f"the ledger {shown(str(path))}")
 
 
 class LostError(UserError):
@@ -80,6 +95,9 @@ class Attempt:
         The head after the attempt's first line, which no other attempt has.
     last
         The head after the attempt's last line.
+    caps
+        The limit under which the attempt was continued, each time it was; None if there was none. The header has that
+        under which it began.
     permitted
         Number of attempts that the user permitted while this attempt was the last.
     register
@@ -100,6 +118,7 @@ class Attempt:
     heads: set[str] = field(default_factory=set)
     identity: str = START
     last: str = START
+    caps: list[dict[str, float] | None] = field(default_factory=list)
     permitted: int = 1
     register: str | None = None
     draws: dict[str, str] | None = None
@@ -210,7 +229,7 @@ class Ledger:
     def _take_lock(self) -> None:
         try:
             with _writing(self.path):
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(self._lock, self.path, wait=False)
         except BlockingIOError as error:
             raise UserError(
                 f"The ledger {self.path} is in use: another process trains the same run. Wait for it, or end it."
@@ -312,9 +331,9 @@ class Ledger:
         """Return whether the chain had this head during an attempt that is over."""
         return not self.knows(head) and any(head in attempt.heads for attempt in self.attempts)
 
-    def resume(self, round_number: int) -> None:
-        """Record that the attempt continues from a checkpoint before ``round_number``."""
-        self._append({"kind": "resume", "round": round_number})
+    def resume(self, round_number: int, cap: Mapping[str, float] | None = None) -> None:
+        """Record that the attempt continues from a checkpoint before ``round_number``, and under which limit."""
+        self._append({"kind": "resume", "round": round_number, **({} if cap is None else {"cap": dict(cap)})})
         self._register()
 
     @property
@@ -544,7 +563,9 @@ def _take(link: Link, attempts: list[Attempt], number: int = 0) -> None:
         attempts[-1].closed = True
     elif kind == "signed":
         signature = Signature(attempts[-1].last, str(entry["signature"]))
-    elif kind != "resume":
+    elif kind == "resume":
+        attempts[-1].caps.append(entry.get("cap"))
+    else:
         raise BrokenChainError(number, f"is of the kind {shown(str(kind))!r}, which this version does not know")
     attempts[-1].heads.add(link.head)
     attempts[-1].last, attempts[-1].signature = link.head, signature
@@ -559,6 +580,5 @@ def _writing(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise UserError(
-            f"Cannot write the ledger {path}: {error.strerror or error}. Nothing was released. Repair the disk or "
-            "folder, then run again."
+            f"Cannot write the ledger {path}: {error.strerror or error}. Nothing was released. {remedy(error)}"
         ) from error

@@ -19,19 +19,17 @@ nothing without its key.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import hmac
 import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zetadp.base.storage import make_folder, remove_leftovers, sync_folder, writing
+from zetadp.base.storage import lock, make_folder, remedy, remove_leftovers, sync_folder, writing, written_whole
 from zetadp.base.validation import UserError
 
 START = "0" * 64
@@ -163,19 +161,16 @@ class Secret:
 
 def _make(path: Path) -> None:
     """Write a new secret, whole, unless another process does so first."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            os.write(handle, secrets.token_bytes(BYTES).hex().encode())
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        with suppress(FileExistsError):
-            path.hardlink_to(temporary)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    with path.with_name(f".{path.name}.lock").open("ab") as file:
+        lock(file, path)
+        if path.exists():
+            return
+        with written_whole(path) as temporary:
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            try:
+                os.write(handle, secrets.token_bytes(BYTES).hex().encode())
+            finally:
+                os.close(handle)
 
 
 @dataclass
@@ -195,6 +190,8 @@ class Register:
     people
         Keyed ids of the people whom a ledger is about, by the name of its file. Without an entry, a ledger is about all
         of the cohort.
+    bare
+        For each keyed id of a person, the keyed bare form of the id (`zetadp.base.validation.bare_key`).
     heads
         Every head that the register has had.
     """
@@ -204,6 +201,7 @@ class Register:
     shares: dict[str, int] = field(default_factory=dict)
     records: set[str] = field(default_factory=set)
     people: dict[str, set[str]] = field(default_factory=dict)
+    bare: dict[str, str] = field(default_factory=dict)
     heads: set[str] = field(default_factory=lambda: {START})
 
     @classmethod
@@ -248,8 +246,9 @@ class Register:
                 self.shares[other] = max(count, self.shares.get(other, 0))
             case {"records": list(tags)}:
                 self.records.update(tags)
-            case {"people": list(tags), "ledger": str(ledger)}:
+            case {"people": list(tags), "ledger": str(ledger), **more}:
                 self.people.setdefault(ledger, set()).update(tags)
+                self.bare |= dict(zip(tags, more.get("bare", ()), strict=False))  # earlier versions noted none
             case _:
                 return False
         return True
@@ -269,8 +268,8 @@ def note(folder: Path, content: Mapping[str, Any]) -> None:
     folder
         The folder of ledgers.
     content
-        ``ledger`` and ``head``; ``shares`` and ``records``, a number; ``records``, keyed hashes; or ``people`` and
-        ``ledger``.
+        ``ledger`` and ``head``; ``shares`` and ``records``, a number; ``records``, keyed hashes; or ``people``,
+        ``bare`` and ``ledger``.
 
     Raises
     ------
@@ -281,7 +280,7 @@ def note(folder: Path, content: Mapping[str, Any]) -> None:
     try:
         make_folder(folder)
         with path.open("a+b", buffering=0) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock(file, path)
             file.seek(0)
             known = file.read()
             if torn := len(known) - (known.rfind(b"\n") + 1):  # by a crash, before anything named the line
@@ -294,9 +293,7 @@ def note(folder: Path, content: Mapping[str, Any]) -> None:
         if not known:
             sync_folder(folder)
     except OSError as error:
-        raise UserError(
-            f"Cannot write the register {path}: {error.strerror or error}. Repair the disk or folder, then run again."
-        ) from error
+        raise UserError(f"Cannot write the register {path}: {error.strerror or error}. {remedy(error)}") from error
 
 
 def _tag(key: Secret, head: str, content: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from zetadp.base.validation import UserError, in_range
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure
 from zetadp.privacy.book import recorded_runs
-from zetadp.privacy.exposure import Run, distinct, noise_of, over_runs
+from zetadp.privacy.exposure import Run, declared_together, distinct, noise_of, over_runs, promised
 from zetadp.privacy.threat import Unit
 
 CANDIDATES = (2, 10, 100, 1000)
@@ -77,8 +77,11 @@ class Risk:
             raise UserError(f"Expected releases in {ledger}, found none.")
         if not all(run.private for run in runs):
             return cls(name or runs[-1].name, tuple(runs), (), "none")
-        exposures = _weakest(over_runs(runs, min(run.delta for run in runs)).values())
-        return cls(name or runs[-1].name, tuple(runs), exposures, "holds" if noise_of(runs) == "os" else "simulated")
+        delta, guarantee = min(run.delta for run in runs), "holds" if noise_of(runs) == "os" else "simulated"
+        exposures = over_runs(runs, delta, measure=promised).values()
+        # Which of several exposures is the weakest, only the accountant of declared releases says.
+        kept = _weakest(exposures) if declared_together(runs) else tuple(distinct(exposures))
+        return cls(name or runs[-1].name, tuple(runs), kept, guarantee)
 
     @property
     def delta(self) -> float:
@@ -94,7 +97,7 @@ class Risk:
         """Return epsilon at a delta."""
         if self.guarantee == "none":
             return math.inf
-        return max(accounting.epsilon(exposure, delta) for exposure in self.exposures)
+        return max(promised(exposure, delta, beforehand=self.beforehand) for exposure in self.exposures)
 
     def odds(self, delta: float) -> float:
         r"""Return a factor by which the odds that a person took part rise at most, except with probability delta.
@@ -103,13 +106,16 @@ class Risk:
         L satisfies :math:`\delta(\epsilon) \ge (1 - e^{\epsilon - x}) P(L > x)` for :math:`x > \epsilon`. Therefore
         :math:`L \le \epsilon(s \delta) - \log(1 - s)` for every share s, except with probability delta.
         """
-        loss = min(self.epsilon(share * delta) - math.log1p(-share) for share in _SHARES)
+        # An odometer holds for a share that was chosen before, and not for the smallest of several.
+        shares = _SHARES if self.beforehand else _SHARES[2:3]
+        loss = min(self.epsilon(share * delta) - math.log1p(-share) for share in shares)
         return math.exp(loss) if loss < _MOST_EXPONENT else math.inf
 
     def right_guesses(self, candidates: int, delta: float) -> float:
         r"""Return the largest share of attacks that name the right one of ``candidates`` equally likely candidates.
 
-        For people with many images that are drawn independently no curve is computed. The looser bound
+        For people with many images that are drawn independently, and for runs that were chosen after earlier results,
+        no curve is computed. The looser bound
         :math:`e^\epsilon / n + \delta` is returned instead.
         """
         in_range(1, math.inf, candidates=candidates)
@@ -141,9 +147,14 @@ class Risk:
         return [min(misses) for misses in zip(*curves, strict=True)]
 
     @property
+    def beforehand(self) -> bool:
+        """Whether all runs were declared before the first; if not, the bounds are those of an odometer."""
+        return declared_together(self.runs)
+
+    @property
     def curved(self) -> bool:
         """Whether the trade-off curve can be computed."""
-        return all(kind.units == 1 for exposure in self.exposures for kind in exposure)
+        return self.beforehand and all(kind.units == 1 for exposure in self.exposures for kind in exposure)
 
 
 def _weakest(exposures: Iterable[Exposure]) -> tuple[Exposure, ...]:

@@ -27,18 +27,19 @@ from zetadp.privacy.events import NodeHistory
 from zetadp.privacy.exposure import (
     Run,
     accountant,
-    cost,
     declared,
-    declared_together,
     distinct,
     noise_of,
     over_runs,
+    promised,
     runs_of,
     seen_by,
     total,
 )
 from zetadp.privacy.ledger import Attempt, read_ledger
+from zetadp.privacy.offers import offer
 from zetadp.privacy.threat import CENTRAL_HOLDER, NOTHING_HIDDEN, PERSONS, Audience, Unit
+from zetadp.privacy.totals import Total
 
 FALSE_ALARMS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 SMALL_DELTAS = (1e-5, 1e-6)
@@ -134,7 +135,7 @@ def run_statement(
             "replayed": max(history.releases // history.count - history.rounds for history in run.nodes.values()),
         },
         "audiences": audiences,
-        "nodes": {node: _node(history, totals[node], delta, summed=summed) for node, history in run.nodes.items()},
+        "nodes": {node: _node(history, totals[node], run, summed=summed) for node, history in run.nodes.items()},
         "covers": _list("covers", unit),
         "does_not_cover": does_not_cover(unit, summed=summed),
     }
@@ -143,7 +144,7 @@ def run_statement(
 
 def _of_all_images(run: Run, images: int) -> dict[str, Any]:
     """Return the cost of a run that draws single images, for a patient or record with all of its images."""
-    return {"unit": run.unit, "images": images, "epsilon": _number(total([run], run.delta))}
+    return {"unit": run.unit, "images": images, "epsilon": _number(Total.of([run], run.delta).epsilon)}
 
 
 def _with_earlier(run: Run, earlier: Sequence[Run]) -> dict[str, Any] | None:
@@ -151,9 +152,10 @@ def _with_earlier(run: Run, earlier: Sequence[Run]) -> dict[str, Any] | None:
     if not earlier:
         return None
     runs = [*earlier, run]
-    epsilon = total(runs, run.delta) if all(each.private for each in runs) else math.inf
+    together = Total.of(runs, run.delta)
     seeded = sum(each.private and each.noise == "seeded" for each in earlier)
-    found: dict[str, Any] = {"number": len(earlier), "epsilon_together": _number(epsilon), "seeded": seeded}
+    found: dict[str, Any] = {"number": len(earlier), "epsilon_together": _number(together.epsilon), "seeded": seeded}
+    found |= _basis(together)
     if any(each.images for each in runs):
         found["counted"] = f"all images of a {run.unit} together"
     return found
@@ -179,7 +181,7 @@ def account_run(ledger: Path, model: Path, *, name: str) -> Statement:
     if not attempts or head_in(model) not in attempts[-1].heads:
         raise UserError(
             f"Expected {ledger} to record the run that made {model}, found another or none, or lines are missing at "
-            "its end. Train the model again."
+            f"its end. {offer('restore both files from one backup', 'train the model again')}"
         )
     return last_statement(attempts, name)
 
@@ -256,7 +258,7 @@ def total_statement(runs: Sequence[Run], *, shared: Mapping[str, int] | None = N
     broken = [run.name for run in runs if not run.private]
     together = {"runs": len(private), **_figures(private, unit, delta)}
     summed = [run.name for run in private if run.sums]
-    unmasked = {"runs": summed, "epsilon": _number(total(private, delta, unmasked=True))} if summed else None
+    unmasked = {"runs": summed, "epsilon": _number(Total.of(private, delta, unmasked=True).epsilon)} if summed else None
     by_image = [run.name for run in private if run.images]
     guarantee = _guarantee(runs)
     stated = "none" if broken else guarantee
@@ -335,15 +337,22 @@ def _sentences() -> Any:  # noqa: ANN401  (macros of a template)
     return template(Path(__file__).parent / "templates/statement.j2", filters).module
 
 
-def _worst(totals: Iterable[Exposure], delta: float) -> float:
-    return max(accounting.epsilon(total, delta) for total in totals)
+def _basis(total: Total) -> dict[str, Any]:
+    """Return the entries of a statement on a total that is not a promise as a whole; none for one that is."""
+    if total.basis == "declared":
+        return {}
+    return {"basis": total.basis, "spent": _number(total.spent), "promise": str(total)}
+
+
+def _worst(exposures: Iterable[Exposure], delta: float, *, beforehand: bool) -> float:
+    return max(promised(exposure, delta, beforehand=beforehand) for exposure in exposures)
 
 
 def _audience(run: Run, audience: Audience) -> dict[str, Any] | None:
     seen = seen_by(run, audience)
     if seen is None:
         return None
-    epsilon = _worst(distinct(seen.values()), run.delta)
+    epsilon = _worst(distinct(seen.values()), run.delta, beforehand=not run.repeated)
     return {
         "epsilon": _number(epsilon),
         "assumption": _words("audience", audience, run.sums, run.shares, run.directions),
@@ -368,21 +377,26 @@ def _figures(
     if not runs:
         nothing = dict.fromkeys(("accountant", "mu", "worst_node", "records_of_one_person", "trade_off"))
         return {**nothing, "epsilon": 0.0, "nodes": {}, "smaller_deltas": []}
-    totals, beforehand = over_runs(runs, delta), declared_together(runs)
-    costs = {node: cost(exposure, delta, beforehand=beforehand) for node, exposure in totals.items()}
+    together = Total.of(runs, delta)
+    totals, beforehand = over_runs(runs, delta, measure=promised), together.basis == "declared"
+    costs = {node: promised(exposure, delta, beforehand=beforehand) for node, exposure in totals.items()}
     worst = max(costs, key=lambda node: costs[node])
     mus = {node: accounting.exact_mu(exposure) for node, exposure in totals.items()}
-    # No curve is computed for many images together, whose epsilon is too large for a useful curve, nor for a filter.
-    known = (beforehand or None not in mus.values()) and not any(run.images for run in runs)
-    mu, smaller = mus[worst], [small for small in SMALL_DELTAS if small < delta]
+    # No curve is computed for many images together, whose epsilon is too large for a useful curve, nor for what was
+    # chosen after earlier results, where mu and the curve hold up to a limit only.
+    known = beforehand and not any(run.images for run in runs)
+    mu, smaller = mus[worst] if beforehand else None, [small for small in SMALL_DELTAS if small < delta]
     return {
-        "epsilon": _number(costs[worst]),
+        "epsilon": _number(together.epsilon),
+        **_basis(together),
         "accountant": accountant(totals.values(), beforehand=beforehand),
         "mu": None if mu is None else _number(mu),
         "worst_node": worst,
         "nodes": {node: _number(value) for node, value in costs.items()},
         # The worst node there may be another one.
-        "smaller_deltas": [{"delta": small, "epsilon": _number(total(runs, small))} for small in smaller],
+        "smaller_deltas": [
+            {"delta": small, "epsilon": _number(total(runs, small, measure=promised))} for small in smaller
+        ],
         "records_of_one_person": None
         if unit != "record"
         else _records_of_one_person(apart or totals, delta, beforehand=beforehand, apart=apart is not None),
@@ -416,17 +430,17 @@ def _records_of_one_person(
     kinds = distinct(totals.values())
     rows = [
         {"records": records, "nodes": 1, "epsilon": max(
-            cost(accounting.grouped(total, records), delta, beforehand=beforehand) for total in kinds
+            promised(accounting.grouped(total, records), delta, beforehand=beforehand) for total in kinds
         )}
         for records in RECORDS_OF_ONE_PERSON
     ]  # fmt: skip
     pairs = [accounting.compose(first, second) for first, second in itertools.combinations(totals.values(), 2)]
     if apart and pairs:
-        rows.append({"records": 2, "nodes": 2, "epsilon": _worst(distinct(pairs), delta)})
+        rows.append({"records": 2, "nodes": 2, "epsilon": _worst(distinct(pairs), delta, beforehand=beforehand)})
     return [{**row, "epsilon": _number(row["epsilon"])} for row in rows]
 
 
-def _node(history: NodeHistory, total: Exposure, delta: float, *, summed: bool) -> dict[str, Any]:
+def _node(history: NodeHistory, total: Exposure, run: Run, *, summed: bool) -> dict[str, Any]:
     """Return the constants and releases of a node, and their cost as the server sees it."""
     in_sum = {"in_the_sum": _mechanisms(total)} if summed else {}
     mu = accounting.exact_mu(total)
@@ -437,8 +451,8 @@ def _node(history: NodeHistory, total: Exposure, delta: float, *, summed: bool) 
         "rounds": history.rounds,
         "mechanisms": _mechanisms(history.mechanisms),
         **in_sum,
-        "epsilon": _number(accounting.epsilon(total, delta)),
-        "epsilon_rdp": _number(accounting.epsilon_rdp(total, delta)),
+        "epsilon": _number(promised(total, run.delta, beforehand=not run.repeated)),
+        "epsilon_rdp": _number(accounting.epsilon_rdp(total, run.delta)),
         "mu": None if mu is None else _number(mu),
     }
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +20,13 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr
 
-from zetadp.base.epsilon import epsilon_value
+from zetadp.base.epsilon import epsilon_value, rounded_up
 from zetadp.base.storage import content_hash, read_json, write_json
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, shown
 from zetadp.privacy import accounting
 from zetadp.privacy.book import Book, ledger_files
 from zetadp.privacy.exposure import runs_of
-from zetadp.privacy.ledger import Attempt, read_ledger
+from zetadp.privacy.ledger import Attempt, LostError, read_ledger
 from zetadp.privacy.register import REGISTER
 from zetadp.privacy.statement import Statement, head_in, last_statement
 
@@ -49,6 +50,37 @@ def live_ledger(run: Path) -> Path | None:
         return (run / str(read_json(run / RUN)["ledger"])).resolve()
     except (UserError, OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def check_neighbours(folder: Path, account: Path) -> None:
+    """Refuse a new run in an account that lacks what the runs next to it were recorded in.
+
+    Somebody who deletes the ledgers, or puts back older ones, would otherwise begin with a total of zero.
+
+    Parameters
+    ----------
+    folder
+        The new run's folder.
+    account
+        The folder of ledgers in which it will be recorded.
+
+    Raises
+    ------
+    UserError
+        If the account lacks a ledger or lines of a run next to the new one.
+    """
+    beside = sorted(folder.parent.iterdir()) if folder.parent.is_dir() else []
+    runs = {run: live for run in beside if (live := live_ledger(run)) is not None and live.parent == account.resolve()}
+    # A run that has no ledger yet was only prepared, unless it left a sealed copy or a checkpoint.
+    gone = [live for run, live in runs.items() if not live.exists() and (run / "checkpoint").exists()]
+    try:
+        if gone:
+            raise LostError(f"{live} is missing" for live in gone)
+        Book.read(account, [sealed for run in runs if (sealed := run / "ledger.jsonl").is_file()])
+    except LostError as error:
+        raise UserError(
+            f"account: {error} If a folder next to {folder} is a copy of a run on other people, move it away."
+        ) from error
 
 
 def recorded_in(place: Path) -> Path:
@@ -133,6 +165,7 @@ def verify_run(folder: Path, ledgers: Path | None = None, head: str | None = Non
         found.append(Check(f"the ledger's chain is unbroken, {len(attempts[-1].events)} releases by its nodes"))
     except (UserError, ValueError, KeyError, TypeError) as error:
         return [*found, Check("the ledger's chain is unbroken", str(error))]
+    found.insert(0, _identified(folder, attempts))
     if not _known_to_both(attempts[-1]):
         del checks[-1]
     found += [checked(what, check, folder, attempts) for what, check in checks]
@@ -172,6 +205,45 @@ def _as_sealed(folder: Path) -> Iterator[Check]:
             yield Check(what, "" if content_hash(folder / name) == digest else "it was altered")
         except OSError:
             yield Check(what, "it is missing")
+
+
+def _identified(folder: Path, attempts: Sequence[Attempt]) -> Check:
+    """Return which run is checked, with epsilon, delta, unit and guarantee from its ledger."""
+    try:
+        name = shown(str(read_json(folder / "privacy.json")["name"]))
+    except (UserError, OSError, KeyError):
+        name = shown(folder.resolve().name)
+    try:
+        stated = last_statement(attempts, name)
+    except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return Check(f"this is the run {name}", str(error))
+    what = (
+        f"this is the run {name}: epsilon {rounded_up(float(stated['epsilon']))} at delta {stated['delta']:g} for each "
+        f"{stated['unit']}, guarantee: {stated['guarantee']}"
+    )
+    return checked(what, _as_named, folder, attempts)
+
+
+def _as_named(folder: Path, attempts: Sequence[Attempt]) -> None:
+    """Refuse a folder whose path names another epsilon, seed, network or arm than the ledger: a copied run."""
+    run, parts = attempts[-1].header["run"], folder.resolve().parts
+    patterns = {"epsilon": r"eps-(.+)", "seed": r"seed-(\d+)"}
+    for key, pattern in patterns.items():
+        named = next(filter(None, (re.fullmatch(pattern, part) for part in reversed(parts))), None)
+        if named is not None and not _equal(named[1], str(run[key])):
+            raise UserError(f"its folder says {named[0]}, and its ledger says {key} {run[key]}")
+    if all(map(re.fullmatch, patterns.values(), parts[-2:])):  # as the pipeline names folders
+        for key, part in zip(("network", "arm"), parts[-4:-2], strict=True):
+            if part != run[key]:
+                raise UserError(f"its folder says {key} {part}, and its ledger says {run[key]}")
+
+
+def _equal(one: str, other: str) -> bool:
+    """Return whether two texts are equal, or one number."""
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return one == other
 
 
 def _of_ledger(folder: Path, attempts: Sequence[Attempt]) -> None:

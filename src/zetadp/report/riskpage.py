@@ -17,6 +17,7 @@ from zetadp.base.storage import write_text
 from zetadp.base.tables import Sheet
 from zetadp.privacy.risk import CANDIDATES, DELTAS, DRAWN, FALSE_ALARMS, Risk, percent_up
 from zetadp.privacy.statement import does_not_cover
+from zetadp.privacy.totals import Total
 from zetadp.report.figurestyle import WIDTH, figure_style, panel_grid, save_svg, set_title
 from zetadp.report.rendering import Section, page_html
 
@@ -133,7 +134,7 @@ def _curve(panel: Axes, risk: Risk) -> None:
     misses = risk.misses(DRAWN)
     panel.plot([0, 1], [1, 0], color=_GREY, linewidth=0.8, label="guessing")
     if misses is None:
-        panel.text(0.5, 0.5, "not computed: many images a person", ha="center", va="center")
+        panel.text(0.5, 0.5, f"not computed: {_no_curve(risk)}", ha="center", va="center")
     else:
         panel.fill_between(DRAWN, misses, 0, color=_PALE, label="no attack gets here")
         panel.plot(DRAWN, misses, color=_STRONG)
@@ -160,6 +161,7 @@ def _sections(risk: Risk, ledger: str, evidence: Evidence, picture: Path) -> Ite
             "data holder: the messages of every round and all models.",
             f"The figures count what this ledger records: {recorded}. Releases of the same {unit}s that other ledgers "
             "record add to it.",
+            *([] if risk.guarantee == "none" else filter(None, [str(Total.of(risk.runs, risk.delta))])),
         ],
         pictures={f"The most that any attack can do against one {unit}": picture},
     )
@@ -177,6 +179,11 @@ def _sections(risk: Risk, ledger: str, evidence: Evidence, picture: Path) -> Ite
     )
 
 
+def _no_curve(risk: Risk) -> str:
+    """Return of what no trade-off curve is computed."""
+    return "people with many images" if risk.beforehand else "runs chosen after earlier results"
+
+
 def _candidates_sheet(risk: Risk) -> Sheet:
     bounds = {number: percent_up(risk.right_guesses(number, risk.delta)) for number in CANDIDATES}
     rows = tuple((f"1 of {number}", _percent(1 / number), bound) for number, bound in bounds.items())
@@ -185,7 +192,7 @@ def _candidates_sheet(risk: Risk) -> Sheet:
         "equally likely beforehand; an attacker who knows more begins with a better guess.",
     )
     if not risk.curved:
-        notes = (f"e^ε / n + δ, with δ = {risk.delta:g}: no trade-off curve is known for people with many images.",)
+        notes = (f"e^ε / n + δ, with δ = {risk.delta:g}: no trade-off curve is known for {_no_curve(risk)}.",)
     return Sheet("Naming the right one of several candidates", ("candidates", "guessing", "at most"), rows, notes)
 
 

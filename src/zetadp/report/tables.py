@@ -19,6 +19,7 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import read_json
 from zetadp.base.validation import UserError
 from zetadp.core.metrics import LEVEL, accuracy_interval
+from zetadp.privacy.offers import offer
 from zetadp.privacy.threat import PERSONS
 
 CELL = ["network", "arm", "epsilon"]
@@ -209,7 +210,8 @@ def _row(directory: Path) -> dict[str, Any]:
     if math.isinf(target) != math.isinf(spent):
         raise UserError(
             f"Expected {'no guarantee' if math.isinf(target) else 'a finite epsilon'} in {privacy_path}, as the run's "
-            f"name says, found epsilon {spent:g}. Train the run again before it enters a table."
+            f"name says, found epsilon {spent:g}. "
+            f"{offer('restore the run in its folder from a backup', 'train it again')}"
         )
     threat, whole = privacy["threat"], privacy["of_all_images"] or privacy
     alone = threat.get("epsilon_single_messages")

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import subprocess
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from zetadp.base.storage import (
     read_json,
     write_json,
     write_text,
+    writing,
     written_whole,
 )
 from zetadp.base.validation import UserError
@@ -70,6 +73,42 @@ def test_a_folder_that_cannot_be_made_and_a_path_that_is_a_folder_are_a_users_er
         with pytest.raises(UserError, match=f"Cannot write {path}"):
             write_text(path, "x")
     assert {path.name for path in tmp_path.iterdir()} == {"a", "file"}
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "Free space"),
+        (errno.EDQUOT, "Free space"),
+        (errno.EROFS, "may write to"),
+        (errno.EACCES, "may write to"),
+        (errno.EOPNOTSUPP, "The file system cannot do what is needed"),
+        (errno.ENAMETOOLONG, "another name"),
+        (errno.EIO, "Look at the disk"),
+    ],
+)
+def test_the_advice_of_an_error_of_writing_is_for_its_reason(tmp_path, number, advice):
+    said = rf"Cannot write .*a\.txt: {os.strerror(number)}\. .*{advice}.*run again"
+    with pytest.raises(UserError, match=said), writing(tmp_path / "a.txt"):
+        raise OSError(number, os.strerror(number))
+
+
+def test_a_file_system_that_cannot_sync_folders_is_used_with_one_warning(tmp_path, monkeypatch, caplog):
+    sync = os.fsync
+
+    def of_files_only(handle):
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(number, os.strerror(number))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", of_files_only)
+    number = errno.EINVAL
+    for name in "ab":
+        write_text(tmp_path / name / "a.txt", name)
+    assert [record.message.count("cannot sync folders") for record in caplog.records] == [1]
+    number = errno.EIO  # a disk that fails is no file system with fewer abilities
+    with pytest.raises(UserError, match="Look at the disk"):
+        write_text(tmp_path / "c.txt", "c")
 
 
 def test_json_holds_numbers_of_numpy_paths_and_infinities(tmp_path):

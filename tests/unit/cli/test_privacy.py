@@ -73,5 +73,7 @@ def test_another_attempt_is_permitted_only_after_a_question(answer, given, tmp_p
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{answer}\n"))
     before = len(path.read_text().splitlines())
     assert main(["permit", str(path)]) == (0 if given else 1)
-    assert "at delta 1e-05" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "at delta 1e-05" in printed
+    assert 0 < printed.index("--touch") < printed.index("With another attempt")
     assert len(path.read_text().splitlines()) == before + given

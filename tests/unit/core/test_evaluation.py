@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from training_builder import TINY, network, records
 
 import zetadp.core.evaluation
-from zetadp.core.evaluation import outputs_of, watched
+from zetadp.core.evaluation import outputs_of, watched, without_absent
 from zetadp.core.records import LabelledItems
 from zetadp.core.task import Classification
 from zetadp.mri.decathlon import SEQUENCES
@@ -35,6 +37,19 @@ def test_accuracy_and_loss_are_means_over_all_images():
     assert accuracy == pytest.approx(5 / 6)
     right, wrong = -math.log(math.e**2 / (math.e**2 + 2)), -math.log(1 / (math.e**2 + 2))
     assert loss == pytest.approx((5 * right + wrong) / 6, rel=1e-6)
+
+
+def test_absent_images_are_in_no_mean():
+    images = torch.zeros(1, 3, 2, 4)
+    images[0, 0, 0, 0] = images[0, 2, 0, 2] = 2.0
+    whole = LabelledItems.stacked(images[:, [0, 2]].unsqueeze(2), torch.tensor([0, 2]))
+    images[0, 1] = torch.nan
+    lacking = LabelledItems.stacked(images.unsqueeze(2), torch.arange(3))
+    lacking = replace(lacking, present=np.array([True, False, True]))
+    assert watched(TASK, FirstPixels(), lacking) == watched(TASK, FirstPixels(), whole)
+    # An activation may have made a number of the NaN.
+    outputs = without_absent(torch.ones(3, 4), lacking.present)
+    assert outputs.isnan().tolist() == [[False] * 4, [True] * 4, [False] * 4]
 
 
 def test_scores_do_not_depend_on_how_many_go_at_once(monkeypatch):

@@ -11,7 +11,7 @@ from zetadp.base.tensors import save_tensors
 from zetadp.base.validation import UserError
 from zetadp.core.pretrained import BACKBONE, FinishedModel, load_model, model_content, starting_weights
 from zetadp.core.task import task_of
-from zetadp.mri.kspace import to_kspace, whiten
+from zetadp.mri.kspace import to_kspace
 from zetadp.nn.heads import head_scores
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.tasks.brain_sequences import prepared_inputs
@@ -92,7 +92,7 @@ def test_a_head_brings_its_backbone(tmp_path):
     path, head, public = head_file(tmp_path, domain="features")
     found = load_model(path)
     slices = np.random.default_rng(1).random((3, SIZE, SIZE)).astype(np.float32)
-    features = public.features(whiten(to_kspace(slices)))
+    features = public.features(to_kspace(slices))
     expected = head(torch.from_numpy(features).unsqueeze(1))
     torch.testing.assert_close(found.network(prepared_inputs(slices, "features", found.backbone)), expected)
     assert found.inputs == 4

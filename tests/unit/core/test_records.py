@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -104,8 +105,6 @@ def test_items_that_are_not_equal_parts_of_all_strata_are_refused():
     for count in (0, 6):
         with pytest.raises(UserError, match=f"training.images_per_patient to be a multiple of 4 .* found {count}"):
             checked_units([[list(range(20))]], KINDS, count)
-    with pytest.raises(UserError, match="lacks one"):
-        checked_units([[[0, 2], [1]]], np.array([0, 0, 1]), 2)
 
 
 def test_a_unit_with_fewer_items_than_asked_is_the_mean_of_all_of_them():
@@ -118,6 +117,37 @@ def test_a_unit_with_fewer_items_than_asked_is_the_mean_of_all_of_them():
     assert all((weights[chosen == item] > 0).sum() == 1 for item in range(4))
     enough = node([[0, 1, 2], [3, 4]])
     assert choose_items(enough, draw_of(enough, [1]), np.zeros(5, int), 2)[1] is None
+
+
+def test_a_unit_without_a_stratum_is_the_mean_of_those_that_it_has():
+    strata = np.tile([0, 0, 1, 1, 2, 2], 2)
+    units = [list(range(6)), [6, 7, 10, 11], [8, 9]]
+    checked_units([units], strata, 6)
+    holder = node(units)
+    chosen, weights = choose_items(holder, draw_of(holder, [0, 1, 2]), strata, 6)
+    for unit, row, shares in zip(units, chosen, weights, strict=True):
+        assert set(row) <= set(unit)
+        assert [shares[row == item].sum() for item in unit] == pytest.approx([1 / len(unit)] * len(unit))
+
+
+@given(others=st.lists(st.integers(1, 9), min_size=1, max_size=3), number=st.integers(0, 9))
+def test_a_unit_of_exactly_the_asked_items_gives_them_whatever_others_have(others, number):
+    """If it gave other items next to units of other sizes, these units would change its contribution."""
+    ends = 6 + np.cumsum(others)
+    strata = np.array([0] * 6 + [item % 3 for item in range(sum(others))])
+    strata[:6] = (0, 0, 0, 0, 1, 1)
+    holder = node([list(range(6)), *(list(range(end - size, end)) for size, end in zip(others, ends, strict=True))])
+    chosen, weights = choose_items(holder, draw_of(holder, [0], number), strata, 6)
+    assert chosen[0].tolist() == list(range(6))
+    assert weights is None or weights[0].tolist() == [np.float32(1 / 6)] * 6
+
+
+def test_absent_items_are_in_no_unit():
+    table = pd.DataFrame({"patient": ["b", "a", "a", "b", "c"]})
+    present = np.array([True, False, True, True, False])
+    records = LabelledItems(torch.zeros(5, 1), torch.zeros(5), items=table, present=present)
+    assert records.units() == [[2], [0, 3]]
+    assert records.units(table["patient"] == "b") == [[0, 3]]
 
 
 def test_items_of_a_unit_of_its_own_are_all_items_of_declared_number():

@@ -55,6 +55,13 @@ def trained(folder, *, plans=PLANS, run=RUN, network=HEAD, noise="seeded", items
     )
 
 
+def test_units_that_lack_a_class_are_refused_before_the_ledger(tmp_path):
+    items = data()
+    with pytest.raises(UserError, match="every class of every patient for estimator class_means"):
+        trained(tmp_path, items=replace(items, present=items.strata != 1))
+    assert not (tmp_path / "ledger.jsonl").exists()
+
+
 def head(result: Trained) -> tuple[torch.Tensor, torch.Tensor]:
     found = {name: value.detach().clone() for name, value in result.model.named_parameters()}
     return found["affine.weight"], found["affine.bias"]

@@ -104,6 +104,19 @@ def test_a_name_stands_for_the_people_of_its_first_call(tmp_path, capsys):
     assert "found others" in capsys.readouterr().err
     assert not any(attempt.events for attempt in read_ledger(tmp_path / "ledgers/rows.jsonl"))
     released(tmp_path, others, name="theirs", most_epsilon=8)
+    again = records(ids=[f"sub-{number}" for number in range(PEOPLE)])
+    with pytest.raises(UserError, match="write their ids as in the earlier run"):
+        released(tmp_path, again, name="again")
+
+
+@pytest.mark.parametrize("name", [".a.jsonl", "register", "secret", "a b.jsonl", "rows.json"])
+def test_a_ledger_has_a_name_that_totals_find(tmp_path, capsys, name):
+    """A hidden ledger is never added up, and the name of another file of an account ruins the account."""
+    np.savez(tmp_path / "f.npz", features=FEATURES, labels=LABELS)
+    ledger = ["--ledger", tmp_path / "ledgers" / name]
+    assert command("release", tmp_path / "f.npz", tmp_path / "x.h5", *OPTIONS, *ledger) == 1
+    assert "Expected" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"f.npz"}
 
 
 def test_one_row_is_a_release_too_and_repeated_rows_are_no_model(tmp_path):

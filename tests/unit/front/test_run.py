@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import json
 import math
 import os
@@ -28,6 +29,7 @@ from zetadp.front.private import private
 from zetadp.front.promises import ledger
 from zetadp.front.records import Records
 from zetadp.front.run import load
+from zetadp.privacy import accounting
 from zetadp.privacy.ledger import read_ledger
 
 PATIENTS, EACH, WIDTH = 40, 3, 6
@@ -202,8 +204,8 @@ def test_a_rule_sees_the_rounds_up_to_its_own_also_where_some_are_repeated(tmp_p
 CHANGES = {
     "rounds": ({"rounds": 7}, "rounds 6, found 7"),
     "epsilon": ({"epsilon": 4}, "epsilon"),
-    "delta": ({"delta": 1e-4}, r"delta 0\.001, found 0\.0001\. Give"),
-    "patients drawn": ({"per_round": 10}, r"per_round 20\.0, found 10\.0\. Give"),
+    "delta": ({"delta": 1e-4}, r"delta 0\.001, found 0\.0001\. What costs"),
+    "patients drawn": ({"per_round": 10}, r"per_round 20\.0, found 10\.0\. What costs"),
     "loss": ({"loss": torch.nn.CrossEntropyLoss(reduction="none")}, "loss or task .*CrossEntropyLoss"),
     "clip": ({"clip": 2.0}, "clip"),
     "items": ({"items_per_patient": 2}, "items_per_patient"),
@@ -235,6 +237,44 @@ def test_runs_on_the_same_patients_count_together_whatever_the_folder(tmp_path):
     first.ledger.unlink()
     with pytest.raises(UserError, match=r"first\.jsonl"):
         second.train()
+
+
+class Ids(enum.StrEnum):
+    """Ids of an enumeration, which others than StrEnum would print with its name."""
+
+    __str__ = enum.Enum.__str__
+    A, B = "p01", "p02"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (["001", "002"], [1, 2]),
+        ([1, 2], ["001", "002"]),
+        (["001", "002"], ["1.0", "2.0"]),
+        (["001", "002"], ["sub-001", "sub-002"]),
+        (["p-1", "p-2"], ["p\u20101", "P\u20112"]),
+        (["p1", "p2"], ["p1.00", "p2.00"]),
+        ([*Ids], ["p1", "p2"]),
+    ],
+    ids=repr,
+)
+def test_ids_that_a_program_may_have_changed_are_not_taken_for_new_people(tmp_path, before, after):
+    """The second promise would say nothing of what the first run cost the same people."""
+
+    def prepared(name, ids):
+        data = Records(ITEMS[: 2 * EACH], LABELS[: 2 * EACH], patients=[one for one in ids for _ in range(EACH)])
+        return run(tmp_path, name, data=data, population=2, per_round=2, rounds=1)
+
+    prepared("mistaken", after)  # what never began is no obstacle
+    prepared("first", before).train()
+    with pytest.raises(UserError, match="the same people, write their ids as in the earlier run"):
+        prepared("second", after)
+    assert not (tmp_path / "second").exists()
+    assert prepared("second", before).promise.runs_before == 1
+    assert prepared("others", ["b-1", "b-2"]).promise.runs_before == 0
+    # Two ids in one run are two persons, whatever they look like.
+    assert prepared("some", [before[0], "another"]).promise.runs_before == 1
 
 
 @pytest.mark.parametrize("seed", [None, 3])
@@ -293,6 +333,35 @@ def test_a_limit_is_asked_before_anything_is_released(tmp_path):
         second.train()
     assert not any(attempt.events for attempt in read_ledger(second.ledger))
     run(tmp_path, "second", most_epsilon=17).train()
+
+
+@pytest.mark.parametrize(("first", "promise"), [(25, "The promise is epsilon 25"), (None, "is not a promise")])
+def test_a_limit_is_a_promise_if_it_was_set_before_the_first_run(tmp_path, capsys, first, promise):
+    """A total that is printed after results were seen is exceeded by whoever stops when they were bad."""
+    run(tmp_path, "first", most_epsilon=first).train()
+    second = run(tmp_path, "second", most_epsilon=25)
+    assert promise in str(second.promise)
+    second.train()
+    assert promise in str(ledger(second.account))
+    assert promise in said(capsys, "budget", second.folder)
+
+
+def test_rounds_that_a_restored_folder_repeats_are_not_taken_as_declared(tmp_path):
+    """Somebody who does not like a model puts back an older folder, as often as wanted."""
+    first = run(tmp_path, stop=lambda history: len(history) == 2 and 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        first.train()
+    shutil.copytree(first.folder, tmp_path / "older")
+    declared = str(run(tmp_path).train().statement)
+    assert "is not a promise" not in declared
+    shutil.rmtree(first.folder)
+    (tmp_path / "older").rename(first.folder)
+    again = run(tmp_path).train()
+    exposure = accounting.compose(read_ledger(again.ledger)[0].events)
+    assert exposure.total() > 6
+    assert again.statement["epsilon"] == accounting.epsilon_any_time(exposure, 1e-3)
+    assert again.statement["spent"] == accounting.epsilon_rdp(exposure, 1e-3)
+    assert "is not a promise" in str(again.statement)
 
 
 @pytest.mark.parametrize("changed", [{"seed": 1}, {"without_noise": CONSENT}])
@@ -607,6 +676,19 @@ def test_a_finished_run_says_what_its_account_lacks(tmp_path, lost):
         UserError, match=r"account: .*found none.*backup" if lost == "account" else r"run\.jsonl is miss"
     ):
         assert run(tmp_path).statement
+
+
+def test_a_new_run_misses_the_account_that_its_neighbours_name(tmp_path):
+    """Their sealed copies, or checkpoints, show that something was released that no ledger has any more."""
+    first = run(tmp_path, "first", rounds=1).train()
+    shutil.copytree(first.account, tmp_path / "backup")
+    shutil.rmtree(first.account)
+    with pytest.raises(UserError, match=r"account: .*lacks lines of .*first/ledger\.jsonl.*Restore"):
+        run(tmp_path, "second")
+    assert not (tmp_path / "second").exists()
+    assert not first.account.exists()
+    (tmp_path / "backup").rename(first.account)
+    assert run(tmp_path, "second").promise.runs_before == 1
 
 
 def test_a_run_takes_no_folder_of_an_account_or_with_a_foreign_model(tmp_path):

@@ -10,8 +10,8 @@ from decathlon_builder import oriented_affine, volume
 
 from zetadp.base.tables import read_table
 from zetadp.base.validation import UserError
-from zetadp.mri.convert import convert_folder
-from zetadp.mri.decathlon import SEQUENCES
+from zetadp.mri.convert import convert_folder, write_site_folder
+from zetadp.mri.decathlon import SEQUENCES, read_task
 from zetadp.mri.index import index_cohort
 from zetadp.mri.slicing import resize_area
 from zetadp.mri.volumes import read_centre_slices
@@ -112,7 +112,47 @@ def test_sequences_with_contrast_that_are_none_of_the_four_are_left_out(tmp_path
         write(source / f"sub-01/anat/sub-01_ce-gadolinium_{sequence}.nii.gz", np.zeros(SHAPE, np.uint8))
     assert len(convert_folder(source, tmp_path / "out", test_fraction=0).training) == 1
     (source / "sub-01/anat/sub-01_FLAIR.nii.gz").unlink()
-    assert "FLAIR" in problems(source, tmp_path / "none")[0]
+    assert convert_folder(source, tmp_path / "none", test_fraction=0).sequences == ("T1w", "T1gd", "T2w")
+
+
+def test_scans_may_have_two_to_four_sequences(tmp_path, caplog):
+    source = write_brats(tmp_path / "in", *"abcd")
+    for lacking in ("a/a_t1ce", "b/b_t1ce", "c/c_t1ce", "c/c_flair"):
+        (source / f"{lacking}.nii.gz").unlink()
+    task = convert_folder(source, tmp_path / "out", test_fraction=0)
+    assert "Of 4 records, 3 lack T1gd (a, b, c)" in caplog.text
+    assert task.sequences == ("FLAIR", "T1w", "T2w")
+    expected = {"a": task.sequences, "b": task.sequences, "c": ("T1w", "T2w"), "d": SEQUENCES}
+    table = index_cohort(task.root, train_patients=4, test_patients=0, slices=6)
+    write_site_folder(tmp_path / "site", task.root, table, "train")
+    for seed, (record, file) in enumerate(zip(table["record"], table["file"], strict=True)):
+        for root in (task.root, tmp_path / "site"):
+            assert read_task(root).sequences_of(file) == expected[record]
+        found = read_centre_slices(task.root / file, expected[record], count=2, size=4)
+        for name, images in zip(SEQUENCES, found, strict=True):
+            pictures = np.transpose(arrays(seed)[name][::-1, :, 2:4], (2, 1, 0))
+            wanted = resize_area(pictures, 4) if name in expected[record] else np.full((2, 4, 4), np.nan)
+            np.testing.assert_allclose(images, wanted, rtol=1e-6)
+
+
+def test_a_scan_with_one_sequence_is_refused(tmp_path):
+    source = write_brats(tmp_path / "in", "a")
+    for name in ("flair", "t1ce", "t2"):
+        (source / f"a/a_{name}.nii.gz").unlink()
+    (found,) = problems(source, tmp_path / "out")
+    assert "at least 2 of FLAIR" in found
+    assert "found T1w" in found
+
+
+def test_a_file_that_may_be_a_sequence_that_is_lacking_is_asked_for(tmp_path):
+    source = write_brats(tmp_path / "in", "a")
+    (source / "a/a_t2.nii.gz").rename(source / "a/a_scan.nii.gz")
+    (found,) = problems(source, tmp_path / "out")
+    assert "--sequence 'a_scan.nii.gz=T2w'" in found
+    for number, (said, count) in enumerate((("none", 3), ("T2w", 4))):
+        rules = {"a_scan.nii.gz": said}
+        task = convert_folder(source, tmp_path / f"out-{number}", test_fraction=0, sequences=rules)
+        assert len(task.sequences) == count
 
 
 def test_sessions_of_one_person_stay_together_whatever_the_split(tmp_path):
@@ -178,7 +218,7 @@ def test_names_that_differ_only_in_writing_are_refused(where, tmp_path):
 
 def test_all_problems_are_in_one_message_and_nothing_is_written(tmp_path):
     source = write_brats(tmp_path / "in", *"abcdefghi")
-    (source / "a/a_t1ce.nii.gz").unlink()
+    (source / "a/a_t1ce.nii.gz").rename(source / "a/a_scan.nii.gz")
     shutil.copy(source / "b/b_t1.nii.gz", source / "b/b_again_t1.nii.gz")
     cut = source / "c/c_flair.nii.gz"
     cut.write_bytes(cut.read_bytes()[:-300])

@@ -172,6 +172,16 @@ def test_changed_copies_are_found_and_nobody_else(change):
     assert pairs(np.concatenate([stack, copy[None]])) == [["p05", "p24"]]
 
 
+@pytest.mark.parametrize("lacking", [((0, 1), ()), ((0,), (3,)), ((), (1, 2))])
+def test_copies_are_found_in_the_sequences_that_both_have(lacking):
+    stack = cohort(30)
+    stack[22] = 2 * stack[5]
+    for row, missing in zip((5, 22), lacking, strict=True):
+        stack[row, list(missing)] = np.nan
+    found = near_duplicates(stack, names(30))
+    assert found[["patient_a", "patient_b"]].to_numpy().tolist() == [["p05", "p22"]]
+
+
 def test_real_patients_are_told_apart_and_a_rescaled_copy_is_found():
     task = read_task(real_sample())
     real = np.stack([read_centre_slices(task.root / file, task.sequences) for file in task.training + task.test])

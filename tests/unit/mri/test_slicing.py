@@ -17,10 +17,25 @@ from zetadp.tasks.brain_sequences.task import load_role, to_records
 @given(depth=st.integers(1, 300), data=st.data())
 def test_centre_slices_lie_in_the_middle(depth, data):
     count = data.draw(st.integers(1, depth))
-    kept = range(depth)[centre_slices(depth, count)]
-    below, above = kept.start, depth - kept.stop
-    assert len(kept) == count
-    assert 0 <= above - below <= 1
+    kept = centre_slices(depth, count)
+    assert kept.tolist() == list(range(kept[0], kept[0] + count))
+    assert 0 <= (depth - 1 - kept[-1]) - kept[0] <= 1
+
+
+@given(thickness=st.floats(0.4, 8), depth=st.integers(1, 300), spacing=st.floats(0.5, 6), count=st.integers(1, 30))
+def test_slices_are_those_nearest_to_the_planes(thickness, depth, spacing, count):
+    planes = (np.arange(count) - (count - 1) / 2) * spacing
+    if planes[-1] > depth * thickness / 2 - 0.01:
+        return
+    kept = centre_slices(depth, count, spacing / thickness)
+    centres = (kept - (depth - 1) / 2) * thickness
+    assert np.abs(centres - planes).max() <= thickness / 2 + 0.01
+
+
+def test_planes_outside_of_the_slices_are_refused():
+    assert centre_slices(4, 20, 1 / 6).tolist() == [0] * 4 + [1] * 6 + [2] * 6 + [3] * 4
+    with pytest.raises(ValueError, match="at least 4 axial slices, found 3"):
+        centre_slices(3, 20, 1 / 6)
 
 
 sizes = st.integers(1, 50)

@@ -6,6 +6,7 @@ import gzip
 import itertools
 import shutil
 import struct
+from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -18,6 +19,7 @@ from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.mri.decathlon import SEQUENCES, read_task
 from zetadp.mri.index import index_cohort
+from zetadp.mri.slicing import centre_slices
 from zetadp.mri.volumes import check_complete, read_centre_slices, read_volume
 
 SHAPE = (12, 8, 9)
@@ -270,3 +272,76 @@ def test_an_orientation_that_was_assumed_is_said(forms, said, tmp_path, capsys, 
         nib.save(single, tmp_path / f"in/P1/scan_{word}.nii.gz")
     ended(capsys, "convert", tmp_path / "in", tmp_path / "out", "--test-fraction", 0)
     assert said in caplog.text
+
+
+# Distances
+
+
+def series(path, thickness: float, *, depth: int = 160, tilt: float = 0.0) -> Path:
+    """Write a head of 160 mm in slices of some thickness, whose intensities grow by 1 each mm upwards."""
+    count = int(depth / thickness)
+    heights = (np.arange(count) - (count - 1) / 2) * thickness
+    values = np.broadcast_to(100 + heights[:, None], (6, 7, count, 4)).copy()
+    values[0] += 500  # no slice is constant
+    turn = np.array([[1, 0, 0], [0, np.cos(tilt), -np.sin(tilt)], [0, np.sin(tilt), np.cos(tilt)]])
+    affine = np.eye(4)
+    affine[:3, :3] = turn @ np.diag([4.0, 4.0, thickness])
+    nib.save(nib.Nifti1Image(values.astype(np.float32), affine), path)
+    return path
+
+
+@pytest.mark.parametrize("tilt", [0.0, 0.3, -0.5])
+@pytest.mark.parametrize("thickness", [0.7, 1.0, 2.5, 6.0])
+def test_planes_are_the_same_in_thin_and_thick_series(thickness, tilt, tmp_path):
+    path = series(tmp_path / "a.nii.gz", thickness, tilt=tilt)
+    for count, spacing in ((20, 1.0), (8, 4.0)):
+        heights = read_centre_slices(path, SEQUENCES, count, 2, spacing).min(axis=(0, 2, 3)) - 100
+        planes = (np.arange(count) - (count - 1) / 2) * spacing
+        assert np.abs(heights - planes).max() <= thickness / 2 + 1e-3
+
+
+def test_default_planes_are_the_slices_of_the_kept_results():
+    assert centre_slices(155, 20).tolist() == list(range(67, 87))  # the Decathlon's grid
+    assert centre_slices(24, 20).tolist() == list(range(2, 22))  # the default's simulated cohort
+
+
+def test_a_series_that_is_too_short_for_its_planes_is_refused(tmp_path):
+    path = series(tmp_path / "short.nii.gz", 6.0, depth=18)
+    with pytest.raises(UserError, match="at least 4 axial slices, found 3 of 6 mm for 20 planes 1 mm apart") as error:
+        read_centre_slices(path, SEQUENCES)
+    assert str(path) in str(error.value)
+
+
+NO_DISTANCE = {
+    "zero": (252, struct.pack("<hh", 0, 0), (80, struct.pack("<3f", 2, 2, 0))),
+    "NaN": (252, struct.pack("<hh", 1, 0), (80, struct.pack("<3f", 2, 2, float("nan")))),
+    "tiny": (280 + 40, struct.pack("<f", 1e-4), (123, b"\x02")),
+}
+"""Changes of a header, each of which leaves no distance of slices that a head can have."""
+
+
+@pytest.mark.parametrize("kind", NO_DISTANCE)
+def test_slices_are_counted_without_a_distance_in_the_header(kind, tmp_path, caplog):
+    offset, packed, second = NO_DISTANCE[kind]
+    task = write_tiny_task(tmp_path, 2, 1)
+    for number in (1, 2):
+        path = task / f"imagesTr/BRATS_00{number}.nii.gz"
+        for change in ((offset, packed), second):
+            patched(*change)(path, path.read_bytes())
+    caplog.set_level("WARNING")
+    index_cohort(task, train_patients=2, test_patients=1, slices=5, spacing=2.0)
+    said = [record.message for record in caplog.records if "distance" in record.message]
+    assert len(said) == 1
+    assert "1 other file" in said[0]
+    volume = read_volume(path)
+    assert volume.centre_slices(5, 2.0).tolist() == [2, 3, 4, 5, 6]
+
+
+def test_distances_in_metres_are_read_as_such(tmp_path):
+    path = series(tmp_path / "a.nii.gz", 6.0)
+    metres = nib.load(path)
+    metres.header.set_xyzt_units("meter")
+    affine = np.diag([0.004, 0.004, 0.006, 1])
+    nib.save(nib.Nifti1Image(np.asarray(metres.dataobj), affine, metres.header), tmp_path / "b.nii.gz")
+    first, second = (read_volume(tmp_path / name).centre_slices(20, 1.0) for name in ("a.nii.gz", "b.nii.gz"))
+    assert first.tolist() == second.tolist()

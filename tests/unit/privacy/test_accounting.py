@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
 from scipy.special import ndtr
@@ -155,3 +156,17 @@ def test_histories_count_replays_and_missing_nodes():
 def test_two_runs_in_one_ledger_are_refused(changes):
     with pytest.raises(UserError, match="its own file"):
         histories([entry(), entry(number=1, **changes)])
+
+
+def test_an_odometer_holds_for_whoever_stops_when_a_loss_is_high():
+    """A hundred small runs; who stops at the first total that the loss exceeds spends more than a filter's delta."""
+    mu, most, trials, delta = 0.1, 100, 20_000, 1e-3
+    kind, random = NoisySum(1.0, 1 / mu), np.random.default_rng(1)
+    losses = np.cumsum(mu**2 / 2 + mu * random.standard_normal((most, trials)), axis=0)
+    reached = {}
+    for total in (accounting.epsilon, accounting.epsilon_any_time):
+        above = losses - np.array([total({kind: runs}, delta) for runs in range(1, most + 1)])[:, None]
+        stops = np.where((above > 0.2).any(axis=0), (above > 0.2).argmax(axis=0), most - 1)
+        beyond = above[stops, np.arange(trials)]
+        reached[total] = np.where(beyond > 0, -np.expm1(-np.maximum(beyond, 0)), 0).mean()
+    assert reached[accounting.epsilon_any_time] <= delta < 2 * delta < reached[accounting.epsilon]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import multiprocessing
+import os
 import re
 import shutil
 import subprocess
@@ -249,11 +252,31 @@ def test_nothing_is_recorded_in_a_ledger_that_was_put_in_the_place_of_the_open_o
             ledger.record([replace(EVENT, round=1)])
 
 
+def test_a_file_system_without_links_is_used_and_one_without_locks_is_refused(tmp_path, monkeypatch):
+    """Secrets need no hard link. Without locks two processes could release the same round."""
+
+    def refused(*_, **__):
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(os, "link", refused)
+    record(tmp_path / "a/run.jsonl")
+    assert len(Book.read(tmp_path / "a").runs()) == 1
+    assert (tmp_path / "a/secret").stat().st_mode & 0o777 == 0o600
+    monkeypatch.setattr(fcntl, "flock", refused)
+    for use in (
+        lambda: record(tmp_path / "b/run.jsonl"),
+        lambda: Cap(1.0, DELTA).starting(tmp_path / "a/x.jsonl", HEADER).__enter__(),
+    ):
+        with pytest.raises(UserError, match=r"has no locks \(flock\).*Nothing was released.*local disk"):
+            use()
+    assert not (tmp_path / "b/secret").exists()
+
+
 # A release is bound to the account; what was chosen after results is summed by a filter
 
 
-@pytest.mark.parametrize(("expected", "accountant"), [(40, "Gaussian"), (10, "Renyi")])
-def test_attempts_that_were_chosen_after_results_are_summed_by_a_filter(tmp_path, capsys, expected, accountant):
+@pytest.mark.parametrize("expected", [40, 10])
+def test_attempts_that_were_chosen_after_results_are_summed_by_a_filter(tmp_path, capsys, expected):
     """Whether there was a second run was decided when the first one's models were known."""
     event = replace(EVENT, expected=expected, kind=NoisySum(expected / 40, 2.0))
     for name in ("a.jsonl", "b.jsonl"):
@@ -262,8 +285,25 @@ def test_attempts_that_were_chosen_after_results_are_summed_by_a_filter(tmp_path
     assert main(["ledger", str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)["private_rows"]
     of_filter = accounting.epsilon_rdp if expected < 40 else accounting.epsilon
-    assert said["epsilon"] == pytest.approx(of_filter(together, DELTA), rel=1e-6)
-    assert said["accountant"] == f"{accountant} privacy filter"
+    assert said["spent"] == pytest.approx(of_filter(together, DELTA), rel=1e-6)
+    assert said["epsilon"] == pytest.approx(accounting.epsilon_any_time(together, DELTA), rel=1e-6)
+    assert said["accountant"] == "Renyi privacy odometer"
+
+
+def test_the_command_prints_the_pair_of_the_limit_under_which_runs_began(tmp_path, capsys):
+    """Attempts record the limit in their first line: nobody can say afterwards that there was one."""
+    cap = Cap(4.0, DELTA)
+    for name in ("a", "b"):
+        with cap.starting(tmp_path / f"{name}.jsonl", HEADER) as header:
+            record(tmp_path / f"{name}.jsonl", **header)
+    assert main(["budget", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert f"spent so far: epsilon {rounded_up(FILTER[2])} at delta 0.001, in 2 run(s)" in printed
+    assert "The promise is epsilon 4 at delta 0.001, the limit that was set before the first run." in printed
+    with Ledger(tmp_path / "b.jsonl") as ledger:
+        ledger.resume(ROUNDS, {"epsilon": 5.0, "delta": DELTA})  # the limit was raised meanwhile
+    assert main(["budget", str(tmp_path)]) == 0
+    assert "is not a promise" in capsys.readouterr().out
 
 
 def test_a_series_that_was_declared_together_composes_as_declared(tmp_path):
@@ -321,7 +361,12 @@ def test_another_attempt_is_refused_with_the_total_that_it_leads_to(folder):
         check_permitted(ledger, HEADER)
     for runs in (1, 2, 3, 4):
         assert f" {rounded_up(FILTER[runs])}" in str(refused.value), (runs, str(refused.value))
-    assert f"zetadp permit {path}" in str(refused.value)
+    # Whoever only copied the results must not pay for them again: what costs nothing comes first, and why it came.
+    wanted = ("No setting changed", "have new times", "costs nothing", "--touch", "backup", f"zetadp permit {path}")
+    assert sorted(wanted, key=str(refused.value).index) == list(wanted)
+    changed = {**HEADER, "training": {"rounds": ROUNDS + 1}}
+    with Ledger(path) as ledger, pytest.raises(UserError, match=r"training\.rounds \(then 6, now 7\)\. Undo that"):
+        check_permitted(ledger, changed)
     with Ledger(path) as ledger:
         ledger.permit()
         check_permitted(ledger, HEADER)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from ledger_builder import COST, DELTA, EVENT, FILTER, HEADER, ROUNDS
+from ledger_builder import COST, DELTA, EVENT, FILTER, HEADER, KIND, ROUNDS
 
 from zetadp.base.validation import UserError
 from zetadp.privacy import accounting
@@ -62,7 +62,7 @@ def test_an_attempt_counts_to_its_declared_end_from_its_start(tmp_path):
 
 def test_another_release_of_a_round_is_refused_where_it_would_cross_the_cap(tmp_path):
     path = tmp_path / "first.jsonl"
-    for room, allowed in ((COST[ROUNDS], 0), (COST[ROUNDS + 2], 2)):
+    for room, allowed in ((COST[ROUNDS], 0), (accounting.epsilon_rdp({KIND: ROUNDS + 2}, DELTA), 2)):
         cap = Cap(1.0001 * room, DELTA)
         path = tmp_path / f"{allowed}/first.jsonl"
         run(path, cap, rounds=2)

@@ -15,7 +15,7 @@ from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.events import Event, histories, kind_from_json
-from zetadp.privacy.exposure import Run, declared_run, over_runs, run_of
+from zetadp.privacy.exposure import Run, Series, declared_run, over_runs, run_of
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Attempt
 from zetadp.privacy.masked import MaskedSum
@@ -98,7 +98,7 @@ def test_totals_count_sums_as_servers_see_them_and_say_what_single_messages_cost
     local_kind = NoisySum(1.0, 9.0)
     events = [Event(f"node-{k}", r, 44, 44.0, 1.0, local_kind) for r in range(ROUNDS) for k in range(11)]
     local = Run("local", histories(events), ROUNDS, noise="os")
-    together = total_statement([run(), local])
+    together = total_statement([replace(each, series=Series("both", 2)) for each in (run(), local)])
     tries = ROUNDS + 2
 
     def cost(shares):
@@ -108,7 +108,7 @@ def test_totals_count_sums_as_servers_see_them_and_say_what_single_messages_cost
     assert together["single_messages"] == {"runs": ["sums"], "epsilon": pytest.approx(cost(1), rel=1e-9)}
     assert total_statement([local])["single_messages"] is None
     assert set(over_runs([run()], DELTA, unmasked=True)["node-0"]) == {NoisySum(1.0, SHARE)}
-    again = state(run(), earlier=[run()])["earlier_attempts"]["epsilon_together"]
+    again = state(run(), earlier=[run()])["earlier_attempts"]["spent"]
     assert again == pytest.approx(gaussian.epsilon(DELTA, math.sqrt(2 * tries / 9) / SHARE), rel=1e-9)
 
 

@@ -75,13 +75,13 @@ def test_totals_take_the_patient_and_never_the_image():
     images, patients = run(1.0, 30.0), run(1.0, 5.0, images=None, name="patients")
     together = total(images, patients)
     mu = math.sqrt(4 * (IMAGES / 30.0) ** 2 + 4 / 5.0**2)
-    assert together["private_rows"]["epsilon"] == pytest.approx(gaussian.epsilon(DELTA, mu), rel=1e-9)
+    assert together["private_rows"]["spent"] == pytest.approx(gaussian.epsilon(DELTA, mu), rel=1e-9)
     # The same five patients stand behind both, so one node's exposures add up rather than the worst of each.
     assert list(over_runs([images, patients], DELTA)) == ["node-01"]
     assert together["of_all_images"]["runs"] == ["images"]
     assert together["private_rows"]["trade_off"] is None
     assert "all images" in together.text
-    again = state(images, earlier=[images])["earlier_attempts"]["epsilon_together"]
+    again = state(images, earlier=[images])["earlier_attempts"]["spent"]
     assert again == pytest.approx(gaussian.epsilon(DELTA, math.sqrt(8) * IMAGES / 30.0), rel=1e-9)
 
 

@@ -118,6 +118,17 @@ def test_without_noise_in_any_attempt_nothing_is_promised(tmp_path):
     assert headline(risk).startswith("Nothing limits")
 
 
+def test_of_attempts_that_were_chosen_after_results_a_page_has_no_curve(tmp_path):
+    """The curve is that of declared releases. An epsilon that holds whenever somebody stops bounds the guesses."""
+    ledger = write_ledger(tmp_path, (5, SIGMA, ROUNDS), (5, SIGMA, ROUNDS))
+    risk, exposure = Risk.of(ledger), {NoisySum(PROBABILITY, SIGMA): 2 * ROUNDS}
+    assert risk.misses([0.1]) is None
+    assert risk.epsilon(1e-3) == accounting.epsilon_any_time(exposure, 1e-3) > accounting.epsilon_rdp(exposure, 1e-3)
+    assert risk.right_guesses(10, 1e-3) == pytest.approx(math.exp(risk.epsilon(1e-3)) / 10 + 1e-3)
+    write_risk(risk, tmp_path, str(ledger), Evidence())
+    assert "is not a promise" in (tmp_path / "risk.html").read_text()
+
+
 def test_of_many_images_a_person_epsilon_bounds_the_guesses(tmp_path):
     risk = Risk.of(write_ledger(tmp_path, (5, 60.0, 4), images=2))
     assert risk.misses([0.1]) is None

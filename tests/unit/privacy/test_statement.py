@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 from zetadp.privacy import accounting
 from zetadp.privacy.events import Event, histories
-from zetadp.privacy.exposure import Run, Series
+from zetadp.privacy.exposure import Limit, Run, Series
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.statement import run_statement, total_statement
 
@@ -76,13 +77,17 @@ def test_the_published_figures_stand_in_it(printed):
 
 
 def test_a_replay_counts_twice_and_is_never_hidden_by_other_nodes():
+    """Nobody declared beforehand how often it would be repeated, so no composition of declared releases holds."""
     rounds = rounds_of(2.0, 5, NODES[:3])
     replayed = Run("replayed", histories([*rounds, rounds[-1]]), 5)
     found = state(replayed)
-    assert found["epsilon"] == accounting.epsilon({NoisySum(P, 2.0): 6}, 1e-3)
+    assert found["spent"] == accounting.epsilon_rdp({NoisySum(P, 2.0): 6}, 1e-3)
+    assert found["epsilon"] == accounting.epsilon_any_time({NoisySum(P, 2.0): 6}, 1e-3)
+    assert found["trade_off"] is None
+    assert "is not a promise" in str(found)
     assert found["rounds"]["replayed"] == 1
     hidden = 2.0 * math.sqrt(3)
-    expected = accounting.epsilon({NoisySum(P, hidden): 4, NoisySum(P, 2.0): 2}, 1e-3)
+    expected = accounting.epsilon_any_time({NoisySum(P, hidden): 4, NoisySum(P, 2.0): 2}, 1e-3)
     assert found["audiences"]["reader"]["epsilon"] == pytest.approx(expected, rel=1e-6)
 
 
@@ -175,6 +180,30 @@ def test_a_total_has_a_curve_only_where_a_patients_exposure_is_known():
     assert [row["epsilon"] for row in found["private_rows"]["smaller_deltas"]] == pytest.approx(
         [accounting.epsilon(worst, delta) for delta in (1e-5, 1e-6)]
     )
+
+
+LIMIT = Limit(3.0, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("limits", "promise"),
+    [
+        ((LIMIT, LIMIT), 3.0),
+        ((None, LIMIT), None),  # the first run was made without one
+        ((replace(LIMIT, epsilon=1.0), LIMIT), None),  # raised after the first result
+        ((replace(LIMIT, epsilon=0.1), replace(LIMIT, epsilon=0.1)), None),  # not kept
+        ((replace(LIMIT, delta=0.01), replace(LIMIT, delta=0.01)), None),  # says nothing at this delta
+    ],
+)
+def test_a_total_of_chosen_runs_is_a_promise_only_up_to_a_limit_set_beforehand(limits, promise):
+    runs = [replace(federated(sigma=8.0, rounds=5, declared=5), limit=limit) for limit in limits]
+    found, exposure = total_statement(runs), {NoisySum(P, 8.0): 10}
+    rows, odometer = found["private_rows"], accounting.epsilon_any_time(exposure, 1e-3)
+    assert rows["epsilon"] == (promise or odometer)
+    assert rows["spent"] == accounting.epsilon_rdp(exposure, 1e-3) < odometer
+    assert f"({rounded_up(promise or odometer, digits=3)}, 0.001)-differentially private" in str(found)
+    assert ("the limit that was set before the first run" in str(found)) == (promise is not None)
+    assert ("is not a promise" in str(found)) == (promise is None)
 
 
 def test_one_release_without_noise_makes_the_total_none():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -59,6 +60,20 @@ def test_a_run_as_it_was_left_is_in_order(original, capsys):
     assert main(["verify", str(original), "--ledgers", str(original.parent / "ledgers")]) == 0
     said = capsys.readouterr().out
     assert said.count("ok: ") == len(said.splitlines()) >= len(FILES) + 5
+    assert re.match(
+        r"ok: this is the run .*: epsilon [78]\S* at delta 0.001 for each patient, guarantee: simulated\n", said
+    )
+
+
+def test_a_run_in_a_folder_that_names_another_epsilon_is_wrong(original, tmp_path, capsys):
+    """A run at epsilon 8 that somebody copied over the one at epsilon 1 is unchanged, and not what its path says."""
+    for epsilon, code in ((8, 0), (1, 1)):
+        copied = Path(shutil.copytree(original, tmp_path / f"eps-{epsilon}"))
+        assert main(["verify", str(copied), "--ledgers", str(original.parent / "ledgers")]) == code
+        first, *others = capsys.readouterr().out.splitlines()
+        assert not any(line.startswith("wrong") for line in others)
+    assert first.startswith("wrong: this is the run")
+    assert first.endswith("its folder says eps-1, and its ledger says epsilon 8")
 
 
 @pytest.mark.parametrize("name", [*FILES, "seal.json"])

@@ -1,11 +1,15 @@
 """Every figure shows the data that it is given, can be read in grey, fits its page, and is the same bytes each time."""
 
+import os
+import subprocess
+import sys
 from xml.etree import ElementTree
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
+from checkouts import ROOT
 from run_builder import SEQUENCES, write_run
 
 from zetadp.mri.kspace import to_kspace, whiten
@@ -72,6 +76,15 @@ def test_the_same_figure_is_the_same_bytes_whatever_the_users_settings(name, fol
     # Text as shapes: the picture does not depend on the reader's fonts. No date: it does not depend on the day.
     assert not ElementTree.parse(tmp_path / "one.svg").getroot().findall(".//{http://www.w3.org/2000/svg}text")
     assert "date>" not in (tmp_path / "one.svg").read_text()
+
+
+@pytest.mark.parametrize("module", ["zetadp.report.riskpage", "papers.experiments"])
+def test_the_backend_of_whoever_starts_the_program_changes_nothing(module):
+    """Jupyter exports its own to `!zetadp` and `!snakemake`. matplotlib refuses a name that it does not know."""
+    environment = {**os.environ, "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    code = f"import {module}, matplotlib; print(matplotlib.get_backend())"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, "agg"), done.stderr
 
 
 def test_accuracy_shows_means_and_spread_over_seeds_and_with_one_seed_the_interval(folders):

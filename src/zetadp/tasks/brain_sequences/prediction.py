@@ -7,7 +7,8 @@ A volume is *unsure* if the probability of its answer is below a threshold, afte
 On calibration of modern neural networks, eq. 9). The probability follows from the mean scores of the slices of all four
 volumes of a patient: the sequences all differ. Where the public head answers beside a private one, the probability is
 the mean of what both together say and of what the public head says, so that an answer that surprises the public head
-needs more of the other. Temperatures and threshold are fitted to each head. A volume is *unlike* if the smallest
+needs more of the other. Temperatures and threshold are fitted to each head. Of a patient with two or three sequences
+they are fitted to all choices of so many sequences of the simulated patients. A volume is *unlike* if the smallest
 Mahalanobis distance of its mean features to a class is above a threshold (Lee et al. 2018, A simple unified framework
 for detecting out-of-distribution samples, eq. 2). The features are taken before the patient's mean is subtracted,
 because without it little is left of four similar images. The head does not change this threshold.
@@ -19,6 +20,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,8 +32,9 @@ from torch import Tensor, nn
 from zetadp.base.epsilon import epsilon_shown, epsilon_value
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_digest
 from zetadp.base.validation import UserError
+from zetadp.core.evaluation import without_absent
 from zetadp.core.pretrained import FinishedModel
-from zetadp.mri.decathlon import SEQUENCES
+from zetadp.mri.decathlon import LEAST_SEQUENCES, SEQUENCES
 from zetadp.mri.volumes import centre_images, log_assumptions, read_volume
 from zetadp.nn.backbone import Backbone, less_their_mean
 from zetadp.nn.heads import head_scores
@@ -43,8 +46,8 @@ from zetadp.tasks.brain_sequences.task import by_orders
 def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
     """Classify the pulse sequence of every channel of a volume by a vote of its centre slices.
 
-    A model that classifies the images of a slice or the volumes of a patient together does so only if the file has one
-    channel per sequence. Otherwise it classifies each image by itself.
+    A model that classifies the images of a slice or the volumes of a patient together does so if the file has two to
+    four channels, which must be different sequences of one patient. Otherwise it classifies each image by itself.
 
     Parameters
     ----------
@@ -69,30 +72,34 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
     ------
     UserError
         If the model is of another task. If the file is not a NIfTI volume, has too few slices, or has an empty slice.
-        If a sequence is missing that a model of domain ``study`` needs.
+        If a model of domain ``study`` gets fewer than two or more than four channels.
     """
     task = model.task
     if not isinstance(task, BrainSequences):
         raise UserError(
             f"Expected a model that classifies pulse sequences, found a model of another task ({type(task).__name__})."
         )
-    volume = read_volume(path, slices=task.slices)
+    volume = read_volume(path, slices=task.slices, spacing=task.spacing)
     log_assumptions([volume])
     channels = volume.shape[3]
-    if model.settings.domain == STUDY and channels != len(task.names):
+    together = LEAST_SEQUENCES <= channels <= len(task.names)
+    if model.settings.domain == STUDY and not together:
         raise UserError(
-            f"Expected all {len(task.names)} sequences of a patient in {path}, because the model compares them, found "
-            f"{channels} channel(s)."
+            f"Expected {LEAST_SEQUENCES} to {len(task.names)} different sequences of a patient in {path}, because the "
+            f"model compares them, found {channels} channel(s). Join the sequences of the patient in one 4-D file."
         )
     names = [f"channel {number}" for number in range(channels)]
-    images = centre_images(volume, names, task.slices, task.size).reshape(-1, task.size, task.size)
+    images = centre_images(volume, names, task.slices, task.size, task.spacing).reshape(-1, task.size, task.size)
     backbone = model.backbone
     before = prepared_inputs(images, model.settings.domain, backbone and replace(backbone, centred=False))
     inputs = less_their_mean(before) if model.settings.domain == STUDY else before
-    outputs = model.outputs(inputs)
+    deciding, absent = (task, len(task.names) - channels) if together else (replace(task, decision=IMAGE), 0)
+    # The model takes whole records, in which channels that the file lacks are NaN.
+    inputs = torch.cat([inputs, inputs.new_full((absent * task.slices, *inputs.shape[1:]), torch.nan)])
+    known = np.arange(len(inputs)) < channels * task.slices
+    probabilities = deciding.probabilities(without_absent(model.outputs(inputs), known))[known]
     rows = []
-    deciding = task if channels == len(task.names) else replace(task, decision=IMAGE)
-    for channel, part in enumerate(np.split(deciding.probabilities(outputs).numpy(), channels)):
+    for channel, part in enumerate(np.split(probabilities.numpy(), channels)):
         votes = np.bincount(part.argmax(axis=1), minlength=len(task.names)) / task.slices
         *_, second, winner = (int(place) for place in np.lexsort((part.mean(axis=0), votes)))
         rows.append(
@@ -104,12 +111,13 @@ def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
                 "alternative": task.names[second],
             }
         )
-    abstention = abstention_for(model)
+    abstention = abstention_for(model, channels)
     verdicts: Sequence[str | None] = [None] * channels
     if abstention is not None:
         features = before.reshape(channels, -1, before.shape[-1]).mean(dim=1)
+        whole = torch.cat([features, features.new_full((absent, features.shape[1]), torch.nan)])[None]
         answered = torch.tensor([task.names.index(str(row["sequence"])) for row in rows])
-        sure = abstention.probabilities(mean_scores(model, features[None]))[0].gather(1, answered[:, None])[:, 0]
+        sure = abstention.probabilities(mean_scores(model, whole))[0, :channels].gather(1, answered[:, None])[:, 0]
         verdicts = abstention.verdicts(features, sure)
     return pd.DataFrame([{**row, "doubt": verdict} for row, verdict in zip(rows, verdicts, strict=True)])
 
@@ -280,13 +288,16 @@ def mean_scores(model: FinishedModel, features: Tensor) -> list[Tensor]:
     model
         A head on features of a study.
     features
-        Mean features of volumes before a patient's mean is subtracted, shape (patient, volume, component).
+        Mean features of volumes before a patient's mean is subtracted, shape (patient, volume, component), with as many
+        volumes as classes. Those that a patient lacks are NaN.
 
     Returns
     -------
     For each of the one or two heads, shape (patient, volume, class).
     """
-    features = features - features.mean(dim=1, keepdim=True)
+    # Both parts of what is absent, so that neither is in the mean.
+    parts = torch.view_as_real(features.masked_fill(features.isnan(), complex(torch.nan, torch.nan)))
+    features = torch.view_as_complex(parts - parts.nanmean(dim=1, keepdim=True))
     inputs = features.flatten(0, 1)[:, None, None]
     found = [replace(model, task=BrainSequences(slices=1)).outputs(inputs)]
     if model.public_head is not None:
@@ -294,22 +305,53 @@ def mean_scores(model: FinishedModel, features: Tensor) -> list[Tensor]:
     return [scores.reshape(*features.shape[:2], -1) for scores in found]
 
 
-def abstention_for(model: FinishedModel) -> Abstention | None:
-    """Return the thresholds of a model, or None if the model is not a head on a study of the shipped backbone."""
+def abstention_for(model: FinishedModel, volumes: int = len(SEQUENCES)) -> Abstention | None:
+    """Return the thresholds of a model, or None if the model is not a head on a study of the shipped backbone.
+
+    Parameters
+    ----------
+    model
+        A finished model.
+    volumes
+        Number of sequences of the patients to whom it is applied. Thresholds are fitted to all choices of so many.
+    """
     if not isinstance(model.backbone, Backbone) or model.settings.domain != STUDY:
         return None
     public = Public.load()
     if tensors_digest(model.backbone.tensors()) != public.about["backbone"]:
         return None
-    scores = mean_scores(model, public.features)
-    labels = torch.arange(len(SEQUENCES)).repeat(len(public.features))
+    features, labels = choices_of(public.features, volumes)
+    scores, known = mean_scores(model, features), labels >= 0
     found = []
     for head in scores:
-        each = [_calibrated([head], [divisor]).flatten(0, 1).clamp_min(1e-9).log() for divisor in _TEMPERATURES]
-        losses = [nn.functional.nll_loss(told, labels) for told in each]
+        each = [_calibrated([head], [divisor])[known].clamp_min(1e-9).log() for divisor in _TEMPERATURES]
+        losses = [nn.functional.nll_loss(told, labels[known]) for told in each]
         found.append(float(_TEMPERATURES[int(np.argmin(losses))]))
-    sure, which = _calibrated(scores, found).flatten(0, 1).max(dim=1)
-    return Abstention(public, tuple(found), threshold(sure.numpy(), (which == labels).numpy()))
+    sure, which = _calibrated(scores, found)[known].max(dim=1)
+    return Abstention(public, tuple(found), threshold(sure.numpy(), (which == labels[known]).numpy()))
+
+
+def choices_of(features: Tensor, volumes: int) -> tuple[Tensor, Tensor]:
+    """Return the features of patients with every choice of so many volumes, and the classes of the volumes.
+
+    Parameters
+    ----------
+    features
+        Shape (patient, class, component).
+    volumes
+        Number of volumes to choose.
+
+    Returns
+    -------
+    features, labels
+        Features of shape (choice and patient, class, component), NaN for volumes that were not chosen, and labels of
+        shape (choice and patient, class), -1 for those.
+    """
+    classes = features.shape[1]
+    chosen = torch.tensor([[c in choice for c in range(classes)] for choice in combinations(range(classes), volumes)])
+    labels = torch.where(chosen, torch.arange(classes), -1)[:, None].expand(-1, len(features), -1)
+    parts = torch.where(chosen[:, None, :, None], features, torch.nan)
+    return parts.flatten(0, 1), labels.flatten(0, 1)
 
 
 def _calibrated(scores: Sequence[Tensor], temperatures: Sequence[float]) -> Tensor:

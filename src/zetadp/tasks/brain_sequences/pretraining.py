@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from zetadp.base.tensors import to_device
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import PROGRESS
 from zetadp.mri.decathlon import SEQUENCES
-from zetadp.mri.kspace import augment, to_kspace, whiten
+from zetadp.mri.kspace import augment, scale, to_kspace, whiten
 from zetadp.nn.backbone import Backbone
 from zetadp.nn.heads import fit_projection, head_on, head_scores
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build
@@ -81,7 +82,9 @@ def pretrain(
     shown |= {"patients": len(images), "digest": _digest(network, settings, images)}
     size = 2 * network.widths[-1]
     centre, own = torch.zeros(size), torch.eye(size)
-    plain = Backbone(model, network, SEQUENCES, images.shape[-1], centre, own, heads={}, provenance=shown)
+    plain = Backbone(
+        model, network, SEQUENCES, images.shape[-1], centre, own, heads={}, provenance=shown, places=settings.places
+    )
     learnt = learn_readout(plain, [images[::2]], settings.components)
     accuracy = public_accuracy(learnt, watched)
     logger.info("accuracy on %d held-out public patients, by number of components: %s", len(watched), accuracy)
@@ -109,9 +112,10 @@ def _step(
 
 
 def draw_batch(images: np.ndarray, settings: BackboneTraining, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the whitened k-space of a step's images, shape (image, row, column), and their classes.
+    """Return the k-space of a step's images, shape (image, row, column), and their classes.
 
-    For given images and settings, a batch depends only on the step.
+    For given images and settings, a batch depends only on the step. A quarter of the images is whitened, so that a
+    network on whitened k-space can start from the same weights; the others are scaled, as for features.
     """
     random = stream(settings.seed, Purpose.PRETRAINING, step)
     classes = images.shape[1]
@@ -119,7 +123,9 @@ def draw_batch(images: np.ndarray, settings: BackboneTraining, step: int) -> tup
     slices = random.integers(images.shape[2], size=(len(patients), classes))
     chosen = images[patients[:, None], np.arange(classes), slices].astype(np.float32)
     varied = augment(chosen.reshape(-1, *images.shape[3:]), random)
-    return whiten(to_kspace(varied)), np.tile(np.arange(classes), len(patients))
+    kspace = to_kspace(varied)
+    whitened = random.random((len(kspace), 1, 1)) < WHITENED
+    return np.where(whitened, whiten(kspace), scale(kspace)), np.tile(np.arange(classes), len(patients))
 
 
 def _new(network: NetworkSettings, settings: BackboneTraining, shape: tuple[int, ...]) -> ConvolutionalClassifier:
@@ -139,6 +145,8 @@ def _digest(network: NetworkSettings, settings: BackboneTraining, images: np.nda
     return digest.hexdigest()
 
 
+WHITENED = 0.25
+"""Share of the training images whose k-space is whitened."""
 EVERY = 5
 """A readout of all layers is fitted on every fifth slice of a patient, because neighbouring slices differ little."""
 
@@ -168,16 +176,42 @@ def learn_readout(plain: Backbone, images: Sequence[np.ndarray], components: Seq
         Magnitude images of public patients of each kind, shape (patient, sequence, slice, row, column).
     components
         Numbers of complex components; one head is fitted for each. Numbers above that of the features are skipped.
+        Where features are less a patient's mean, heads also learn from patients who lack one or two sequences.
     """
     found, labels = (torch.cat(parts) for parts in zip(*(_numbers(plain, each) for each in images), strict=True))
-    scale = found.std(0) + 1e-6 if plain.layers else torch.ones(found.shape[1])
-    centre, projection = fit_projection(found / scale, labels)
+    spread = found.std(0) + 1e-6 if plain.layers else torch.ones(found.shape[1])
+    centre, projection = fit_projection(found / spread, labels)
     if plain.layers:
         projection = projection[:, : 2 * max(components)]
-    centre, projection = centre * scale, projection / scale[:, None]
+    centre, projection = centre * spread, projection / spread[:, None]
     rotated = (found - centre) @ projection
+    if plain.centred:
+        rotated, labels = _with_subsets(rotated, labels, images[0].shape[1] * images[0].shape[2])
     heads = {n: head_on(rotated, labels, n) for n in components if 2 * n <= projection.shape[1]}
     return replace(plain, centre=centre, projection=projection.contiguous(), heads=heads)
+
+
+def _with_subsets(rotated: Tensor, labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return components and labels of all patients, and again of each with two or three of the sequences alone.
+
+    Parameters
+    ----------
+    rotated
+        Components less each patient's mean, shape (image, 2 * component), patient by patient.
+    labels
+        Sequence of each image.
+    count
+        Number of images of a patient.
+    """
+    classes = int(labels.max()) + 1
+    subsets = [chosen for size in range(2, classes) for chosen in combinations(range(classes), size)]
+    patients, parts, names = rotated.reshape(-1, count, rotated.shape[1]), [rotated], [labels]
+    for number, chosen in enumerate(subsets):
+        part = torch.isin(labels[:count], torch.tensor(chosen))
+        kept = patients[number :: len(subsets), part]
+        parts.append((kept - kept.mean(dim=1, keepdim=True)).flatten(0, 1))
+        names.append(labels[:count][part].repeat(len(kept)))
+    return torch.cat(parts), torch.cat(names)
 
 
 def public_accuracy(backbone: Backbone, images: np.ndarray) -> dict[str, float]:
@@ -222,7 +256,7 @@ def read_study(backbone: Backbone, kinds: dict[str, np.ndarray], components: Seq
 
 def _numbers(backbone: Backbone, images: np.ndarray) -> tuple[Tensor, Tensor]:
     """Return features, real vectors of shape (image, 2 * component), and classes of all images, patient by patient."""
-    parts = [backbone.features(whiten(to_kspace(patient.astype(np.float32)))) for patient in images]
+    parts = [backbone.features(to_kspace(patient.astype(np.float32))) for patient in images]
     pairs = torch.view_as_real(torch.from_numpy(np.stack(parts)))
     patients, classes, slices = pairs.shape[:3]
     labels = torch.arange(classes).repeat_interleave(slices).repeat(patients)

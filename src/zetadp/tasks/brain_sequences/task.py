@@ -17,14 +17,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from zetadp.base.storage import Items
-from zetadp.base.validation import Count, OneOf, UserError
+from zetadp.base.storage import Items, present
+from zetadp.base.validation import Count, OneOf, Positive, UserError
 from zetadp.core.metrics import volume_accuracy
 from zetadp.core.plan import Plan
 from zetadp.core.records import LabelledItems
 from zetadp.core.task import Classification, Words, places_of
 from zetadp.mri.decathlon import AXES, SEQUENCES, read_task
-from zetadp.mri.kspace import to_kspace, whiten
+from zetadp.mri.kspace import to_kspace, whiten_records
+from zetadp.mri.slicing import SPACING
 from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.nn.settings import DECISIONS, FEATURES, IMAGE, TOGETHER, VOLUME
 
@@ -38,12 +39,14 @@ KEEN = 10.0
 
 @dataclass(frozen=True)
 class BrainSequences(Classification):
-    """Pulse sequences of slices; every record has as many slices of every sequence.
+    """Pulse sequences of slices; every record has as many slices of each of its sequences.
+
+    A record may lack some of the sequences. It still has items and outputs for them, which are NaN.
 
     Attributes
     ----------
-    slices
-        Centre slices of each sequence of a record.
+    slices, spacing
+        Number of centre planes of each sequence of a record, and their distance in mm (`Volume.centre_slices`).
     size
         Side of a slice in pixels.
     decision
@@ -57,6 +60,7 @@ class BrainSequences(Classification):
     slices: Count = 20
     size: Count = 32
     decision: Annotated[str, OneOf(DECISIONS)] = IMAGE
+    spacing: Positive = SPACING
 
     called = "sequence"
 
@@ -87,14 +91,15 @@ class BrainSequences(Classification):
         from zetadp.mri.volumes import read_centre_slices
 
         train, test = (patients, 0) if part == "train" else (0, patients)
-        table = index_cohort(folder, train_patients=train, test_patients=test, slices=self.slices)
+        counts = {"train_patients": train, "test_patients": test}
+        table = index_cohort(folder, **counts, slices=self.slices, spacing=self.spacing)
         domain = plan.network.domain
         made_by = plan.public.get("backbone") if domain in FEATURES else None
-        key = [self.slices, self.size, domain, made_by, table[["record", "sha256"]].to_numpy().tolist()]
+        key = [self.slices, self.spacing, self.size, domain, made_by, table[["record", "sha256"]].to_numpy().tolist()]
         path = cache / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.h5"
         if not path.exists():
-            order = read_task(folder).sequences
-            read = [read_centre_slices(folder / file, order, self.slices, self.size) for file in table["file"]]
+            order, wanted = read_task(folder).sequences_of, (self.slices, self.size, self.spacing)
+            read = [read_centre_slices(folder / file, order(file), *wanted) for file in table["file"]]
             prepared = Items({"values": prepare(np.stack(read), domain, backbone)}, table[["record"]])
             prepared.write(path, AXES, "prepared for training")
             logger.info("prepared %d records of %d patients", len(table), table["patient"].nunique())
@@ -129,7 +134,8 @@ class BrainSequences(Classification):
         """Return the probability of each sequence, of an image or given that those of a slice or record all differ.
 
         The images of whole records come record by record, then sequence by sequence. The slices of a volume resemble
-        each other, so together they count as one image with their mean score.
+        each other, so together they count as one image with their mean score. Of sequences that a record lacks, scores
+        and probabilities are NaN.
         """
         if self.decision == IMAGE:
             return super().probabilities(outputs)
@@ -182,7 +188,8 @@ def orders_of(scores: Tensor) -> tuple[Tensor, Tensor]:
     Parameters
     ----------
     scores
-        Shape (..., image, class), with as many images as classes.
+        Shape (..., image, class), with as many images as classes. An image that is absent has scores of NaN. It fits
+        every class equally well, so the orders of the other images are their assignments to different classes.
 
     Returns
     -------
@@ -190,14 +197,19 @@ def orders_of(scores: Tensor) -> tuple[Tensor, Tensor]:
     """
     count = scores.shape[-1]
     orders = torch.tensor(list(permutations(range(count))), device=scores.device)
-    return orders, scores[..., torch.arange(count), orders].sum(dim=-1)
+    known = torch.where(scores.isnan(), 0, scores)
+    return orders, known[..., torch.arange(count), orders].sum(dim=-1)
 
 
 def by_orders(scores: Tensor) -> Tensor:
-    """Return the probability of each class, (..., image, class), for images that all differ; scores likewise."""
+    """Return the probability of each class, (..., image, class), for images that all differ; scores likewise.
+
+    The probabilities of an absent image are NaN, as its scores.
+    """
     orders, sums = orders_of(scores)
     picks = functional.one_hot(orders, scores.shape[-1]).to(scores.dtype)
-    return torch.einsum("...o,oic->...ic", sums.softmax(dim=-1), picks).clamp(max=1)  # sums exceed it by rounding
+    shares = torch.einsum("...o,oic->...ic", sums.softmax(dim=-1), picks).clamp(max=1)  # sums exceed it by rounding
+    return torch.where(scores.isnan(), torch.nan, shares)
 
 
 def _explained(scores: Tensor) -> Tensor:
@@ -235,12 +247,13 @@ def load_role(files: Sequence[Path], partition: pd.DataFrame, role: str) -> tupl
 def to_records(values: np.ndarray, device: torch.device) -> LabelledItems:
     """Return images of shape (record, sequence, slice, row, column) as records on a device.
 
-    An item is one image, whose class is the index of its sequence.
+    An item is one image, whose class is the index of its sequence. Images of a sequence that a record lacks are NaN.
     """
     records, sequences, slices = values.shape[:3]
     images = as_given(values).reshape(records, sequences * slices, 1, *values.shape[3:])
     labels = torch.arange(sequences).repeat_interleave(slices)
-    return LabelledItems.stacked(images, labels).to(device)
+    known = present(values).ravel().repeat(slices)
+    return replace(LabelledItems.stacked(images, labels), present=known).to(device)
 
 
 def as_given(values: np.ndarray) -> torch.Tensor:
@@ -262,13 +275,13 @@ def standardise(images: np.ndarray) -> np.ndarray:
 def prepare(slices: np.ndarray, domain: str, backbone: Backbone | None) -> np.ndarray:
     """Return what a network of some domain is given of slices, shape (record, ..., row, column), each record by itself.
 
-    The image stays as it is; k-space is transformed and whitened; features are the public backbone's of that. The rules
-    of the workflow do the same in three stages.
+    The image stays as it is; k-space is transformed and whitened; features are the public backbone's of k-space. The
+    rules of the workflow do the same in several stages.
     """
     if domain == "image":
         return slices
-    whitened = whiten(to_kspace(slices))
-    return whitened if domain == "kspace" else of_brains(backbone).record_features(whitened)
+    kspace = to_kspace(slices)
+    return whiten_records(kspace) if domain == "kspace" else of_brains(backbone).record_features(kspace)
 
 
 def prepared_inputs(slices: np.ndarray, domain: str, backbone: Backbone | None) -> Tensor:

@@ -48,6 +48,39 @@ def test_probabilities_are_those_of_an_image_given_that_a_slice_has_every_sequen
     assert together(10 * scores).max() <= 1
 
 
+@pytest.mark.parametrize("task", [TOGETHER, VOLUMES])
+@pytest.mark.parametrize("known", [(0, 1, 2), (3, 1), (2, 0)])
+def test_sequences_that_are_there_differ_and_absent_ones_say_nothing(scores, known, task):
+    some = torch.full_like(scores, torch.nan)
+    some[:, known] = scores[:, known]
+    found = task.probabilities(some.reshape(-1, COUNT)).reshape(scores.shape)
+    absent = [sequence for sequence in range(COUNT) if sequence not in known]
+    assert found[:, absent].isnan().all()
+    by_itself = scores.double().log_softmax(dim=-1)
+    if task is VOLUMES:
+        by_itself = by_itself.mean(dim=2, keepdim=True).expand_as(scores)
+    expected = torch.zeros_like(scores[:, known], dtype=torch.float64)
+    for choice in permutations(range(COUNT), len(known)):
+        joint = sum(by_itself[:, image, :, chosen] for image, chosen in zip(known, choice, strict=True)).exp()
+        for place, chosen in enumerate(choice):
+            expected[:, place, :, chosen] += joint
+    expected /= expected.sum(dim=-1, keepdim=True)
+    torch.testing.assert_close(found[:, known], expected.float())
+
+
+def test_the_weight_of_two_heads_follows_from_the_sequences_that_are_there(scores):
+    own, public = scores.clone(), scores.flip(-1).clone()
+    own[:, 2], public[:, 2] = torch.nan, torch.nan
+    mixed = TOGETHER.beside(own.reshape(-1, COUNT), public.reshape(-1, COUNT)).reshape(scores.shape)
+    assert mixed[:, 2].isnan().all()
+    known = torch.tensor([0, 1, 3])
+    orders = torch.tensor(list(permutations(range(COUNT), 3)))
+    best = [head.mean(dim=2).log_softmax(dim=-1)[0, known, orders].sum(dim=1).max() for head in (own, public)]
+    weight = (KEEN * (best[0] - best[1])).sigmoid()
+    expected = weight * own[0, 0] + (1 - weight) * public[0, 0]
+    torch.testing.assert_close(mixed[0, 0], expected)
+
+
 def test_the_slices_of_a_volume_count_as_one_image_with_their_mean_score(scores):
     found = VOLUMES.probabilities(scores.reshape(-1, COUNT)).reshape(scores.shape)
     mean = scores.log_softmax(dim=-1).mean(dim=2, keepdim=True).expand_as(scores)

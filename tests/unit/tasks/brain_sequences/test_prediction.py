@@ -108,24 +108,25 @@ def test_slices_vote(tmp_path, brain):
     np.testing.assert_allclose(table["probability"], (3 * faint + 2 * loud) / 5)
 
 
-def test_a_head_on_a_study_answers_only_for_all_sequences_together(tmp_path, brain):
+def test_a_head_on_a_study_answers_for_two_to_four_sequences(tmp_path, brain):
     model = load_model(write_public_head(tmp_path / "study.safetensors", "study"))
     whole = volume((40, 40, 30), len(SEQUENCES), np.random.default_rng(0))
     write_volume(tmp_path / "whole.nii.gz", whole)
-    table = predict_volume(model, tmp_path / "whole.nii.gz")
-    assert table["channel"].tolist() == [0, 1, 2, 3]
-    write_volume(tmp_path / "three.nii.gz", whole[..., :3])
-    with pytest.raises(UserError, match=r"Expected all 4 sequences of a patient .* found 3 channel"):
-        predict_volume(model, tmp_path / "three.nii.gz")
+    for count in (2, 3, 4):
+        write_volume(tmp_path / "some.nii.gz", whole[..., :count])
+        assert predict_volume(model, tmp_path / "some.nii.gz")["channel"].tolist() == list(range(count))
+    write_volume(tmp_path / "one.nii.gz", whole[..., :1])
+    with pytest.raises(UserError, match=r"Expected 2 to 4 different sequences .* found 1 channel"):
+        predict_volume(model, tmp_path / "one.nii.gz")
 
 
 @pytest.mark.parametrize("decision", ["slice", "volume"])
-def test_a_volume_with_every_sequence_is_classified_together(tmp_path, brain, decision):
+def test_two_to_four_volumes_are_classified_together(tmp_path, brain, decision):
     model = finished(tmp_path, task={**TASK, "decision": decision})
-    for count in (4, 3):
+    for count in (4, 3, 2, 1):
         write_volume(tmp_path / "brain.nii.gz", brain[..., :count])
         table = predict_volume(model, tmp_path / "brain.nii.gz")
-        assert decision == "slice" or count == 3 or (table["votes"] == 1).all()
+        assert decision == "slice" or count == 1 or (table["votes"] == 1).all()
         by_itself = predict_volume(finished(tmp_path), tmp_path / "brain.nii.gz")
-        # With a sequence too few, nothing is known of what the others are.
-        assert table["probability"].equals(by_itself["probability"]) == (count == 3)
+        # Where there are no others, nothing is known of what they are.
+        assert table["probability"].equals(by_itself["probability"]) == (count == 1)

@@ -11,10 +11,12 @@ from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.pretrained import backbone_of, with_public
 from zetadp.core.settings import TrainingSettings
-from zetadp.mri.kspace import to_kspace, whiten
+from zetadp.mri.kspace import to_image, to_kspace, whiten
 from zetadp.nn.activations import ConjMish
-from zetadp.nn.backbone import load_backbone, shipped_backbone
+from zetadp.nn.backbone import SHIFTS, load_backbone, moved, shipped_backbone
+from zetadp.nn.heads import head_scores
 from zetadp.nn.models import NetworkSettings
+from zetadp.phantom.public import simulate_public_patient
 from zetadp.tasks.brain_sequences.pretraining import (
     EVERY,
     draw_batch,
@@ -22,6 +24,7 @@ from zetadp.tasks.brain_sequences.pretraining import (
     public_accuracy,
     read_study,
 )
+from zetadp.tasks.brain_sequences.task import by_orders
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +120,7 @@ def test_heads_on_a_study_classify_both_kinds_of_patients_by_uncorrelated_compon
     assert study.provenance["held_out_accuracy"].keys() == kinds.keys()
     assert study.provenance["layers"]["patients"] == {"atlas": 32, "shapes": 32}
     learnt = np.concatenate([images[HELD_OUT:, :, ::EVERY] for images in kinds.values()])
-    real = study.record_features(whiten(to_kspace(learnt))).reshape(-1, study.components).view(np.float32)
+    real = study.record_features(to_kspace(learnt)).reshape(-1, study.components).view(np.float32)
     assert study.components == 16
     assert np.allclose(real.mean(0), 0, atol=1e-3)
     # Directions in which public images hardly vary are shrunk; the first ones are not.
@@ -132,7 +135,7 @@ def test_nothing_is_learnt_from_patients_that_are_held_out(study, made, kinds):
 
 
 def test_features_of_a_study_are_less_the_mean_of_its_own_record_alone(study, tmp_path):
-    kspace = whiten(to_kspace(public(3)))
+    kspace = to_kspace(public(3))
     found = study.record_features(kspace)
     np.testing.assert_allclose(found.mean(axis=(1, 2)), 0, atol=1e-3)
     assert np.array_equal(study.record_features(kspace[[1]])[0], found[1])
@@ -160,3 +163,37 @@ def test_images_are_no_unit_where_they_change_each_other():
     nodes = (NodeConstants("a", 2, 1),)
     with pytest.raises(UserError, match="unit patient for domain study"):
         Plan(RunName("a", "federated", "8", 0), network, TrainingSettings(1), nodes, delta=0.1, unit="image")
+
+
+def test_features_do_not_depend_on_the_scale_of_intensities(study):
+    kspace = to_kspace(public(2))[0]
+    np.testing.assert_allclose(study.features(1000 * kspace), study.features(kspace), atol=1e-4)
+
+
+@pytest.mark.parametrize("shift", SHIFTS)
+def test_an_image_is_moved_by_whole_pixels(shift):
+    images = public(1)[0, :, 0].astype(np.float32)
+    kspace = moved(torch.from_numpy(to_kspace(images)), shift)
+    np.testing.assert_allclose(to_image(kspace.numpy()).real, np.roll(images, shift, (-2, -1)), atol=1e-4)
+
+
+def test_features_are_means_over_the_places_of_an_image(study):
+    images = public(1)[0].astype(np.float32)
+    alone = replace(study, places=1)
+    places = [alone.features(to_kspace(np.roll(images, shift, (-2, -1)))) for shift in SHIFTS[: study.places]]
+    assert study.places > 1
+    np.testing.assert_allclose(study.features(to_kspace(images)), np.mean(places, axis=0), atol=1e-4)
+
+
+def test_heads_that_are_moved_by_a_pixel_keep_their_answers():
+    """Of the shipped network, for public patients whom it never saw."""
+    backbone = load_backbone(shipped_backbone(NetworkSettings("head", "study", components=64)))
+    answers = {}
+    for number in range(12):
+        images = simulate_public_patient(77, number, 5, 32)
+        for shift in ((0, 0), (1, 0), (0, 1), (-1, 1)):
+            features = torch.from_numpy(backbone.features(to_kspace(np.roll(images, shift, (-2, -1)))))
+            scores = head_scores(features.reshape(4, 5, -1)[..., :64].mean(1), backbone.heads[64])
+            answers.setdefault(shift, []).append(by_orders(scores).argmax(-1))
+    kept = [torch.stack(answers[shift]) == torch.stack(answers[0, 0]) for shift in answers]
+    assert min(float(same.float().mean()) for same in kept) >= 0.9

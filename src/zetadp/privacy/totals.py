@@ -1,0 +1,95 @@
+"""Totals over runs: what was spent, and what of it is a promise.
+
+Sums of privacy losses are printed in many places: statements, ``zetadp budget``, promises before a run, refusals. All
+of them come from `Total`, because a sum is a promise in three cases only:
+
+- Everything was declared before the first release: one run, or a whole series. Losses compose as declared.
+- A limit was set before the first release and every run recorded it. A privacy filter then keeps the pair (limit,
+  delta) whatever is chosen after earlier results (Feldman and Zrnic 2021, arXiv:2008.11193). What was spent so far is
+  smaller, and is not a promise: somebody who stops when a model reveals much exceeds it.
+- An odometer holds whenever somebody stops (`zetadp.privacy.accounting.epsilon_any_time`). Its epsilon is larger.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from zetadp.base.epsilon import rounded_up
+from zetadp.privacy import accounting
+from zetadp.privacy.accounting import Exposure
+from zetadp.privacy.exposure import Limit, Run, declared_together, promised, spent, total
+
+Basis: TypeAlias = Literal["declared", "limit", "odometer"]
+
+
+@dataclass(frozen=True)
+class Total:
+    """What runs cost the most exposed patient together.
+
+    Attributes
+    ----------
+    spent
+        Sum of what was released, which a limit is compared with. It is a promise only if the basis is ``declared``.
+    epsilon, delta
+        The promise.
+    basis
+        What the promise rests on.
+    limit
+        The limit that every run recorded, if the basis is ``limit``. Its delta may be smaller than the one asked for.
+    """
+
+    spent: float
+    epsilon: float
+    delta: float
+    basis: Basis
+    limit: Limit | None = None
+
+    @classmethod
+    def of(cls, runs: Iterable[Run], delta: float, *, unmasked: bool = False) -> Total:
+        """Add up runs; parameters are those of `zetadp.privacy.exposure.total`."""
+        several = list(runs)
+        found = total(several, delta, unmasked=unmasked)
+        if declared_together(several):
+            return cls(found, found, delta, "declared")
+        limit = None if unmasked else common_limit(several)  # a limit is on sums as the server sees them
+        if limit is not None and limit.delta <= delta:
+            return cls(found, limit.epsilon, delta, "limit", limit)
+        return cls(found, total(several, delta, unmasked=unmasked, measure=promised), delta, "odometer")
+
+    def __str__(self) -> str:
+        """Return in words what of the sum is a promise; empty if all of it is, or if no noise leaves nothing to say."""
+        if math.isinf(self.spent):
+            return ""
+        if self.limit is not None:
+            return (
+                f"The promise is epsilon {self.limit.epsilon:g} at delta {self.limit.delta:g}, the limit that was set "
+                f"before the first run. Epsilon {rounded_up(self.spent)} describes what was spent of it."
+            )
+        if self.basis == "odometer":
+            return (
+                f"Epsilon {rounded_up(self.spent)} describes what was spent and is not a promise: runs or repeated "
+                "rounds were chosen after earlier results, and not all under one limit that was set before the first. "
+                f"Whenever somebody stops, epsilon {rounded_up(self.epsilon)} at delta {self.delta:g} holds."
+            )
+        return ""
+
+
+def common_limit(runs: Sequence[Run]) -> Limit | None:
+    """Return the limit that all runs recorded and together keep, or None.
+
+    If they recorded several, nothing shows that the larger was not chosen after earlier results.
+    """
+    limits = {run.limit for run in runs}
+    limit = limits.pop() if len(limits) == 1 else None
+    if limit is None:
+        return None
+
+    def filtered(exposure: Exposure, delta: float, *, beforehand: bool) -> float:
+        if beforehand or accounting.exact_mu(exposure) is not None:
+            return spent(exposure, delta, beforehand=beforehand)
+        return accounting.epsilon_within(exposure, limit.epsilon, delta)
+
+    return limit if total(runs, limit.delta, measure=filtered) <= limit.epsilon else None
