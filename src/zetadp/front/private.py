@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping
 from numbers import Integral
@@ -22,6 +21,7 @@ from zetadp.core.optimisers import recipe_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import make_plan
 from zetadp.core.settings import MOST_ROUNDS, OptimiserSettings, TrainingSettings
+from zetadp.core.stateless import copied
 from zetadp.core.task import Task
 from zetadp.front.losses import described, task_for
 from zetadp.front.promises import check_reals
@@ -160,9 +160,8 @@ def private(
     if optimiser is None and scheduler is not None:
         raise UserError("scheduler: Expected the optimiser that it was made for, found none. Give optimiser= too.")
     (place, ledgers), where = run_places(folder, account), pick_device(device)
-    own = copy.deepcopy(model).to(where)
-    first = records.inputs[torch.arange(min(2, len(records)))].to(where)
-    chosen = task_for(own, loss, task, first, records.targets)
+    own = copied(model).to(where)
+    chosen = task_for(own, loss, task, records.items.to(where))
     given = torch.optim.NAdam(model.parameters(), lr=RATE) if optimiser is None else optimiser
     training = TrainingSettings(
         rounds=int(rounds),
@@ -183,7 +182,7 @@ def private(
     plan = make_plan(plan)
     if not (place / RUN).exists():
         # Before the folder is made: what is refused leaves nothing behind.
-        phase = Assembly.of(plan, records.items, model=copy.deepcopy(own), task=chosen).phase
+        phase = Assembly.of(plan, records.items, model=copied(own), task=chosen).phase
         check_run(phase, records.items, records.places, alone=plan.exact)
     return PrivateRun(plan, own, chosen, place, ledgers, records, where, most_epsilon, stop)
 

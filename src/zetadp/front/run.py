@@ -183,8 +183,8 @@ class PrivateRun:
                 performance=Performance(evaluate_every=self.plan.training.rounds),
                 after_round=self._after,
             )
-        self.model = result.model.requires_grad_(requires_grad=False)
-        self._write(self._weights, ledger_head=result.ledger_head)
+        self._write(self._weights, result.model, ledger_head=result.ledger_head)
+        self._load_finished()  # the weights only: layers of the trained copy may keep what they saw last
         self._seal()
         return self
 
@@ -241,7 +241,7 @@ class PrivateRun:
             raise UserError(
                 f"save: Expected a file outside the run's own folder, whose files are sealed, found {path}."
             )
-        self._write(Path(path))
+        self._write(Path(path), self.model)
 
     def __repr__(self) -> str:
         return f"Run {self._name}, {self.state}, in {self.folder}. {self.promise}"
@@ -316,10 +316,10 @@ class PrivateRun:
         _take_weights(self.model, self._weights)
         self.model.requires_grad_(requires_grad=False)
 
-    def _write(self, path: Path, **more: str) -> None:
-        """Write the weights with plan and statement."""
+    def _write(self, path: Path, model: nn.Module, **more: str) -> None:
+        """Write weights with plan and statement."""
         content = {"plan": self.plan.to_json(), "statement": self.statement.text, **more}
-        save_tensors(path, _tensors_of(self.model), content)
+        save_tensors(path, _tensors_of(model), content)
 
     def _seal(self) -> None:
         """Write the statement and a copy of the ledger, seal all for `zetadp verify`, and remove the checkpoint."""
