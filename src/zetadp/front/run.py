@@ -45,7 +45,6 @@ ARGUMENTS = {
     "nodes": "hospitals",
     "expected": "per_round",
     "task": "loss or task",
-    "records": "records (as a keyed hash)",
 }
 """Arguments of `private` whose values a run's file has under other names."""
 
@@ -291,6 +290,12 @@ class PrivateRun:
             if found := dict(_differences(stored, now)):
                 if len(found) > 1:
                     found.pop("noise_multiplier", None)  # which follows from the others
+                if [*found] == ["records"]:
+                    raise UserError(
+                        f"records: Expected the items and labels that {self.folder} was begun with, found others: "
+                        "their keyed hash differs. Give the same items in the same order, or give this run another "
+                        f"folder. zetadp.load opens {self._weights} without any."
+                    )
                 shown = "; ".join(f"{key} {both}" for key, both in found.items())
                 raise UserError(
                     f"folder: Expected the run that {self.folder} holds, with {shown}. "

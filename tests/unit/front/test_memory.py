@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -178,7 +180,8 @@ def prepared(tmp_path, model=None, **changed):
     given = {"epsilon": 8, "delta": 1e-3, "population": PATIENTS, "per_round": 6, "rounds": 2, "items_per_patient": 2}
     items, labels = changed.pop("items", ITEMS), changed.pop("labels", LABELS)
     data = Records(items, labels, patients=IDS)
-    return private(Plain() if model is None else model, data, folder=tmp_path / "run", **given | changed)
+    model = Plain() if model is None else model
+    return private(model, data, folder=tmp_path / "run", **given | changed)
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
@@ -253,3 +256,71 @@ def test_the_stored_start_is_the_network_that_was_handed_in(tmp_path):
     stored, _ = load_tensors(tmp_path / "run" / "start.safetensors")
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in stored.items())
     assert stored.keys() == model.state_dict().keys() == run.model.state_dict().keys()
+
+
+class Items(torch.utils.data.Dataset):
+    """Items one by one, each after a change."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def __len__(self):
+        return len(ITEMS)
+
+    def __getitem__(self, place):
+        self.seen += 1
+        return self.changed(ITEMS[place]), LABELS[place]
+
+    def changed(self, item):
+        return item
+
+
+class Standardised(Items):
+    """Subtracts the mean of the items so far."""
+
+    mean = torch.zeros(WIDTH)
+
+    def changed(self, item):
+        self.mean = self.mean + (item - self.mean) / self.seen
+        return item - self.mean
+
+
+def changing(change) -> type[Items]:
+    return type("Changing", (Items,), {"changed": lambda self, item: change(self, item)})
+
+
+CHANGING = {
+    "PyTorch's random numbers": changing(lambda _, item: item + torch.randn(WIDTH)),
+    "NumPy's random numbers": changing(lambda _, item: item + float(np.random.rand())),  # noqa: NPY002
+    "Python's random numbers": changing(lambda _, item: item * random.choice((-1, 1))),
+    "a running mean": Standardised,
+    "a counter": changing(lambda self, item: item + self.seen // (2 * len(ITEMS))),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGING)
+def test_items_that_differ_at_the_second_look_are_refused(kind):
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    random.seed(0)
+    with pytest.raises(UserError, match="without random augmentation"):
+        Records(CHANGING[kind](), patients=IDS)
+
+
+def test_a_second_look_at_items_moves_no_random_numbers_and_is_short(monkeypatch):
+    monkeypatch.setattr("zetadp.front.records.LOOKED_UP_TWICE", 5)
+    data = Items()
+    torch.manual_seed(0)
+    Records(data, LABELS, patients=IDS)
+    drawn = torch.rand(1)
+    torch.manual_seed(0)
+    assert torch.equal(drawn, torch.rand(1))
+    assert data.seen <= len(ITEMS) + 5 + 1  # and one for the shape
+
+
+def test_a_run_on_looked_up_items_is_opened_by_the_same_call_and_no_other(tmp_path):
+    given = {"items": Items(), "labels": None}
+    prepared(tmp_path, **given).train()
+    assert prepared(tmp_path, **given | {"items": Items()}).state == "finished"
+    with pytest.raises(UserError, match=r"records: Expected the items .* zetadp\.load opens"):
+        prepared(tmp_path, **given | {"items": ITEMS + 1, "labels": LABELS})
