@@ -1,4 +1,4 @@
-"""Checks of networks and losses before a run. The main check: no unit changes the contribution of another.
+"""The check before a run that no unit changes the contribution of another, by the network or the loss.
 
 Clipping bounds a unit's influence only if its items change no other unit's contribution. The check computes the
 contributions of a batch, replaces single units by others, and requires the remaining contributions to be the same bits.
@@ -13,17 +13,17 @@ from dataclasses import replace
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 
 import zetadp.nn.weight_gradients  # noqa: F401  (declares the rules)
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
+from zetadp.core.networks import embedding_hint
 from zetadp.core.records import LabelledItems, Positions
 from zetadp.core.round import Phase, items_in_a_pass
 from zetadp.core.state import reachable_state
 from zetadp.core.stateless import FAILURES, check_loss, check_network, copied, refuse_difference, same
 from zetadp.privacy.contributions import Gradient, Losses, knows_units, one_an_item
-from zetadp.privacy.dropout import LAYERS, drawn_by_unit, drops
+from zetadp.privacy.dropout import drawn_by_unit, drops
 
 FEW = 3
 """Units in the first check, which finds most of what mixes units."""
@@ -326,58 +326,3 @@ def _where(
             whose = f"layer {name!r} ({type(twin.get_submodule(name)).__name__})" if name else "network"
             return f"{APART}, found a {whose} that mixes units. {REMEDY}"
     return "loss: Expected losses of single items, found a loss that mixes units. Let it depend on its own item alone."
-
-
-PRECISE = (torch.float32, torch.complex64)
-
-
-def check_own(model: nn.Module) -> None:
-    """Raise `UserError` for a user's own network that cannot be trained privately.
-
-    It has trained weights, of type float32 or complex64; each weight is finite and has one name; and draws of dropout
-    are a unit's own.
-    """
-    if not isinstance(model, nn.Module):
-        raise UserError(f"model: Expected a torch.nn.Module, found {type(model).__name__}.")
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not trained:
-        raise UserError(
-            "model: Expected trained weights, found none that requires a gradient. Call "
-            "model.requires_grad_() first: a trained model comes frozen."
-        )
-    for name, value in model.state_dict(keep_vars=True).items():
-        if isinstance(value, nn.parameter.UninitializedParameter) or value.is_meta:
-            raise UserError(
-                f"model: Expected weights with values, found {name!r} without. Evaluate an item, or load it."
-            )
-        if not torch.isfinite(value).all():
-            raise UserError(f"model: Expected finite starting weights, found NaN or infinity in {name!r}.")
-    names: dict[int, str] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        other = names.setdefault(id(parameter), name)
-        if other != name:
-            raise UserError(
-                f"model: Expected each weight once, found {name!r} tied to {other!r}. Use the module twice instead, or "
-                "give each its own weight."
-            )
-    for name, module in model.named_modules():
-        if isinstance(module, _DropoutNd) and not isinstance(module, LAYERS) and module.p > 0 and module.training:
-            kind = type(module).__name__
-            raise UserError(
-                f"model: Expected layers whose draws are each unit's own, found {kind} as {name!r}. Use "
-                "torch.nn.Dropout, or set p to 0."
-            )
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad and parameter.dtype not in PRECISE:
-            conversion = "to(torch.complex64)" if parameter.is_complex() else "float()"
-            raise UserError(
-                f"model: Expected parameters of type float32 or complex64, found {parameter.dtype} as {name!r}. "
-                f"Convert them, for instance with model.{conversion}."
-            )
-
-
-def embedding_hint(model: nn.Module) -> str:
-    """Return what to do about an error of a network with embeddings, which take whole numbers."""
-    if not any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in model.modules()):
-        return ""
-    return " Items are float32 or complex64. Let an embedding of n rows take items.long().clamp(0, n - 1)."

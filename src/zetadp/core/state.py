@@ -6,6 +6,7 @@ import dis
 import hashlib
 import re
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy", "zetadp"}
 """Packages whose classes and functions are not searched for state."""
 SIMPLE = (bool, int, float, complex, str, bytes, type(None))
-WAYS = (nn.Module, FunctionType, MethodType, ModuleType, partial, type, Mapping, list, tuple, AbstractSet)
+WAYS = (nn.Module, FunctionType, MethodType, ModuleType, partial, type, Mapping, list, tuple, deque, AbstractSet)
 """Kinds of values that only lead to others."""
 ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 """An address in memory, which differs in every copy."""
@@ -85,7 +86,7 @@ def _reached(place: str, value: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN4
         yield from _of_class(value)
     elif isinstance(value, Mapping):
         yield from ((f"{place}[{ADDRESS.sub('', repr(key))}]", one) for key, one in value.items())
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple | deque):
         yield from ((f"{place}[{number}]", one) for number, one in enumerate(value))
     elif isinstance(value, AbstractSet):
         yield from ((f"{place}{{}}", one) for one in sorted(value, key=lambda one: str(_leaf(one))))

@@ -149,7 +149,8 @@ def check_network(model: nn.Module, inputs: Any) -> list[Tensor]:  # noqa: ANN40
     series = public_batches([inputs], (ITEMS,), [embedded(model)])
     (first,), _ = check_stateless(model, evaluate, series, name="model")
     try:
-        _outputs(copied(model), first[:1])
+        for network in (copied(model), copied(model).eval()):  # training may take one patient's only item
+            _outputs(network, first[:1])
     except (*FAILURES, UserError) as error:
         raise UserError(
             "model: Expected a network that takes any number of items, found an error with a single one: "

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
-from zetadp.core.independence import embedding_hint
 from zetadp.core.metrics import bootstrapped, mean_interval
+from zetadp.core.networks import embedding_hint
 from zetadp.core.stateless import FAILURES, ITEMS, check_loss, check_network, copied
 from zetadp.core.task import Classification, Task
 from zetadp.privacy.contributions import one_an_item
