@@ -17,7 +17,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import ChainDataset, DataLoader, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    ChainDataset,
+    DataLoader,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+from torch.utils.data.distributed import DistributedSampler
 from training_builder import NETWORKS, network
 
 from zetadp.base.validation import UserError
@@ -248,6 +259,75 @@ def test_a_loss_that_is_shown_to_the_engine_may_not_mix_patients():
     step(*private(native(), TensorDataset(*samples(8)), criterion=functional.cross_entropy))
 
 
+def test_a_loss_that_is_not_a_mean_is_refused():
+    """A sum, also one that is divided by a fixed size, and losses of single samples."""
+
+    def scaled(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(outputs, targets, reduction="sum") / 8
+
+    for criterion in (nn.CrossEntropyLoss(reduction="sum"), scaled):
+        with pytest.raises(UserError, match="mean over samples"):
+            step(*private(native(), TensorDataset(*samples(8)), criterion=criterion))
+    with pytest.raises(UserError, match=r"one number for a batch, found shape \(2,\)"):
+        step(*private(native(), TensorDataset(*samples(8)), criterion=nn.CrossEntropyLoss(reduction="none")))
+
+
+@pytest.mark.parametrize(
+    "criterion",
+    [
+        nn.CrossEntropyLoss(weight=torch.tensor([1.0, 1.0, 9.0], dtype=torch.float64)),
+        nn.CrossEntropyLoss(ignore_index=2),
+    ],
+)
+def test_a_loss_that_weighs_a_rare_class_is_refused_when_the_class_occurs(criterion, monkeypatch):
+    """The first batch has none of the rare class, and the second is not larger."""
+    data = TensorDataset(samples(12)[0], torch.tensor([0, 1, 0, 1, 0, 1, 0, 1, 2, 1, 0, 1]))
+    parts = private(native(), data, criterion=criterion, sampling_probability=0.5, rounds=2)
+    drawn = iter([[0.0] * 6 + [1.0] * 6, [1.0] * 6 + [0.0] * 6])
+    rand = torch.rand
+    monkeypatch.setattr(
+        torch, "rand", lambda size, **how: torch.tensor(next(drawn)) if size == 12 else rand(size, **how)
+    )
+    batches = iter(parts[2])
+
+    def one() -> None:
+        inputs, targets = next(batches)
+        functional.cross_entropy(parts[0](inputs), targets).backward()
+        parts[1].step()
+        parts[1].zero_grad()
+
+    one()
+    with pytest.raises(UserError, match="mixes the samples"):
+        one()
+
+
+class SetsItself(nn.Module):
+    """Scales by the first batch, and looks constant afterwards."""
+
+    scale = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.scale is None:
+            self.scale = float(1 / x.detach().abs().max())
+        return x * self.scale
+
+
+def test_networks_and_losses_that_remember_their_first_batch_are_refused():
+    model = nn.Sequential(SetsItself(), native())
+    with pytest.raises(UserError, match=r"changes '0\.scale'"):
+        step(*private(model, TensorDataset(*samples(8))))
+    assert model[0].scale is None
+    first: list[float] = []
+
+    def relative(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        loss = functional.cross_entropy(outputs, targets)
+        first.extend([] if first else [float(loss.detach())])
+        return loss / first[0]
+
+    with pytest.raises(UserError, match="changes 'first"):
+        step(*private(native(), TensorDataset(*samples(8)), criterion=relative))
+
+
 # One patient, one clip
 
 
@@ -275,6 +355,79 @@ def test_a_patient_without_a_finite_gradient_contributes_zero():
     torch.testing.assert_close(found, without, rtol=1e-10, atol=1e-12)
 
 
+# Data loaders
+
+DATA = TensorDataset(torch.arange(12.0)[:, None], torch.arange(12) % CLASSES)
+
+
+class Reversed(DataLoader):
+    def __iter__(self):
+        return reversed(list(super().__iter__()))
+
+
+def sorted_by_class(items):
+    return tuple(map(torch.stack, zip(*sorted(items, key=lambda item: -int(item[1])), strict=True)))
+
+
+def without_the_last_class(items):
+    return tuple(map(torch.stack, zip(*(item for item in items if item[1] < 2 or len(items) == 1), strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sampler": SubsetRandomSampler(range(8))}, "SubsetRandomSampler"),
+        ({"sampler": WeightedRandomSampler([1.0] * 8 + [0.0] * 4, 12)}, "WeightedRandomSampler"),
+        ({"sampler": DistributedSampler(DATA, num_replicas=2, rank=0)}, "DistributedSampler"),
+        ({"sampler": list(range(8))}, "list"),
+        ({"sampler": SequentialSampler(range(8))}, "one of 8"),
+        ({"sampler": RandomSampler(DATA, replacement=True)}, "with replacement"),
+        ({"sampler": RandomSampler(DATA, num_samples=8)}, "one of 8"),
+        ({"batch_sampler": BatchSampler(SubsetRandomSampler(range(8)), 4, drop_last=False)}, "SubsetRandomSampler"),
+        ({"batch_sampler": [[0, 1], [2, 3]]}, "batch_sampler, found list"),
+        ({"batch_size": 5, "drop_last": True}, "drops the last 2"),
+        ({"batch_size": None}, "batch_size=None"),
+        ({"num_workers": 1, "worker_init_fn": print}, "worker_init_fn"),
+    ],
+)
+def test_a_loader_whose_choice_of_items_would_be_lost_is_refused(settings, message):
+    with pytest.raises(UserError, match=f"data_loader: .*{message}"):
+        private(nn.Linear(1, CLASSES), DataLoader(DATA, **settings))
+
+
+@pytest.mark.parametrize("loader", [Reversed(DATA), iter(DATA), "loader of make_private"])
+def test_other_ways_to_make_batches_are_refused(loader):
+    if isinstance(loader, str):
+        *_, loader = private(nn.Linear(1, CLASSES), DATA)
+    with pytest.raises(UserError, match="data_loader: Expected a"):
+        private(nn.Linear(1, CLASSES), loader)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch_size": 4, "shuffle": True, "generator": torch.Generator().manual_seed(3)},
+        {"batch_size": 5, "shuffle": True, "drop_last": True},
+        {"batch_size": 4, "drop_last": True, "num_workers": 2},
+        {"sampler": RandomSampler(DATA, generator=torch.Generator().manual_seed(3))},
+    ],
+)
+def test_a_loader_of_all_items_is_taken_with_its_generator(settings):
+    given = DataLoader(DATA, **settings)
+    *_, loader = private(nn.Linear(1, CLASSES), given)
+    assert loader.population == len(DATA)
+    assert loader.generator is getattr(given.sampler, "generator", None)
+    *_, loader = private(nn.Linear(1, CLASSES), DataLoader(Subset(DATA, range(8)), **{**settings, "sampler": None}))
+    assert {int(x) for x, _ in loader for x in x} == set(range(8))
+
+
+@pytest.mark.parametrize("collate", [sorted_by_class, without_the_last_class])
+def test_a_collation_that_gives_samples_to_other_patients_is_refused(collate):
+    *_, loader = private(nn.Linear(1, CLASSES), DataLoader(DATA, collate_fn=collate))
+    with pytest.raises(UserError, match="collate_fn that gives each item of a batch one row"):
+        next(iter(loader))
+
+
 # Sampling
 
 
@@ -284,8 +437,11 @@ def test_a_sampling_probability_is_what_was_said():
     chance = {"sampling_probability": P, "noise_multiplier": 7.9565, "rounds": 3}
     model, optimizer, loader = private(native(torch.complex64), data, engine, patients=owners, **chance)
     assert (loader.sampling_probability, optimizer.expected_batch_size, len(loader)) == (P, 24, 3)
+    optimizer.attach_step_hook(lambda _: None)  # which replaces a hook
     for _ in range(3):
         step(model, optimizer, loader)
+    with pytest.raises(AttributeError, match="sampling_probability"):
+        loader.sampling_probability = 1.0
     assert engine.rounds == {NoisySum(P, 7.9565): 3}
     assert engine.get_epsilon(1e-3) == accounting.epsilon({NoisySum(P, 7.9565): 3}, 1e-3)
 
@@ -385,6 +541,8 @@ def test_other_networks_optimizers_and_datasets_are_refused():
     with pytest.raises(UserError, match="optimizer"):
         PrivacyEngine().make_private(module=model, optimizer=stranger, data_loader=TensorDataset(x, y), **settings)
 
+    with pytest.raises(UserError, match="not compiled"):
+        private(torch.compile(native(), backend="eager"), TensorDataset(x, y))
     with pytest.raises(UserError, match="IterableDataset"):
         private(model, ChainDataset([]))
     distributed = DistributedDataParallel.__new__(DistributedDataParallel)

@@ -13,8 +13,10 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -31,6 +33,10 @@ logger = logging.getLogger(__name__)
 
 DIGEST = "sha256"
 """Attribute of a dataset with the digest of its values. One flipped bit in an image is seen by no other check."""
+_PRIVATE = threading.Lock()
+_private_blocks = 0
+_before_private = 0
+"""Blocks of `private_files` that are open in all threads, and the mask before the first."""
 
 
 @contextmanager
@@ -160,6 +166,38 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for place in new:
         sync_folder(place.parent)
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Make new files and folders of this process readable by their owner only, in a block."""
+    global _before_private, _private_blocks
+    with _PRIVATE:
+        if not _private_blocks:
+            _before_private = os.umask(0o077)
+        _private_blocks += 1
+    try:
+        yield
+    finally:
+        with _PRIVATE:
+            _private_blocks -= 1
+            if not _private_blocks:
+                os.umask(_before_private)
+
+
+def keep_private(path: Path) -> None:
+    """Make a file or folder readable by its owner only, where the file system can."""
+    with suppress(OSError):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+
+
+def settle(paths: Iterable[Path]) -> None:
+    """Make finished files readable by their owner only, and give all of them one time, the present one."""
+    now = time.time()
+    for path in paths:
+        keep_private(path)
+        with suppress(OSError):
+            os.utime(path, (now, now))
 
 
 _WARNED: set[int] = set()

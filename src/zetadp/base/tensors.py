@@ -29,6 +29,8 @@ from zetadp.base.storage import written_whole
 from zetadp.base.validation import UserError, first_sentence
 
 FORMAT = "zetadp-1"
+WITHOUT_NUMPY = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+"""Types of numbers that NumPy lacks."""
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """Options of glibc's ``mallopt``."""
 KEPT = 1 << 30
@@ -40,7 +42,10 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(tensors.items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+        plain = value.detach().cpu().contiguous()
+        if plain.dtype in WITHOUT_NUMPY:
+            plain = plain.flatten().view(torch.uint8)
+        digest.update(plain.numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -54,9 +59,14 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], content: Mapping[str
     # safetensors' own writer leaves a temporary file of its own behind when it is killed.
     text = json.dumps(content)
     metadata = {"format": FORMAT, "content": text, "digest": _digest(tensors, text)}
-    packed = save({key: value.clone() for key, value in tensors.items()}, metadata=metadata)
+    content_bytes = packed(tensors, metadata)
     with written_whole(path) as temporary:
-        temporary.write_bytes(packed)
+        temporary.write_bytes(content_bytes)
+
+
+def packed(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
+    """Return the bytes of a safetensors file; its writer takes tensors in the order of their axes only."""
+    return save({key: value.clone(memory_format=torch.contiguous_format) for key, value in tensors.items()}, metadata)
 
 
 def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -118,10 +118,10 @@ def _print_epsilon(
 ) -> None:
     """Print the answer, and the epsilon of the resulting run with the name of its accountant."""
     from zetadp.front import promises
-    from zetadp.privacy.exposure import accountant
+    from zetadp.privacy.accounting import quoted
 
     found = promises.epsilon(noise_multiplier=noise, sampling_probability=probability, rounds=rounds, delta=delta)
-    by = accountant([{NoisySum(probability, noise): rounds}], beforehand=True)
+    _, by = quoted({NoisySum(probability, noise): rounds}, delta)
     asked = {"delta": delta, "sampling_probability": probability, "noise_multiplier": noise, "rounds": rounds}
     if as_json:
         epsilon = "inf" if found == math.inf else found

@@ -1,4 +1,4 @@
-"""Checks of networks and losses before a run. The main check: no unit changes the contribution of another.
+"""The check before a run that no unit changes the contribution of another, by the network or the loss.
 
 Clipping bounds a unit's influence only if its items change no other unit's contribution. The check computes the
 contributions of a batch, replaces single units by others, and requires the remaining contributions to be the same bits.
@@ -6,7 +6,6 @@ contributions of a batch, replaces single units by others, and requires the rema
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,15 +13,17 @@ from dataclasses import replace
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 
 import zetadp.nn.weight_gradients  # noqa: F401  (declares the rules)
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
+from zetadp.core.networks import embedding_hint
 from zetadp.core.records import LabelledItems, Positions
 from zetadp.core.round import Phase, items_in_a_pass
+from zetadp.core.state import reachable_state
+from zetadp.core.stateless import FAILURES, check_loss, check_network, copied, refuse_difference, same
 from zetadp.privacy.contributions import Gradient, Losses, knows_units, one_an_item
-from zetadp.privacy.dropout import LAYERS, drawn_by_unit, drops
+from zetadp.privacy.dropout import drawn_by_unit, drops
 
 FEW = 3
 """Units in the first check, which finds most of what mixes units."""
@@ -38,7 +39,10 @@ Compute = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
 def check_run(phase: Phase, records: LabelledItems, units: Sequence[Positions], *, alone: bool) -> Phase:
-    """Check that units are independent (`check_independence`) in a batch of as many units as a pass will have.
+    """Check that nothing remembers items, and that units are independent in a batch of as many as a pass will have.
+
+    Network and loss are judged on public items first (`zetadp.core.stateless`). Only then are copies evaluated on the
+    items of units (`check_independence`).
 
     Networks and losses of the library need no check at run time: tests show that they keep units apart.
 
@@ -62,7 +66,8 @@ def check_run(phase: Phase, records: LabelledItems, units: Sequence[Positions], 
     Raises
     ------
     UserError
-        If units are not independent, or if the network has no gradients for single units.
+        If the network or the loss remembers items, if units are not independent, or if the network has no gradients
+        for single units.
     """
     contribution = phase.contribution
     if not isinstance(contribution, Gradient):
@@ -73,7 +78,9 @@ def check_run(phase: Phase, records: LabelledItems, units: Sequence[Positions], 
         check_independence(phase.model, contribution.losses, records.inputs[items], records.targets[items], rules=rules)
 
     try:
-        check(FEW)  # a network that stores statistics is refused before its pass is measured, which would change them
+        outputs = check_network(moved_copy(phase.model), records.inputs)
+        check_loss(contribution.losses, outputs, records.targets)
+        check(FEW)
         if alone:
             return replace(phase, chunk=phase.items)
         most = max(FEW, (phase.chunk or items_in_a_pass(phase, records.inputs)) // phase.items)
@@ -85,7 +92,7 @@ def check_run(phase: Phase, records: LabelledItems, units: Sequence[Positions], 
             check(most)
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+    except FAILURES as error:
         raise UserError(
             "model: Expected a network that has gradients for single patients and takes items of any numbers, found: "
             f"{error}.{embedding_hint(phase.model)}"
@@ -135,7 +142,8 @@ def check_independence(
 ) -> None:
     """Raise `UserError` if a unit changes the contribution of another, by the network, its gradient or the loss.
 
-    The network stays as it is: a copy is evaluated, in the same mode (training or evaluation), on the processor.
+    Network and loss stay as they are: copies are evaluated, in the same mode (training or evaluation), on the
+    processor.
 
     Parameters
     ----------
@@ -154,7 +162,7 @@ def check_independence(
         If units are not independent, if the network or the loss makes random draws, or if the network stores something
         about the items. The message names the layer, the loss or the stored tensor.
     """
-    twin = moved_copy(model)
+    twin, losses = moved_copy(model), copied(losses, "loss")
     units, items = targets.shape[:2]
     batch = [inputs.cpu(), targets.cpu()]
     stored = {name: value.clone() for name, value in state_of(twin).items()}
@@ -180,8 +188,12 @@ def check_independence(
     check_stores_nothing(twin, stored)
     if shown is not None:
         raise UserError(_where(twin, shown, items, evaluated))
+    gradients(batch)
+    state = reachable_state((twin, losses))
     mixed = first_mixture(gradients, batch)
     check_stores_nothing(twin, stored)  # again, for what is stored only where gradients are computed
+    gradients(batch)  # a layer may keep its last output, which then is the same
+    refuse_difference(state, reachable_state((twin, losses)), "model")
     if mixed is not None:
         raise UserError(f"{APART}, found a backward pass that mixes them. {REMEDY}")
 
@@ -248,23 +260,13 @@ def first_mixture(
 
 def moved_copy(model: nn.Module) -> nn.Module:
     """Return a copy of a network on the processor with all weights moved: weights of zero would hide a dependence."""
-    twin, random = copy.deepcopy(model).cpu(), torch.Generator().manual_seed(0)
+    twin, random = copied(model).cpu(), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in twin.parameters():
             size = parameter.abs().square().mean().sqrt()
             noise = torch.randn(parameter.shape, dtype=parameter.dtype, generator=random)
             parameter.add_(0.1 * noise * (size if size > 0 else 1))
     return twin
-
-
-def same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    """Return whether tensors hold the same numbers to the last bit; what is not a number equals itself."""
-
-    def equal(one: Tensor, other: Tensor) -> bool:
-        # The first test is the fast one. It fails for NaN.
-        return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
-
-    return all(equal(one, other) for one, other in zip(some, others, strict=True))
 
 
 def _choices(count: int) -> Iterator[tuple[Tensor, bool]]:
@@ -324,58 +326,3 @@ def _where(
             whose = f"layer {name!r} ({type(twin.get_submodule(name)).__name__})" if name else "network"
             return f"{APART}, found a {whose} that mixes units. {REMEDY}"
     return "loss: Expected losses of single items, found a loss that mixes units. Let it depend on its own item alone."
-
-
-PRECISE = (torch.float32, torch.complex64)
-
-
-def check_own(model: nn.Module) -> None:
-    """Raise `UserError` for a user's own network that cannot be trained privately.
-
-    It has trained weights, of type float32 or complex64; each weight is finite and has one name; and draws of dropout
-    are a unit's own.
-    """
-    if not isinstance(model, nn.Module):
-        raise UserError(f"model: Expected a torch.nn.Module, found {type(model).__name__}.")
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not trained:
-        raise UserError(
-            "model: Expected trained weights, found none that requires a gradient. Call "
-            "model.requires_grad_() first: a trained model comes frozen."
-        )
-    for name, value in model.state_dict(keep_vars=True).items():
-        if isinstance(value, nn.parameter.UninitializedParameter) or value.is_meta:
-            raise UserError(
-                f"model: Expected weights with values, found {name!r} without. Evaluate an item, or load it."
-            )
-        if not torch.isfinite(value).all():
-            raise UserError(f"model: Expected finite starting weights, found NaN or infinity in {name!r}.")
-    names: dict[int, str] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        other = names.setdefault(id(parameter), name)
-        if other != name:
-            raise UserError(
-                f"model: Expected each weight once, found {name!r} tied to {other!r}. Use the module twice instead, or "
-                "give each its own weight."
-            )
-    for name, module in model.named_modules():
-        if isinstance(module, _DropoutNd) and not isinstance(module, LAYERS) and module.p > 0 and module.training:
-            kind = type(module).__name__
-            raise UserError(
-                f"model: Expected layers whose draws are each unit's own, found {kind} as {name!r}. Use "
-                "torch.nn.Dropout, or set p to 0."
-            )
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad and parameter.dtype not in PRECISE:
-            conversion = "to(torch.complex64)" if parameter.is_complex() else "float()"
-            raise UserError(
-                f"model: Expected parameters of type float32 or complex64, found {parameter.dtype} as {name!r}. "
-                f"Convert them, for instance with model.{conversion}."
-            )
-
-
-def embedding_hint(model: nn.Module) -> str:
-    """Return what to do about an error of a network with embeddings, which take whole numbers."""
-    if not any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in model.modules()):
-        return ""
-    return " Items are float32 or complex64. Let an embedding of n rows take items.long().clamp(0, n - 1)."

@@ -9,6 +9,7 @@ import copy
 import math
 import warnings
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any, TypeAlias
 
 import torch
@@ -17,6 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from zetadp.base.validation import UserError
+from zetadp.core.networks import plain_name
 from zetadp.core.settings import OptimiserSettings
 
 Recipe: TypeAlias = Mapping[str, Any]
@@ -42,7 +44,8 @@ def recipe_of(
     ------
     UserError
         If the optimiser is not of `torch.optim`, needs a closure, misses a trained parameter or holds one of another
-        model, if an option is not a plain value, or if the schedule cannot be tabulated.
+        model, if it has stepped or has hooks, if an option is not a plain value, or if the schedule cannot be
+        tabulated.
     """
     if getattr(torch.optim, type(optimiser).__name__, None) is not type(optimiser):
         raise UserError(
@@ -54,7 +57,8 @@ def recipe_of(
             "optimiser: Expected an optimiser that takes one gradient a step, found LBFGS, which asks for more. "
             "Every gradient is a release. Use SGD, Adam or another."
         )
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    named = {plain_name(name): parameter for name, parameter in model.named_parameters()}
+    names = {id(parameter): name for name, parameter in named.items()}
     groups = []
     for group in optimiser.param_groups:
         options = {key: _plain(group[key], key) for key in optimiser.defaults}
@@ -68,7 +72,7 @@ def recipe_of(
             )
         groups.append({"parameters": [names[id(p)] for p in group["params"] if p.requires_grad], **options})
     held = {name for group in groups for name in group["parameters"]}
-    left = [name for name, p in model.named_parameters() if p.requires_grad and name not in held]
+    left = [name for name, p in named.items() if p.requires_grad and name not in held]
     if left:
         raise UserError(
             f"optimiser: Expected every trained parameter, found none of {left[0]!r}. Give it to the optimiser, or "
@@ -81,11 +85,13 @@ def recipe_of(
         recipe["plateau"] = {name: _plain(getattr(scheduler, name), name) for name in PLATEAU}
     elif scheduler is not None:
         recipe["schedule"] = _tabulated(optimiser, scheduler, rounds)
-    parts = {name: nn.Parameter(p.detach().clone()) for name, p in model.named_parameters() if p.requires_grad}
+    parts = {name: nn.Parameter(p.detach().clone()) for name, p in named.items() if p.requires_grad}
     for part in parts.values():
         part.grad = torch.zeros_like(part)
     try:
-        build(recipe, parts)[0].step()
+        new = build(recipe, parts)[0]
+        _check_new(optimiser, new, {part: named[name] for name, part in parts.items()})
+        new.step()
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(
             f"optimiser: Expected one that these weights and options fit, found {type(optimiser).__name__}: {error}. "
@@ -115,7 +121,11 @@ def build(recipe: Recipe, parameters: Mapping[str, nn.Parameter]) -> tuple[Optim
     for group in recipe["groups"]:
         options = {key: _option(value) for key, value in group.items() if key != "parameters"}
         groups.append({"params": [parameters[name] for name in group["parameters"]], **options})
-    optimiser: Optimizer = getattr(torch.optim, recipe["optimiser"])(groups)
+    kind = getattr(torch.optim, recipe["optimiser"])
+    # Adagrad makes its state from the arguments, whatever its groups say.
+    names = [name for name in signature(kind).parameters if name in groups[0] and name != "params"]
+    common = {name: groups[0][name] for name in names if all(group[name] == groups[0][name] for group in groups)}
+    optimiser: Optimizer = kind(groups, **common)
     if "plateau" not in recipe:
         return optimiser, None
     options = {key: value for key, value in recipe["plateau"].items() if key != "min_lrs"}
@@ -126,6 +136,35 @@ def set_round(recipe: Recipe, optimiser: Optimizer, round_number: int) -> None:
     """Give an optimiser that `build` returned the options of a round, counted from zero."""
     for group, table in zip(optimiser.param_groups, recipe.get("schedule", ()), strict=False):
         group.update({key: _option(values[min(round_number, len(values) - 1)]) for key, values in table.items()})
+
+
+def _check_new(given: Optimizer, new: Optimizer, parameters: Mapping[nn.Parameter, nn.Parameter]) -> None:
+    """Refuse an optimiser with what a recipe does not hold: a state that a new one has not, or hooks.
+
+    Parameters
+    ----------
+    given, new
+        The optimiser that was given, and a new one of its recipe.
+    parameters
+        For each parameter of the new one, that of the given one.
+    """
+    for part, parameter in parameters.items():
+        before, after = given.state.get(parameter, {}), new.state.get(part, {})
+        if before.keys() != after.keys() or not all(torch.equal(*_tensors(before[key], after[key])) for key in before):
+            raise UserError(
+                f"optimiser: Expected a new optimiser, found {type(given).__name__} with a state "
+                f"({', '.join(map(str, before))}): it has stepped, or a state was loaded. Training would begin without "
+                "it. Make a new one of model.parameters()."
+            )
+    if given._optimizer_step_pre_hooks or given._optimizer_step_post_hooks:
+        raise UserError(
+            f"optimiser: Expected an optimiser without hooks, found hooks of {type(given).__name__}, which training "
+            "would not call. Remove them."
+        )
+
+
+def _tensors(*values: Any) -> list[torch.Tensor]:  # noqa: ANN401  (what a state holds)
+    return [torch.as_tensor(value).cpu() for value in values]
 
 
 def _tabulated(optimiser: Optimizer, scheduler: LRScheduler, rounds: int) -> list[dict[str, list[Any]]]:

@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from zetadp.base.arrays import exact_up_to, has_mask
 from zetadp.base.validation import UserError, check_distinct, shown
 from zetadp.privacy.mechanism import Draw, NodeMechanism
 
@@ -221,10 +222,24 @@ def checked_owners(owners: Iterable[Any], where: str) -> list[str | bytes | int]
     """
     if isinstance(owners, str):
         raise UserError(f"{where}: Expected one id for each item, found a text. Give a list of ids.")
-    found: list[Any] = [
-        one.item() if isinstance(one, np.generic) or (isinstance(one, Tensor) and one.ndim == 0) else one
-        for one in owners
-    ]
+    if has_mask(owners):
+        raise UserError(
+            f"{where}: Expected an id for each item, found a masked array. Leave items of nobody out: they may be "
+            "anybody's."
+        )
+    exact = exact_up_to(getattr(owners, "dtype", None))
+    found: list[Any] = []
+    for item, one in enumerate(owners):
+        scalar = isinstance(one, np.generic) or (isinstance(one, Tensor) and one.ndim == 0)
+        owner = one.item() if scalar else one
+        found.append(owner)
+        most = min(exact, exact_up_to(one.dtype if scalar else np.dtype(float)))
+        if isinstance(owner, float) and owner.is_integer() and abs(owner) >= most:
+            raise UserError(
+                f"{where}: Expected ids that their type holds exactly, found {owner:.0f} for item {item}, in a type "
+                f"that is exact below {most:.0f} only: different ids may have become one. Read ids as whole numbers or "
+                "texts."
+            )
     for item, owner in enumerate(found):
         if isinstance(owner, set | frozenset | list | np.ndarray | range | slice) or not isinstance(owner, Hashable):
             raise UserError(

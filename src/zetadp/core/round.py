@@ -6,6 +6,7 @@ noise are those of separate nodes.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -309,9 +310,9 @@ PASS_BYTES, PASS_BYTES_ELSEWHERE = 1 << 29, 1 << 32
 def items_in_a_pass(phase: Phase, items: Tensor) -> int:
     """Return how many items a pass may have so that it takes about `PASS_BYTES` at most; at least one.
 
-    The bytes of an item are measured by evaluating the network on zeros. They depend only on the network and the size
-    of items, so all CPUs find the same number, and all GPUs another, which is larger: a GPU would be idle most of the
-    time in passes that fit into a CPU's cache.
+    The bytes of an item are measured by evaluating a copy of the network on zeros. They depend only on the network and
+    the size of items, so all CPUs find the same number, and all GPUs another, which is larger: a GPU would be idle most
+    of the time in passes that fit into a CPU's cache.
 
     Parameters
     ----------
@@ -320,6 +321,7 @@ def items_in_a_pass(phase: Phase, items: Tensor) -> int:
     items
         Any items, shape (item, ...). Only their type, their device and the shape of one item are used.
     """
+    phase = replace(phase, model=copy.deepcopy(phase.model))
     one, two = (torch.zeros(count, *items.shape[1:], dtype=items.dtype, device=items.device) for count in (1, 2))
     # The first item is counted together with the weights; every further one adds as much as the second.
     of_an_item = _saved_bytes(phase, two) - _saved_bytes(phase, one)

@@ -24,7 +24,8 @@ from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
 from zetadp.core.checkpoint import Checkpoint, RunFiles
 from zetadp.core.evaluation import watched
-from zetadp.core.independence import check_own, check_run
+from zetadp.core.independence import check_run
+from zetadp.core.networks import check_own
 from zetadp.core.outbox import Outbox
 from zetadp.core.progress import Progress
 from zetadp.core.promise import check_noise

@@ -11,13 +11,16 @@ from torch import Tensor, nn
 
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
-from zetadp.core.independence import embedding_hint
 from zetadp.core.metrics import bootstrapped, mean_interval
+from zetadp.core.networks import embedding_hint
+from zetadp.core.stateless import FAILURES, ITEMS, check_loss, check_network, copied
 from zetadp.core.task import Classification, Task
 from zetadp.privacy.contributions import one_an_item
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from zetadp.core.records import LabelledItems
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -70,24 +73,26 @@ class OwnLoss:
         }
 
 
-def task_for(model: nn.Module, loss: Loss | None, task: Task | None, inputs: Tensor, labels: Tensor) -> Task:
-    """Return the task of a training, after a look at what the model and the loss make of some items.
+def task_for(model: nn.Module, loss: Loss | None, task: Task | None, records: LabelledItems) -> Task:
+    """Return the task of a training, after a look at what copies of the model and the loss make of some items.
+
+    They are first judged on public random items of the records' shape and type, and on random labels
+    (`zetadp.core.stateless`). A few items of the records come last, to refuse losses that are not finite.
 
     Parameters
     ----------
     model
-        The user's network.
+        The user's network, which is never evaluated.
     loss, task
         What the user gave; neither is classification by cross-entropy.
-    inputs
-        The first items.
-    labels
-        Labels of all items.
+    records
+        Items and labels of all patients.
 
     Raises
     ------
     UserError
-        If outputs, labels and loss do not fit each other. The message names the argument and what to do.
+        If the model or the loss remembers items, or if outputs, labels and loss do not fit each other. The message
+        names the argument and what to do.
     """
     if loss is not None and task is not None:
         raise UserError("loss: Expected a loss or a task, found both. A task has its own losses.")
@@ -97,38 +102,36 @@ def task_for(model: nn.Module, loss: Loss | None, task: Task | None, inputs: Ten
         )
     if task is not None and not hasattr(task, "losses"):
         raise UserError(f"task: Expected an object with losses and metrics (zetadp.core.task.Task), found {task!r}.")
-    targets = labels[: len(inputs)].to(inputs.device)
+    inputs, labels = records.inputs, records.targets
     try:
-        outputs = model(inputs)
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        kind, shape = str(inputs.dtype).removeprefix("torch."), tuple(inputs.shape)
+        shown = check_network(model, inputs)
+    except FAILURES as error:
+        kind, shape = str(inputs.dtype).removeprefix("torch."), (ITEMS, *inputs.shape[1:])
         raise UserError(
             f"model: Expected a network that takes {kind} items of shape {shape}, found: {error}."
             f"{embedding_hint(model)}"
         ) from error
-    if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
-        found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise UserError(f"model: Expected one output for each of {len(inputs)} items, found {found}.")
     if task is None and loss is None:
-        task = _classification(outputs, labels)
+        task = _classification(shown[0], labels)
     elif task is None:
         task = OwnLoss(loss)  # type: ignore[arg-type]
     try:
-        finite = bool(torch.isfinite(one_an_item(task.losses, outputs, targets)).all())
-    except UserError as error:
-        raise UserError(
-            f"loss: {error} Let it return the losses of single items, for instance with reduction='none'. A mean over "
-            "a batch mixes patients."
-        ) from error
-    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
-        hint = " Complex outputs need a real loss: let the network return .abs()." if outputs.is_complex() else ""
+        check_loss(task.losses, shown, labels)
+        # Only now: whatever remembers items was refused.
+        first = torch.arange(min(ITEMS, len(labels)))
+        network, own = copied((model, task))
+        outputs = network(inputs[first])
+        targets = labels[first].to(outputs.device)
+        finite = bool(torch.isfinite(one_an_item(own.losses, outputs, targets)).all())
+        if isinstance(own, OwnLoss):
+            _check_alike(own.loss(outputs, targets), outputs, targets)
+    except FAILURES as error:
+        hint = " Complex outputs need a real loss: let the network return .abs()." if shown[0].is_complex() else ""
         raise UserError(
             f"loss: Expected a loss of the network's outputs and the labels, found: {error}.{hint}"
         ) from error
     if not finite:
         raise UserError("loss: Expected finite losses, found NaN or infinity for the first items at starting weights.")
-    if isinstance(task, OwnLoss):
-        _check_alike(task.loss(outputs, targets), outputs, targets)
     return task
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping
 from numbers import Integral
@@ -17,11 +16,13 @@ from zetadp.base.epsilon import CONSENT, USELESS
 from zetadp.base.tensors import pick_device
 from zetadp.base.validation import UserError, checked_name, in_range, whole
 from zetadp.core.assembly import Assembly
-from zetadp.core.independence import check_own, check_run
+from zetadp.core.independence import check_run
+from zetadp.core.networks import check_own, check_storable, uncompiled
 from zetadp.core.optimisers import recipe_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import make_plan
 from zetadp.core.settings import MOST_ROUNDS, OptimiserSettings, TrainingSettings
+from zetadp.core.stateless import copied
 from zetadp.core.task import Task
 from zetadp.front.losses import described, task_for
 from zetadp.front.promises import check_reals
@@ -84,8 +85,10 @@ def private(
     Parameters
     ----------
     model
-        A PyTorch network, which is never changed. It takes items of shape (item, ...). Items must not influence each
-        other: no batch normalisation. Its weights are the starting weights, which must be public.
+        A PyTorch network, which is never changed or evaluated. It takes items of shape (item, ...), also a single one.
+        Items must not influence each other (no batch normalisation), and it must not remember them: copies are compared
+        on public random items. Its weights are the starting weights, which must be public. Of a compiled network, the
+        one that `torch.compile` wraps is trained.
     records
         The patients' records. None where ``hospitals`` has them.
     folder
@@ -145,6 +148,7 @@ def private(
         If anything does not fit; the message names the argument.
     """
     check_own(model)
+    check_storable(model)
     records = records_of(records, hospitals)
     check_population(records, population)
     sizes, everybody = records.holders, records.units
@@ -160,9 +164,8 @@ def private(
     if optimiser is None and scheduler is not None:
         raise UserError("scheduler: Expected the optimiser that it was made for, found none. Give optimiser= too.")
     (place, ledgers), where = run_places(folder, account), pick_device(device)
-    own = copy.deepcopy(model).to(where)
-    first = records.inputs[torch.arange(min(2, len(records)))].to(where)
-    chosen = task_for(own, loss, task, first, records.targets)
+    own = uncompiled(copied(model)).to(where)
+    chosen = task_for(own, loss, task, records.items.to(where))
     given = torch.optim.NAdam(model.parameters(), lr=RATE) if optimiser is None else optimiser
     training = TrainingSettings(
         rounds=int(rounds),
@@ -183,7 +186,7 @@ def private(
     plan = make_plan(plan)
     if not (place / RUN).exists():
         # Before the folder is made: what is refused leaves nothing behind.
-        phase = Assembly.of(plan, records.items, model=copy.deepcopy(own), task=chosen).phase
+        phase = Assembly.of(plan, records.items, model=copied(own), task=chosen).phase
         check_run(phase, records.items, records.places, alone=plan.exact)
     return PrivateRun(plan, own, chosen, place, ledgers, records, where, most_epsilon, stop)
 
@@ -256,8 +259,9 @@ def check_constants(
         raise UserError(
             f"delta: Expected at least 1e-10 and at most 1 / population, {1 / population:.2g}, found {delta:g}."
         )
-    if not 0 < per_round <= population:
-        raise UserError(f"per_round: Expected more than 0 and at most {population} patients, found {per_round:g}.")
+    least = 1e-6 * population
+    if not least <= per_round <= population:
+        raise UserError(f"per_round: Expected from {least:g} to {population} patients, found {per_round:g}.")
     if not (1 / USELESS <= epsilon <= USELESS or epsilon == math.inf):
         raise UserError(f"epsilon: Expected from {1 / USELESS:g} to {USELESS}, found {epsilon}. Common are 1, 3 and 8.")
     if epsilon == math.inf and seed is None and without_noise != CONSENT:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from numbers import Integral
 from typing import Any, Self
 
@@ -13,17 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zetadp.base.validation import UserError, first_sentence, name_key, shown
+from zetadp.base.arrays import network_numbers, tensor_of
+from zetadp.base.validation import UserError, name_key, shown
 from zetadp.core.records import LabelledItems, checked_owners
+from zetadp.core.stateless import same
+from zetadp.front.looked_up import Joined, LookedUp, other_random_numbers, reading
 
 logger = logging.getLogger(__name__)
 
 CHECKED_AT_ONCE = 512
 """Items that are in memory together while all are looked at."""
-NARROWER = {torch.complex128: torch.complex64, torch.float64: torch.float32, torch.float16: torch.float32}
-"""Types of numbers that are converted, and the type that they become."""
-
-
+LOOKED_UP_TWICE = 64
+"""Items of a dataset that are looked up a second time, to see that they are the same."""
 HERE = "here"
 """Name of the only holder of records, where hospitals are not named."""
 
@@ -37,7 +37,8 @@ class Records:
         Inputs of a network: a tensor or NumPy array of shape (item, ...), an HDF5 dataset of that shape, or a map-style
         `torch.utils.data.Dataset`, whose elements are (input, label) if ``labels`` is left out. Numbers are complex64
         or float32; others are converted, with a line in the log. HDF5 datasets and torch Datasets stay where they are:
-        items are looked up when they are needed.
+        items are looked up when they are needed. An item must follow from its position alone, without random
+        augmentation and without statistics of other patients. `LOOKED_UP_TWICE` items are looked up twice to see that.
     labels
         Correct output for each item: whole numbers of shape (item,) for classes, or what the loss expects.
     patients
@@ -82,7 +83,7 @@ class Records:
                 f"patients: Expected the id of each item's patient, found {patients!r:.60}. Give patients=ids, where "
                 "ids[i] is the patient of item i."
             )
-        with _reading():
+        with reading():
             source = _source(items)
             labels = _labels_within(items) if labels is None else labels
         before, after = (str(kind).removeprefix("torch.") for kind in (getattr(items, "dtype", ""), source.dtype))
@@ -101,7 +102,7 @@ class Records:
         self.inputs: Tensor | LookedUp = source
         self.targets, self.ids, self.owner = targets, tuple(codes), np.array(numbers, dtype=np.int64)
         self.holders: Mapping[str, int] = {HERE: len(codes)}
-        with _reading():
+        with reading():
             self.digest = self._checked()
 
     @classmethod
@@ -139,7 +140,7 @@ class Records:
         whole = [each for each in inputs if isinstance(each, Tensor)]
         before = np.cumsum([0, *(part.units for part in parts)])
         return cls._of(
-            inputs=torch.cat(whole) if len(whole) == len(inputs) else LookedUp(_Joined(inputs)),
+            inputs=torch.cat(whole) if len(whole) == len(inputs) else LookedUp(Joined(inputs)),
             targets=torch.cat([part.targets for part in parts]),
             ids=tuple(one for part in parts for one in part.ids),
             owner=np.concatenate([part.owner + first for part, first in zip(parts, before[:-1], strict=True)]),
@@ -233,7 +234,8 @@ class Records:
 
     def _checked(self) -> str:
         """Look at every item once; return a hash of all of them. It is private: never write it without a key."""
-        digest = hashlib.sha256()
+        digest, seen = hashlib.sha256(), dict[int, Tensor]()
+        again = np.linspace(0, len(self.inputs) - 1, LOOKED_UP_TWICE).astype(int).tolist()
         for start in range(0, len(self.inputs), CHECKED_AT_ONCE):
             places = torch.arange(start, min(start + CHECKED_AT_ONCE, len(self.inputs)))
             part = self.inputs[places]
@@ -246,95 +248,29 @@ class Records:
                     "item, or leave this patient out and declare a smaller population."
                 )
             digest.update(part.contiguous().numpy().data)
+            if isinstance(self.inputs, LookedUp):
+                seen |= {place: part[place - start] for place in again if start <= place < start + len(part)}
+        self._look_again(seen)
         if self.targets.is_floating_point() and not torch.isfinite(self.targets).all():
             raise UserError("labels: Expected finite numbers, found NaN or infinity. Leave those items out.")
         digest.update(self.targets.contiguous().numpy().data)
         return digest.hexdigest()
 
+    def _look_again(self, seen: Mapping[int, Tensor]) -> None:
+        """Refuse a dataset whose items are not the same when they are looked up again, backwards and one by one.
 
-class LookedUp:
-    """Inputs that stay where they are, on a disk or in a torch Dataset, and are looked up when they are needed.
-
-    It has what training needs of a tensor of inputs: shape, type, device, and items by position.
-
-    Parameters
-    ----------
-    source
-        HDF5 dataset or map-style torch Dataset.
-    places
-        For each item, its position in the source; None takes all.
-    device
-        Device on which items arrive.
-
-    Attributes
-    ----------
-    shape, dtype, device
-        As of a tensor of all inputs.
-    """
-
-    def __init__(
-        self,
-        source: Any,  # noqa: ANN401  (many kinds)
-        places: np.ndarray | None = None,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        self.source, self.device = source, torch.device(device)
-        self.places = np.arange(len(source)) if places is None else places
-        first = self._items([int(self.places[0])])
-        self.dtype, self.shape = first.dtype, torch.Size((len(self.places), *first.shape[1:]))
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def __getitem__(self, wanted: Tensor | np.ndarray) -> Tensor:
-        """Return the inputs at positions of any shape."""
-        positions = np.asarray(wanted.cpu() if isinstance(wanted, Tensor) else wanted)
-        unique, back = np.unique(self.places[positions], return_inverse=True)
-        found = self._items(unique.tolist()).to(self.device)
-        return found[torch.from_numpy(back.reshape(positions.shape)).to(self.device)]
-
-    def part(self, positions: np.ndarray) -> Self:
-        """Return some of the inputs."""
-        return type(self)(self.source, self.places[positions])
-
-    def to(self, device: torch.device) -> Self:
-        """Return the same inputs, which arrive on another device."""
-        return type(self)(self.source, self.places, device)
-
-    def _items(self, places: list[int]) -> Tensor:
-        """Return the items at places of the source, each once and in ascending order."""
-        if isinstance(self.source, _Joined):
-            return self.source.items(places)
-        if not isinstance(self.source, torch.utils.data.Dataset):
-            # HDF5 reads many items at once, several times as fast.
-            return _usable(torch.from_numpy(np.asarray(self.source[places])))
-        items = (self.source[place] for place in places)
-        return _usable(
-            torch.stack([torch.as_tensor(one[0] if isinstance(one, tuple | list) else one) for one in items])
-        )
-
-
-class _Joined(torch.utils.data.ConcatDataset[Any]):
-    """Inputs of several holders, one after the other, of which each holder's are looked up at once."""
-
-    def items(self, places: list[int]) -> Tensor:
-        """Return the items at places in ascending order."""
-        first = [0, *self.cumulative_sizes]
-        parts = np.split(np.asarray(places), np.searchsorted(places, first[1:-1]))
-        holders = zip(self.datasets, parts, first[:-1], strict=True)
-        return torch.cat([own[torch.from_numpy(part - before)] for own, part, before in holders if len(part)])
-
-
-@contextmanager
-def _reading() -> Iterator[None]:
-    """Turn any error of items that cannot be used or read into one message."""
-    try:
-        yield
-    except (RuntimeError, TypeError, ValueError, IndexError, KeyError, OSError) as error:
-        raise UserError(
-            "items: Expected a tensor, array or dataset of numbers, with items of one shape that can be looked up by "
-            f"position. Reading them failed: {first_sentence(error)}"
-        ) from error
+        Random numbers are in another state then. Random items would show who was drawn, because those of each draw
+        follow those of the one before; and neither an interrupted nor a finished run would be known again.
+        """
+        with other_random_numbers():
+            for place, item in sorted(seen.items(), reverse=True):
+                if not same([item], [self.inputs[torch.tensor([place])][0]]):
+                    raise UserError(
+                        "items: Expected a dataset whose item is the same at every look-up, found another one for item "
+                        f"{place} when it was looked up again, in another order and with other random numbers. Give "
+                        "items that follow from their position alone, without random augmentation or running "
+                        "statistics. To augment, store augmented copies as further items of the same patient."
+                    )
 
 
 def _source(items: Any) -> Tensor | LookedUp:  # noqa: ANN401  (a user may give anything)
@@ -348,7 +284,7 @@ def _source(items: Any) -> Tensor | LookedUp:  # noqa: ANN401  (a user may give 
         raise UserError("items: Expected a dataset with items by position, found an IterableDataset. Store its items.")
     if isinstance(items, torch.utils.data.Dataset) or (hasattr(items, "chunks") and hasattr(items, "dtype")):
         return LookedUp(items)
-    return _usable(_tensor(items, "items"))
+    return network_numbers(_tensor(items, "items"), "items")
 
 
 def _labels_within(items: Any) -> list[Any]:  # noqa: ANN401  (a user may give anything)
@@ -361,35 +297,16 @@ def _labels_within(items: Any) -> list[Any]:  # noqa: ANN401  (a user may give a
 def _labels(labels: Any) -> Tensor:  # noqa: ANN401  (a user may give anything)
     """Return labels as a tensor: whole numbers and booleans as int64, others as items are."""
     found = _tensor(labels, "labels")
-    return _usable(found) if found.is_floating_point() or found.is_complex() else found.long()
+    return network_numbers(found, "labels") if found.is_floating_point() or found.is_complex() else found.long()
 
 
 def _tensor(values: Any, name: str) -> Tensor:  # noqa: ANN401  (a user may give anything)
-    """Return values as a tensor in memory."""
-    try:
-        if isinstance(values, Sequence) and values and isinstance(values[0], Tensor):
-            return torch.stack(list(values))
-        found = torch.as_tensor(values if isinstance(values, Tensor) else np.asarray(values))
-    except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
-        remedy = " Number the names of classes: np.unique(names, return_inverse=True)[1]." if name == "labels" else ""
-        raise UserError(
-            f"{name}: Expected a tensor or an array of numbers, found {type(values).__name__}: {first_sentence(error)}"
-            f"{remedy}"
-        ) from error
+    """Return values as a tensor in memory, with an axis of items."""
+    remedy = " Number the names of classes: np.unique(names, return_inverse=True)[1]." if name == "labels" else ""
+    found = tensor_of(values, name, hint=remedy)
     if found.ndim == 0:
         raise UserError(f"{name}: Expected one for each item, found a single number.")
     return found
-
-
-def _usable(items: Tensor) -> Tensor:
-    """Return items in a type that networks take."""
-    if items.dtype in (torch.complex64, torch.float32):
-        return items
-    if items.dtype in NARROWER:
-        return items.to(NARROWER[items.dtype])
-    if items.dtype == torch.bool or not (items.is_floating_point() or items.is_complex()):
-        return items.to(torch.float32)
-    raise UserError(f"items: Expected numbers of type complex64 or float32, found {items.dtype}.")
 
 
 def id_text(owner: str | bytes | int) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from zetadp.base.storage import check_writable
+from zetadp.base.storage import check_writable, private_files
 from zetadp.base.validation import UserError, checked_path
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
@@ -195,7 +195,8 @@ def release_records(
     check_ledger_name(ledger)
     data = _examples(records, plan)
     check_writable(file)
-    note_people(ledger, ids)
+    with private_files():
+        note_people(ledger, ids)
     limit = None if cap is None else Cap(cap, plan.delta)
     together, before = spent_with(plan, ledger, limit)
     earlier = "" if together is None else with_earlier(together, before)
@@ -206,7 +207,8 @@ def release_records(
         once=plan.exact,
         cap=limit,
     )
-    trained = train(plan, data, [records.places], files)
+    with private_files():
+        trained = train(plan, data, [records.places], files)
     assert trained.released is not None  # a plan of rows releases some
     statement = last_statement(read_ledger(ledger), plan.label)
     write_release(file, trained.released, plan, data.inputs.shape[-1], statement)

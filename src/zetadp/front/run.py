@@ -19,11 +19,21 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from zetadp.base.storage import make_folder, read_json, write_json, writing, written_whole
+from zetadp.base.storage import (
+    keep_private,
+    make_folder,
+    private_files,
+    read_json,
+    settle,
+    write_json,
+    writing,
+    written_whole,
+)
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_digest
 from zetadp.base.validation import UserError, checked_name, checked_path
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.evaluation import outputs_of
+from zetadp.core.networks import state_tensors, take_tensors
 from zetadp.core.plan import Plan
 from zetadp.core.settings import Performance
 from zetadp.core.task import Classification, Task
@@ -45,7 +55,6 @@ ARGUMENTS = {
     "nodes": "hospitals",
     "expected": "per_round",
     "task": "loss or task",
-    "records": "records (as a keyed hash)",
 }
 """Arguments of `private` whose values a run's file has under other names."""
 
@@ -122,7 +131,8 @@ class PrivateRun:
 
     def __post_init__(self) -> None:
         """Take over the folder, and load what it has."""
-        self._enter()
+        with private_files():
+            self._enter()
         if self.state == "finished":
             self._load_finished()
 
@@ -172,7 +182,8 @@ class PrivateRun:
             self._say("continues where it was interrupted; what was released is not released again.")
         else:
             self._say(f"starts. {self.promise}")
-        with between_rounds() as self._asked:
+        self._check_unchanged("train", self.folder / "start.safetensors")
+        with between_rounds() as self._asked, private_files():
             result = train(
                 self.plan,
                 self._records.items.to(self._device),
@@ -183,9 +194,10 @@ class PrivateRun:
                 performance=Performance(evaluate_every=self.plan.training.rounds),
                 after_round=self._after,
             )
-        self.model = result.model.requires_grad_(requires_grad=False)
-        self._write(self._weights, ledger_head=result.ledger_head)
-        self._seal()
+        with private_files():
+            self._write(self._weights, result.model, ledger_head=result.ledger_head)
+            self._load_finished()  # the weights only: layers of the trained copy may keep what they saw last
+            self._seal()
         return self
 
     @property
@@ -236,12 +248,19 @@ class PrivateRun:
         return Evaluation(self.task.summarise(table.assign(**columns)))
 
     def save(self, path: Path | str) -> None:
-        """Write the weights with plan and statement; `zetadp.load` reads them."""
+        """Write the weights with plan and statement; `zetadp.load` reads them.
+
+        Raises
+        ------
+        UserError
+            If the weights of ``model`` were changed: the statement is about those that the run's folder holds.
+        """
         if Path(path).resolve().parent == self.folder.resolve():
             raise UserError(
                 f"save: Expected a file outside the run's own folder, whose files are sealed, found {path}."
             )
-        self._write(Path(path))
+        self._check_unchanged("save", self._weights if self._weights.exists() else self.folder / "start.safetensors")
+        self._write(Path(path), self.model)
 
     def __repr__(self) -> str:
         return f"Run {self._name}, {self.state}, in {self.folder}. {self.promise}"
@@ -291,6 +310,12 @@ class PrivateRun:
             if found := dict(_differences(stored, now)):
                 if len(found) > 1:
                     found.pop("noise_multiplier", None)  # which follows from the others
+                if [*found] == ["records"]:
+                    raise UserError(
+                        f"records: Expected the items and labels that {self.folder} was begun with, found others: "
+                        "their keyed hash differs. Give the same items in the same order, or give this run another "
+                        f"folder. zetadp.load opens {self._weights} without any."
+                    )
                 shown = "; ".join(f"{key} {both}" for key, both in found.items())
                 raise UserError(
                     f"folder: Expected the run that {self.folder} holds, with {shown}. "
@@ -307,7 +332,8 @@ class PrivateRun:
             )
         note_people(self.ledger, self._records.texts)  # before the folder is made: what is refused leaves nothing
         make_folder(self.folder)
-        tensors = _tensors_of(self.model)
+        keep_private(self.folder)
+        tensors = state_tensors(self.model)
         save_tensors(start, tensors, {"weights": tensors_digest(tensors)})
         self.plan.write(self.folder / "plan.json")
         write_json(identity, now)
@@ -316,13 +342,25 @@ class PrivateRun:
         _take_weights(self.model, self._weights)
         self.model.requires_grad_(requires_grad=False)
 
-    def _write(self, path: Path, **more: str) -> None:
-        """Write the weights with plan and statement."""
+    def _check_unchanged(self, what: str, path: Path) -> None:
+        """Refuse a network whose weights are no longer those of a file in the run's folder."""
+        if tensors_digest(state_tensors(self.model)) != tensors_digest(load_tensors(path)[0]):
+            raise UserError(
+                f"{what}: Expected the weights that {path} holds, found others: run.model was changed. The statement "
+                "of the run says nothing about them. Change a copy (copy.deepcopy(run.model)), and open the run again "
+                "by the same call."
+            )
+
+    def _write(self, path: Path, model: nn.Module, **more: str) -> None:
+        """Write weights with plan and statement."""
         content = {"plan": self.plan.to_json(), "statement": self.statement.text, **more}
-        save_tensors(path, _tensors_of(self.model), content)
+        save_tensors(path, state_tensors(model), content)
 
     def _seal(self) -> None:
-        """Write the statement and a copy of the ledger, seal all for `zetadp verify`, and remove the checkpoint."""
+        """Write the statement and a copy of the ledger, seal all for `zetadp verify`, and remove the checkpoint.
+
+        At the end all files are their owner's only and have one time.
+        """
         if not (self.folder / SEAL).exists():
             statement = self.statement
             with written_whole(self.folder / "ledger.jsonl") as temporary:
@@ -330,6 +368,7 @@ class PrivateRun:
             statement.write(self.folder / "privacy.json", self.folder / "privacy.txt")
             seal(self.folder / SEAL, [self.folder / name for name in sorted(SEALED)])
         self._files.finish()
+        settle([self.ledger, *self.folder.rglob("*"), self.folder])
 
     def _after(self, done: int, messages: Tensor) -> bool:
         """Store the length of a round's gradient, say how far training is, and return whether it ends here."""
@@ -361,17 +400,12 @@ class PrivateRun:
 def _take_weights(model: nn.Module, path: Path) -> None:
     """Give a network the weights and buffers of a file."""
     try:
-        model.load_state_dict(load_tensors(path)[0])
+        take_tensors(model, load_tensors(path)[0])
     except RuntimeError as error:
         raise UserError(
             f"model: Expected the network whose weights {path} holds, found another: {error}. Give that network, or "
             "another folder."
         ) from error
-
-
-def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return weights and buffers of a network, in the processor's memory."""
-    return {name: value.detach().cpu() for name, value in model.state_dict().items()}
 
 
 def _differences(before: Any, now: Any, key: str = "") -> Iterator[tuple[str, str]]:  # noqa: ANN401  (JSON)

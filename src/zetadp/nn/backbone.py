@@ -110,7 +110,9 @@ class Backbone:
             )
         images = torch.from_numpy(np.ascontiguousarray(kspace)).reshape(-1, 1, self.size, self.size)
         device = self.centre.device
-        parts = [(self._outputs(part.to(device)) - self.centre) @ self.projection for part in images.split(AT_ONCE)]
+        parts = [
+            (self._outputs(part.to(device)) - self.centre) @ self.projection for part in torch.split(images, AT_ONCE)
+        ]
         found = torch.view_as_complex(torch.cat(parts).view(-1, self.components, 2))
         found = less_their_mean(found) if self.centred else found
         return found.reshape(*kspace.shape[:-2], 1, self.components).cpu().numpy()

@@ -21,21 +21,17 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
 from zetadp.base.validation import UserError, in_range, positive
-from zetadp.opacus.gradients import ComplexGradSampleModule, FirstBatches
-from zetadp.opacus.optimizer import PatientLoader, PatientOptimizer, check_network
+from zetadp.opacus.checks import FirstBatches
+from zetadp.opacus.gradients import ComplexGradSampleModule
+from zetadp.opacus.loader import PatientLoader
+from zetadp.opacus.optimizer import PatientOptimizer, check_network
 from zetadp.privacy.accounting import epsilon
 from zetadp.privacy.calibration import noise_for_epsilon
-from zetadp.privacy.kinds import Kind, NoisySum
+from zetadp.privacy.kinds import Kind
 
 
 class PrivacyEngine:
     """Makes a network, an optimizer and a dataset private, and tracks the privacy cost by privacy-loss distribution.
-
-    Attributes
-    ----------
-    rounds
-        Number of rounds so far of each kind of release, by this engine. After a restart, add the earlier rounds:
-        ``engine.rounds[NoisySum(sampling_probability, noise_multiplier)] += done``.
 
     Notes
     -----
@@ -44,7 +40,16 @@ class PrivacyEngine:
     """
 
     def __init__(self) -> None:
-        self.rounds: Counter[Kind] = Counter()
+        self._rounds: Counter[Kind] = Counter()
+
+    @property
+    def rounds(self) -> Counter[Kind]:
+        """Number of rounds so far of each kind of release, by this engine.
+
+        After a restart, add the earlier rounds:
+        ``engine.rounds[NoisySum(sampling_probability, noise_multiplier)] += done``.
+        """
+        return self._rounds
 
     def get_epsilon(self, delta: float) -> float:
         """Return epsilon for all rounds so far, as a tight upper bound."""
@@ -71,8 +76,9 @@ class PrivacyEngine:
         module, optimizer
             The network, in training mode, and an optimizer of its parameters.
         data_loader
-            A dataset, or a loader with a dataset. The new loader uses the given loader's generator and collation, but
-            not its batch size, shuffling and worker processes.
+            A dataset, or a loader of all items of one. The new loader uses the given loader's generator and collation,
+            but not its batch size, shuffling and worker processes. A loader that leaves items out, or gives some more
+            often than others, is refused: pass ``torch.utils.data.Subset(dataset, indices)``.
         sampling_probability
             Chance p that a patient is drawn in a round.
         noise_multiplier
@@ -89,8 +95,9 @@ class PrivacyEngine:
         rounds
             Number of batches in one pass over the loader. The default is about ``1 / p``.
         criterion
-            The loss that the training loop computes from outputs and targets, so that it can be checked: it must be a
-            mean over samples. The engine cannot see a loss that is not passed here.
+            The loss that the training loop computes from outputs and targets, so that it can be checked: one number,
+            which must be a mean over samples. The engine cannot see a loss that is not passed here. With a sum, one
+            patient can change the released sum by many times ``max_grad_norm``.
 
         Raises
         ------
@@ -119,9 +126,7 @@ class PrivacyEngine:
             noise_multiplier=noise_multiplier,
             max_grad_norm=max_grad_norm,
             expected_patients=sampling_probability * population,
-        )
-        private_optimizer.attach_step_hook(
-            lambda own: self.rounds.update([NoisySum(sampling_probability, own.noise_multiplier)])
+            rounds=self.rounds,
         )
         return private_module, private_optimizer, loader
 

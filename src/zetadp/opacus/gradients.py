@@ -1,17 +1,14 @@
-r"""Per-sample gradients of networks with complex parameters, by Opacus's hooks, and the checks of the first batches.
+r"""Per-sample gradients of networks with complex parameters, by Opacus's hooks.
 
 PyTorch gives the gradient of a complex tensor as :math:`g = \partial L/\partial x + i\, \partial L/\partial y`. For
 :math:`y = W a` the gradient of W is then :math:`g\, \bar a^T`, but the rules of Opacus leave out the conjugate. For a
 layer without a rule, Opacus differentiates :math:`\sum y g`, which is complex. The correct real number is
 :math:`\mathrm{Re} \sum y \bar g`.
-
-The checks see that samples are independent, and that the gradients of samples sum to the whole gradient.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -19,11 +16,8 @@ import torch
 from opacus.grad_sample import GradSampleModule
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from zetadp.base.validation import UserError
-from zetadp.core.independence import REMEDY, check_stores_nothing, first_mixture, moved_copy, state_of
-from zetadp.opacus.optimizer import PatientLoader, check_precision
+from zetadp.opacus.optimizer import check_precision
 
 Sampler: TypeAlias = "Callable[[nn.Module, list[Tensor], Tensor], dict[nn.Parameter, Tensor]]"
 
@@ -132,150 +126,3 @@ def _with_conjugate(
 ) -> dict[nn.Parameter, Tensor]:
     """Apply a rule of Opacus to the conjugate of the layer's input. This does not change real inputs."""
     return stock(layer, [torch.conj(a).resolve_conj() for a in activations], backprops)
-
-
-TOLERANCE = 1e-3
-"""Largest relative difference between a gradient and the sum of the gradients of samples, which are float32."""
-
-
-class FirstBatches:
-    """Checks the first batch, and each that is at least twice as large as all before, on a copy of the network.
-
-    The copy's layers are in the modes of the network's, in training or in evaluation. When these change, the next batch
-    counts as the first. A network whose layers are replaced, or in which more is trained, is refused.
-
-    Parameters
-    ----------
-    module
-        The network, before Opacus adds its hooks.
-    criterion
-        The loss of outputs and targets, to be checked too; None leaves it unchecked.
-    loader
-        The loader, with the batch that it gave last.
-    """
-
-    def __init__(
-        self, module: nn.Module, *, criterion: Callable[[Any, Any], Tensor] | None, loader: PatientLoader
-    ) -> None:
-        self.module, self.layers, self.copy = module, list(module.modules()), copy.deepcopy(module)
-        self.criterion, self.loader = criterion, loader
-        self.largest = 0
-
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Check a batch.
-
-        Raises
-        ------
-        UserError
-            If the network or the loss mixes samples, stores something about them, or has a parameter whose gradients
-            of samples are missing or wrong. If it is no longer the network that was made private.
-        """
-        owners, (leaves, form) = self.loader.owners, tree_flatten((args, kwargs))
-        if owners is None:
-            return  # not a batch of the loader: the optimizer refuses its step
-        self._follow()
-        places = [
-            place for place, leaf in enumerate(leaves) if torch.is_tensor(leaf) and leaf.shape[:1] == owners.shape
-        ]
-        # The optimizer also refuses parts of a batch.
-        if not places or len(owners) < 2 * self.largest:
-            return
-        self.largest = len(owners)
-        network = moved_copy(self.copy)
-        stored = {name: value.clone() for name, value in state_of(network).items()}
-        wrapped = ComplexGradSampleModule(network, loss_reduction="sum")
-
-        def evaluated(batch: Sequence[Tensor]) -> Any:  # noqa: ANN401  (as the user's network has them)
-            given = list(leaves)
-            for place, tensor in zip(places, batch, strict=True):
-                given[place] = tensor
-            arguments, keywords = tree_unflatten(given, form)
-            # Layers such as dropout draw the same again.
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)
-                return wrapped(*arguments, **keywords)
-
-        def gradients(batch: Sequence[Tensor]) -> list[Tensor]:
-            _loss(evaluated(batch), len(owners)).backward()  # type: ignore[no-untyped-call]
-            found = [_gradient_of_samples(name, p) for name, p in network.named_parameters() if p.requires_grad]
-            wrapped.zero_grad(set_to_none=True)
-            return found
-
-        batch = [leaves[place].detach().cpu() for place in places]
-        with torch.enable_grad():
-            mixed = first_mixture(gradients, batch)
-        check_stores_nothing(network, stored)
-        if mixed is not None:
-            raise UserError(
-                "Expected samples that do not change each other's gradients, found a network that mixes them in "
-                f"training. {REMEDY}"
-            )
-        if self.criterion is not None:
-            with torch.no_grad():
-                output = evaluated(batch)
-            self._check_loss(self.criterion, output)
-
-    def _follow(self) -> None:
-        """Put the copy's layers into the modes of the network's; refuse a network that became another one."""
-        layers = list(self.module.modules())
-        trained = zip(self.module.parameters(), self.copy.parameters(), strict=False)
-        if layers != self.layers or any(now.requires_grad > before.requires_grad for now, before in trained):
-            raise UserError(
-                "Expected the layers and trained parameters that make_private was given, found others. Change the "
-                "network before make_private, or make_private(module=module.to_standard_module(), ...) again."
-            )
-        for own, layer in zip(self.copy.modules(), layers, strict=True):
-            if own.training != layer.training:
-                own.training, self.largest = layer.training, 0
-
-    def _check_loss(self, criterion: Callable[[Any, Any], Tensor], output: Tensor) -> None:
-        """Raise `UserError` if the gradient of a sample's outputs depends on other samples."""
-        batch = self.loader.content
-        if not (isinstance(batch, list | tuple) and len(batch) == 2 and torch.is_tensor(batch[1])):
-            raise UserError(
-                "Expected batches of inputs and targets to check the criterion, found others. Leave the criterion out."
-            )
-
-        def slope(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-            outputs = given[0].detach().requires_grad_()
-            return torch.autograd.grad(criterion(outputs, given[1]), outputs)
-
-        with torch.enable_grad():
-            mixed = first_mixture(slope, [output, batch[1].cpu()])
-        if mixed is not None:
-            raise UserError(
-                "Expected a criterion that is a mean or a sum over samples, found a loss that mixes the samples of a "
-                "batch, for example by weights that depend on all of its classes."
-            )
-
-
-def _loss(output: Any, samples: int) -> Tensor:  # noqa: ANN401  (as the user's network has them)
-    """Return a sum over samples of a function of each sample's output that is not linear."""
-    parts = []
-    for leaf in tree_flatten(output)[0]:
-        if torch.is_tensor(leaf) and leaf.requires_grad and leaf.shape[:1] == (samples,):
-            values = (torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() else leaf).flatten(1)
-            parts.append((values * (values / 2 + torch.arange(values.shape[1]).cos())).sum())
-    if not parts:
-        raise UserError(f"Expected an output of the network with one row for each of the {samples} samples.")
-    return torch.stack(parts).sum()
-
-
-def _gradient_of_samples(name: str, parameter: nn.Parameter) -> Tensor:
-    """Return a parameter's gradients of samples; refuse what does not sum to its gradient."""
-    found = getattr(parameter, "grad_sample", None)
-    if not torch.is_tensor(found) or parameter.grad is None:
-        raise UserError(
-            f"Expected a gradient of the trained parameter {name!r} for every sample, found none. If the network does "
-            "not use it, freeze it: requires_grad_(False)."
-        )
-    whole = parameter.grad
-    # Other samples than the replaced ones may have huge gradients, which hide nothing: they are in both.
-    finite = torch.isfinite(torch.view_as_real(whole) if whole.is_complex() else whole).all()
-    size = torch.linalg.vector_norm(found.flatten(1), dim=1).sum()
-    if finite and torch.linalg.vector_norm(found.sum(0) - whole) > TOLERANCE * size:
-        raise UserError(
-            f"Expected gradients of samples that sum to the whole gradient, found others for {name!r}. Use a parameter "
-            "through its layer alone."
-        )
-    return found

@@ -1,4 +1,4 @@
-r"""Opacus's loader and optimizer with the patient as the unit and noise for complex parameters, and what is refused.
+r"""Opacus's optimizer with the patient as the unit and noise for complex parameters, and the networks that it refuses.
 
 Each step sums the gradients of the patients that were drawn, each clipped to norm B over all parameters, adds noise of
 standard deviation :math:`\sigma B` to every real part **and** to every imaginary part, and divides by the expected
@@ -7,9 +7,9 @@ number of patients. ``torch.normal`` with a complex dtype, as Opacus calls it, g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable
 from itertools import chain
-from typing import Any
 
 import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
@@ -19,12 +19,11 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from zetadp.base.validation import UserError, whole
-from zetadp.core.records import checked_owners
+from zetadp.base.validation import UserError
+from zetadp.opacus.loader import NOBODY, NOT_IN_PARTS, PatientLoader
 from zetadp.privacy.clipping import clip_factors
+from zetadp.privacy.kinds import Kind, NoisySum
 
 
 def check_network(module: nn.Module, optimizer: Optimizer) -> None:
@@ -37,6 +36,8 @@ def check_network(module: nn.Module, optimizer: Optimizer) -> None:
         raise UserError(
             f"Expected a network on one process, found {type(module).__name__}, which zetadp.opacus does not support."
         )
+    if any(name.rpartition(".")[2] == "_orig_mod" for name, _ in module.named_modules()):
+        raise UserError("Expected a network that is not compiled. Pass the one that was given to torch.compile.")
     check_precision(*(p for p in module.parameters() if p.requires_grad))
     held = set(chain.from_iterable(group["params"] for group in optimizer.param_groups))
     if not held <= set(module.parameters()):
@@ -62,112 +63,6 @@ def check_precision(*tensors: Tensor) -> None:
                 )
 
 
-NOT_IN_PARTS = "Opacus's BatchMemoryManager cuts batches anywhere, also within a patient. Train without it."
-NOBODY = -1
-"""Owner of a sample that stands in for an empty batch; it contributes nothing."""
-
-
-class PatientLoader:
-    """Batches of Poisson-sampled patients: each is drawn in every round independently, with all of its samples.
-
-    If a round draws no patient, the batch is a single sample of zeros. It has no owner and contributes nothing. The
-    round still releases noise, and no layer gets an empty batch.
-
-    Parameters
-    ----------
-    source
-        A map-style dataset, or a data loader of one, whose generator and collation are taken over.
-    patients
-        Patient of each item of the dataset, by any labels. None makes each item a patient.
-    sampling_probability
-        Chance that a patient is drawn in a round.
-    rounds
-        Number of batches in one pass over the loader; None takes about ``1 / sampling_probability``.
-
-    Attributes
-    ----------
-    owners
-        Patient of each sample of the batch that was given last, integers of shape (sample,). None before the first
-        batch, and after the step on it.
-    content
-        That batch, as the collation made it.
-    """
-
-    owners: Tensor | None = None
-    content: Any = None
-
-    def __init__(
-        self,
-        source: DataLoader[Any] | Dataset[Any],
-        patients: Sequence[str | bytes | int] | Tensor | None,
-        *,
-        sampling_probability: float,
-        rounds: int | None,
-    ) -> None:
-        given = source if isinstance(source, DataLoader) else DataLoader(source)
-        dataset: Any = given.dataset
-        if isinstance(dataset, IterableDataset):
-            raise UserError("Expected a dataset whose items can be drawn by number, found an IterableDataset.")
-        self.dataset: Any = dataset
-        self.collate = default_collate if given is not source else given.collate_fn
-        self.generator, self.sampling_probability = given.generator, sampling_probability
-        labels = range(len(dataset)) if patients is None else checked_owners(patients, "patients")
-        if len(labels) != len(dataset) or not labels:
-            raise UserError(
-                f"Expected a patient for each of the {len(dataset)} items of the dataset, found {len(labels)} labels."
-            )
-        samples: dict[Hashable, list[int]] = {}
-        for sample, label in enumerate(labels):
-            samples.setdefault(label, []).append(sample)
-        self.samples = list(samples.values())
-        self.rounds = max(1, round(1 / sampling_probability)) if rounds is None else rounds
-        whole(1, 10**9, rounds=self.rounds)
-
-    @property
-    def batch_sampler(self) -> None:
-        """Refuse to split a batch into several passes: a split patient would be clipped and counted twice."""
-        raise UserError(NOT_IN_PARTS)
-
-    @property
-    def population(self) -> int:
-        """Number of patients in the dataset."""
-        return len(self.samples)
-
-    def __len__(self) -> int:
-        return self.rounds
-
-    def __iter__(self) -> Iterator[Any]:
-        for _ in range(self.rounds):
-            # Double precision: single would round the probability to a multiple of 2^-24.
-            uniform = torch.rand(self.population, dtype=torch.float64, generator=self.generator)
-            drawn = (uniform < self.sampling_probability).nonzero().flatten().tolist()
-            owners = [patient for patient in drawn for _ in self.samples[patient]]
-            if drawn:
-                batch = self.collate([self.dataset[sample] for patient in drawn for sample in self.samples[patient]])
-            else:
-                first = self.collate([self.dataset[0]])
-                owners, batch = [NOBODY], tree_map(lambda x: torch.zeros_like(x) if torch.is_tensor(x) else x, first)
-            self.owners, self.content = torch.tensor(owners), batch
-            yield batch
-
-    def take(self) -> Tensor:
-        """Return the owners of the batch's samples, and forget the batch.
-
-        Raises
-        ------
-        UserError
-            If no batch was given since the last step: the owners of the gradients and their sampling probability would
-            be unknown.
-        """
-        if self.owners is None:
-            raise UserError(
-                "Expected one batch of the data loader that make_private returned before each optimizer step, found "
-                "none since the last step. Train on that loader, one step a batch; BatchMemoryManager is not supported."
-            )
-        owners, self.owners, self.content = self.owners, None, None
-        return owners
-
-
 class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
     """An optimizer that clips one gradient per patient and adds noise to real and imaginary parts alike.
 
@@ -183,6 +78,8 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
         The clipping norm B of one patient's gradient over all parameters.
     expected_patients
         Expected number R of patients in a batch, a public constant, by which the noisy sum is divided.
+    rounds
+        Releases so far of each kind, to which every step adds its own.
 
     Notes
     -----
@@ -198,6 +95,7 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
         noise_multiplier: float,
         max_grad_norm: float,
         expected_patients: float,
+        rounds: Counter[Kind],
     ) -> None:
         super().__init__(
             optimizer,
@@ -205,11 +103,14 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
             max_grad_norm=max_grad_norm,
             expected_batch_size=expected_patients,
         )
-        self.loader = loader
+        self.loader, self.rounds = loader, rounds
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
         """Set the gradient of each parameter to the noisy sum over the patients drawn, divided by R."""
-        gradients = self._patient_gradients(self.loader.take())
+        owners, sampling_probability = self.loader.take()
+        gradients = self._patient_gradients(owners)
+        # Counted here and not in Opacus's hook, which users can replace, and with the values that this step uses.
+        self.rounds[NoisySum(sampling_probability, self.noise_multiplier)] += 1
         factors, finite = clip_factors(gradients, self.max_grad_norm)
         for p, gradient in zip(self.params, gradients, strict=True):
             # Zero times infinity is not zero, so the values of a gradient that is not finite go too.

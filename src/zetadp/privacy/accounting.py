@@ -7,11 +7,14 @@ worse direction counts.
 There are three accountants. The privacy-loss distribution (Koskela et al. 2020, arXiv:1906.03049; discretised by
 "connect the dots", Doroshenko et al. 2022, arXiv:2207.04380) is tight and is quoted; where every unit takes part in
 every round, the composition of Gaussian mechanisms is exact and is quoted instead. Renyi privacy (Mironov et al. 2019,
-arXiv:1908.10530) is a looser second opinion. The central-limit formula is no bound and is here for comparison only.
+arXiv:1908.10530; converted as in Canonne, Kamath and Steinke 2020, arXiv:2004.00010) is looser. It is a second opinion,
+and it is quoted where the distribution of millions of rounds would take too long or drown in rounding errors. The
+central-limit formula is not a bound and is here for comparison only.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,13 +25,15 @@ import numpy as np
 
 from zetadp.base.epsilon import SMALLEST_DELTA
 from zetadp.base.validation import UserError, positive
-from zetadp.base.workflow import only_errors
+from zetadp.base.workflow import PROGRESS, only_errors
 from zetadp.privacy import gaussian
 from zetadp.privacy.events import Event
-from zetadp.privacy.kinds import FEW_UNITS, Kind
+from zetadp.privacy.kinds import FEW_UNITS, Kind, gaussian_event
 
 if TYPE_CHECKING:  # takes a second, and a training without a cap needs no accountant
     from dp_accounting.pld import privacy_loss_distribution
+
+progress = logging.getLogger(PROGRESS)
 
 Exposure: TypeAlias = Mapping[Kind, int]
 """Number of releases of each kind, for one unit of a person or for several."""
@@ -46,8 +51,23 @@ _Key: TypeAlias = tuple[tuple[Kind, int], ...]
 """Kinds with their numbers of releases, in a fixed order."""
 
 _MOST_HALVINGS = 10
-_MOST_POINTS = 1 << 26
-"""Largest number of grid points of a distribution. They need a few GiB of memory."""
+_MOST_POINTS = 1 << 22
+"""Largest number of grid points of a distribution. They take about ten seconds."""
+_MANY_POINTS, _FEW_POINTS = 1 << 19, 1 << 16
+"""If one release's losses need more points than the first number, a grid of at most the second is tried first."""
+_ROUNDING = 2.0**-51
+"""Largest rounding error of the composed distribution's tail, for each release: 3e-16 was seen, of 10 million."""
+_NEGLIGIBLE = 1e-4
+"""Rounding errors below this fraction of delta are not charged: losses are rounded up by more."""
+_LARGE_ORDERS = (1448, 2048, 2896, 4096, 5792, 8192)
+"""Renyi orders above dp-accounting's own, for epsilons below about 0.02."""
+_COVERING_NOISE = 1e7
+"""Noise of a Gaussian release that costs more than the rounding errors of one release's Renyi divergences."""
+_DENSE_FROM = 10
+"""Number of releases from which a distribution is composed as an array, which is what a mixture with itself is.
+
+As a dictionary, dp-accounting would do the same, but first raise its length to the power of the number of releases: an
+integer of a hundred million digits."""
 _SPREAD = 24.0
 """Standard deviations of the privacy loss that a grid covers."""
 _ROUGH = 0.02
@@ -94,9 +114,29 @@ def exact_mu(exposure: Exposure) -> float | None:
 
 
 def epsilon(exposure: Exposure, delta: float, tolerance: float = TOLERANCE) -> float:
-    """Return the epsilon to quote: exact for full participation, else by privacy-loss distribution."""
+    """Return the epsilon to quote: exact for full participation, else the smaller of two upper bounds."""
+    return quoted(exposure, delta, tolerance)[0]
+
+
+def quoted(exposure: Exposure, delta: float, tolerance: float = TOLERANCE) -> tuple[float, str]:
+    """Return the epsilon to quote, and the name of the accountant that it comes from.
+
+    Renyi privacy is computed only where the privacy-loss distribution did not converge. Where it did, it is tight.
+
+    Parameters
+    ----------
+    exposure, delta, tolerance
+        As in `epsilon_pld`.
+    """
     mu = exact_mu(exposure)
-    return epsilon_pld(exposure, delta, tolerance) if mu is None else gaussian.epsilon(delta, mu)
+    if mu is not None:
+        return gaussian.epsilon(delta, mu), "exact composition of Gaussians"
+    key = ordered(exposure)
+    bound, converged = _epsilon(key, _checked(delta), tolerance)
+    # Zero only says that the divergences are too small for the conversion.
+    if not converged and 0 < (renyi := _epsilon_rdp(key, delta, extended=True)) < bound:
+        return renyi, "Renyi differential privacy"
+    return bound, "privacy-loss distribution"
 
 
 def epsilon_pld(exposure: Exposure, delta: float, tolerance: float = TOLERANCE) -> float:
@@ -111,8 +151,13 @@ def epsilon_pld(exposure: Exposure, delta: float, tolerance: float = TOLERANCE) 
     tolerance
         Refinement of the grid ends when one halving of the grid changes the value by less than this fraction. With a
         large fraction the value is computed quickly and is still an upper bound.
+
+    Returns
+    -------
+    The bound. It is infinite where so many releases need more grid points than are computed, or where rounding errors
+    of the composition exceed delta. There `epsilon` is the Renyi bound.
     """
-    return _epsilon(ordered(exposure), _checked(delta), tolerance)
+    return _epsilon(ordered(exposure), _checked(delta), tolerance)[0]
 
 
 def epsilon_group(exposure: Exposure, delta: float, units: int, tolerance: float = TOLERANCE) -> float:
@@ -146,7 +191,9 @@ def epsilon_rdp(exposure: Exposure, delta: float) -> float:
 
     Another law counts as Gaussian noise that hides no more.
     """
-    return _epsilon_rdp(ordered(exposure), delta)
+    key = ordered(exposure)
+    # Divergences that rounding made negative count as none.
+    return _epsilon_rdp(key, delta) or _epsilon_rdp(key, delta, extended=True)
 
 
 def epsilon_any_time(exposure: Exposure, delta: float) -> float:
@@ -222,8 +269,8 @@ def trade_off(exposure: Exposure, alphas: Sequence[float]) -> list[float]:
         flat = np.exp(-epsilons)[:, None] * (1 - deltas - rates)
         return np.asarray(1 - np.maximum(0, np.maximum(steep, flat)).max(axis=0))
 
-    curve = _refined(key, power, (1e-3, 1e-5))
-    return [float(1 - value) for value in np.asarray(curve)]
+    curve, _ = _refined(key, power, (1e-3, 1e-5))
+    return [float(1 - value) for value in np.broadcast_to(np.minimum(curve, 1), rates.shape)]
 
 
 def _few(key: _Key) -> _Key:
@@ -249,33 +296,43 @@ def _checked(delta: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _epsilon(key: _Key, delta: float, tolerance: float) -> float:
+def _epsilon(key: _Key, delta: float, tolerance: float) -> tuple[float, bool]:
+    """Return a bound by privacy-loss distribution, and whether it converged."""
     if not key or not _has_noise(key):
-        return 0.0 if not key else math.inf
+        return (0.0 if not key else math.inf), True
     if -math.expm1(sum(count * kind.units * _log_not_drawn(kind) for kind, count in key)) <= delta:
-        return 0.0
+        return 0.0, True
     # With probability q per round, more units are drawn than are counted, so a round is P = (1 - q) P' + q P''.
     # Therefore P <= P' + q, which delta pays for, and P >= (1 - q) P', which epsilon pays for.
     left_out = sum(count * kind.left_out for kind, count in key)
-    if left_out >= delta:
-        return math.inf
+    rounding = _ROUNDING * sum(count for _, count in key)
+    charged = left_out + (rounding if rounding > _NEGLIGIBLE * delta else 0.0)
+    if charged >= delta:
+        return math.inf, False
     if any(kind.units > FEW_UNITS for kind, _ in key):
         tolerance = max(tolerance, _ROUGH)
-    bound = _refined(key, lambda loss: float(loss.get_epsilon_for_delta(delta - left_out)), (tolerance, 1e-6))
-    return float(bound) - sum(count * math.log1p(-kind.left_out) for kind, count in key)
+    bound, converged = _refined(key, lambda loss: float(loss.get_epsilon_for_delta(delta - charged)), (tolerance, 1e-6))
+    return float(bound) - sum(count * math.log1p(-kind.left_out) for kind, count in key), converged
 
 
 @lru_cache(maxsize=1024)
-def _epsilon_rdp(key: _Key, delta: float, orders: tuple[float, ...] | None = None) -> float:
+def _epsilon_rdp(key: _Key, delta: float, orders: tuple[float, ...] | None = None, *, extended: bool = False) -> float:
+    """Return a bound by Renyi divergences of some orders, by default the usual ones.
+
+    Extended, it has more orders, and rounding errors are added to all.
+    """
     if not key or not _has_noise(key):
         return 0.0 if not key else math.inf
     from dp_accounting import rdp
 
-    accountant = rdp.RdpAccountant(orders)
+    usual = orders or rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS
+    accountant = rdp.RdpAccountant([*usual, *_LARGE_ORDERS] if extended else usual)
     # The accountant warns about each order whose series does not converge. Leaving out an order can only raise epsilon.
     with only_errors("absl"):
         for kind, count in key:
             accountant.compose(kind.dp_event(), count)
+            if extended:
+                accountant.compose(gaussian_event(1.0, _COVERING_NOISE), count)
         return float(accountant.get_epsilon(delta))
 
 
@@ -283,13 +340,13 @@ def _refined(
     key: _Key,
     value: Callable[[privacy_loss_distribution.PrivacyLossDistribution], float | np.ndarray],
     tolerance: tuple[float, float],
-) -> float | np.ndarray:
+) -> tuple[float | np.ndarray, bool]:
     """Return a value of the composed distribution, on a grid that is halved until the value converges.
 
     A smaller value must be tighter. Every grid then gives a valid value, and the smallest is returned. The error of
     "connect the dots" falls with the square of the interval, so after a change by x an error of about x / 3 remains. On
     very fine grids (a million rounds) rounding errors, which only add probability, make the value rise again.
-    Refinement ends there as well, and where a finer grid would need too much memory.
+    Refinement ends there as well, and where a finer grid would take too long.
 
     Parameters
     ----------
@@ -299,64 +356,68 @@ def _refined(
         Computes the value of a distribution.
     tolerance
         Relative and absolute change. Refinement ends when one halving changes the value by less.
+
+    Returns
+    -------
+    The value, infinity without a grid, and whether it converged.
     """
     relative, absolute = tolerance
     interval = _first_interval(key)
+    if interval is None:
+        return math.inf, False
+
+    def of_grid() -> float | np.ndarray:
+        points = _points(key, interval)
+        if points > _MANY_POINTS:  # takes a second or more
+            releases = sum(count for _, count in key)
+            progress.info(
+                "Composing the privacy losses of %s releases on %s grid points", f"{releases:,}", f"{points:,.0f}"
+            )
+        return value(_composed(key, interval))
+
     # With almost no noise, quotients of probabilities overflow to infinity, which compares correctly. The difference of
     # two infinities is nan, which compares as "not converged".
     with np.errstate(over="ignore", invalid="ignore"):
-        best = value(_composed(key, interval))
+        best = of_grid()
         for _ in range(_MOST_HALVINGS):
             interval /= 2
             if _points(key, interval) > _MOST_POINTS:
                 break
-            current = value(_composed(key, interval))
-            gain = np.subtract(best, current)
+            current = of_grid()
+            gain, small = np.subtract(best, current), relative * np.abs(best) + absolute
             best = np.minimum(best, current)
-            if np.all(gain <= relative * np.abs(best) + absolute):
-                break
-    return best
-
-
-def _variance(key: _Key) -> float:
-    """Return the rough variance of the privacy loss of all releases together."""
-    return sum(count * kind.loss_variance for kind, count in key)
+            if np.all(gain <= small):
+                return best, bool(np.all(gain >= -small))
+    return best, False
 
 
 def _points(key: _Key, interval: float) -> float:
-    """Return the rough number of grid points that the composed distribution needs, and that of one release."""
-    return max(_spread(key), *(kind.largest_loss for kind, _ in key)) / interval
+    """Return the rough number of grid points that the composed distribution needs, and that of one release.
 
-
-def _spread(key: _Key) -> float:
-    """Return the rough range of the privacy loss of all releases together, in nats.
-
-    dp-accounting ends a grid where Chernoff bounds of a few fixed orders say: for very many releases, far out.
+    On a grid that is wider than the typical loss, rounding up increases the variance of the loss. dp-accounting ends a
+    grid where Chernoff bounds of a few fixed orders say: for very many releases, far out.
     """
-    chernoff = sum(count * kind.loss_variance / kind.largest_loss for kind, count in key)
-    return max(_SPREAD * math.sqrt(_variance(key)), chernoff)
+    variances = [
+        (kind, count * max(kind.loss_variance, math.sqrt(kind.loss_variance) * interval)) for kind, count in key
+    ]
+    chernoff = sum(variance / kind.largest_loss for kind, variance in variances)
+    spread = max(_SPREAD * math.sqrt(sum(variance for _, variance in variances)), chernoff)
+    return max(spread, *(kind.largest_loss for kind, _ in key)) / interval
 
 
-def _first_interval(key: _Key) -> float:
-    """Return a power of two near a quarter of the typical privacy loss of one release.
+def _first_interval(key: _Key) -> float | None:
+    """Return the first distance of the grid's points, a power of two, or None if every grid would be too large.
 
-    Raises
-    ------
-    UserError
-        If so many releases need more grid points than there is memory for.
+    It lies near a quarter of the typical privacy loss of one release. Rare large losses make the typical loss small,
+    and need a coarser grid only.
     """
-    variance, releases = _variance(key), sum(count for _, count in key)
-    typical = math.sqrt(variance / releases)
-    interval = 2.0 ** math.floor(math.log2(typical / 4))
-    # Finer grids follow; a first one that is larger would take minutes.
-    if _spread(key) / interval > _MOST_POINTS / 16:
-        raise UserError(
-            f"Expected fewer releases, found {releases:,}: the distribution of their privacy loss would need more than "
-            f"{_MOST_POINTS:,} grid points. Declare fewer rounds."
-        )
-    while _points(key, interval) > _MOST_POINTS:
-        interval *= 2
-    return interval
+    variance = sum(count * kind.loss_variance for kind, count in key)
+    typical = math.sqrt(variance / sum(count for _, count in key))
+    first = 2.0 ** math.floor(math.log2(typical / 4))
+    if max(kind.largest_loss for kind, _ in key) / first > _MANY_POINTS:
+        coarser = (first * 2.0**doublings for doublings in range(1, 64))
+        return next((interval for interval in coarser if _points(key, interval) <= _FEW_POINTS), None)
+    return first if _points(key, first) <= _MOST_POINTS else None
 
 
 @lru_cache(maxsize=12)
@@ -364,6 +425,9 @@ def _composed(key: _Key, interval: float) -> privacy_loss_distribution.PrivacyLo
     """Return the composed distribution of the privacy loss, in both directions, rounded up to a grid."""
     total: privacy_loss_distribution.PrivacyLossDistribution | None = None
     for kind, count in key:
-        composed = kind.losses(interval).self_compose(count)
+        losses = kind.losses(interval)
+        if count >= _DENSE_FROM:
+            losses = losses.compute_mixture(losses, 0.5)
+        composed = losses.self_compose(count)
         total = composed if total is None else total.compose(composed)
     return total

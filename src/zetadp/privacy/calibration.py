@@ -6,11 +6,11 @@ import math
 from bisect import bisect_left
 from functools import lru_cache
 
-from zetadp.base.epsilon import SMALLEST_DELTA
+from zetadp.base.epsilon import SMALLEST_DELTA, rounded_up
 from zetadp.base.validation import UserError, in_range, positive
 from zetadp.privacy import gaussian
 from zetadp.privacy.accounting import MOST_RELEASES, central_limit_mu, central_limit_noise, epsilon
-from zetadp.privacy.kinds import NoisySum
+from zetadp.privacy.kinds import NOISE, NoisySum
 from zetadp.privacy.masked import MaskedSum
 
 EPSILONS = (1e-3, 1e3)
@@ -43,7 +43,7 @@ def noise_for_epsilon(target: float, delta: float, sampling_probability: float, 
     Raises
     ------
     UserError
-        If target or delta is out of range, or if the target would be met without noise.
+        If target or delta is out of range, or if the target would be met without noise, or by none that is counted.
 
     Examples
     --------
@@ -157,11 +157,20 @@ def _noise(target: float, delta: float, sampling_probability: float, rounds: int
     else:
         # With many rounds, the central limit is accurate to a few per cent.
         guess = math.log(central_limit_noise(mu, sampling_probability, rounds))
+        least, most = map(math.log, NOISE)
+        guess = min(max(guess, least + 0.02), most - 0.02)
         low, high, step = guess - 0.02, guess + 0.02, 0.05
         while excess(low) < 0:
-            low, step = low - step, 2 * step
+            if low == least:
+                return NOISE[0]
+            low, step = max(low - step, least), 2 * step
         while excess(high) > 0:
-            high, step = high + step, 2 * step
+            if high == most:
+                raise UserError(
+                    f"Not even noise multiplier {NOISE[1]:g} meets epsilon {target:g} at delta {delta:g} in {rounds:,} "
+                    "rounds. Choose a larger epsilon or delta, or fewer rounds."
+                )
+            high, step = min(high + step, most), 2 * step
         from scipy.optimize import brentq  # a quarter of a second of the start of every training
 
         noise = _rounded_up(math.exp(brentq(excess, low, high, xtol=1e-6)))
@@ -172,8 +181,7 @@ def _noise(target: float, delta: float, sampling_probability: float, rounds: int
 
 def _rounded_up(value: float) -> float:
     """Round up to five significant digits."""
-    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - _DIGITS)
-    return float(f"{math.ceil(value / unit - 1e-9) * unit:.{_DIGITS}g}")
+    return float(rounded_up(value, _DIGITS))
 
 
 def _next_up(value: float) -> float:

@@ -344,8 +344,9 @@ def one_an_item(losses: Losses, outputs: Tensor, targets: Tensor) -> Tensor:
     found = losses(outputs, targets)
     if found.shape != targets.shape[:1] or not found.is_floating_point():
         raise UserError(
-            f"Expected one real loss per item, shape ({len(targets)},), found shape "
-            f"{tuple(found.shape)} of {found.dtype}."
+            f"loss: Expected one real loss per item, shape ({len(targets)},), found shape {tuple(found.shape)} of "
+            f"{found.dtype}. Let it return the losses of single items, for instance with reduction='none'. A mean over "
+            "a batch mixes patients."
         )
     return found
 

@@ -388,12 +388,11 @@ def promised(exposure: Exposure, delta: float, *, beforehand: bool) -> float:
     return (accounting.epsilon if beforehand else accounting.epsilon_any_time)(exposure, delta)
 
 
-def accountant(exposures: Iterable[Exposure], *, beforehand: bool) -> str:
-    """Return the name of the accountant that `promised` uses."""
+def accountant(exposures: Iterable[Exposure], delta: float, *, beforehand: bool) -> str:
+    """Return the name of the accountant that `promised` uses for each of these exposures, or of all that it uses."""
     if not beforehand:
         return "Renyi privacy odometer"
-    exact = all(accounting.exact_mu(exposure) is not None for exposure in exposures)
-    return "exact composition of Gaussians" if exact else "privacy-loss distribution"
+    return ", ".join(sorted({accounting.quoted(exposure, delta)[1] for exposure in exposures}))
 
 
 def total(runs: Iterable[Run], delta: float, *, unmasked: bool = False, measure: Measure | None = None) -> float:

@@ -389,7 +389,7 @@ def _figures(
     return {
         "epsilon": _number(together.epsilon),
         **_basis(together),
-        "accountant": accountant(totals.values(), beforehand=beforehand),
+        "accountant": accountant(totals.values(), delta, beforehand=beforehand),
         "mu": None if mu is None else _number(mu),
         "worst_node": worst,
         "nodes": {node: _number(value) for node, value in costs.items()},

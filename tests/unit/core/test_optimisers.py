@@ -32,6 +32,7 @@ def groups(net):
 OPTIMISERS = {
     "SGD in groups": groups,
     "AdamW": lambda net: torch.optim.AdamW(net.parameters(), lr=0.02, weight_decay=0.1, amsgrad=True),
+    "Adagrad": lambda net: torch.optim.Adagrad(net.parameters(), lr=0.02, initial_accumulator_value=1.0),
     "RAdam": lambda net: torch.optim.RAdam(net.parameters(), lr=0.02),
 }
 SCHEDULERS = {
@@ -100,6 +101,8 @@ WRONG = {
     "infinite from the start": lambda net: (torch.optim.SGD(net.parameters(), lr=float("inf")), None),
     "no number": lambda net: (torch.optim.SGD(net.parameters(), lr=float("nan")), None),
     "for a GPU": lambda net: (torch.optim.Adam(net.parameters(), capturable=True), None),
+    "has stepped": lambda net: (_stepped(net), None),
+    "has hooks": lambda net: (_hooked(net), None),
     "no scheduler": lambda net: (_with(net, None)[0], object()),
 }
 
@@ -108,6 +111,20 @@ def _at_start(done: int) -> float:
     if done:
         raise RuntimeError("no loss is known")
     return 1.0
+
+
+def _stepped(net):
+    optimiser = torch.optim.Adam(net.parameters())
+    for parameter in net.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimiser.step()
+    return optimiser
+
+
+def _hooked(net):
+    optimiser = torch.optim.Adam(net.parameters())
+    optimiser.register_step_post_hook(lambda *_: None)
+    return optimiser
 
 
 def _with(net, scheduler):

@@ -54,6 +54,25 @@ def test_random_draws_that_are_not_a_patients_own_and_half_precision_are_refused
     assert not paths["ledger_path"].exists()
 
 
+class FirstScale(nn.Module):
+    """Moduli in units of the largest of the first batch."""
+
+    largest = None
+
+    def forward(self, x):
+        if self.largest is None:
+            self.largest = float(x.abs().max())
+        return x.abs() / self.largest
+
+
+def test_training_refuses_a_network_that_remembers_before_it_begins(paths):
+    model = nn.Sequential(FirstScale(), affine(nn.Identity()))
+    with pytest.raises(UserError, match=r"changes '0\.largest'"):
+        train_run(RUN, OWN, SETTINGS, EVERYBODY, records(6), None, **paths, model=model)
+    assert model[0].largest is None
+    assert not paths["ledger_path"].exists()
+
+
 def test_plan_and_model_must_agree(paths):
     with pytest.raises(UserError, match=r"NetworkSettings\('own'\)"):
         train_run(RUN, TINY, SETTINGS, EVERYBODY, records(6), None, **paths, model=affine(nn.Tanh()))

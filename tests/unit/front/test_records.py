@@ -6,6 +6,7 @@ import re
 
 import h5py
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -71,6 +72,64 @@ def test_other_numbers_are_converted_and_it_is_said(kind, caplog):
     assert f"to {str(expected).removeprefix('torch.')}" in caplog.text
 
 
+def read_only(array):
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+LAYOUTS = {
+    "big-endian": lambda array: array.astype(array.dtype.newbyteorder(">")),
+    "backwards": lambda array: array[::-1].copy()[::-1],
+    "by columns": np.asfortranarray,
+    "read-only": read_only,
+    "wider than PyTorch's": lambda array: array.astype(np.clongdouble),
+    "with an empty mask": np.ma.asarray,
+    "with a gradient": lambda array: torch.from_numpy(array).requires_grad_(),
+    "conjugated": lambda array: torch.from_numpy(array.conj()).conj(),
+    "masked parts without a mask": lambda array: [np.ma.asarray(part) for part in array],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_arrays_of_any_layout_hold_the_same_items(layout, recwarn):
+    items = LAYOUTS[layout](ITEMS.numpy())
+    assert Records(items, LABELS, patients=IDS).digest == Records(ITEMS, LABELS, patients=IDS).digest
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_short_numbers_become_float32_and_real_labels_too(kind):
+    items = ITEMS.real.to(kind)
+    found = Records(items, items[:, 0], patients=IDS)
+    assert torch.equal(found.inputs, items.float())
+    assert torch.equal(found.targets, items[:, 0].float())
+
+
+def test_labels_read_backwards_or_big_endian_are_the_same_classes():
+    labels = np.array(LABELS)
+    for given in (labels[::-1].copy()[::-1], labels.astype(">i4")):
+        assert Records(ITEMS, given, patients=IDS).targets.tolist() == LABELS
+
+
+def test_items_of_a_file_that_was_closed_are_refused_with_what_to_do(tmp_path):
+    dataset = in_a_file(tmp_path)
+    records = Records(dataset, LABELS, patients=IDS)
+    dataset.file.close()
+    with pytest.raises(UserError, match=r"items: .*closed.*Keep it open"):
+        records.inputs[torch.tensor([0])]
+
+
+@pytest.mark.parametrize(("kind", "first"), [(np.float32, 2**24), (np.float64, 2**53), (np.float16, 2**11)])
+def test_ids_that_their_type_does_not_hold_exactly_are_refused(kind, first):
+    ids = np.arange(first, first + len(ITEMS)).astype(kind)
+    for given in (ids, torch.from_numpy(ids), pd.Series(ids), list(ids)):
+        with pytest.raises(UserError, match=r"patients: .*different ids may have become one"):
+            Records(ITEMS, LABELS, patients=given)
+    below = (ids - len(ITEMS) * max(1, first // 2**12)).astype(kind)
+    assert Records(ITEMS[:1], LABELS[:1], patients=below[:1]).units == 1
+
+
 @pytest.mark.parametrize("ids", [["a", "b", "b"], [1, 2.0, 2], [b"a", b"b", b"b"]])
 def test_ids_are_texts_or_whole_numbers(ids):
     records = Records(np.zeros((3, 1)), [0, 0, 0], patients=ids)
@@ -129,6 +188,11 @@ WRONG = {
     "a mask": ({"patients": [True, False] * 3}, "patients"),
     "positions of patients": ({"patients": {"a": [0, 1]}}, "patients"),
     "names of classes": ({"labels": list("ababab")}, "labels"),
+    "masked items": ({"items": np.ma.masked_invalid(with_nan().numpy())}, "items"),
+    "masked labels": ({"labels": np.ma.masked_equal(LABELS, 1)}, "labels"),
+    "masked ids": ({"patients": np.ma.masked_equal([1, 1, 2, 2, 3, 3], 2)}, "patients"),
+    "large whole numbers": ({"items": np.full((6, 2), 2**24 + 1)}, "items"),
+    "without values": ({"items": ITEMS.to("meta")}, "items"),
     "sparse": ({"items": torch.eye(6).to_sparse()}, "items"),
     "empty id": ({"patients": [*IDS[:5], ""]}, "patients"),
     "NaN as id": ({"patients": [*IDS[:5], float("nan")]}, "patients"),

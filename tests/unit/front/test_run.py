@@ -221,7 +221,7 @@ def test_another_run_in_the_same_folder_is_refused_by_its_key(tmp_path, what, mo
     monkeypatch.chdir(tmp_path)  # the other account is a folder beside the run, not in the repository
     run(tmp_path)
     changed, key = CHANGES[what]
-    with pytest.raises(UserError, match=rf"(folder: .*with .*({key}))|model: "):
+    with pytest.raises(UserError, match=rf"(folder: .*with .*({key}))|(model|records): "):
         run(tmp_path, **changed)
 
 
@@ -629,6 +629,7 @@ WRONG = {
     "nameless hospitals": ({"hospitals": [1]}, "hospitals"),
     "delta": ({"delta": 0.1}, "delta"),
     "per_round": ({"per_round": 41}, "per_round"),
+    "per_round of nearly nobody": ({"per_round": 1e-12}, "per_round"),
     "text for a number": ({"epsilon": "8"}, "epsilon"),
     "half a patient": ({"population": 40.5}, "population"),
     "no rounds": ({"rounds": 0}, "rounds"),

@@ -92,6 +92,41 @@ def test_trade_off_bounds_the_best_test_of_one_round_closely():
         assert bound == pytest.approx(miss, abs=0.01)
 
 
+def test_rounding_errors_of_millions_of_rounds_do_not_decide_epsilon():
+    """Rounding errors of the distribution's tail are larger than this delta, so it is not evidence."""
+    exposure = {NoisySum(1e-6, 0.3): 10**7}
+    assert accounting.epsilon_pld(exposure, 1e-10) == math.inf
+    found, accountant = accounting.quoted(exposure, 1e-10)
+    assert found == pytest.approx(accounting.epsilon_rdp(exposure, 1e-10), rel=1e-5)
+    assert accountant == "Renyi differential privacy"
+
+
+def test_rare_large_losses_are_accounted_in_seconds():
+    """Two draws in ten million rounds have probability 5e-5, so delta leaves out a fifth of their sums, near 10,000."""
+    two_draws = (1e7 * 1e-9) ** 2 / 2
+    loss = norm(2 * 0.5 / 0.01**2 + 2 * math.log(1e-9), math.sqrt(2) / 0.01)
+    expected = loss.isf(1e-5 / two_draws)
+    assert accounting.epsilon({NoisySum(1e-9, 0.01): 10**7}, 1e-5) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("p", "delta", "slack"),
+    [
+        (0.01, 1e-5, 0.3),
+        (1e-9, 1e-10, 0.02),  # divergences below the rounding errors of their computation
+    ],
+)
+def test_more_rounds_than_a_distribution_is_computed_of_still_have_a_bound(p, delta, slack):
+    sigma, rounds = 1e3, 10**9
+    # So many rounds are the central limit to within a millionth.
+    limit = gaussian.epsilon(delta, accounting.central_limit_mu(p, sigma, rounds))
+    exposure = {NoisySum(p, sigma): rounds}
+    assert limit <= accounting.epsilon(exposure, delta) <= limit + slack
+    assert accounting.epsilon_rdp(exposure, delta) >= limit
+    attack = gaussian.beta(0.1, accounting.central_limit_mu(p, sigma, rounds))
+    assert 0 <= accounting.trade_off(exposure, [0.1])[0] <= attack
+
+
 @pytest.mark.parametrize(
     "values", [(0.0, 1.0), (1e-300, 1.0), (1.1, 1.0), (0.5, -1.0), (0.5, 1e-200), (0.5, math.inf), (0.5, math.nan)]
 )

@@ -52,5 +52,12 @@ def test_rounds_are_the_most_that_fit(target, p, sigma):
     assert accounting.epsilon({NoisySum(p, sigma): rounds + 1}, 1e-3) > target
 
 
+def test_noise_for_millions_of_rounds_is_found_or_refused():
+    sigma = noise_for_epsilon(0.02, 1e-10, 0.01, 10**7)
+    assert accounting.epsilon({NoisySum(0.01, sigma): 10**7}, 1e-10) <= 0.02
+    with pytest.raises(UserError, match=r"Not even noise multiplier 1e\+09 meets epsilon 0.001"):
+        noise_for_epsilon(0.001, 1e-10, 0.5, 10**12)
+
+
 def test_rounds_and_noise_agree():
     assert rounds_for(1.0, 1e-3, P, noise_for_epsilon(1.0, 1e-3, P, 917)) == 917

@@ -91,8 +91,7 @@ class BrainSequences(Classification):
         from zetadp.mri.volumes import read_centre_slices
 
         train, test = (patients, 0) if part == "train" else (0, patients)
-        counts = {"train_patients": train, "test_patients": test}
-        table = index_cohort(folder, **counts, slices=self.slices, spacing=self.spacing)
+        table = index_cohort(folder, train_patients=train, test_patients=test, slices=self.slices, spacing=self.spacing)
         domain = plan.network.domain
         made_by = plan.public.get("backbone") if domain in FEATURES else None
         key = [self.slices, self.spacing, self.size, domain, made_by, table[["record", "sha256"]].to_numpy().tolist()]

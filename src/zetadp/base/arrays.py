@@ -1,0 +1,125 @@
+"""Arrays of numbers of any library as tensors: one function through which everything enters that a user hands over.
+
+It converts what keeps its meaning, such as the order of bytes, and refuses what would lose it, such as a mask.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zetadp.base.validation import UserError, first_sentence
+
+FAILURES = (KeyError, OSError, RuntimeError, TypeError, ValueError)
+"""Errors of libraries about values that are no numbers or cannot be read."""
+WIDEST = {"f": np.float64, "c": np.complex128}
+"""The widest types that PyTorch has, by NumPy's kind of number."""
+NARROWER = {
+    torch.complex128: torch.complex64,
+    torch.complex32: torch.complex64,
+    torch.float64: torch.float32,
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+}
+"""Types of numbers that networks do not take, and the type that they become."""
+
+
+def tensor_of(values: Any, name: str, *, hint: str = "") -> Tensor:  # noqa: ANN401  (a user may give anything)
+    """Return numbers of any library as an ordinary tensor: dense, without a gradient, in the machine's order of bytes.
+
+    Memory is shared with ``values`` where that is possible.
+
+    Parameters
+    ----------
+    values
+        A tensor, an array, anything that NumPy makes an array of, or a sequence of such.
+    name
+        The argument that gave them, for the message.
+    hint
+        What to do if they are no numbers, for the message.
+
+    Raises
+    ------
+    UserError
+        If values are masked, sparse, without values, or no numbers.
+    """
+    try:
+        if isinstance(values, list | tuple) and values and all(isinstance(one, Tensor) for one in values):
+            return torch.stack([tensor_of(one, name) for one in values])
+        if isinstance(values, Tensor):
+            return _plain(values, name)
+        return _from_array(values, name)
+    except FAILURES as error:
+        raise UserError(
+            f"{name}: Expected a tensor or an array of numbers, found {type(values).__name__}: {first_sentence(error)}"
+            f"{hint}"
+        ) from error
+
+
+def network_numbers(items: Tensor, name: str) -> Tensor:
+    """Return numbers as float32 or complex64, which networks take.
+
+    Raises
+    ------
+    UserError
+        If whole numbers are too large for float32, which would make different ones equal.
+    """
+    if items.dtype in (torch.complex64, torch.float32):
+        return items
+    if items.dtype in NARROWER:
+        return items.to(NARROWER[items.dtype])
+    found = items.to(torch.float32)
+    if not items.is_floating_point() and (found.double() != items.double()).any():
+        raise UserError(
+            f"{name}: Expected whole numbers that float32 holds exactly, found some beyond "
+            f"{exact_up_to(torch.float32):.0f}. Scale or number them."
+        )
+    return found
+
+
+def exact_up_to(kind: Any) -> float:  # noqa: ANN401  (a type of NumPy, PyTorch or pandas)
+    """Return the number up to which a type of real numbers holds all whole numbers; infinity for other types."""
+    if isinstance(kind, torch.dtype):
+        return 2 / torch.finfo(kind).eps if kind.is_floating_point else float("inf")
+    kind = getattr(kind, "numpy_dtype", kind)
+    floating = isinstance(kind, np.dtype) and kind.kind == "f"
+    return 2 / float(np.finfo(kind).eps) if floating else float("inf")
+
+
+def has_mask(values: Any) -> bool:  # noqa: ANN401  (a user may give anything)
+    """Return whether values, or parts of a sequence of them, are masked arrays with something masked."""
+    parts = values if isinstance(values, list | tuple) else [values]
+    return any(np.ma.isMaskedArray(part) and bool(np.ma.is_masked(part)) for part in parts)
+
+
+def _plain(values: Tensor, name: str) -> Tensor:
+    """Return a tensor as an ordinary one."""
+    if values.layout != torch.strided or values.is_meta:
+        what, remedy = ("without values", "Load it") if values.is_meta else ("sparse", "Call .to_dense()")
+        raise UserError(f"{name}: Expected a dense tensor with values, found one that is {what}. {remedy}.")
+    found = values.detach().resolve_conj().resolve_neg()
+    return (found.dequantize() if found.is_quantized else found).as_subclass(Tensor)
+
+
+def _from_array(values: Any, name: str) -> Tensor:  # noqa: ANN401  (a user may give anything)
+    """Return anything that NumPy makes an array of as a tensor."""
+    if has_mask(values):
+        raise UserError(
+            f"{name}: Expected numbers everywhere, found a masked array, whose masked values would count as numbers. "
+            "Fill them with .filled(value), or leave those items out."
+        )
+    found = np.asarray(values)
+    kind = found.dtype
+    if kind.kind in WIDEST and kind.itemsize > np.dtype(WIDEST[kind.kind]).itemsize:
+        found = found.astype(WIDEST[kind.kind])
+    if not kind.isnative:
+        found = found.astype(kind.newbyteorder("="))
+    if any(step < 0 for step in found.strides):
+        found = found.copy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # arrays that cannot be written to: nothing here writes to them
+        return torch.from_numpy(found)

@@ -1,0 +1,121 @@
+"""Inputs that stay where they are, on a disk or in a torch Dataset, and are looked up when they are needed."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zetadp.base.arrays import network_numbers, tensor_of
+from zetadp.base.validation import UserError, first_sentence
+
+
+@contextmanager
+def other_random_numbers() -> Iterator[None]:
+    """Put the random numbers of Python, NumPy and PyTorch into another state for a block, and back after it."""
+    before, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002  (the one that datasets use)
+    with torch.random.fork_rng():
+        try:
+            random.seed(secrets.randbits(32))
+            np.random.seed(secrets.randbits(32))  # noqa: NPY002
+            torch.manual_seed(secrets.randbits(32))
+            yield
+        finally:
+            random.setstate(before)
+            np.random.set_state(of_numpy)  # noqa: NPY002
+
+
+class LookedUp:
+    """Inputs that stay where they are, on a disk or in a torch Dataset, and are looked up when they are needed.
+
+    It has what training needs of a tensor of inputs: shape, type, device, and items by position.
+
+    Parameters
+    ----------
+    source
+        HDF5 dataset or map-style torch Dataset.
+    places
+        For each item, its position in the source; None takes all.
+    device
+        Device on which items arrive.
+
+    Attributes
+    ----------
+    shape, dtype, device
+        As of a tensor of all inputs.
+    """
+
+    def __init__(
+        self,
+        source: Any,  # noqa: ANN401  (many kinds)
+        places: np.ndarray | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.source, self.device = source, torch.device(device)
+        self.places = np.arange(len(source)) if places is None else places
+        first = self._items([int(self.places[0])])
+        self.dtype, self.shape = first.dtype, torch.Size((len(self.places), *first.shape[1:]))
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, wanted: Tensor | np.ndarray) -> Tensor:
+        """Return the inputs at positions of any shape."""
+        positions = np.asarray(wanted.cpu() if isinstance(wanted, Tensor) else wanted)
+        unique, back = np.unique(self.places[positions], return_inverse=True)
+        with reading():
+            found = self._items(unique.tolist()).to(self.device)
+        return found[torch.from_numpy(back.reshape(positions.shape)).to(self.device)]
+
+    def part(self, positions: np.ndarray) -> Self:
+        """Return some of the inputs."""
+        return type(self)(self.source, self.places[positions])
+
+    def to(self, device: torch.device) -> Self:
+        """Return the same inputs, which arrive on another device."""
+        return type(self)(self.source, self.places, device)
+
+    def _items(self, places: list[int]) -> Tensor:
+        """Return the items at places of the source, each once and in ascending order."""
+        if isinstance(self.source, Joined):
+            return self.source.items(places)
+        if not isinstance(self.source, torch.utils.data.Dataset):
+            if not self.source:
+                raise UserError(
+                    "items: Expected an HDF5 dataset of an open file, found that its file was closed. Keep it open "
+                    "until training has ended."
+                )
+            # HDF5 reads many items at once, several times as fast.
+            return network_numbers(tensor_of(self.source[places], "items"), "items")
+        items = (self.source[place] for place in places)
+        parts = [tensor_of(one[0] if isinstance(one, tuple | list) else one, "items") for one in items]
+        return network_numbers(torch.stack(parts), "items")
+
+
+class Joined(torch.utils.data.ConcatDataset[Any]):
+    """Inputs of several holders, one after the other, of which each holder's are looked up at once."""
+
+    def items(self, places: list[int]) -> Tensor:
+        """Return the items at places in ascending order."""
+        first = [0, *self.cumulative_sizes]
+        parts = np.split(np.asarray(places), np.searchsorted(places, first[1:-1]))
+        holders = zip(self.datasets, parts, first[:-1], strict=True)
+        return torch.cat([own[torch.from_numpy(part - before)] for own, part, before in holders if len(part)])
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Turn any error of items that cannot be used or read into one message."""
+    try:
+        yield
+    except (RuntimeError, TypeError, ValueError, IndexError, KeyError, OSError) as error:
+        raise UserError(
+            "items: Expected a tensor, array or dataset of numbers, with items of one shape that can be looked up by "
+            f"position. Reading them failed: {first_sentence(error)}"
+        ) from error
