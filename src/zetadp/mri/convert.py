@@ -51,8 +51,8 @@ def convert_folder(
     Two layouts are recognised, side by side and in subfolders: BIDS (``sub-*/[ses-*/]anat/*_{FLAIR,T1w,T2w}.nii.gz``,
     contrast-enhanced T1w marked by the entity ``ce``), and one folder per record with two to four files whose names
     hold the sequence as words (``*_flair.nii.gz``, ``*-t1c.nii.gz``, ``*_T1_axial_post_gd.nii.gz``;
-    `zetadp.mri.filenames`). Hidden files and folders do not exist. ``conversion.tsv`` next to ``dataset.json`` says of every other file of the
-    source whether it was taken, and if not, why.
+    `zetadp.mri.filenames`). Hidden files and folders do not exist. ``conversion.tsv`` next to ``dataset.json`` says of
+    every other file of the source whether it was taken, and if not, why.
 
     Persons are told, never guessed: by a table, by BIDS or by the user's rule. Then all records of a person go to the
     same part, and ``patient_key.tsv`` next to ``dataset.json`` names the patient of each file. Otherwise there is no
