@@ -26,8 +26,8 @@ def summarise(predictions: pd.DataFrame, names: Sequence[str], called: str = "cl
     Parameters
     ----------
     predictions
-        One row an item, with columns ``patient``, those that distinguish the items of a patient, ``called`` (the true
-        class), ``predicted`` and ``probability`` (of the predicted class).
+        One row an item, with columns ``patient``, those that distinguish the items of a patient, such as ``record`` and
+        ``slice``, ``called`` (the true class), ``predicted`` and ``probability`` (of the predicted class).
     names
         Names of the classes, in the order of their labels.
     called
@@ -169,15 +169,17 @@ def confusion_counts(predictions: pd.DataFrame, names: Sequence[str], called: st
 
 
 def volume_accuracy(predictions: pd.DataFrame, sequences: Sequence[str]) -> float:
-    """Return the accuracy of a majority vote over the slices of each patient and sequence.
+    """Return the accuracy of a majority vote over the slices of each volume: a patient's scan in one sequence.
 
-    A tie goes to the sequence with the larger sum of probabilities, then to the earlier one in ``sequences``.
+    A tie goes to the sequence with the larger sum of probabilities, then to the earlier one in ``sequences``. Without a
+    column ``record``, every patient has one scan.
     """
-    groups = predictions.groupby(["patient", "sequence", "predicted"], as_index=False)
+    volume = [name for name in ("patient", "record", "sequence") if name in predictions]
+    groups = predictions.groupby([*volume, "predicted"], as_index=False)
     votes = groups["probability"].agg(["size", "sum"])
     votes["order"] = votes["predicted"].map({name: index for index, name in enumerate(sequences)})
     votes = votes.sort_values(["size", "sum", "order"], ascending=[False, False, True], kind="stable")
-    winners = votes.drop_duplicates(["patient", "sequence"])
+    winners = votes.drop_duplicates(volume)
     return float((winners["predicted"] == winners["sequence"]).mean())
 
 

@@ -50,6 +50,14 @@ def test_volume_vote_goes_to_the_majority_then_to_the_larger_probability():
     assert volume_accuracy(outvoted, SEQUENCES) == 0
 
 
+def test_a_follow_up_scan_is_a_volume_of_its_own():
+    right = rows(("a", "T1w", 0, "T1w", 0.6), ("b", "T1w", 0, "T1w", 0.6)).assign(record=["a1", "b1"])
+    wrong = rows(("a", "T1w", 0, "T2w", 0.9)).assign(record="a2")
+    both = pd.concat([right, wrong], ignore_index=True)
+    assert summarise(both, SEQUENCES)["per_patient"] == {"a": 1 / 2, "b": 1}
+    assert volume_accuracy(both, SEQUENCES) == pytest.approx(2 / 3)
+
+
 def test_interval_resamples_patients_not_images():
     # Two kinds of patients, all right or all wrong: images add nothing, so more of them must not narrow the interval.
     right = {f"p{number}": 20 * (number % 2) for number in range(20)}
