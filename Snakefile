@@ -37,6 +37,11 @@ onstart:
     logger.info(CONFIG.cost_shown)
 
 
+# A dry run has no start.
+if workflow.output_settings.dryrun and CONFIG.cost_shown:
+    logger.info(CONFIG.cost_shown)
+
+
 # The target rule stands in this file: Snakemake takes no included one.
 rule all:
     default_target: True
