@@ -167,14 +167,20 @@ def plan_of(size: int, expected: float) -> Plan:
     return Plan(run, NetworkSettings("linear"), training, nodes, cohort="test", task=task)
 
 
-@pytest.mark.parametrize(("expected", "longest"), [(2, 600), (4, 60)])
-def test_a_run_says_at_its_start_when_it_may_end_and_soon_where_everybody_takes_part(expected, longest, caplog):
+def test_a_run_says_at_its_start_when_it_may_end(caplog):
     caplog.set_level("INFO")
-    plan = plan_of(4, expected)
-    assert announced_tick(plan, 600) == longest
-    assert time.strftime("%H:%M", time.localtime(time.time() + longest)) in caplog.text
+    plan = plan_of(4, 2)
+    assert announced_tick(plan, 600) == 600
+    assert time.strftime("%H:%M", time.localtime(time.time() + 600)) in caplog.text
     assert "privacy.finish_seconds" in caplog.text
     assert announced_tick(plan, 0) == 0
+
+
+def test_a_run_in_which_everybody_takes_part_hides_no_draw_and_waits_for_seconds(caplog):
+    caplog.set_level("INFO")
+    assert announced_tick(plan_of(4, 4), 600) == 5
+    assert announced_tick(plan_of(4, 4), 0) == 0
+    assert not caplog.text
 
 
 def test_no_time_tells_how_long_real_patients_were_trained_on(tmp_path, cohort):

@@ -380,7 +380,7 @@ class Privacy:
         nobody. null refuses such runs.
     finish_seconds
         With noise os and real patients, a training ends at a whole multiple of so many seconds after its start, since
-        the time that it took tells how many patients were drawn. At most 60 are waited where every patient takes part
+        the time that it took tells how many patients were drawn. At most 5 are waited where every patient takes part
         in every round.
     """
 
