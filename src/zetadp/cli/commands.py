@@ -196,6 +196,7 @@ def convert(
     from zetadp.base.storage import check_writable, write_text
     from zetadp.base.tables import read_table
     from zetadp.cli.configuration import Cohort
+    from zetadp.core.promise import Noise
     from zetadp.mri.convert import CONVERSION, convert_folder, summary
     from zetadp.mri.decathlon import canonical_sequence
     from zetadp.mri.filenames import read_rules
@@ -235,6 +236,8 @@ def convert(
     print(f"{mark}What became of the files of {source} ({target / CONVERSION} has every file):")
     for line in summary(read_table(target / CONVERSION)):
         print(f"{mark}{line}")
+    if cohort.trains and (outlook := Noise.of_head(cohort.patients[0]).outlook):
+        print(f"With {cohort.patients[0]} training {cohort.unit}s at one hospital: {outlook}", file=sys.stderr)
 
 
 def report(

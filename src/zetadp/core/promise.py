@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from zetadp.base.epsilon import USELESS, epsilon_value, rounded_up
 from zetadp.base.storage import read_json, write_json
@@ -23,6 +23,11 @@ OWN_DELTA = 1e-3
 """The largest delta at which a hospital judges a plan, unless the hospital itself writes another."""
 TOLERANCE = 1.0005
 """A value may exceed the plan's label by this factor, because accountants differ by about as much."""
+HEAD_ROUNDS, HEAD_WEIGHTS = 20, 520
+"""Rounds and trained real numbers of the default head of ``config.yaml``: 64 complex components of four classes, and
+biases. All patients take part in every round."""
+LOUD = 0.5
+"""Length of a round's noise, in units of the longest mean gradient, from which a loss of accuracy is expected."""
 
 
 def noise_of_plan(plan: Plan) -> float:
@@ -73,6 +78,60 @@ def _check_label(plan: Plan, found: Promise, advice: str) -> None:
             f"Expected a plan that costs the patients of {found.node} at most epsilon {plan.run.epsilon}, as its name "
             f"says, found {rounded_up(found.epsilon)} at delta {found.delta:g}. {advice}"
         )
+
+
+class Noise(NamedTuple):
+    """Noise of a training beside its signal: the mean gradient of a round has at most length 1 in units of the clip.
+
+    Attributes
+    ----------
+    of_round
+        Expected length of the noise in the mean gradient of a round, in units of the clip.
+    of_all
+        The same of the mean over all rounds, which limits what the training can learn.
+    """
+
+    of_round: float
+    of_all: float
+
+    @classmethod
+    def of(cls, plan: Plan, weights: int) -> Noise:
+        """Return the noise of a plan, for a network with this number of trained real numbers."""
+        single = plan.noise_of_mean() * math.sqrt(weights)
+        return cls(single, single / math.sqrt(plan.training.rounds))
+
+    @classmethod
+    def of_head(cls, patients: int, *, epsilon: float = 8, delta: float = 1e-3) -> Noise:
+        """Return the noise of the workflow's default head, for one hospital with so many training patients."""
+        multiplier = noise_for_epsilon(epsilon, delta, 1.0, HEAD_ROUNDS)
+        single = multiplier / patients * math.sqrt(HEAD_WEIGHTS)
+        return cls(single, single / math.sqrt(HEAD_ROUNDS))
+
+    @property
+    def outlook(self) -> str:
+        """What such noise can be expected to leave, in one sentence; empty if it leaves nearly everything.
+
+        The bounds are those of docs/choosing.md.
+        """
+        if self.of_all >= 1:
+            return (
+                f"Expect nothing from this training: even over all rounds, the noise is {self.of_all:.2g} times the "
+                "longest possible signal, so the model will hardly be better than its starting weights, and may be "
+                "worse. Take more patients, a larger epsilon or fewer trained weights."
+            )
+        if self.of_round >= 1:
+            return (
+                "Expect a small gain over the starting weights, or none: a round is mostly noise. More patients, a "
+                "larger epsilon or fewer trained weights would help."
+            )
+        return "Expect the noise to cost some accuracy." if self.of_round >= LOUD else ""
+
+    def __str__(self) -> str:
+        text = (
+            "The mean gradient of a round has at most length 1 in units of the clip, its noise "
+            f"{self.of_round:.2g}; over all rounds {self.of_all:.2g}."
+        )
+        return f"{text} {self.outlook}".rstrip()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from zetadp.base.epsilon import SMALLEST_DELTA, rounded_up
 from zetadp.base.validation import UserError, checked_path, whole
 from zetadp.core.plan import Plan
-from zetadp.core.promise import promise_of
+from zetadp.core.promise import Noise, promise_of
 from zetadp.privacy import accounting, calibration
 from zetadp.privacy.accounting import MOST_RELEASES
 from zetadp.privacy.book import Book
@@ -42,8 +42,7 @@ class RunPromise:
     simulated
         Whether the noise is seeded and protects nobody.
     noise
-        Length of the noise in the mean gradient of a round, whose own length is at most the clip, in units of the clip;
-        and in the mean over all rounds.
+        Length of the noise in the mean gradient of a round, and in the mean over all rounds.
     """
 
     epsilon: float
@@ -51,7 +50,7 @@ class RunPromise:
     together: float | None
     runs_before: int
     simulated: bool
-    noise: tuple[float, float]
+    noise: Noise
     total: Total | None = None
 
     @classmethod
@@ -70,14 +69,13 @@ class RunPromise:
             The limit under which the run trains.
         """
         together, before = spent_with(plan, ledger, cap)
-        single = plan.noise_of_mean() * math.sqrt(_dimension(plan, model))
         return cls(
             epsilon=max(promise_of(plan, node.name).epsilon for node in plan.nodes),
             delta=plan.delta,
             together=None if together is None else together.spent,
             runs_before=before,
             simulated=plan.training.noise == "seeded",
-            noise=(single, single / math.sqrt(plan.training.rounds)),
+            noise=Noise.of(plan, _dimension(plan, model)),
             total=together,
         )
 
@@ -88,10 +86,7 @@ class RunPromise:
             text = f"This run costs each patient epsilon {rounded_up(self.epsilon)} at delta {self.delta:g}"
             if self.total is not None:
                 text += with_earlier(self.total, self.runs_before)
-            text += (
-                ". The mean gradient of a round has at most length 1 in units of the clip, its noise "
-                f"{self.noise[0]:.2g}; over all rounds {self.noise[1]:.2g}."
-            )
+            text += f". {self.noise}"
         return f"Simulated: the noise is seeded and protects nobody. {text}" if self.simulated else text
 
     __repr__ = __str__

@@ -19,6 +19,7 @@ from zetadp.cli import main
 from zetadp.cli.commands import command_line
 from zetadp.config.load import load_config, overlay
 from zetadp.core.pretrained import model_content
+from zetadp.core.promise import HEAD_WEIGHTS, Noise, make_plan
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.index import index_cohort
 
@@ -113,6 +114,11 @@ def test_what_no_command_takes_ends_with_code_2_and_the_usage(arguments, capsys)
         ({}, "484 patients of the cohort phantom, ε = 1 per patient at δ = 0.001.", ("simulated", "from a seed")),
         ({"cohort": "hospital", "simulated": False}, "of the cohort hospital, ε = 1", ("from a seed",)),
         ({"noise": "os"}, "of the cohort phantom, ε = 1", ("simulated",)),
+        (
+            {"noise": "os", "simulated": False, "attempts": 2, "spent": 12.7612},
+            "ε = 12.77 per patient at δ = 0.001 for its 2 trainings together, the last one alone ε = 1.",
+            (),
+        ),
         ({"epsilon": "inf"}, "without noise, and so without a privacy guarantee.", ("simulated",)),
         ({"cohort": "hospital", "noise": "os", "simulated": True}, "of the cohort hospital, ε = 1", ("simulated",)),
         ({"cohort": "phantom-hand", "noise": "os", "simulated": False}, "of the cohort phantom-hand, ε = 1", ()),
@@ -160,8 +166,9 @@ def test_convert_says_what_to_declare_in_patients(tmp_path, capsys):
     scans = [f"BraTS-GLI-{scan}" for scan in ("00001-000", "00001-001", "00002-000", "00004-000", "00004-001")]
     source = write_scans(tmp_path / "scans", *scans)
     target, rule = tmp_path / "task", r"(BraTS-GLI-\d+)-\d+"
-    code, out, _ = ended(capsys, "convert", source, target, "--test-fraction", 0.42, "--patient-pattern", rule)
+    code, out, err = ended(capsys, "convert", source, target, "--test-fraction", 0.42, "--patient-pattern", rule)
     assert code == 0
+    assert "With 2 training patients at one hospital: Expect nothing from this training" in err
     assert "2 training and 1 test patients, with 3 and 2 scans" in out
     said = yaml.safe_load(out[out.index("name: ") :])
     config = yaml.safe_load((Path(__file__).parents[3] / "config.yaml").read_text())
@@ -169,6 +176,8 @@ def test_convert_says_what_to_declare_in_patients(tmp_path, capsys):
     config = load_config(config)
     assert config.cohort.unit == "patient"
     assert [run.epsilon for run in config.run_names] == ["8"]  # one run, and it is private
+    plan = make_plan(config.plan(config.run_names[0]))
+    assert Noise.of(plan, HEAD_WEIGHTS) == pytest.approx(Noise.of_head(2))  # what the sentence above is about
     declared = said["cohort"]
     assert declared["source"] == "folder"
     assert declared["folder"] == str(target)
