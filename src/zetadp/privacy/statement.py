@@ -28,6 +28,7 @@ from zetadp.privacy.exposure import (
     Run,
     accountant,
     declared,
+    declared_together,
     distinct,
     noise_of,
     over_runs,
@@ -147,6 +148,23 @@ def _of_all_images(run: Run, images: int) -> dict[str, Any]:
     return {"unit": run.unit, "images": images, "epsilon": _number(Total.of([run], run.delta).epsilon)}
 
 
+def cost_of_attempts(runs: Sequence[Run]) -> float:
+    """Return epsilon of all attempts of a run together, at the delta of the last one; infinite if one had no noise."""
+    return Total.of(runs, runs[-1].delta).epsilon
+
+
+def spent(privacy: Mapping[str, Any]) -> float:
+    """Return what a run has cost with all of its attempts: the figure that leads on every page about the run.
+
+    Parameters
+    ----------
+    privacy
+        Content of the run's ``privacy.json``.
+    """
+    together = privacy.get("earlier_attempts")
+    return epsilon_value(together["epsilon_together"] if together else privacy["epsilon"])
+
+
 def _with_earlier(run: Run, earlier: Sequence[Run]) -> dict[str, Any] | None:
     """Return the cost of this attempt and all earlier ones together, or None if there were none."""
     if not earlier:
@@ -154,8 +172,15 @@ def _with_earlier(run: Run, earlier: Sequence[Run]) -> dict[str, Any] | None:
     runs = [*earlier, run]
     together = Total.of(runs, run.delta)
     seeded = sum(each.private and each.noise == "seeded" for each in earlier)
-    found: dict[str, Any] = {"number": len(earlier), "epsilon_together": _number(together.epsilon), "seeded": seeded}
-    found |= _basis(together)
+    found: dict[str, Any] = {
+        "number": len(earlier),
+        "epsilon_together": _number(together.epsilon),
+        "seeded": seeded,
+        "trade_off": None
+        if together.epsilon == math.inf
+        else _curve(runs, over_runs(runs, run.delta, measure=promised), run.unit),
+        **_basis(together),
+    }
     if any(each.images for each in runs):
         found["counted"] = f"all images of a {run.unit} together"
     return found
@@ -294,7 +319,7 @@ def _setting(unit: Unit, runs: Sequence[Run]) -> dict[str, Any]:
     return {
         "unit": unit,
         "neighbours": _words("neighbours", unit),
-        "sampling": _words("sampling", unit),
+        "sampling": _words("sampling", unit, sorted({kind.sampling_probability for run in runs for kind in run.kinds})),
         "noise_source": source,
         "noise": _words("noise", source, bool(private), any(run.directions for run in private)),
     }
@@ -382,9 +407,6 @@ def _figures(
     costs = {node: promised(exposure, delta, beforehand=beforehand) for node, exposure in totals.items()}
     worst = max(costs, key=lambda node: costs[node])
     mus = {node: accounting.exact_mu(exposure) for node, exposure in totals.items()}
-    # No curve is computed for many images together, whose epsilon is too large for a useful curve, nor for what was
-    # chosen after earlier results, where mu and the curve hold up to a limit only.
-    known = beforehand and not any(run.images for run in runs)
     mu, smaller = mus[worst] if beforehand else None, [small for small in SMALL_DELTAS if small < delta]
     return {
         "epsilon": _number(together.epsilon),
@@ -400,11 +422,19 @@ def _figures(
         "records_of_one_person": None
         if unit != "record"
         else _records_of_one_person(apart or totals, delta, beforehand=beforehand, apart=apart is not None),
-        "trade_off": _trade_off(distinct(totals.values()), unit) if known and _follows_from_node(runs) else None,
+        "trade_off": _curve(runs, totals, unit),
     }
 
 
-def _trade_off(kinds: Iterable[Exposure], unit: Unit) -> dict[str, Any]:
+def _curve(runs: Sequence[Run], totals: Mapping[str, Exposure], unit: Unit) -> dict[str, Any] | None:
+    """Return points of the trade-off curve of runs together, whose exposures are given by node; None if it is unknown.
+
+    No curve is computed for many images together, whose epsilon is too large for a useful curve, nor for what was
+    chosen after earlier results, where the curve holds up to a limit only.
+    """
+    if any(run.images for run in runs) or not (declared_together(runs) and _follows_from_node(runs)):
+        return None
+    kinds = distinct(totals.values())
     curves = [accounting.trade_off(total, FALSE_ALARMS) for total in kinds]
     return {
         "meaning": f"for each rate of false alarms, the least rate of misses when looking for one {unit}",

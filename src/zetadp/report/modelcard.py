@@ -10,6 +10,7 @@ from zetadp.base.epsilon import epsilon_label, epsilon_named, epsilon_value, jud
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.core.task import Words
 from zetadp.nn.settings import FEATURES, STUDY, NetworkSettings
+from zetadp.privacy.statement import spent
 from zetadp.privacy.threat import MASKED_SUMS, PERSONS, arm_shown
 from zetadp.report import notes
 from zetadp.report.rendering import filled, to_markdown
@@ -71,7 +72,7 @@ def model_card(
     words
         Texts of the model's task.
     """
-    epsilon = epsilon_label(run["epsilon"])
+    epsilon, again = epsilon_label(run["epsilon"]), privacy.get("earlier_attempts")
     metric, threat = metrics["metric"], privacy["threat"]["model"]
     scored = [name.removesuffix("_interval") for name in metrics if name.endswith("_interval")]
     return filled(
@@ -99,7 +100,9 @@ def model_card(
         private=math.isfinite(epsilon_value(epsilon)),
         seeded=privacy["noise_source"] == "seeded",
         sums=threat == MASKED_SUMS,
-        power=_power(privacy["trade_off"]),
+        spent=spent(privacy),
+        again=again,
+        power=_power((again or privacy)["trade_off"]),
         start=metrics.get("public_start"),
         by_class=_by_class(metrics) if "classes" in metrics else None,
         others=[name for name in scored if name != metric],
@@ -120,8 +123,13 @@ def _described(network: NetworkSettings) -> str:
     return said
 
 
-def _power(curve: Mapping[str, list[float]]) -> str:
-    """Return how many an attack finds at `FALSE_ALARM`, rounded up: tighter than what one epsilon and delta allow."""
+def _power(curve: Mapping[str, list[float]] | None) -> str:
+    """Return how many an attack finds at `FALSE_ALARM`, rounded up: tighter than what one epsilon and delta allow.
+
+    The result is empty if the curve is unknown.
+    """
+    if curve is None:
+        return ""
     missed = dict(zip(curve["false_alarms"], curve["misses"], strict=True))[FALSE_ALARM]
     return f"{math.ceil(1000 * (1 - missed) - 1e-9) / 1000:.1%}"
 

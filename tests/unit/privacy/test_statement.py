@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,8 @@ from zetadp.privacy import accounting
 from zetadp.privacy.events import Event, histories
 from zetadp.privacy.exposure import Limit, Run, Series
 from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.statement import run_statement, total_statement
+from zetadp.privacy.statement import run_statement, spent, total_statement
+from zetadp.privacy.totals import Total
 
 P = 24 / 44
 NODES = tuple(f"node-{index:02d}" for index in range(11))
@@ -136,6 +138,33 @@ def test_the_text_never_claims_more_than_the_figure():
     rate = found["trade_off"]["misses"][found["trade_off"]["false_alarms"].index(0.1)]
     printed_rate = float(found.text.split("10% of")[1].split("at least ")[1].split(" %")[0]) / 100
     assert rate - 0.001 <= printed_rate <= rate
+
+
+def everybody(sigma=2.0, rounds=4):
+    return Run("run", histories(rounds_of(sigma, rounds, NODES[:1], 1.0, 24)), rounds)
+
+
+def test_all_attempts_of_a_run_lead_and_the_last_one_stands_beside_them():
+    run = everybody()
+    once, twice = state(run), state(run, earlier=[run])
+    assert spent(once) == once["epsilon"]
+    assert spent(twice) == Total.of([run, run], 1e-3).epsilon > accounting.epsilon({NoisySum(1.0, 2.0): 8}, 1e-3)
+    assert twice["epsilon"] == once["epsilon"]
+    assert twice["earlier_attempts"]["trade_off"] is None  # the second attempt may follow from results of the first
+    both, alone = (f"{epsilon:.2f}"[:3] for epsilon in (spent(twice), once["epsilon"]))
+    assert re.match(rf"Training was \({both}[\d.]*, 0.001\)-differentially private", str(twice))
+    assert re.search(rf"1 time\(s\) before\..*The last training alone cost epsilon {alone}", str(twice))
+    without = state(run, earlier=[everybody(sigma=0.0)])
+    assert (str(without).startswith("No guarantee"), spent(without)) == (True, math.inf)
+    assert "not all of them had noise" in str(without)
+
+
+@pytest.mark.parametrize("kept", ["all", "some", "none"])
+def test_nobody_is_said_to_be_drawn_where_everybody_takes_part(kept):
+    runs = {"all": [everybody()], "some": [everybody(), federated()], "none": [federated()]}[kept]
+    sampling = total(runs)["sampling"]
+    assert ("draws each patient independently" in sampling) == (kept != "all")
+    assert ("takes part in every round" in sampling) == (kept != "none")
 
 
 def test_an_empty_ledger_is_refused():
