@@ -13,7 +13,7 @@ from zetadp.core.progress import announced_tick, seconds_to_tick
 from zetadp.core.promise import make_plan
 from zetadp.core.settings import Patience
 from zetadp.federation.launcher import LocalFederation
-from zetadp.federation.partition import read_partition
+from zetadp.federation.partition import read_partition, training_data
 from zetadp.mri.convert import write_site_folder
 from zetadp.nn.backbone import load_backbone
 from zetadp.privacy.book import claim, forget_times
@@ -78,6 +78,7 @@ def main(
         once=declared.exact,
         cap=Cap.named(cap, declared.delta),
         series=series,
+        data=training_data(table, partition, Path(ledger_file)),
     )
     # The nodes' own ledgers must remain when results are deleted, like the cohort's ledgers.
     states = Path(ledger_file).resolve().with_suffix(".hospitals")

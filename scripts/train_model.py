@@ -6,19 +6,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from zetadp.base.storage import content_hash, written_whole
+from zetadp.base.storage import written_whole
 from zetadp.base.tensors import keep_freed_memory, pick_device
 from zetadp.base.workflow import run
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import Plan
-from zetadp.core.pretrained import save_model, starting_weights, with_public
+from zetadp.core.pretrained import save_model, starting_weights, with_backbone
 from zetadp.core.progress import announced_tick, seconds_to_tick
 from zetadp.core.promise import make_plan
 from zetadp.core.records import LabelledItems, single_items
 from zetadp.core.settings import Performance
 from zetadp.core.task import pipeline_task_of
 from zetadp.core.training import train
-from zetadp.federation.partition import read_partition
+from zetadp.federation.partition import read_partition, training_data
 from zetadp.privacy.book import claim, forget_times
 from zetadp.privacy.budget import Cap
 from zetadp.privacy.exposure import Series
@@ -51,16 +51,15 @@ def main(
     claim(Path(ledger_file).parent, table)
     planned = make_plan(Plan.from_json(plan), noise)
     task, roles = pipeline_task_of(planned.task), read_partition(partition)
-    public = task.backbone(backbone[0], place) if backbone else None
-    declared = with_public(planned, public)
-    if backbone and public is None:
-        declared = declared.with_public(encoder=content_hash(backbone[0]))
+    declared, public = with_backbone(planned, backbone, task, place)
     records, watched = (task.load(images, roles, role, place) for role in ("train", "validation"))
     logger = logging.getLogger(__name__)
     logger.info("%s: %d items, %d rounds, on %s", declared.run, len(records.inputs), declared.training.rounds, place)
     tick = announced_tick(declared, finish_seconds)
     limit = Cap.named(cap, declared.delta)
-    files = RunFiles(Path(ledger_file), Path(checkpoint), declared.exact, limit, Series.named(series))
+    live = Path(ledger_file)
+    data = training_data(table, partition, live)
+    files = RunFiles(live, Path(checkpoint), declared.exact, limit, Series.named(series), data)
     trained = train(
         declared,
         records,
@@ -75,7 +74,7 @@ def main(
         forget_times(files.ledger)
     logger.info("%s: all %d rounds done", declared.run, declared.training.rounds)
     declared.write(agreed)
-    save_model(model, trained, declared, inputs=records.inputs.shape[-1], backbone=public)
+    save_model(model, trained, declared, inputs=records.inputs.shape[-1], backbone=public, ledger=files.ledger)
     with written_whole(history) as temporary:
         trained.history.to_csv(temporary, index=False)
     with written_whole(ledger) as temporary:

@@ -18,7 +18,7 @@ OF_A_RUN = {"network", "arm", "epsilon", "seed"}
 
 RULES_OF_TASKS = sorted((ROOT / "workflow/rules/tasks").glob("*.smk"))
 # Stages that find their task by its name.
-WITH_TASK = ("evaluate", "train_federated", "train_model", "write_release")
+WITH_TASK = ("evaluate", "rehearse", "train_federated", "train_model", "write_release")
 
 # Packages of conda-forge that PyPI has under another name, and packages that are imported under another name.
 CONDA_TO_PYPI = {"pytorch": "torch", "matplotlib-base": "matplotlib", "python-isal": "isal"}

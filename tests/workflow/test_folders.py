@@ -18,6 +18,7 @@ from decathlon_builder import real_sample, volume, write_tiny_task, write_volume
 from zetadp.base.storage import Items
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.volumes import read_centre_slices
+from zetadp.privacy.ledger import Ledger
 
 pytestmark = pytest.mark.slow
 
@@ -169,3 +170,56 @@ def test_real_patients_go_to_kspace(fresh):
     assert list(whitened) == ["BRATS_001", "BRATS_002", "BRATS_003"]
     duplicates = pd.read_csv(fresh.root / "resources/mine/duplicates/mine.csv")
     assert duplicates.empty
+
+
+REAL = """
+name: mine
+cohort:
+  {name: mine, source: folder, folder: brains, unit: patient, patient_key: key.tsv, train_patients: 4, test_patients: 2}
+privacy: {noise: os}
+slices: {count: 4}
+shards: 2
+partition: {nodes: 1, validation_patients: 0}
+runs: [{networks: [head], arms: [federated], epsilons: [8], seeds: [0]}]
+"""
+RUN = "results/mine/runs/head/federated/eps-8/seed-0"
+
+
+def hospital(checkout):
+    """Bring six patients with seven scans, of whom a test patient has two; return the scenario of one training."""
+    write_tiny_task(checkout.root / "brains", 4, 3)
+    rows = [f"images{'Tr' if n < 5 else 'Ts'}/BRATS_00{n}.nii.gz\tpatient {min(n, 6)}" for n in range(1, 8)]
+    (checkout.root / "key.tsv").write_text("\n".join(["file\tpatient", *rows, ""]))
+    return checkout.overlay(REAL)
+
+
+def test_nothing_is_spent_before_all_that_follows_was_tried(fresh):
+    scenario, ledgers = hospital(fresh), fresh.root / "ledgers/mine"
+    said = fresh.snakemake("--dry-run", configfile=scenario)
+    assert "on real patients (cohort mine): at most epsilon 8 at delta 0.001" in said
+    fresh.edit("src/zetadp/report/templates/card.md.j2", "## Limits", "## {{ 1 // 0 }}")
+    said = fresh.snakemake("tables", configfile=scenario, code=1)
+    assert "Error in rule rehearse" in said
+    assert "rule train_model:" not in said
+    assert not (ledgers / "register").exists()
+    assert not list((fresh.root / "results/mine").rglob("model.safetensors"))
+
+
+def test_a_model_is_not_evaluated_as_that_of_data_that_changed_since(fresh):
+    scenario = hospital(fresh)
+    said = fresh.snakemake("tables", configfile=scenario)
+    assert "Expect nothing from this training" in said.split("rule train_model:")[0]
+    table = pd.read_csv(fresh.root / RUN / "predictions.csv")
+    assert table.groupby("patient")["record"].nunique().to_dict() == {"patient 5": 1, "patient 6": 2}
+    write_volume(
+        fresh.root / "brains/imagesTr/BRATS_002.nii.gz", volume((12, 14, 9), 4, np.random.default_rng(9)), "LPS"
+    )
+    assert "has 1 attempt" in fresh.snakemake("tables", configfile=scenario, code=1)
+    for _ in range(2):
+        said = fresh.snakemake("tables", configfile=scenario, code=1)
+        assert f"Expected the data that {RUN}/model.safetensors was trained on, found others" in said
+    ledger = fresh.root / "ledgers/mine/mine-head-federated-eps-8-seed-0.jsonl"
+    with Ledger(ledger) as opened:
+        opened.permit()
+    fresh.snakemake("tables", "--forcerun", f"{RUN}/model.safetensors", configfile=scenario)
+    assert json.loads((fresh.root / RUN / "privacy.json").read_text())["earlier_attempts"]["number"] == 1

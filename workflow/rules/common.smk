@@ -136,6 +136,11 @@ def noise_for(wildcards):
     return [f"{RESULTS}/noise/{calibration(plan)}.json"] if plan.run.private else []
 
 
+def unique(lists):
+    """Return the elements of some lists, each once."""
+    return list(dict.fromkeys(each for own in lists for each in own))
+
+
 def kept(output):
     """Return an output of a training, marked to survive a job that may not train again.
 
@@ -145,7 +150,8 @@ def kept(output):
     return output if CONFIG.privacy.noise == "seeded" else update(output)
 
 
-# How long a training takes tells how many patients were drawn, which must not show where they are real.
+# How long a training takes tells how many patients were drawn, which must not show where they are real
+# (zetadp.core.progress).
 FINISH_SECONDS = (
     CONFIG.privacy.finish_seconds
     if CONFIG.privacy.noise == "os" and CONFIG.cohort.real

@@ -9,6 +9,7 @@ rule evaluate:
         agreed=rules.train_model.output.agreed,
         images=images_for,
         partition=rules.partition.output.partition,
+        table=INDEX,
         backbone=backbone_for,
     output:
         predictions=f"{RESULTS}/{RUN_WILDCARDS}/predictions.csv",
@@ -34,6 +35,7 @@ rule evaluate:
         mem_mb=4000,
         runtime="30m",
     params:
+        ledger_file=f"{LEDGERS}/{CONFIG.name}-{LOG_WILDCARDS}.jsonl",
         device=CONFIG.device,
         cohort_label=cohort_label(),
         code=code_of("scripts/evaluate.py", TASK_CODE),

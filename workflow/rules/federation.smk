@@ -10,6 +10,7 @@ if CONFIG.engine == "flower" and FEDERATED_ARMS:
 
     rule train_federated:
         input:
+            AFTER_REHEARSAL,
             dataset=f"{TASK}/dataset.json",
             table=INDEX,
             partition=rules.partition.output.partition,

@@ -41,8 +41,49 @@ rule calibrate:
         "../../scripts/stage.py"
 
 
+# Evaluation, pages, table, disk and device, tried with the starting weights before anything is spent. A rehearsal that
+# runs again, because a page has changed, must not train again: its file has no age.
+REHEARSED = f"{RESULTS}/rehearsed.txt"
+AFTER_REHEARSAL = [ancient(REHEARSED)] if CONFIG.privacy.noise == "os" else []
+
+
+rule rehearse:
+    input:
+        partition=rules.partition.output.partition,
+        table=INDEX,
+        noise=lambda _: unique(noise_for(run) for run in RUNS),
+        prepared=lambda _: unique(images_for(run) + backbone_for(run) for run in RUNS),
+    output:
+        done=REHEARSED,
+    log:
+        "logs/rehearse.log",
+    conda:
+        "../../envs/audit.yaml"
+    resources:
+        gpu=gpus(),
+        mem_mb=8000,
+        runtime="1h",
+    params:
+        runs=lambda _: [
+            {
+                "plan": plan_json(run),
+                "images": images_for(run),
+                "backbone": backbone_for(run),
+            }
+            for run in RUNS
+        ],
+        results=RESULTS,
+        ledger_folder=LEDGERS,
+        device=CONFIG.device,
+        cohort_label=cohort_label(),
+        code=code_of("scripts/rehearse.py", TASK_CODE),
+    script:
+        "../../scripts/rehearse.py"
+
+
 rule train_model:
     input:
+        AFTER_REHEARSAL,
         images=images_for,
         partition=rules.partition.output.partition,
         table=INDEX,

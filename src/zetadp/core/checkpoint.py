@@ -111,6 +111,9 @@ class RunFiles:
         Largest total privacy cost of all runs on the same patients; None sets no limit.
     series
         The series of runs that this one was declared with, before the first of them; None if it stands alone.
+    data
+        Keyed hash of the data that an attempt is made on (`zetadp.federation.partition.training_data`); empty if it is
+        not written.
     """
 
     ledger: Path
@@ -118,6 +121,7 @@ class RunFiles:
     once: bool = False
     cap: Cap | None = None
     series: Series | None = None
+    data: str = ""
 
     @property
     def messages(self) -> Path:
@@ -169,6 +173,7 @@ class RunFiles:
         if self.once:
             check_permitted(ledger, header)
         declared = dict(header) if self.series is None else {**header, "series": asdict(self.series)}
+        declared |= {"data": self.data} if self.data else {}
         with nullcontext(declared) if self.cap is None else self.cap.starting(ledger.path, declared) as described:
             ledger.start(described, draws)
         self.remove_messages()

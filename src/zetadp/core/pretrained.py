@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.storage import content_hash
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_below, tensors_digest
 from zetadp.base.validation import UserError
 from zetadp.core.evaluation import outputs_of
@@ -20,8 +21,12 @@ from zetadp.nn.backbone import Backbone, from_tensors, load_backbone, shipped_ba
 from zetadp.nn.heads import head_scores
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.settings import FEATURES, STUDY
+from zetadp.privacy.exposure import runs_of
+from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.statement import cost_of_attempts
 
 if TYPE_CHECKING:
+    from zetadp.core.task import Words
     from zetadp.core.training import Trained
 
 BACKBONE = "backbone."
@@ -57,6 +62,12 @@ class FinishedModel:
     inputs: int
     backbone: Backbone | None = None
     trained_on: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def words(self) -> Words:
+        """The texts about this model: those of its task, which may know more of some models (``words_of``)."""
+        words_of = getattr(self.task, "words_of", None)
+        return self.task.words if words_of is None else cast("Words", words_of(self))
 
     @property
     def public_head(self) -> tuple[Tensor, Tensor] | None:
@@ -112,6 +123,27 @@ def with_public(plan: Plan, backbone: Backbone | None) -> Plan:
     start = starting_weights(plan.network, backbone)
     digests = {} if start is None else {"start": tensors_digest(start)}
     return plan.with_public(backbone=tensors_digest(backbone.tensors()), **digests)
+
+
+def with_backbone(
+    plan: Plan, files: Sequence[Path], task: PipelineTask, device: torch.device
+) -> tuple[Plan, Backbone | None]:
+    """Return a plan with the hashes of its public inputs, and the backbone that its network starts from or takes.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    files
+        The backbone's file, in a list; empty if the network needs none.
+    task, device
+        The plan's task, and the device of the backbone.
+    """
+    public = task.backbone(files[0], device) if files else None
+    declared = with_public(plan, public)
+    if files and public is None:
+        declared = declared.with_public(encoder=content_hash(files[0]))
+    return declared, public
 
 
 def backbone_of(plan: Plan, file: Path | None, device: torch.device | str = "cpu") -> Backbone | None:
@@ -170,7 +202,9 @@ def load_model(path: Path, device: torch.device | str = "cpu") -> FinishedModel:
     return FinishedModel(network, settings, task, str(content["task"]["name"]), inputs, backbone, about)
 
 
-def save_model(path: Path, trained: Trained, plan: Plan, *, inputs: int, backbone: Backbone | None) -> None:
+def save_model(
+    path: Path, trained: Trained, plan: Plan, *, inputs: int, backbone: Backbone | None, ledger: Path
+) -> None:
     """Write a trained network with everything that is needed to use it.
 
     Parameters
@@ -184,6 +218,8 @@ def save_model(path: Path, trained: Trained, plan: Plan, *, inputs: int, backbon
     backbone
         The public backbone. It is stored if the network takes its features, because a head is useless without it. The
         encoder of a task is not stored.
+    ledger
+        The run's ledger. If it has several attempts, the model says what all of them cost.
     """
     tensors = {key: value.detach().cpu() for key, value in trained.model.named_parameters()}
     if trained.released is not None:
@@ -197,6 +233,8 @@ def save_model(path: Path, trained: Trained, plan: Plan, *, inputs: int, backbon
         "noise": plan.training.noise,
         "simulated": plan.simulated,
     }
+    if len(attempts := runs_of(ledger, read_ledger(ledger))) > 1:
+        about |= {"attempts": len(attempts), "spent": cost_of_attempts(attempts)}
     content: dict[str, Any] = {"ledger_head": trained.ledger_head, "trained_on": about}
     if isinstance(backbone, Backbone) and plan.network.domain in FEATURES:
         tensors |= {f"{BACKBONE}{key}": value.detach().cpu() for key, value in backbone.tensors().items()}

@@ -17,6 +17,7 @@ import pandas as pd
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import read_table, write_table
 from zetadp.base.validation import Count, OneOf, Seed, UserError, check_fields
+from zetadp.privacy.register import Secret
 
 SERVER = "server"
 
@@ -159,6 +160,22 @@ def write_partition(*, table: Path, partition: Path, settings: dict[str, Any], s
 def read_partition(path: Path) -> pd.DataFrame:
     """Read a table that `write_partition` wrote: one row a record, identifiers as text."""
     return read_table(path, ("patient", "record", "role", "node"))
+
+
+def training_data(table: Path, partition: Path, ledger: Path) -> str:
+    """Return a keyed hash of the training data of a run: the content of each file, whose it is, and who holds it.
+
+    Parameters
+    ----------
+    table, partition
+        The cohort's index with the ``sha256`` of each record, and the table of who is where.
+    ledger
+        The run's ledger, which holds the hash. The secret next to it is the key, because a hash of private data is
+        private. The name of the run is hashed too, so that nobody can see whether two runs had the same data.
+    """
+    rows = read_partition(partition).merge(read_table(table, ("record", "sha256"))[["record", "sha256"]], on="record")
+    rows = rows.loc[rows["role"] == "train", ["record", "patient", "node", "sha256"]].sort_values("record")
+    return Secret.of(ledger.parent).tag(f"training data of {ledger.stem}: {rows.to_csv(index=False)}")
 
 
 def _nodes_by_scanner(train: pd.DataFrame, names: Sequence[str], sizes: Sequence[int]) -> dict[str, str]:

@@ -207,7 +207,7 @@ def serve(settings: ServerSettings, credentials: Credentials, host: str, port: i
     series, patience = Series.named(settings.series), settings.patience
     needs_all = patience.least_of(len(plan.nodes)) == len(plan.nodes)
     lifetime = patience.give_up_seconds if needs_all else 2 * patience.round_seconds
-    files = RunFiles(settings.ledger_file, settings.checkpoint, settings.once, settings.cap, series)
+    files = RunFiles(settings.ledger_file, settings.checkpoint, settings.once, settings.cap, series, settings.data)
     with SuperLink(credentials, host, port, keys, lifetime) as line:
         # A server of masked sums sees no single message.
         kind = Coordinator if roster is None else partial(SummingCoordinator, roster=roster)
@@ -228,7 +228,8 @@ def serve(settings: ServerSettings, credentials: Credentials, host: str, port: i
                 if mirror.known:
                     logger.info("last line of the ledger of %s: %s", name, mirror.known)
     trained = Trained(model, coordinator.state.history, coordinator.ledger_head, None, coordinator.receiver.released)
-    save_model(settings.model, trained, plan, inputs=watched.inputs.shape[-1], backbone=backbone)
+    inputs = watched.inputs.shape[-1]
+    save_model(settings.model, trained, plan, inputs=inputs, backbone=backbone, ledger=settings.ledger_file)
     with written_whole(settings.history) as temporary:
         coordinator.state.history.astype({"round": int}).to_csv(temporary, index=False)
     with written_whole(settings.ledger) as temporary:

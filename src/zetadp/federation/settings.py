@@ -161,6 +161,7 @@ class ServerSettings(SiteSettings):
     once: bool = False
     cap: Cap | None = None
     series: str = "none"
+    data: str = ""
 
     @cached_property
     def agreed(self) -> tuple[Plan, dict[str, EllipticCurvePublicKey], Roster | None]:

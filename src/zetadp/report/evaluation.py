@@ -1,0 +1,170 @@
+"""Evaluation of a finished run: its predictions and metrics, its privacy statement, its card and its seal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from zetadp.base.storage import read_json, write_json, write_text, written_whole
+from zetadp.base.tensors import pick_device
+from zetadp.base.validation import UserError
+from zetadp.core.evaluation import watched, without_absent
+from zetadp.core.plan import Plan
+from zetadp.core.pretrained import FinishedModel, load_model
+from zetadp.federation.partition import read_partition, training_data
+from zetadp.privacy.ledger import LostError, read_ledger
+from zetadp.privacy.statement import account_run
+from zetadp.privacy.verification import seal
+from zetadp.report.modelcard import model_card
+from zetadp.report.provenance import environment
+
+
+@dataclass(frozen=True)
+class RunOutputs:
+    """Files of a run, all in one folder.
+
+    Attributes
+    ----------
+    model, ledger, agreed
+        What training wrote: the model, a sealed copy of the ledger, and the plan.
+    predictions, metrics, privacy, text, card, sealed
+        What evaluation writes: predictions on test patients, their metrics, the privacy statement as JSON and as text,
+        the model's card, and the seal.
+    """
+
+    model: Path
+    ledger: Path
+    agreed: Path
+    predictions: Path
+    metrics: Path
+    privacy: Path
+    text: Path
+    card: Path
+    sealed: Path
+
+    @classmethod
+    def within(cls, folder: Path) -> RunOutputs:
+        """Return the files by the names that they have in the results of the workflow."""
+        names = ("model.safetensors", "ledger.jsonl", "plan.json", "predictions.csv", "metrics.json")
+        names += ("privacy.json", "privacy.txt", "MODEL_CARD.md", "seal.json")
+        return cls(*(folder / name for name in names))
+
+
+def evaluate_run(
+    files: RunOutputs,
+    images: Sequence[Path],
+    partition: Path,
+    table: Path,
+    backbone: Sequence[Path],
+    *,
+    account: Path,
+    device: str,
+    cohort_label: str,
+) -> None:
+    """Write everything that evaluation writes of a run.
+
+    Parameters
+    ----------
+    files
+        The run's files.
+    images, partition, table, backbone
+        Inputs of the network, the table of who is where, the cohort's index, and the public backbone if the network
+        has one.
+    account
+        The live ledger of the run.
+    device
+        ``auto``, ``cpu`` or ``cuda``.
+    cohort_label
+        Name of the cohort on the card.
+
+    Raises
+    ------
+    UserError
+        If the model was trained on other data than these, or if anything cannot be evaluated.
+    """
+    check_data(files, account, table, partition)
+    plan = Plan.read(files.agreed)
+    model = load_model(files.model, pick_device(device))
+    _measure(model, plan, files, images, partition, backbone)
+    statement = account_run(files.ledger, files.model, name=str(plan.run))
+    statement.write(files.privacy, files.text)
+    measured = read_json(files.metrics)
+    trained = plan.network.to_json()  # with the taper that follows from the noise
+    write_text(files.card, model_card(measured["run"], trained, statement, measured, cohort_label, model.words))
+    made = [value for name, value in vars(files).items() if name != "sealed"]
+    seal(files.sealed, made)
+
+
+def check_data(files: RunOutputs, account: Path, table: Path, partition: Path) -> None:
+    """Refuse the data of a cohort if the model of a run was trained on others.
+
+    A run on real patients is trained once. If a training volume changes afterwards, the model is still the earlier one,
+    and its predictions for this cohort would pass as the result on the new data.
+
+    Parameters
+    ----------
+    files, account
+        The run's files, and its live ledger.
+    table, partition
+        The cohort's index, and the table of who is where.
+    """
+    trained_on = read_ledger(files.ledger)[-1].header.get("data")
+    if trained_on is None:  # written by an earlier version
+        return
+    if not account.exists():
+        raise LostError([f"{account} is missing"])
+    if trained_on != training_data(table, partition, account):
+        raise UserError(
+            f"Expected the data that {files.model} was trained on, found others in {table}: a training volume, its "
+            "patient or its hospital has changed since. Bring the earlier data back. Or train again, which costs the "
+            f"patients more: zetadp permit {account} shows the total and asks; then add --forcerun {files.model} to "
+            "the snakemake command."
+        )
+
+
+def _measure(
+    finished: FinishedModel,
+    plan: Plan,
+    files: RunOutputs,
+    images: Sequence[Path],
+    partition: Path,
+    backbone: Sequence[Path],
+) -> None:
+    """Write predictions and metrics on the server's test patients, and the metric on each node's validation patients.
+
+    If the network started from public weights, these are also evaluated: the difference is the gain of training.
+    """
+    device = next(finished.network.parameters()).device
+    task, table = finished.task, read_partition(partition)
+    test = task.load(images, table, "test", device)
+    outputs = without_absent(finished.outputs(test.inputs), test.present)
+    items = test.items.drop(columns=["role", "node"])
+    tested = items.assign(**task.measure(outputs, test.targets))[test.present]
+    public = {}
+    if finished.settings.start == "public":
+        found = task.backbone(backbone[0], device)
+        if found is not None:
+            start = finished.public_start(found)
+            public = {"public_start": watched(task, start, test)[0]}
+    nodes = {}
+    if (table["role"] == "validation").any():
+        records = task.load(images, table, "validation", device)
+        known, outputs = records.present, without_absent(finished.outputs(records.inputs), records.present)
+        scores = task.scores(outputs, records.targets).cpu().double().numpy()
+        nodes = pd.Series(scores[known]).groupby(records.items["node"].to_numpy()[known]).mean().to_dict()
+    with written_whole(files.predictions) as temporary:
+        tested.to_csv(temporary, index=False)
+    write_json(
+        files.metrics,
+        task.summarise(tested)
+        | {
+            "run": asdict(plan.run),
+            "task": finished.task_name,
+            "node_metric": nodes,
+            **public,
+            "environment": environment(device),
+        },
+    )

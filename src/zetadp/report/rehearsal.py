@@ -1,0 +1,161 @@
+"""The rehearsal of an experiment: everything that follows a training, tried before anything is spent.
+
+A training on real patients is paid for once. If its evaluation, a page or a disk then fails, its epsilon is spent all
+the same. So before the first release, everything after the training is tried with the starting weights and the
+ledger that the training would leave. The files are in a temporary folder, and no ledger or register of the cohort
+is written.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zetadp.base.storage import check_writable, write_text
+from zetadp.base.tensors import pick_device
+from zetadp.base.validation import UserError
+from zetadp.base.workflow import PROGRESS
+from zetadp.core.assembly import Assembly
+from zetadp.core.plan import Plan
+from zetadp.core.pretrained import save_model, starting_weights, with_backbone
+from zetadp.core.promise import Noise, make_plan
+from zetadp.core.task import pipeline_task_of
+from zetadp.core.training import KEPT_BYTES, Trained, no_history
+from zetadp.federation.partition import read_partition, training_data
+from zetadp.privacy.book import Book
+from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.risk import Risk
+from zetadp.privacy.statement import total_statement
+from zetadp.report import figures, rendering, tables
+from zetadp.report.evaluation import RunOutputs, evaluate_run
+from zetadp.report.figurestyle import save_svg
+from zetadp.report.notes import notes
+from zetadp.report.riskpage import Evidence, write_risk
+
+logger = logging.getLogger(f"{PROGRESS}.rehearsal")
+
+LEDGER_BYTES = 2000
+"""Bytes of a ledger for each round and node, at most."""
+ROOM_BYTES = 2**26
+"""Bytes that pages, tables and figures of an experiment need."""
+
+
+def rehearse(
+    runs: Iterable[Mapping[str, Any]],
+    partition: Path,
+    table: Path,
+    noise: Sequence[Path],
+    *,
+    results: Path,
+    ledgers: Path,
+    device: str,
+    cohort_label: str,
+) -> None:
+    """Try everything that follows the trainings of an experiment, without training.
+
+    Parameters
+    ----------
+    runs
+        For each run its ``plan`` as JSON, and the paths of its ``images`` and of its ``backbone``, each in a list.
+    partition, table, noise
+        The table of who is where, the cohort's index, and the files of `zetadp.core.promise.write_noise`.
+    results, ledgers
+        Folder of the results, and of the cohort's ledgers, which are read and not written.
+    device, cohort_label
+        As for `zetadp.report.evaluation.evaluate_run`.
+
+    Raises
+    ------
+    UserError
+        If anything fails. Nothing was released then.
+    """
+    with _before_release(), tempfile.TemporaryDirectory(prefix="zetadp-rehearsal-") as temporary:
+        Book.read(ledgers)  # or an error, if something that was recorded is missing
+        where = pick_device(device)
+        folders, room = [], ROOM_BYTES
+        for run in runs:
+            plan = make_plan(Plan.from_json(run["plan"]), noise)
+            images, backbone = ([Path(file) for file in run[name]] for name in ("images", "backbone"))
+            folder = Path(temporary) / f"runs/{plan.run.network}/{plan.run.arm}/eps-{plan.run.epsilon}/{plan.run.seed}"
+            folder.mkdir(parents=True)
+            ledger = Path(temporary) / f"ledgers/{plan.label}.jsonl"
+            files, people = RunOutputs.within(folder), (partition, table)
+            model = _untrained(plan, images, people, backbone, ledger, files, where)
+            evaluate_run(files, images, *people, backbone, account=ledger, device=device, cohort_label=cohort_label)
+            write_risk(Risk.of(ledger), folder, str(ledger), Evidence())
+            folders.append(folder)
+            room += 3 * model + plan.tries * len(plan.nodes) * LEDGER_BYTES + (2 * KEPT_BYTES if plan.exact else 0)
+        _show(folders, ledger.parent, cohort_label)
+        for folder in (results, ledgers):
+            check_writable(folder / "rehearsal")
+            if (free := shutil.disk_usage(folder).free) < room:
+                raise UserError(
+                    f"Expected {room / 2**20:.0f} MiB of free space for {folder}, found {free / 2**20:.0f} MiB. Free "
+                    "space, or choose another disk."
+                )
+
+
+@contextmanager
+def _before_release() -> Iterator[None]:
+    """Add to a user's error that nothing was spent."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{error} This was found before the training: nothing was released.") from error
+
+
+def _untrained(
+    draft: Plan,
+    images: Sequence[Path],
+    people: tuple[Path, Path],
+    backbone: Sequence[Path],
+    ledger: Path,
+    files: RunOutputs,
+    device: torch.device,
+) -> int:
+    """Write what a training would leave, with the starting weights; return the size of the model in bytes.
+
+    A ledger counts every attempt to its declared end, so one round stands for all.
+    """
+    task, (partition, table) = pipeline_task_of(draft.task), people
+    plan, public = with_backbone(draft, backbone, task, device)
+    items = task.load(images, read_partition(partition), "test", device)
+    start = starting_weights(plan.network, public)
+    parts = Assembly.of(plan, items, start)
+    if plan.run.private and parts.solved is None:
+        logger.info("%s: %s", plan.run, Noise.of(plan, parts.phase.dimension))
+    with Ledger(ledger) as opened:
+        opened.start({**parts.header(), "data": training_data(table, partition, ledger)})
+        opened.record([plan.event(node.name, 0) for node in plan.nodes])
+        head = opened.head
+    shutil.copyfile(ledger, files.ledger)
+    plan.write(files.agreed)
+    history = no_history(task)
+    history.loc[0] = [plan.training.rounds, *[float("nan")] * (history.shape[1] - 1)]
+    history.astype({"round": int}).to_csv(files.model.parent / "history.csv", index=False)
+    trained = Trained(parts.phase.model, history, head, None)
+    save_model(files.model, trained, plan, inputs=items.inputs.shape[-1], backbone=public, ledger=ledger)
+    return files.model.stat().st_size
+
+
+def _show(folders: Sequence[Path], ledgers: Path, cohort_label: str) -> None:
+    """Write the total, the table and the figures of the runs."""
+    place = folders[0].parents[4]
+    total = total_statement(Book.read(ledgers).runs())
+    total.write(place / "total.json", place / "total.txt")
+    runs = tables.collect(folders)
+    table, below = tables.table1(runs, cohort_label), notes(runs, cohort_label, total)
+    write_text(place / "table.txt", rendering.to_text(rendering.accuracy_sheet(table, below)))
+    write_text(place / "nodes.csv", rendering.to_csv(tables.per_node(runs), below))
+    chance = tables.chance_of(runs)
+    save_svg(figures.accuracy_against_epsilon(table, cohort_label, chance=chance), place / "accuracy.svg")
+    save_svg(figures.training_curves(tables.histories(runs), cohort_label, chance=chance), place / "curves.svg")
+    if runs["confusion"].notna().all():
+        save_svg(figures.confusion_matrices(runs, cohort_label), place / "confusion.svg")
