@@ -29,18 +29,19 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from zetadp.base.epsilon import epsilon_shown, epsilon_value
-from zetadp.base.tensors import load_tensors, save_tensors, tensors_digest
+from zetadp.base.epsilon import epsilon_shown, epsilon_value, rounded_up
+from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.base.validation import UserError
 from zetadp.core.evaluation import without_absent
 from zetadp.core.pretrained import FinishedModel
 from zetadp.mri.decathlon import LEAST_SEQUENCES, SEQUENCES
 from zetadp.mri.volumes import centre_images, log_assumptions, read_volume
-from zetadp.nn.backbone import Backbone, less_their_mean
+from zetadp.nn.backbone import less_their_mean
 from zetadp.nn.heads import head_scores
 from zetadp.nn.settings import IMAGE, STUDY
 from zetadp.tasks.brain_sequences import BrainSequences, prepared_inputs
-from zetadp.tasks.brain_sequences.task import by_orders
+from zetadp.tasks.brain_sequences.task import PUBLIC_FEATURES as FILE
+from zetadp.tasks.brain_sequences.task import by_orders, has_thresholds
 
 
 def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:
@@ -141,7 +142,13 @@ def origin(model: FinishedModel) -> str:
     if not about:
         return "The file of the model does not say what it was trained on."
     epsilon = epsilon_value(about["epsilon"])
-    private = f"ε = {epsilon_shown(about['epsilon'])} per {about['unit']} at δ = {about['delta']:g}"
+    own = epsilon_shown(about["epsilon"])
+    spent, alone = own, ""
+    if about.get("attempts", 1) > 1:  # all together lead, as on every page about a run
+        spent = rounded_up(about["spent"])
+        alone = f" for its {about['attempts']} trainings together, the last one alone ε = {own}"
+        epsilon = about["spent"]
+    private = f"ε = {spent} per {about['unit']} at δ = {about['delta']:g}{alone}"
     guarantee = private if math.isfinite(epsilon) else "without noise, and so without a privacy guarantee"
     found = f"Trained on {about['units']} {about['unit']}s of the cohort {about['cohort'] or '(no name)'}, {guarantee}."
     simulated = []
@@ -154,8 +161,6 @@ def origin(model: FinishedModel) -> str:
     return found
 
 
-FILE = Path(__file__).parents[2] / "data/abstention_study.safetensors"
-"""The package's file of public features."""
 UNSURE, UNLIKE = "unsure", "unlike"
 COMPONENTS = 16
 """Number of complex components in which distances are measured."""
@@ -315,11 +320,9 @@ def abstention_for(model: FinishedModel, volumes: int = len(SEQUENCES)) -> Abste
     volumes
         Number of sequences of the patients to whom it is applied. Thresholds are fitted to all choices of so many.
     """
-    if not isinstance(model.backbone, Backbone) or model.settings.domain != STUDY:
+    if not has_thresholds(model):
         return None
     public = Public.load()
-    if tensors_digest(model.backbone.tensors()) != public.about["backbone"]:
-        return None
     features, labels = choices_of(public.features, volumes)
     scores, known = mean_scores(model, features), labels >= 0
     found = []

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from zetadp.base.storage import Items, present
+from zetadp.base.tensors import load_tensors, tensors_digest
 from zetadp.base.validation import Count, OneOf, Positive, UserError
 from zetadp.core.metrics import volume_accuracy
 from zetadp.core.plan import Plan
@@ -27,10 +28,15 @@ from zetadp.mri.decathlon import AXES, SEQUENCES, read_task
 from zetadp.mri.kspace import to_kspace, whiten_records
 from zetadp.mri.slicing import SPACING
 from zetadp.nn.backbone import Backbone, load_backbone
-from zetadp.nn.settings import DECISIONS, FEATURES, IMAGE, TOGETHER, VOLUME
+from zetadp.nn.settings import DECISIONS, FEATURES, IMAGE, STUDY, TOGETHER, VOLUME
+
+if TYPE_CHECKING:
+    from zetadp.core.pretrained import FinishedModel
 
 logger = logging.getLogger(__name__)
 
+PUBLIC_FEATURES = Path(__file__).parents[2] / "data/abstention_study.safetensors"
+"""The package's file of public features, to which the thresholds of a model are fitted."""
 ALONE = "alone"
 """Column of predictions with what an image by itself says."""
 KEEN = 10.0
@@ -129,6 +135,19 @@ class BrainSequences(Classification):
             ),
         )
 
+    def words_of(self, model: FinishedModel) -> Words:
+        """Return what the card of a model says: whether `zetadp predict` abstains depends on its features."""
+        if not has_thresholds(model):
+            return self.words
+        limits = (
+            self.words.limits[0],
+            "It is for brain volumes with its sequences. `zetadp predict` names no sequence if the model is "
+            "unsure, or if a volume is unlike those from which its public features were learnt; --anyway names the "
+            "likeliest one. The thresholds come from simulated patients, so on other scanners more or fewer of its "
+            "answers may be right.",
+        )
+        return self.words._replace(limits=limits)
+
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Return the probability of each sequence, of an image or given that those of a slice or record all differ.
 
@@ -179,6 +198,13 @@ class BrainSequences(Classification):
             found["decision"] = self.decision
             found["image_accuracy"] = float((predictions[ALONE] == predictions[self.called]).mean())
         return found
+
+
+def has_thresholds(model: FinishedModel) -> bool:
+    """Return whether there are thresholds at which a model abstains: of heads on a study of the shipped backbone."""
+    if model.backbone is None or model.settings.domain != STUDY:
+        return False
+    return tensors_digest(model.backbone.tensors()) == load_tensors(PUBLIC_FEATURES)[1]["backbone"]
 
 
 def orders_of(scores: Tensor) -> tuple[Tensor, Tensor]:

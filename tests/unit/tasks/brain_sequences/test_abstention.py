@@ -91,6 +91,17 @@ def test_temperature_undoes_the_scale_of_scores(alone):
     assert np.mean([one == other for one, other in zip(found[0][1], found[1][1], strict=True)]) > 0.99
 
 
+def test_the_card_says_that_a_model_abstains_exactly_where_it_does(model, alone, tmp_path):
+    other = load_model(write_public_head(tmp_path / "features.safetensors"))
+    changed = replace(model, backbone=replace(model.backbone, centre=model.backbone.centre + 1))
+    for each, abstains in ((model, True), (alone, True), (other, False), (changed, False)):
+        assert (abstention_for(each) is not None) == abstains
+        limits = " ".join(each.words.limits)
+        assert ("`zetadp predict` names no sequence if the model is unsure" in limits) == abstains
+        assert ("It always answers" in limits) == (not abstains)
+        assert "Not for clinical use" in limits
+
+
 def test_a_head_that_knows_nothing_is_always_unsure(alone):
     network = deepcopy(alone.network)
     torch.nn.init.zeros_(network.affine.weight)
