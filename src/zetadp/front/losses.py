@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, first_sentence
 from zetadp.core.metrics import bootstrapped, mean_interval
 from zetadp.core.networks import embedding_hint
 from zetadp.core.stateless import FAILURES, ITEMS, check_loss, check_network, copied
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from zetadp.core.records import LabelledItems
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+Metric = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -62,15 +64,61 @@ class OwnLoss:
 
     def summarise(self, predictions: pd.DataFrame) -> dict[str, Any]:
         """Return the mean loss, and its interval over patients."""
-        groups = predictions.groupby("patient")["loss"]
-        sums, counts = groups.sum().to_numpy(), groups.count().to_numpy()
-        low, high = mean_interval(sums, counts, stream(0, Purpose.BOOTSTRAP))
-        return {
-            "metric": "mean_loss",
-            "patients": len(counts),
-            "mean_loss": float(predictions["loss"].mean()),
-            "mean_loss_interval": bootstrapped(low, high, "patients"),
-        }
+        return mean_over_patients(predictions, "loss", self.metric)
+
+
+def mean_over_patients(table: pd.DataFrame, column: str, name: str) -> dict[str, Any]:
+    """Return the mean of a column over all items as a metric of this name, with its interval over patients.
+
+    Parameters
+    ----------
+    table
+        One row an item: ``patient``, and the column.
+    column, name
+        The column, and the name of the metric.
+    """
+    groups = table.groupby("patient")[column]
+    sums, counts = groups.sum().to_numpy(), groups.count().to_numpy()
+    low, high = mean_interval(sums, counts, stream(0, Purpose.BOOTSTRAP))
+    return {
+        "metric": name,
+        "patients": len(counts),
+        name: float(table[column].mean()),
+        f"{name}_interval": bootstrapped(low, high, "patients"),
+    }
+
+
+def metric_name(metric: Metric) -> str:
+    """Return the name of a metric in results: that of its function or class, if it has no other meaning there."""
+    name = str(getattr(metric, "__name__", type(metric).__name__)).strip("<>")
+    return f"{name}_value" if name in ("metric", "patients") else name
+
+
+def values_of(metric: Metric, outputs: Tensor, labels: Tensor) -> np.ndarray:
+    """Return what a user's metric makes of each item, shape (item,): the mean of its numbers, if it has several.
+
+    Raises
+    ------
+    UserError
+        If it is not a function, fails, or does not return a finite real number for each item.
+    """
+    wanted = f"metric: Expected a function of outputs and labels that returns a number for each of {len(labels)} items"
+    if isinstance(metric, type) or not callable(metric):
+        raise UserError(f"{wanted}, found {metric!r:.60}.")
+    try:
+        values = torch.as_tensor(metric(outputs, labels))
+    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise UserError(f"{wanted}; it failed: {first_sentence(error)}") from error
+    if values.shape not in (labels.shape[:1], labels.shape, outputs.shape) or values.is_complex():
+        kind = str(values.dtype).removeprefix("torch.")
+        raise UserError(
+            f"{wanted}, found {kind} of shape {tuple(values.shape)}. Let it return the values of single items, not "
+            "their mean."
+        )
+    values = values.double().flatten(1).mean(dim=1) if values.ndim > 1 else values.double()
+    if not torch.isfinite(values).all():
+        raise UserError(f"{wanted}, found NaN or infinity for {int((~torch.isfinite(values)).sum())} of them.")
+    return values.detach().cpu().numpy()
 
 
 def task_for(model: nn.Module, loss: Loss | None, task: Task | None, records: LabelledItems) -> Task:

@@ -200,6 +200,58 @@ class Records:
         within = np.isin(self.owner, list(chosen))
         return self._part(~within), self._part(within)
 
+    def split_by(self, hospitals: Mapping[Any, str] | Sequence[str]) -> dict[str, Self]:
+        """Return the records of each hospital by its name, as `zetadp.private` takes them.
+
+        Parameters
+        ----------
+        hospitals
+            Name of the hospital of each patient, by the patient's id; or of each item, in their order.
+
+        Raises
+        ------
+        UserError
+            If a patient or item has no hospital, or a patient has items at two hospitals.
+
+        Examples
+        --------
+        >>> records = Records(np.zeros((3, 2), np.float32), [0, 1, 0], patients=["a", "a", "b"])
+        >>> {name: part.units for name, part in records.split_by({"a": "north", "b": "south"}).items()}
+        {'north': 1, 'south': 1}
+        """
+        names = self._hospital_of_patients(hospitals)
+        codes = dict.fromkeys(names)
+        return {name: self._part(np.array([names[code] == name for code in self.owner])) for name in codes}
+
+    def _hospital_of_patients(self, hospitals: object) -> list[str]:
+        """Return the name of each patient's hospital, in the order of ``ids``."""
+        wanted = "split_by: Expected the name of a hospital for each patient, by id, or for each item"
+        if not isinstance(hospitals, Iterable) or isinstance(hospitals, str | bytes):
+            raise UserError(f"{wanted}, found {hospitals!r:.60}.")
+        given = list(hospitals.values() if isinstance(hospitals, Mapping) else hospitals)
+        if wrong := [name for name in given if not isinstance(name, str) or not name]:
+            raise UserError(f"{wanted}, as a text, found {wrong[0]!r:.60}.")
+        if isinstance(hospitals, Mapping):
+            by_key: dict[str, str] = {}
+            for one, name in hospitals.items():
+                if by_key.setdefault(name_key(one), name) != name:
+                    raise UserError(
+                        f"{wanted}, found {by_key[name_key(one)]!r} and {name!r} for two spellings of {one!r}."
+                    )
+            if absent := [one for key, one in self.keys.items() if key not in by_key]:
+                raise UserError(f"{wanted}, found none for {len(absent)} patient(s), such as {absent[0]!r}.")
+            return [by_key[key] for key in self.keys]
+        if len(given) != len(self):
+            raise UserError(f"{wanted}, found {len(given)} names for {len(self)} items.")
+        result: dict[int, str] = {}
+        for code, name in zip(self.owner.tolist(), given, strict=True):
+            if (first := result.setdefault(code, name)) != name:
+                raise UserError(
+                    f"split_by: Expected each patient at one hospital, found {self.ids[code]!r} at {first} and {name}. "
+                    "Leave the items out at one of them."
+                )
+        return [result[code] for code in range(self.units)]
+
     @property
     def places(self) -> list[list[int]]:
         """For each patient, the positions of the items."""

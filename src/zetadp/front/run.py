@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from zetadp.base.storage import (
+    check_writable,
     keep_private,
     make_folder,
     private_files,
@@ -38,6 +39,7 @@ from zetadp.core.plan import Plan
 from zetadp.core.settings import Performance
 from zetadp.core.task import Classification, Task
 from zetadp.core.training import train
+from zetadp.front.losses import Metric, mean_over_patients, metric_name, values_of
 from zetadp.front.promises import RunPromise
 from zetadp.front.records import Records
 from zetadp.privacy.book import Book, note_people
@@ -165,13 +167,20 @@ class PrivateRun:
         """What the run costs each patient, alone and with all that was recorded before."""
         return RunPromise.of(self.plan, self.model, self.ledger, self._files.cap)
 
-    def train(self) -> PrivateRun:
+    def train(self, test: Records | None = None, metric: Metric | None = None) -> PrivateRun:
         """Train, continue after an interruption, or return the finished model; say which of the three.
+
+        Parameters
+        ----------
+        test, metric
+            What `evaluate` will be called with. The network is then evaluated with its starting weights first, so that
+            a mistake in them costs nothing: nothing was released before.
 
         Raises
         ------
         UserError
-            If the ledger has lost lines, or the cost would exceed ``most_epsilon``. Nothing was released then.
+            If the ledger has lost lines, the cost would exceed ``most_epsilon``, or ``test`` cannot be evaluated.
+            Nothing was released then.
         """
         if self.state == "finished":
             self._load_finished()
@@ -181,6 +190,10 @@ class PrivateRun:
         if self.state == "interrupted":
             self._say("continues where it was interrupted; what was released is not released again.")
         else:
+            if test is not None:
+                self.evaluate(test, metric)
+            for path in (self._weights, self.ledger):
+                check_writable(path)
             self._say(f"starts. {self.promise}")
         self._check_unchanged("train", self.folder / "start.safetensors")
         with between_rounds() as self._asked, private_files():
@@ -214,14 +227,26 @@ class PrivateRun:
             raise UserError(f"statement: Expected a run that has begun, found no ledger {self.ledger}. Call train().")
         return last_statement(attempts, self._name)
 
-    def evaluate(self, records: Records) -> Evaluation:
+    def evaluate(self, records: Records, metric: Metric | None = None) -> Evaluation:
         """Return the metric on other patients, with an interval over patients.
+
+        Before the training, this evaluates the starting weights, which costs nothing.
 
         Parameters
         ----------
         records
             Records of patients whom the network was not trained on. They have no guarantee: whoever sees the result
             learns something about them.
+        metric
+            Function of outputs and labels, both of shape (item, ...), that returns a real number for each item, such as
+            a Dice score. The result is its mean, under the function's name, in addition to the
+            metrics of the run's task, which are the default.
+
+        Raises
+        ------
+        UserError
+            If the records are not like those of the training or hold one of its patients, or if the metric does not
+            return a finite number for each item.
         """
         if not isinstance(records, Records):
             raise UserError(f"evaluate: Expected zetadp.Records of held-out patients, found {type(records).__name__}.")
@@ -244,8 +269,12 @@ class PrivateRun:
         table["item"] = range(len(table))
         model = copy.deepcopy(self.model).eval()  # training may follow, in the mode that the user chose
         held_out = records.items.to(self._device)
-        columns = self.task.measure(outputs_of(model, held_out.inputs), held_out.targets)
-        return Evaluation(self.task.summarise(table.assign(**columns)))
+        outputs = outputs_of(model, held_out.inputs)
+        content = self.task.summarise(table.assign(**self.task.measure(outputs, held_out.targets)))
+        if metric is None:
+            return Evaluation(content)
+        table["value"] = values_of(metric, outputs, held_out.targets)
+        return Evaluation({**content, **mean_over_patients(table, "value", metric_name(metric))})
 
     def save(self, path: Path | str) -> None:
         """Write the weights with plan and statement; `zetadp.load` reads them.

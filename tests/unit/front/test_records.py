@@ -241,3 +241,30 @@ def test_a_split_keeps_patients_whole_and_looks_at_ids_alone():
     for wrong in (0, 100, 2.5, "20"):
         with pytest.raises(UserError, match="test"):
             records.split(test=wrong)
+
+
+def parts_by(hospitals):
+    data = Records(np.arange(12, dtype=np.float32).reshape(6, 2), [0] * 6, patients=["a", "b", "a", "c", "c", "b"])
+    return {name: (part.ids, part.inputs[:, 0].tolist()) for name, part in data.split_by(hospitals).items()}
+
+
+def test_records_are_split_by_hospital_with_whole_patients():
+    expected = {"north": (("a", "c"), [0, 4, 6, 8]), "south": (("b",), [2, 10])}
+    assert parts_by({"A ": "north", "b": "south", "c": "north", "of another cohort": "west"}) == expected
+    assert parts_by(["north", "south", "north", "north", "north", "south"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("hospitals", "message"),
+    [
+        ({"a": "north", "b": "south"}, "none for 1 patient.*'c'"),
+        ({"a": "north", "b": "south", "c": "north", "C": "south"}, "two spellings of 'C'"),
+        ({"a": "north", "b": "south", "c": None}, "found None"),
+        (["north"] * 5, "5 names for 6 items"),
+        (["north", "south", "south", "north", "north", "south"], "'a' at north and south"),
+        ("north", "found 'north'"),
+    ],
+)
+def test_a_split_without_one_hospital_for_each_patient_is_refused(hospitals, message):
+    with pytest.raises(UserError, match=rf"^split_by: .*{message}"):
+        parts_by(hospitals)

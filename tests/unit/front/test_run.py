@@ -23,6 +23,7 @@ from zetadp.base.tensors import load_tensors
 from zetadp.base.validation import UserError
 from zetadp.core.outbox import Outbox
 from zetadp.core.plan import Plan
+from zetadp.core.promise import Noise
 from zetadp.core.round import Phase
 from zetadp.front import run as door
 from zetadp.front.private import private
@@ -464,6 +465,62 @@ def of_hospitals(share=20):
         "north": Records(ITEMS[: share * EACH], LABELS[: share * EACH], patients=IDS[: share * EACH]),
         "south": Records(ITEMS[share * EACH :], LABELS[share * EACH :], patients=IDS[share * EACH :]),
     }
+
+
+def within_half(outputs, targets):
+    """Return whether each output is close to its target."""
+    return ((outputs - targets).abs() < 0.5).squeeze(1)
+
+
+def test_a_metric_of_ones_own_has_its_mean_and_interval(tmp_path):
+    train, test = records(items=Pairs(), labels=None).split(test=10)
+    given = {"epsilon": math.inf, "seed": 0, "rounds": 1, "population": 30, "per_round": 30}
+    prepared = run(tmp_path, data=train, model=Network(1), loss=torch.nn.MSELoss(reduction="none"), **given)
+    found = prepared.evaluate(test, metric=within_half)
+    rows = [within_half(prepared.model(test.inputs[[place]]), test.targets[[place]]).item() for place in range(30)]
+    assert found.value == pytest.approx(sum(rows) / 30)
+    assert re.fullmatch(r"within_half [\d.]+ \([\d.]+ to [\d.]+\) on 10 held-out patients, .*", str(found))
+    assert found.content["mean_loss"] == prepared.evaluate(test).value
+    assert prepared.evaluate(test, metric=torch.nn.MSELoss(reduction="none").forward).content["metric"] == "forward"
+
+
+WRONG_METRICS = {
+    "a mean": lambda outputs, _: outputs.mean(),
+    "a class": torch.nn.MSELoss,
+    "a failure": lambda outputs, targets: outputs @ targets,
+    "no number": lambda outputs, _: outputs[:, 0] / 0 * 0,
+}
+
+
+@pytest.mark.parametrize("what", WRONG_METRICS)
+def test_test_patients_and_metric_are_tried_before_anything_is_released(tmp_path, what):
+    train, test = records().split(test=10)
+    prepared = run(tmp_path, data=train, population=30)
+    with pytest.raises(UserError, match=r"^metric: Expected a function"):
+        prepared.train(test, metric=WRONG_METRICS[what])
+    with pytest.raises(UserError, match=r"^evaluate: .*in both"):
+        prepared.train(train)
+    assert (prepared.state, prepared.ledger.exists()) == ("new", False)
+    assert prepared.train(test).state == "finished"
+
+
+@pytest.mark.parametrize(
+    ("patients", "expected"), [(4, "Expect nothing from this training"), (40, "Expect a small gain"), (4000, "")]
+)
+def test_a_promise_says_what_its_noise_can_be_expected_to_leave(patients, expected):
+    outlook = Noise.of_head(patients).outlook
+    assert outlook.startswith(expected)
+    assert bool(outlook) == bool(expected)
+
+
+def test_four_patients_are_told_before_they_spend(tmp_path, capsys):
+    data = records(items=ITEMS[:12], labels=LABELS[:12], patients=IDS[:12])
+    prepared = run(tmp_path, data=data, population=4, per_round=4, epsilon=1)
+    assert "Expect nothing from this training: even over all rounds, the noise is " in str(prepared.promise)
+    prepared.train()
+    said = capsys.readouterr().err
+    assert said.index("Expect nothing") < said.index("round 1 of 6")
+    assert "Expect" not in str(run(tmp_path, "clipped", data=data, population=4, per_round=4, epsilon=math.inf, seed=0))
 
 
 def test_hospitals_each_add_noise_and_draw_at_one_rate(tmp_path):
