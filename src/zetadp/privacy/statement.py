@@ -156,13 +156,16 @@ def cost_of_attempts(runs: Sequence[Run]) -> float:
 def spent(privacy: Mapping[str, Any]) -> float:
     """Return what a run has cost with all of its attempts: the figure that leads on every page about the run.
 
+    Where single images are drawn, it is the cost of one image in the last attempt, as the statement says.
+
     Parameters
     ----------
     privacy
         Content of the run's ``privacy.json``.
     """
     together = privacy.get("earlier_attempts")
-    return epsilon_value(together["epsilon_together"] if together else privacy["epsilon"])
+    counted_alike = together and "counted" not in together
+    return epsilon_value(together["epsilon_together"] if counted_alike else privacy["epsilon"])
 
 
 def _with_earlier(run: Run, earlier: Sequence[Run]) -> dict[str, Any] | None:

@@ -79,7 +79,8 @@ def rehearse(
     with _before_release(), tempfile.TemporaryDirectory(prefix="zetadp-rehearsal-") as temporary:
         Book.read(ledgers)  # or an error, if something that was recorded is missing
         where = pick_device(device)
-        folders, room = [], ROOM_BYTES
+        folders: list[Path] = []
+        room = ROOM_BYTES
         for run in runs:
             plan = make_plan(Plan.from_json(run["plan"]), noise)
             images, backbone = ([Path(file) for file in run[name]] for name in ("images", "backbone"))
@@ -87,11 +88,10 @@ def rehearse(
             folder.mkdir(parents=True)
             ledger = Path(temporary) / f"ledgers/{plan.label}.jsonl"
             files, people = RunOutputs.within(folder), (partition, table)
-            model = _untrained(plan, images, people, backbone, ledger, files, where)
+            room += _write_untrained(plan, images, people, backbone, ledger, files, where)
             evaluate_run(files, images, *people, backbone, account=ledger, device=device, cohort_label=cohort_label)
             write_risk(Risk.of(ledger), folder, str(ledger), Evidence())
             folders.append(folder)
-            room += 3 * model + plan.tries * len(plan.nodes) * LEDGER_BYTES + (2 * KEPT_BYTES if plan.exact else 0)
         _show(folders, ledger.parent, cohort_label)
         for folder in (results, ledgers):
             check_writable(folder / "rehearsal")
@@ -108,10 +108,10 @@ def _before_release() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(f"{error} This was found before the training: nothing was released.") from error
+        raise UserError(f"{error} This was tried before the training, so nothing was released.") from error
 
 
-def _untrained(
+def _write_untrained(
     draft: Plan,
     images: Sequence[Path],
     people: tuple[Path, Path],
@@ -120,7 +120,7 @@ def _untrained(
     files: RunOutputs,
     device: torch.device,
 ) -> int:
-    """Write what a training would leave, with the starting weights; return the size of the model in bytes.
+    """Write what a training would leave, with the starting weights; return the bytes that the training needs on a disk.
 
     A ledger counts every attempt to its declared end, so one round stands for all.
     """
@@ -142,7 +142,9 @@ def _untrained(
     history.astype({"round": int}).to_csv(files.model.parent / "history.csv", index=False)
     trained = Trained(parts.phase.model, history, head, None)
     save_model(files.model, trained, plan, inputs=items.inputs.shape[-1], backbone=public, ledger=ledger)
-    return files.model.stat().st_size
+    releases = plan.tries * len(plan.nodes)
+    messages = min(KEPT_BYTES, 8 * releases * parts.phase.message) if plan.exact else 0
+    return 3 * files.model.stat().st_size + releases * LEDGER_BYTES + 2 * messages  # the checkpoint is a model as well
 
 
 def _show(folders: Sequence[Path], ledgers: Path, cohort_label: str) -> None:
