@@ -49,5 +49,6 @@ def record(path: Path, rounds: int = ROUNDS, event: Event = EVENT, **header: obj
 def index(path: Path, *train: str, test: tuple[str, ...] = ()) -> Path:
     """Write the index of a cohort whose files have these hashes."""
     rows = [("train", content) for content in train] + [("test", content) for content in test]
-    pd.DataFrame(rows, columns=["part", "sha256"]).to_csv(path, index=False)
+    named = [(f"BRATS_{number:03d}", *row) for number, row in enumerate(rows, start=1)]
+    pd.DataFrame(named, columns=["record", "part", "sha256"]).to_csv(path, index=False)
     return path

@@ -173,7 +173,8 @@ def training_data(table: Path, partition: Path, ledger: Path) -> str:
         The run's ledger, which holds the hash. The secret next to it is the key, because a hash of private data is
         private. The name of the run is hashed too, so that nobody can see whether two runs had the same data.
     """
-    rows = read_partition(partition).merge(read_table(table, ("record", "sha256"))[["record", "sha256"]], on="record")
+    contents = read_table(table, ("record", "sha256"))[["record", "sha256"]]
+    rows = read_partition(partition).merge(contents, on="record", how="left")
     rows = rows.loc[rows["role"] == "train", ["record", "patient", "node", "sha256"]].sort_values("record")
     return Secret.of(ledger.parent).tag(f"training data of {ledger.stem}: {rows.to_csv(index=False)}")
 

@@ -7,7 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zetadp.base.validation import UserError
-from zetadp.federation.partition import SERVER, PartitionSettings, assigned, node_name, node_sizes, read_partition
+from zetadp.federation.partition import (
+    SERVER,
+    PartitionSettings,
+    assigned,
+    node_name,
+    node_sizes,
+    read_partition,
+    training_data,
+)
 
 
 def index(train: int, test: int, records: int = 1, scanners: int = 3) -> pd.DataFrame:
@@ -119,3 +127,33 @@ def test_a_scanner_without_enough_test_patients_is_named():
     cohort = cohort[(cohort["part"] == "train") | (cohort["scanner"] != "s1") | (cohort["patient"] == "p019")]
     with pytest.raises(UserError, match=r"2 test patients for validation of every scanner, found \{'s1': 1\}"):
         spread(cohort, 3, 2, by="scanner")
+
+
+DATA = {
+    "record": ["r1", "r2", "r3"],
+    "patient": ["a", "b", "c"],
+    "role": ["train", "train", "test"],
+    "node": ["node-01", "node-02", "server"],
+    "sha256": ["1", "2", "3"],
+}
+
+
+def hash_of(folder, name="run", **changed):
+    content = pd.DataFrame(DATA | changed)
+    content[["record", "sha256"]].to_csv(folder / "index.csv", index=False)
+    content.drop(columns="sha256").to_csv(folder / "partition.csv", index=False)
+    return training_data(folder / "index.csv", folder / "partition.csv", folder / f"ledgers/{name}.jsonl")
+
+
+def test_the_hash_of_training_data_is_keyed_and_changes_with_these_alone(tmp_path):
+    same = hash_of(tmp_path)
+    assert hash_of(tmp_path, sha256=["1", "2", "changed"]) == hash_of(tmp_path, patient=["a", "b", "d"]) == same
+    others = {
+        hash_of(tmp_path, sha256=["1", "changed", "3"]),
+        hash_of(tmp_path, patient=["a", "a", "c"]),
+        hash_of(tmp_path, node=["node-02", "node-01", "server"]),
+        hash_of(tmp_path, role=["train", "validation", "test"]),
+        hash_of(tmp_path, name="another"),
+    }
+    (tmp_path / "ledgers/secret").unlink()
+    assert len({same, *others, hash_of(tmp_path)}) == 7
