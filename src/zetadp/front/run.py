@@ -174,7 +174,7 @@ class PrivateRun:
         ----------
         test, metric
             What `evaluate` will be called with. The network is then evaluated with its starting weights first, so that
-            a mistake in them costs nothing: nothing was released before.
+            a mistake in them costs nothing.
 
         Raises
         ------
@@ -187,13 +187,13 @@ class PrivateRun:
             self._seal()  # where it ended between model and seal
             self._say("finished before; this is the stored model, and nothing more was released.")
             return self
+        if test is not None:
+            self.evaluate(test, metric)
+        for path in (self._weights, self.ledger):
+            check_writable(path)
         if self.state == "interrupted":
             self._say("continues where it was interrupted; what was released is not released again.")
         else:
-            if test is not None:
-                self.evaluate(test, metric)
-            for path in (self._weights, self.ledger):
-                check_writable(path)
             self._say(f"starts. {self.promise}")
         self._check_unchanged("train", self.folder / "start.safetensors")
         with between_rounds() as self._asked, private_files():
@@ -239,8 +239,7 @@ class PrivateRun:
             learns something about them.
         metric
             Function of outputs and labels, both of shape (item, ...), that returns a real number for each item, such as
-            a Dice score. The result is its mean, under the function's name, in addition to the
-            metrics of the run's task, which are the default.
+            a Dice score. Its mean comes first, under the function's name. By default, that of the run's task does.
 
         Raises
         ------
@@ -253,7 +252,9 @@ class PrivateRun:
         trained = self._records.keys
         both = [one for key, one in records.keys.items() if key in trained]
         if both:
-            raise UserError(f"evaluate: Expected other patients than those of the training, found {both[0]!r} in both.")
+            raise UserError(
+                f"evaluate: Expected other patients than those of the training, found patient {both[0]!r} in both."
+            )
         for what, own, given in (
             ("items", self._records.inputs, records.inputs),
             ("labels", self._records.targets, records.targets),
