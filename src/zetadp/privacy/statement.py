@@ -164,8 +164,9 @@ def spent(privacy: Mapping[str, Any]) -> float:
         Content of the run's ``privacy.json``.
     """
     together = privacy.get("earlier_attempts")
-    counted_alike = together and "counted" not in together
-    return epsilon_value(together["epsilon_together"] if counted_alike else privacy["epsilon"])
+    if together and "counted" not in together:
+        return epsilon_value(together["epsilon_together"])
+    return epsilon_value(privacy["epsilon"])
 
 
 def _with_earlier(run: Run, earlier: Sequence[Run]) -> dict[str, Any] | None:

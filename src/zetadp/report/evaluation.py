@@ -48,9 +48,9 @@ class RunOutputs:
     @classmethod
     def within(cls, folder: Path) -> RunOutputs:
         """Return the files by the names that they have in the results of the workflow."""
-        names = ("model.safetensors", "ledger.jsonl", "plan.json", "predictions.csv", "metrics.json")
-        names += ("privacy.json", "privacy.txt", "MODEL_CARD.md", "seal.json")
-        return cls(*(folder / name for name in names))
+        trained = ("model.safetensors", "ledger.jsonl", "plan.json")
+        measured = ("predictions.csv", "metrics.json", "privacy.json", "privacy.txt", "MODEL_CARD.md", "seal.json")
+        return cls(*(folder / name for name in (*trained, *measured)))
 
 
 def evaluate_run(

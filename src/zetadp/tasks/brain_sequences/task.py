@@ -204,7 +204,7 @@ def has_thresholds(model: FinishedModel) -> bool:
     """Return whether there are thresholds at which a model abstains: of heads on a study of the shipped backbone."""
     if model.backbone is None or model.settings.domain != STUDY:
         return False
-    return tensors_digest(model.backbone.tensors()) == load_tensors(PUBLIC_FEATURES)[1]["backbone"]
+    return tensors_digest(model.backbone.tensors()) == str(load_tensors(PUBLIC_FEATURES)[1]["backbone"])
 
 
 def orders_of(scores: Tensor) -> tuple[Tensor, Tensor]:
