@@ -139,15 +139,21 @@ def coordinator(
 
 
 class DirectLine:
-    """Hospitals in the same process; a filter may lose, delay or change what they send."""
+    """Hospitals in the same process; a filter may lose, delay or change what they send.
+
+    What it changes is signed by the hospital, as by a node that misbehaves, unless ``signs`` is false.
+    """
 
     def __init__(
         self,
         hospitals: Sequence[Hospital],
         tamper: Callable[[Request, Answer | Refusal], Answer | Refusal | None] | None = None,
+        *,
+        signs: bool = True,
     ) -> None:
         self.hospitals = {hospital.settings.name: hospital for hospital in hospitals}
-        self.tamper = tamper or (lambda _, reply: reply)
+        self.keys = {hospital.settings.name: hospital.participant.key.public_key() for hospital in hospitals}
+        self.tamper, self.signs = tamper or (lambda _, reply: reply), signs
         self.requests: list[tuple[str, Request]] = []
         self.replies: list[Answer | Refusal] = []
         self.away: set[str] = set()
@@ -169,7 +175,7 @@ class DirectLine:
         hospital = self.hospitals[name]
         reply = self.tamper(request, hospital.exchange(request))
         if reply is not None:
-            self.replies.append(reply)
+            self.replies.append(hospital.sign(reply, request) if self.signs else reply)
 
     def collect(self) -> list[Answer | Refusal]:
         arrived, self.replies = self.replies, []

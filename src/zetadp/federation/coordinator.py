@@ -13,7 +13,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,17 @@ from zetadp.core.settings import Patience, Performance
 from zetadp.core.training import no_history
 from zetadp.federation.ledgers import Mirror, copies_of, heads_elsewhere, note_identities
 from zetadp.federation.masks import Place
-from zetadp.federation.protocol import Answer, Reason, Refusal, Request, WrongUpdateError, decode, encode
+from zetadp.federation.protocol import (
+    Answer,
+    Reason,
+    Refusal,
+    Request,
+    Unreadable,
+    WrongUpdateError,
+    check_reply,
+    decode,
+    encode,
+)
 from zetadp.federation.superlink import SuperLink
 from zetadp.privacy import accounting
 from zetadp.privacy.events import Event
@@ -233,8 +243,23 @@ class Coordinator:
         for reply in (*early, *self.line.collect()):
             self._absent.discard(reply.name)
             # A late answer is left out: its release stands in the node's ledger, whose lines come again.
-            if reply.place == asked.place and reply.name not in done:
+            if reply.place == asked.place and reply.name not in done and self._is_signed(reply, asked):
                 yield reply
+
+    def _is_signed(self, reply: Answer | Refusal | Unreadable, asked: Request) -> TypeGuard[Answer | Refusal]:
+        """Return whether a node signed a reply to what it was asked; note a failure if it did not.
+
+        Whoever can connect in the name of a node can take its requests away, but says nothing that is used or recorded.
+        """
+        if isinstance(reply, Unreadable):
+            self._fail(reply.name, asked.place.round, "it sent what is not an answer")
+            return False
+        try:
+            check_reply(reply, asked, self.line.keys[reply.name])
+        except UserError as error:
+            self._fail(reply.name, asked.place.round, f"its answer is refused: {error}")
+            return False
+        return True
 
     def _ready(self, done: Container[str]) -> list[str]:
         """Return the nodes to ask: those that are there, have nothing to answer yet, and did not fail too often."""

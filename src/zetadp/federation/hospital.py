@@ -32,7 +32,17 @@ from zetadp.core.task import Classification, is_packaged, site_task_of, task_of
 from zetadp.federation.ledgers import signed_head
 from zetadp.federation.masks import FreshValue, Masking, Place, Try, UnsafeTryError, fresh_value
 from zetadp.federation.participant import Participant
-from zetadp.federation.protocol import Answer, Reason, Refusal, Request, WrongUpdateError, decode, encode
+from zetadp.federation.protocol import (
+    Answer,
+    Reason,
+    Refusal,
+    Reply,
+    Request,
+    WrongUpdateError,
+    decode,
+    encode,
+    signed_reply,
+)
 from zetadp.privacy import accounting
 from zetadp.privacy.book import ledger_files
 from zetadp.privacy.budget import CapError
@@ -99,11 +109,18 @@ class Hospital:
             self.rules, self.chunk = phase.has_rules, phase.chunk
 
     def exchange(self, request: Request) -> Answer | Refusal:
-        """Reply to a request, with masked sums also by a fresh value.
+        """Reply to a request, with masked sums also by a fresh value, and sign the reply as a whole.
 
         Fresh values stay in the memory of this process, and the one for a try is taken out before its computation
         begins. So no two computations have the same masks, whatever happens to either.
         """
+        return self.sign(self._exchanged(request), request)
+
+    def sign(self, reply: Reply, request: Request) -> Reply:
+        """Return a reply to a request with the node's signature."""
+        return signed_reply(reply, request, self.participant.key)
+
+    def _exchanged(self, request: Request) -> Answer | Refusal:
         if self.participant.roster is None:
             return self.reply(request)
         if not request.weights and not request.values:

@@ -230,7 +230,7 @@ def reply_to(hospital: Hospital, message: Message) -> Message:
         reply = hospital.exchange(unpack(message.content, Request))
     except WrongEnvelopeError as error:
         logger.warning("not a request: %s", error)
-        reply = hospital.refuse(MALFORMED, Reason.PLAN)
+        reply = hospital.sign(hospital.refuse(MALFORMED, Reason.PLAN), MALFORMED)
     finally:
         faulthandler.cancel_dump_traceback_later()
     if isinstance(reply, Answer) and not reply.update:

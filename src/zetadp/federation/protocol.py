@@ -1,5 +1,8 @@
 """Requests of the server and answers of the nodes, which hold only the privatised sum and public facts.
 
+A node signs each answer as a whole. A header that proves who opened a connection says nothing about what is sent over
+it: the server of another training, which the same node is connected to, could use the header too.
+
 A message travels as one of Flower's records: a vector as raw bytes, everything else as JSON, which is read as strictly
 as settings are. Updates are real vectors in which every real and every imaginary part has its place, so no aggregation
 rule can lose a phase, and a message is four bytes a part and nothing more. They travel exactly.
@@ -7,23 +10,28 @@ rule can lose a phase, and a message is four bytes a part and nothing more. They
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
 from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor
 
 from zetadp.base.reading import read
 from zetadp.base.validation import UserError
+from zetadp.federation.certificates import check_signature, signature
 from zetadp.federation.masks import FreshValue, Place
 
 LIFE_SECONDS = 10.0
 """A node shows every few seconds that it lives; after twice this time without a sign it counts as away."""
 FACTS = "facts"
+ANSWER = "zetadp answer 1"
+"""Purpose and version of the signature of an answer."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,8 @@ class Answer:
     value
         With masked sums, the node's fresh value: for the try that was asked about, or for the first one of the next
         round.
+    signature
+        Signature by the node's key of all this and of the request that is answered (`signed_reply`).
     """
 
     name: str
@@ -84,6 +94,7 @@ class Answer:
     update: bytes
     lines: tuple[str, ...]
     value: FreshValue | None = None
+    signature: str = ""
 
 
 class Reason(StrEnum):
@@ -116,16 +127,68 @@ class Refusal:
         What it answers.
     reason
         Why.
+    signature
+        As that of an `Answer`.
     """
 
     name: str
     place: Place
     reason: Reason
+    signature: str = ""
 
     @property
     def final(self) -> bool:
         """Whether asking again, with nothing changed, can only bring the same."""
         return self.reason not in (Reason.ENDED, Reason.BUSY, Reason.FAILED, Reason.VALUE)
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """What the server notes in place of a message that is not a reply.
+
+    Attributes
+    ----------
+    name
+        The node that sent it, or somebody in its name.
+    place
+        What was asked for.
+    """
+
+    name: str
+    place: Place
+
+
+Reply = TypeVar("Reply", Answer, Refusal)
+
+
+def signed_reply(reply: Reply, request: Request, key: EllipticCurvePrivateKey) -> Reply:
+    """Return a node's reply to a request, signed with the node's key."""
+    return replace(reply, signature=signature(_signed_content(reply, request), key))
+
+
+def check_reply(reply: Answer | Refusal, request: Request, key: EllipticCurvePublicKey) -> None:
+    """Check that a node signed a reply to a request, as a whole.
+
+    A reply that was sent before, to the same request, passes. It holds nothing that the node did not answer to it.
+
+    Raises
+    ------
+    UserError
+        If the reply was altered, or signed with another key or for another plan, training, round, try or weights.
+    """
+    check_signature(_signed_content(reply, request) | {"signature": reply.signature}, key)
+
+
+def _signed_content(reply: Answer | Refusal, request: Request) -> dict[str, Any]:
+    """Return what the signature of a reply covers: the reply and the plan, place and weights of the request."""
+    facts: dict[str, Any] = {"purpose": ANSWER, "kind": type(reply).__name__, "plan": request.plan}
+    facts |= {"asked": asdict(request.place), **asdict(reply)}
+    del facts["signature"]
+    if isinstance(reply, Answer):
+        facts["update"] = hashlib.sha256(reply.update).hexdigest()
+        # A late answer to a request for a fresh value arrives when the weights have been sent.
+        facts["weights"] = hashlib.sha256(request.weights if reply.update else b"").hexdigest()
+    return facts
 
 
 class WrongEnvelopeError(ValueError):

@@ -39,9 +39,9 @@ from zetadp.federation.certificates import Credentials
 from zetadp.federation.protocol import (
     LIFE_SECONDS,
     Answer,
-    Reason,
     Refusal,
     Request,
+    Unreadable,
     WrongEnvelopeError,
     pack,
     unpack,
@@ -77,6 +77,11 @@ class SuperLink:
         Public key of each node. A node is who its key says, whatever it calls itself.
     lifetime
         Seconds after which a request that nobody fetched is dropped.
+
+    Attributes
+    ----------
+    keys
+        Public key of each node, which also checks what is signed in its name.
     """
 
     def __init__(
@@ -87,6 +92,7 @@ class SuperLink:
         keys: Mapping[str, EllipticCurvePublicKey],
         lifetime: float,
     ) -> None:
+        self.keys = dict(keys)
         self._keys = {name: public_key_to_bytes(key) for name, key in keys.items()}
         self._lifetime = lifetime
         self._nodes: dict[str, tuple[int, str]] = {}
@@ -190,7 +196,7 @@ class SuperLink:
         if identifier := self._state.store_message_ins(message):
             self._sent[name] = _Sent(identifier, request, activated)
 
-    def collect(self) -> list[Answer | Refusal]:
+    def collect(self) -> list[Answer | Refusal | Unreadable]:
         """Return the answers that have arrived, and forget their messages."""
         by_message = {sent.message: (name, sent) for name, sent in self._sent.items()}
         replies = []
@@ -205,9 +211,9 @@ class SuperLink:
                 replies.append(reply)
         return replies
 
-    def _reply(self, name: str, sent: _Sent, message: Message) -> Answer | Refusal | None:
+    def _reply(self, name: str, sent: _Sent, message: Message) -> Answer | Refusal | Unreadable | None:
         """Return what a message says; None where a message got lost and the request may be sent again."""
-        failed = Refusal(name, sent.request.place, Reason.FAILED)
+        failed = Unreadable(name, sent.request.place)
         if message.has_error():
             logger.debug("%s: %s", name, message.error.reason)
             logger.warning("a message to or from %s was lost; the request is sent again", name)
