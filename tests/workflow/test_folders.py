@@ -56,6 +56,21 @@ def test_a_wrong_configuration_ends_in_one_message(finished):
     assert TRACE not in said
 
 
+def test_what_snakemake_reads_itself_holds_every_key_once(fresh):
+    """Snakemake takes the last of two equal keys without a word."""
+    twice = fresh.overlay("privacy: {cap: 0.5}\nprivacy: {noise: seeded}\n")
+    assert "Expected 'privacy' once" in fresh.snakemake("--dry-run", configfile=twice, code=1)
+    words = ("--dry-run", "--config", "privacy={cap: 0.5, cap: 8}")
+    assert "Expected 'cap' once, found it twice in line 1" in fresh.snakemake(*words, code=1)
+    profile = fresh.root / "profiles/mine/profile.yaml"
+    profile.parent.mkdir()
+    profile.write_text("set-resources:\n  train: {mem_mb: 1000, mem_mb: 8}\n")
+    for option in ("--workflow-profile=mine", "--profile=profiles/mine"):
+        said = fresh.snakemake("--dry-run", option, code=1)
+        assert f"in {profile}:\n1. Expected 'mem_mb' once" in said
+        assert TRACE not in said
+
+
 def test_a_network_of_a_domain_that_the_task_does_not_make_is_named(fresh):
     scenario = yaml.safe_load((fresh.root / "papers/complex_dp/scenarios/phase_mnist.yaml").read_text())
     scenario["runs"] = [{"networks": ["linear"], "arms": ["central"], "epsilons": ["inf"], "seeds": [0]}]

@@ -1,5 +1,6 @@
 """Everything the rules share: the checked configuration, the grid of runs, paths, and what makes a job run again."""
 
+import argparse
 import hashlib
 import json
 import os
@@ -15,11 +16,13 @@ sys.path.insert(0, SOURCE)
 paths = [SOURCE, *os.getenv("PYTHONPATH", "").split(os.pathsep)]
 os.environ.update(PYTHONPATH=os.pathsep.join(dict.fromkeys(filter(None, paths))))
 
+from snakemake.cli import get_profile_dir
 from snakemake.exceptions import WorkflowError
 
 from zetadp.core.plan import RunName
 from zetadp.config.experiment import runs_of
 from zetadp.config.load import load_config
+from zetadp.base.strict_yaml import check_yaml
 from zetadp.base.tables import fingerprint, visible
 from zetadp.nn.settings import MIXED_ROWS, SHIPPED
 from zetadp.report.provenance import COMMAND, cohort_shown, workflow_command
@@ -33,7 +36,34 @@ os.environ.setdefault(
     ),
 )
 
+
+def profiles():
+    """Return the files of the profiles that this call of Snakemake has read."""
+    parser = argparse.ArgumentParser(add_help=False)
+    named = os.getenv("SNAKEMAKE_PROFILE", "").split(",")
+    parser.add_argument("--profile", nargs="*", default=named)
+    parser.add_argument("--workflow-profile", default="default")
+    given, _ = parser.parse_known_args()
+    places = [*given.profile, given.workflow_profile]
+    places += [
+        f"{home}/{given.workflow_profile}" for home in ("profiles", f"{HOME}/profiles")
+    ]
+    found = [get_profile_dir(place) for place in places if place]
+    return {file.resolve() for _, file in filter(None, found)}
+
+
+def check_sources():
+    """Refuse what Snakemake itself reads without complaint, such as a key that is written twice in a file."""
+    for file in [*map(Path, workflow.configfiles), *sorted(profiles())]:
+        check_yaml(file.read_text(encoding="utf-8"), str(file))
+    for word in sys.argv[1:]:
+        key, _, value = word.partition("=")
+        if value.startswith(("{", "[")):
+            check_yaml(value, f"--config {key}")
+
+
 try:
+    check_sources()
     CONFIG = load_config(config)
 except UserError as error:
     raise WorkflowError(str(error)) from None

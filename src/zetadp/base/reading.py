@@ -12,13 +12,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import is_dataclass
-from functools import cache
+from functools import cache, partial
 from inspect import cleandoc
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast, get_args, get_type_hints
 
-import yaml
-
+from zetadp.base.strict_yaml import distinct, parse_yaml
 from zetadp.base.validation import UserError, did_you_mean, shown
 
 Settings = TypeVar("Settings")
@@ -93,13 +92,16 @@ def read_file(kind: type[Settings], path: Path, what: str) -> Settings:
     try:
         text = path.read_text(encoding="utf-8")
         # For YAML 1e-05, as JSON writes it, is a text.
-        content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        if path.suffix == ".json":
+            content = json.loads(text, object_pairs_hook=partial(distinct, where=str(path)))
+        else:
+            content = parse_yaml(text, str(path), merges=False)
         if not isinstance(content, dict):
             found = "nothing" if content is None else type(content).__name__
             raise UserError(f"Expected {path} to hold the settings of {what}: found {found}, not keys with values.")
     except OSError as error:
         raise UserError(f"Expected {path} to hold the settings of {what}: {error.strerror or error}.") from error
-    except (yaml.YAMLError, ValueError) as error:
+    except ValueError as error:
         raise UserError(f"Expected {path} to hold the settings of {what}: {str(error).rstrip('.')}.") from error
     settings, _, faults = read(kind, content)
     if faults:

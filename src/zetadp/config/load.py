@@ -14,11 +14,10 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import yaml
-
 from zetadp.audit.settings import Audit
 from zetadp.base.epsilon import CONSENT
 from zetadp.base.reading import read
+from zetadp.base.strict_yaml import parse_yaml
 from zetadp.base.validation import UserError, did_you_mean, refuse
 from zetadp.config.experiment import Config, runs_of, task_content
 from zetadp.config.sections import (
@@ -100,8 +99,8 @@ def read_overlaid(paths: Iterable[Path]) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for path in paths:
         try:
-            section = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            section = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+        except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"Cannot read the configuration {path}: {error}.") from error
         if not isinstance(section, dict):
             raise UserError(f"Expected sections in the configuration {path}, found {type(section).__name__}.")

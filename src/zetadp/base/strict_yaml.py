@@ -1,0 +1,146 @@
+"""YAML in which every key and every number means what its reader takes it for.
+
+In YAML, a key that is written twice silently replaces the first one, ``1:30`` is 90 and ``010`` is 8. So a limit that
+somebody reads in a file may not be the one that holds. All YAML that a user writes goes through `parse_yaml`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import yaml
+
+from zetadp.base.validation import UserError, refuse, shown
+
+MERGE = "tag:yaml.org,2002:merge"
+"""Tag of the key ``<<``."""
+
+
+def parse_yaml(text: str, where: str, *, merges: bool = True) -> Any:  # noqa: ANN401  (any content)
+    """Return the content of YAML, and refuse keys and numbers that are easily misread.
+
+    Parameters
+    ----------
+    text
+        The YAML.
+    where
+        The file or option that holds it, for messages.
+    merges
+        Whether a section may take the keys of another one that has an anchor (``<<: *head``). Keys beside it replace
+        those that it takes. A configuration uses this on purpose; in the few settings of a site it would only hide one.
+
+    Raises
+    ------
+    UserError
+        If it is not YAML, or with every such key and number and its lines.
+    """
+    loader = _Loader(text, merges=merges)
+    try:
+        content = loader.get_single_data()
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f" in line {mark.line + 1}"
+        fault = shown(getattr(error, "problem", None) or str(error) or type(error).__name__).rstrip(".")
+        raise UserError(f"Expected YAML in {where}{line}: {fault}.") from error
+    finally:
+        loader.dispose()  # type: ignore[no-untyped-call]
+    refuse(loader.faults, f"in {where}")
+    return content
+
+
+def check_yaml(text: str, where: str) -> None:
+    """Refuse such keys and numbers in JSON or YAML that another program reads, and leave other faults to it."""
+    try:
+        json.loads(text, object_pairs_hook=partial(distinct, where=where))
+    except ValueError:
+        loader = _Loader(text, merges=True)
+        with suppress(yaml.YAMLError, ValueError, RecursionError):
+            loader.get_single_data()
+        loader.dispose()  # type: ignore[no-untyped-call]
+        refuse(loader.faults, f"in {where}")
+
+
+def distinct(pairs: Sequence[tuple[str, Any]], where: str) -> dict[str, Any]:
+    """Return the keys and values of an object in JSON; refuse a key that is written twice."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = sorted({shown(name) for name in names if names.count(name) > 1})
+        raise UserError(f"Expected each key once in {where}, found {', '.join(twice)} again. Keep one of each.")
+    return content
+
+
+class _Loader(yaml.SafeLoader):
+    """A loader that notes faults while it reads."""
+
+    def __init__(self, text: str, *, merges: bool) -> None:
+        super().__init__(text)
+        self.faults: list[str] = []
+        self.merges = merges
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:  # noqa: ANN401  (as in PyYAML)
+        """Return a mapping, whose keys are checked before anything is made of them."""
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)  # type: ignore[no-untyped-call]
+        self.faults += self._of_keys(node)
+        return node
+
+    def _of_keys(self, node: yaml.MappingNode) -> Iterator[str]:
+        lines: dict[Hashable, int] = {}
+        for key, value in node.value:
+            line = _line(key)
+            name = self._name(key)
+            if name in lines:
+                places = f"twice in line {line}" if line == lines[name] else f"in line {lines[name]} and in line {line}"
+                yield (
+                    f"Expected '{shown(key.value)}' once, found it {places}. The second one would silently replace the "
+                    "first. Keep one of them."
+                )
+            if name is not None:
+                lines.setdefault(name, line)
+            if key.tag == MERGE and not self.merges:
+                yield f"Expected every setting in a line of its own, found '<<' in line {line}. Write its keys out."
+            elif key.tag == MERGE and any(part.start_mark.index > key.start_mark.index for part in _parts(value)):
+                yield (
+                    f"Expected the name of another section after '<<' in line {line}, such as '<<: *head', found keys. "
+                    "Write them without '<<'."
+                )
+
+    def _name(self, key: yaml.Node) -> Hashable:
+        """Return what Python compares of a key, where 1 and 1.0 are equal; None for a key that is not a scalar."""
+        if not isinstance(key, yaml.ScalarNode):
+            return None
+        if key.tag == MERGE:
+            return MERGE
+        try:
+            made: Hashable = self.construct_object(key, deep=True)  # type: ignore[no-untyped-call]
+        except (yaml.YAMLError, ValueError):
+            made = key.value
+        return made
+
+    def number(self, node: yaml.ScalarNode, *, kind: str) -> Any:  # noqa: ANN401  (as in PyYAML)
+        """Return a number; note one that has another base than ten."""
+        made = getattr(yaml.SafeLoader, f"construct_yaml_{kind}")(self, node)
+        digits = node.value.lstrip("+-")
+        if ":" in digits or (kind == "int" and digits[0] == "0" and digits.isdecimal() and len(digits) > 1):
+            self.faults.append(
+                f"Expected a number as people write it, found {node.value} in line {_line(node)}, which YAML takes for "
+                f"{made:g}. Write the number without ':' and leading zeros, or a text in quotes."
+            )
+        return made
+
+
+for _kind in ("int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", partial(_Loader.number, kind=_kind))
+
+
+def _parts(value: yaml.Node) -> list[yaml.Node]:
+    """Return the sections that are merged."""
+    return list(value.value) if isinstance(value, yaml.SequenceNode) else [value]
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
