@@ -15,6 +15,8 @@ from federation.sites import make_plan
 
 from zetadp.base.storage import read_json, write_json
 from zetadp.base.validation import UserError
+from zetadp.core.plan import Plan
+from zetadp.federation import masks as masks_module
 from zetadp.federation.certificates import signature
 from zetadp.federation.masks import (
     CURVE,
@@ -227,6 +229,20 @@ def test_a_member_file_that_was_altered_is_refused(change, said, tmp_path):
 def test_a_hospital_that_signs_what_does_not_fit_is_refused(change, said, tmp_path):
     with pytest.raises(UserError, match=said):
         altered(tmp_path, change, SIGNING[NAMES[0]])
+
+
+def test_names_that_differ_in_capitals_alone_are_refused(tmp_path):
+    """In a plan that is made, in its file, and in a roster, which holds it."""
+    said = "differ in more than .*capitals.*'NODE-01' and 'node-01'"
+    with pytest.raises(UserError, match=said):
+        replace(PLAN, nodes=(*PLAN.nodes[:2], replace(PLAN.nodes[0], name="NODE-01")))
+    content = PLAN.to_json()
+    content["nodes"][1]["name"] = "NODE-01"
+    write_json(tmp_path / "plan.json", content)
+    write_json(tmp_path / "roster.json", {"purpose": masks_module.ROSTER, "members": [], "plan": content})
+    for read in (lambda: Plan.read(tmp_path / "plan.json"), lambda: Roster.read(tmp_path / "roster.json")):
+        with pytest.raises(UserError, match=said):
+            read()
 
 
 def test_a_missing_hospital_and_another_curve_are_refused(tmp_path):

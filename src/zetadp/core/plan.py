@@ -18,7 +18,17 @@ from typing import Annotated, Any, Literal, Self
 
 from zetadp.base.epsilon import UNCLIPPED, Delta, epsilon_label, epsilon_value
 from zetadp.base.storage import read_json, write_json
-from zetadp.base.validation import Seed, UserError, Within, check_fields, checked_name, in_range, one_of, shown
+from zetadp.base.validation import (
+    Seed,
+    UserError,
+    Within,
+    check_distinct,
+    check_fields,
+    checked_name,
+    in_range,
+    one_of,
+    shown,
+)
 from zetadp.core.settings import GAUSSIAN, MixingSettings, OptimiserSettings, TrainingSettings
 from zetadp.nn.settings import BY_NOISE, DESCENT, STUDY, NetworkSettings
 from zetadp.privacy.events import KINDS, Event, entries_of, sampling_probability
@@ -183,6 +193,8 @@ class Plan:
         names = [node.name for node in self.nodes]
         if not names or len(set(names)) != len(names):
             raise ValueError(f"Expected one node or more, each with a different name, found {names}.")
+        # Names become names of files, and not every file system tells capitals from small letters.
+        check_distinct(names, "the plan's nodes")
         if self.network.taper == BY_NOISE and (self.noise_of_mean() or not self.run.private):
             beside_signal = self.noise_of_mean() / math.sqrt(self.training.rounds) / SIGNAL
             object.__setattr__(self, "network", replace(self.network, taper=float(f"{beside_signal:.4g}")))
