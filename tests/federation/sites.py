@@ -190,4 +190,6 @@ def write_hospital_folder(root: Path, patients: int, seed: int = 0, shape: tuple
         write_volume(root / name, volume(shape, len(CHANNELS), np.random.default_rng([SEED, seed, number])))
         files.append(f"./{name}")
     write_dataset_json(root, files, [])
+    rows = "".join(f"{file}\tP{number}\n" for number, file in enumerate(files))
+    (root / "patient_key.tsv").write_text(f"file\tpatient\n{rows}")
     return root

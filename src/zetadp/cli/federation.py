@@ -98,7 +98,9 @@ def plan(
     print(f"{output}: {planned.training.rounds} rounds, noise {planned.training.noise}; hash {planned.digest}")
     for node in planned.nodes:
         print(f"  {promise_of(planned, node.name)}")
-        print(f"    of {node.population} {planned.unit}s, {node.expected:g} a round, sigma {node.noise_multiplier:g}")
+        print(
+            f"    of {node.population} {planned.protects}s, {node.expected:g} a round, sigma {node.noise_multiplier:g}"
+        )
 
 
 def _without_patients(content: dict[str, Any]) -> dict[str, Any]:
@@ -107,8 +109,10 @@ def _without_patients(content: dict[str, Any]) -> dict[str, Any]:
     if isinstance(cohort, dict) and cohort.get("source") == "folder" and cohort.get("folder") is None:
         if sizes := partition.get("sizes"):
             cohort["train_patients"] = sum(sizes)
-        # The schema requires these for training on this machine; a plan contains none of them.
-        cohort |= {"folder": ".", "unit": "record", "test_patients": 1}
+        # The schema requires these for training on this machine; a plan contains none of them. Which records belong to
+        # one patient is for each hospital to say, and its node refuses to start where it does not.
+        cohort |= {"folder": ".", "test_patients": 1}
+        cohort.setdefault("one_record_per_patient", not cohort.get("patient_key"))
         partition["validation_patients"] = 0
     return content
 

@@ -300,6 +300,11 @@ class Plan:
         return self.sums is not None and self.nodes[0].noise_multiplier > 0
 
     @property
+    def protects(self) -> str:
+        """The unit of the guarantee in the word that ledgers, statements and pages have for it: patient, image, ..."""
+        return "image" if self.unit == "image" else self.cohort_unit
+
+    @property
     def together(self) -> int:
         """Number of images that make one contribution."""
         return 1 if self.unit == "image" else self.training.images_per_patient
@@ -449,7 +454,7 @@ class Plan:
         """
         given = dict(content) if isinstance(content, Mapping) else {}
         if (found := given.pop("format", None)) != FORMAT:
-            raise UserError(f"Expected a plan of format {FORMAT}, found {found}. Make it with this version.")
+            raise UserError(f"Expected a plan of format {FORMAT}, found {shown(str(found))}. Make it anew.")
         try:
             training = dict(given.pop("training"))
             training["optimiser"] = OptimiserSettings(**training["optimiser"])

@@ -143,7 +143,7 @@ class Promise:
     node
         Name of the node.
     unit
-        Unit of the guarantee: ``patient`` or ``image``.
+        Unit of the guarantee (`Plan.protects`).
     epsilon
         Epsilon for one unit, of one run to its declared end. It is infinite without noise, and where a single round
         costs more than any guarantee of use: the exact value could take minutes.
@@ -192,13 +192,13 @@ def promise_of(plan: Plan, name: str, delta: float | None = None) -> Promise:
     releases = plan.mechanisms(name)
     images = plan.units_of_a_person
     if accounting.epsilon(Counter(dict.fromkeys(releases, 1)), delta) > USELESS:
-        return Promise(name, plan.unit, math.inf, delta, images, math.inf)
+        return Promise(name, plan.protects, math.inf, delta, images, math.inf)
     epsilon = accounting.epsilon(releases, delta)
     person = epsilon if images == 1 else accounting.epsilon_group(releases, delta, images)
     alone = None
     if plan.masked:
         alone = accounting.epsilon(accounting.grouped(in_sums(releases), images), delta)
-    return Promise(name, plan.unit, epsilon, delta, images, person, alone)
+    return Promise(name, plan.protects, epsilon, delta, images, person, alone)
 
 
 def check_promise(plan: Plan, name: str, delta: float = OWN_DELTA) -> Promise:

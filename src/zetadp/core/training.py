@@ -218,7 +218,7 @@ def _check(plan: Plan, units: Sequence[Sequence[np.ndarray]]) -> None:
     for node, own in zip(plan.nodes, units, strict=True):
         if len(own) != node.population:
             raise UserError(
-                f"Expected {node.population} training {plan.unit}s at {node.name}, as declared, found {len(own)}."
+                f"Expected {node.population} training {plan.protects}s at {node.name}, as declared, found {len(own)}."
             )
 
 

@@ -183,7 +183,7 @@ class Coordinator:
             spent = max(self._spent(name) for name in self.names)
             logger.info(
                 "round %d of %d is done; epsilon spent so far %s per %s, at delta %g",
-                *(done, rounds, rounded_up(spent), self.plan.unit, self.plan.delta),
+                *(done, rounds, rounded_up(spent), self.plan.protects, self.plan.delta),
             )
 
     def _spent(self, name: str) -> float:

@@ -25,6 +25,7 @@ from zetadp.base.validation import UserError
 from zetadp.core.assembly import Assembly
 from zetadp.core.independence import check_run
 from zetadp.core.outbox import Outbox, SupersededError, digest_of
+from zetadp.core.plan import Plan
 from zetadp.core.pretrained import backbone_of, starting_weights
 from zetadp.core.records import LabelledItems, Node, checked_units, single_items
 from zetadp.core.round import do_round
@@ -43,6 +44,8 @@ from zetadp.federation.protocol import (
     encode,
     signed_reply,
 )
+from zetadp.federation.settings import HospitalSettings
+from zetadp.mri.index import PATIENT_KEY
 from zetadp.privacy import accounting
 from zetadp.privacy.book import ledger_files
 from zetadp.privacy.budget import CapError
@@ -90,6 +93,7 @@ class Hospital:
         self.participant, self.settings, self.plan = participant, participant.settings, plan
         self.records, self.start = records, start
         self._held: tuple[Place, FreshValue] | None = None
+        self._was_late = False
         declared = plan.nodes[plan.place(name)].population // plan.units_of_a_person
         if len(patients) != declared:
             raise UserError(
@@ -189,6 +193,18 @@ class Hospital:
         """Return a refusal of a request."""
         return Refusal(self.participant.name, request.place, reason)
 
+    def check_time(self, seconds: float) -> None:
+        """Log once that a round took longer than ``answer_seconds``, so that the time of its answer shows something."""
+        if seconds <= self.settings.answer_seconds or self.settings.simulation or self._was_late:
+            return
+        self._was_late = True
+        logger.warning(
+            "a round took longer than answer_seconds (%g), so the time of its answer shows how long it took, and with "
+            "that perhaps how many patients were drawn. Stop the node, write more seconds than a round takes in which "
+            "every patient is drawn, and start it again: the training continues",
+            self.settings.answer_seconds,
+        )
+
     def report(self, number: int) -> None:
         """Log how far the training is and what it has cost so far, about twenty times."""
         rounds = self.plan.training.rounds
@@ -198,7 +214,7 @@ class Hospital:
         spent = rounded_up(accounting.epsilon(accounting.compose(releases), self.plan.delta))
         logger.info(
             "round %d of %d is recorded; epsilon spent so far %s per %s, at delta %g",
-            *(number + 1, rounds, spent, self.plan.unit, self.plan.delta),
+            *(number + 1, rounds, spent, self.plan.protects, self.plan.delta),
         )
         if number + 1 == rounds:
             logger.info(
@@ -324,6 +340,24 @@ def _lines_after(path: Path, head: str) -> tuple[str, ...]:
     return lines[heads.index(head) + 1 :]
 
 
+def _check_who_is_one(settings: HospitalSettings, plan: Plan) -> None:
+    """Refuse a promise for persons where nothing says which records belong to one person.
+
+    Raises
+    ------
+    UserError
+        If the folder has no key of patients and the settings do not say that none is needed.
+    """
+    key = settings.images / PATIENT_KEY
+    if settings.simulation or plan.protects == "record" or settings.one_record_per_patient or key.is_file():
+        return
+    raise UserError(
+        f"Expected {key}, since the plan promises a guarantee for each {plan.cohort_unit}, found no file. Write it "
+        "(zetadp convert with --patients or --patient-pattern), or if no person has two records in the folder, set "
+        "one_record_per_patient: true in the node's settings. Or ask the coordinator for a plan with unit record."
+    )
+
+
 def load_hospital(participant: Participant) -> Hospital:
     """Check that the plan is approved, then check and prepare the hospital's patients.
 
@@ -336,6 +370,7 @@ def load_hospital(participant: Participant) -> Hospital:
     participant.check_approved()
     if settings.threads:
         torch.set_num_threads(settings.threads)
+    _check_who_is_one(settings, plan)
     backbone = backbone_of(plan, settings.backbone, pick_device(settings.device))
     records = site_task_of(plan.task).site(
         settings.images,

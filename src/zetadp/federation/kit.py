@@ -24,6 +24,16 @@ from zetadp.privacy import accounting
 from zetadp.privacy.risk import Risk, percent_up
 
 TEMPLATES = Path(__file__).with_name("kits")
+WHO_IS_ONE = {
+    "record": "The guarantee is for a record: one scan. A person with several scans is less protected than this.",
+    "image": "The guarantee is for a single image. A person with several images is less protected than this.",
+    "person": (
+        "The guarantee is for a person with all scans. `patient_key.tsv` in the folder of images must say which scans "
+        "belong to one person: `zetadp convert` writes it with `--patients` or `--patient-pattern`. If no person has "
+        "two scans, write `one_record_per_patient: true` into `node.yaml`. With neither, the node does not start."
+    ),
+}
+"""What a unit is, for the page of a kit."""
 TEN = 10
 """Number of candidates in the sentence about the chance of a right guess."""
 
@@ -51,6 +61,8 @@ def write_kits(plan: Path, folder: Path, *, server: str, authority: Path) -> lis
     checked_server(server)
     values = {"server": server, "label": agreed.label, "digest": agreed.digest, "fingerprint": fingerprint(authority)}
     values["terms"] = "plan.json"
+    values["unit"] = agreed.protects
+    values["who"] = WHO_IS_ONE.get(agreed.protects, WHO_IS_ONE["person"])
     if agreed.masked:
         values["terms"] = "roster.json    # the coordinator sends it when it has the member files of all"
     if folder.exists():
@@ -114,11 +126,11 @@ def _part(plan: Plan, node: NodeConstants) -> Iterator[str]:
     promise = promise_of(plan, node.name, delta=min(plan.delta, OWN_DELTA))
     yield ""
     yield f"{node.name}"
-    yield f"  takes part with {node.population} {plan.unit}s, no more and no fewer"
+    yield f"  takes part with {node.population} {plan.protects}s, no more and no fewer"
     if node.expected == node.population:
-        yield f"  all {plan.unit}s enter every round"
+        yield f"  all {plan.protects}s enter every round"
     else:
-        yield f"  about {node.expected:g} of them enter a round; the node draws them and tells nobody who they were"
+        yield f"  about {node.expected:g} of them enter a round; the node draws them and tells nobody which they were"
     yield "  sends sums of clipped contributions with noise, and lines of its ledger, which hold public numbers alone"
     yield "  never sends images, features, losses, or how many were drawn"
     yield f"  costs:    {promise}"

@@ -11,13 +11,16 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 from zetadp.base.epsilon import Delta
 from zetadp.base.reading import read_file
-from zetadp.base.validation import Checked, Count, OneOf, Positive, UserError, Within
+from zetadp.base.validation import Checked, Count, NotNegative, OneOf, Positive, UserError, Within
 from zetadp.core.plan import Plan
 from zetadp.core.promise import OWN_DELTA
 from zetadp.core.settings import Patience
 from zetadp.federation.certificates import read_public_key
 from zetadp.federation.masks import Roster, read_terms
 from zetadp.privacy.budget import Cap
+
+LEAST_ANSWER_SECONDS = 0.1
+"""Times of answers vary as much between machines and networks, so a shorter tick hides nothing."""
 
 
 class SiteSettings(Checked):
@@ -52,6 +55,8 @@ class HospitalSettings(SiteSettings):
         Folder in the layout of the Medical Segmentation Decathlon with the patients of this hospital only.
     state
         Folder for the ledger, the kept messages and the prepared images. The ledger in it must never be deleted.
+    one_record_per_patient
+        True if no two records in ``images`` are of one person, so that no ``patient_key.tsv`` is needed there.
     attempts
         How often the training may be begun from its first round. Each attempt is paid for by the same patients.
     cap
@@ -86,11 +91,12 @@ class HospitalSettings(SiteSettings):
     plan: Path
     images: Path
     state: Path
+    one_record_per_patient: bool = False
     attempts: Count = 1
     cap: Positive | None = None
     delta: Delta = OWN_DELTA
     backbone: Path | None = None
-    answer_seconds: float = 10.0
+    answer_seconds: NotNegative = 10.0
     limit_seconds: Annotated[float, Within(gt=0, le=1e9)] = 3600.0
     device: Annotated[str, OneOf(("auto", "cpu", "cuda"))] = "auto"
     threads: Count | None = None
@@ -100,10 +106,11 @@ class HospitalSettings(SiteSettings):
     def __post_init__(self) -> None:
         """Check every setting, and refuse those without protection unless the patients are simulated."""
         super().__post_init__()
-        if not self.simulation and not self.answer_seconds > 0:
+        if not self.simulation and self.answer_seconds < LEAST_ANSWER_SECONDS:
             raise UserError(
-                f"Expected answer_seconds above zero where patients are real, found {self.answer_seconds}: the time of "
-                "an answer would tell how many patients were drawn."
+                f"Expected answer_seconds of at least {LEAST_ANSWER_SECONDS:g} where patients are real, found "
+                f"{self.answer_seconds:g}: the time of an answer would show how many patients were drawn. Write more "
+                "than a round takes in which every patient is drawn."
             )
 
 
