@@ -65,6 +65,16 @@ def test_only_so_many_attempts_are_permitted(tmp_path):
     assert releases(hospital) == [1, 1]
 
 
+def test_a_round_longer_than_answer_seconds_is_noted_once(tmp_path, caplog):
+    hospital = make_hospital(make_plan(noise="os"), 0, tmp_path, simulation=False, answer_seconds=1)
+    hospital.check_time(0.9)
+    assert not caplog.records
+    for _ in range(2):
+        hospital.check_time(1.1)
+    (record,) = caplog.records
+    assert "took longer than answer_seconds (1)" in record.message
+
+
 def test_the_lines_after_the_servers_head_are_sent_and_no_others(tmp_path):
     hospital = make_hospital(SEEDED, 0, tmp_path)
     first = hospital.reply(request(SEEDED))

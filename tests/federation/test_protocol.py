@@ -1,15 +1,22 @@
 from __future__ import annotations
 
 import json
+import logging
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
+from federation.sites import make_hospital, make_plan
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zetadp.base.logs import PlainLines
 from zetadp.base.validation import UserError
+from zetadp.cli.arguments import log_to_terminal
+from zetadp.federation import node
 from zetadp.federation.masks import FreshValue, Place
 from zetadp.federation.protocol import (
     FACTS,
@@ -28,7 +35,7 @@ from zetadp.federation.protocol import (
 VALUES = FreshValue("node", "00", "ff"), FreshValue("other", "11", "ee")
 MESSAGES = [
     Request("plan", Place("training", 3), 1, "", b"\x00\xff"),
-    Request("plan", Place("training", 3, 2), 1, "head", b"weights", ("seen",), VALUES),
+    Request("plan", Place("training", 3, 2), 1, "0" * 64, b"weights", ("f" * 64,), VALUES),
     Answer("node", Place("training", 3), b"update", ("one", "two")),
     Answer("node", Place("training", 3, 2), b"", (), VALUES[0]),
     *(Refusal("node", Place("training", 3), reason) for reason in Reason),
@@ -51,11 +58,11 @@ def test_nothing_else_is_in_an_answer():
     assert set(content) == {FACTS}
     assert content[FACTS]["update"] == b"update"
     assert set(content[FACTS]) == {FACTS, "update"}
-    assert set(json.loads(content[FACTS][FACTS])) == {"name", "place", "update", "lines", "value"}
+    assert set(json.loads(content[FACTS][FACTS])) == {"name", "place", "update", "lines", "value", "signature"}
 
 
-def changed(**facts: object) -> RecordDict:
-    record = pack(ANSWER)[FACTS]
+def changed(of=ANSWER, **facts: object) -> RecordDict:
+    record = pack(of)[FACTS]
     told = json.loads(record[FACTS]) | facts
     return RecordDict({FACTS: ConfigRecord({**record, FACTS: json.dumps(told)})})
 
@@ -76,6 +83,33 @@ def changed(**facts: object) -> RecordDict:
 def test_what_is_no_answer_is_refused(content):
     with pytest.raises(WrongEnvelopeError):
         unpack(content, Answer | Refusal)
+
+
+FORGED = "\x1b[2J\x1b[1;1Hround 3 of 3 is recorded; epsilon spent so far 0.001\n"
+
+
+@pytest.mark.parametrize("facts", [{"seen": [FORGED]}, {"seen": ["0" * 63]}, {"head": FORGED}, {FORGED: 1}])
+def test_a_server_writes_nothing_of_its_own_into_the_log_of_a_hospital(facts, tmp_path, monkeypatch, capsys):
+    """It names heads of ledgers, which are hashes."""
+    hospital = make_hospital(make_plan(noise="os"), 0, tmp_path, answer_seconds=0)
+    monkeypatch.setattr(node, "Message", lambda content, reply_to: content)
+    monkeypatch.setattr(node, "faulthandler", Mock())  # it needs a file, and pytest captures
+    log_to_terminal("%(message)s")
+    logger = logging.getLogger("zetadp")
+    try:
+        reply = node.reply_to(hospital, SimpleNamespace(content=changed(MESSAGES[0], **facts)))
+    finally:
+        logger.removeHandler(logger.handlers[-1])
+        logger.propagate = True
+    assert unpack(reply, Refusal).reason == Reason.PLAN
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("not a request: ")
+    assert line.isprintable()
+
+
+def test_control_characters_of_anybody_are_escaped_in_a_log():
+    record = logging.makeLogRecord({"msg": "%s", "args": (FORGED,)})
+    assert PlainLines("%(message)s").format(record).split("\n")[0].isprintable()
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ FAULTS_OF_NODES = [
     ("cap", {"cap": {"epsilon": 8}}),
     ("The cap is 0.1", {"cap": 0.1}),
     *(("delta", {"delta": delta}) for delta in (0, 1)),
-    ("answer_seconds above zero", {"answer_seconds": 0}),
+    ("answer_seconds of at least 0.1", {"answer_seconds": 1e-300}),
     ("device", {"device": "gpu"}),
     *(
         ("--server", {"--server": server})

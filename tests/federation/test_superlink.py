@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import ssl
 import time
 from typing import NoReturn
 
@@ -18,9 +20,9 @@ from zetadp.federation.launcher import free_port
 from zetadp.federation.masks import Place
 from zetadp.federation.node import Uplink
 from zetadp.federation.protocol import Answer, Request, Unreadable, pack, unpack
-from zetadp.federation.superlink import SuperLink
+from zetadp.federation.superlink import SizeLimit, SuperLink
 
-NAMES, PLACE = ("a", "b"), Place("training", 0)
+NAMES, PLACE, LIMIT = ("a", "b"), Place("training", 0), 1 << 20
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-messages"
 
 
@@ -34,7 +36,7 @@ def served(keys):
     """A SuperLink that knows two nodes, and its address."""
     port = free_port()
     public = {name: read_public_key(keys.node(name)[0]) for name in NAMES}
-    with SuperLink(keys, "127.0.0.1", port, public, 60.0) as superlink:
+    with SuperLink(keys, "127.0.0.1", port, public, 60.0, LIMIT) as superlink:
         yield superlink, f"127.0.0.1:{port}"
 
 
@@ -165,6 +167,28 @@ def test_strangers_are_refused(keys, served, tmp_path, monkeypatch, caplog):
     keyless._client.close()
     superlink._looked = 0.0
     assert not superlink.reachable()
+
+
+@pytest.mark.parametrize("content", [bytes(LIMIT + 1), [bytes(LIMIT), b"x"]], ids=["told", "not told"])
+def test_a_body_above_the_limit_is_refused_before_any_signature_is_looked_at(content, keys, served):
+    with httpx.Client(verify=ssl.create_default_context(cafile=keys.authority), trust_env=False) as stranger:
+        assert stranger.post(f"https://{served[1]}{PUSH}", content=content).status_code == 413
+
+
+def test_of_an_endless_body_no_more_than_the_limit_is_read():
+    read, sent = [], []
+
+    async def receive():
+        read.append(1 << 18)
+        return {"type": "http.request", "body": bytes(1 << 18), "more_body": True}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": PUSH, "headers": []}
+    asyncio.run(SizeLimit(None, LIMIT)(scope, receive, send))
+    assert sum(read) == LIMIT + (1 << 18)
+    assert sent[0]["status"] == 413
 
 
 def test_nothing_is_served_except_the_interface_for_nodes(served):

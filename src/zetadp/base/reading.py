@@ -167,7 +167,7 @@ def _value_meant(value: Any, fault: str) -> Any:  # noqa: ANN401  (any content)
 
 def _message(error: Mapping[str, Any], where: str, schema: Mapping[str, Any]) -> str:
     """Return one fault in our words."""
-    place = [str(part) for part in error["loc"] if part != "[key]"]
+    place = [shown(str(part)) for part in error["loc"] if part != "[key]"]
     path = ".".join([where, *place] if where else place) or "the top level"
     kind, found = error["type"], shown(repr(error["input"])[:200])
     if kind in {"unexpected_keyword_argument", "extra_forbidden"}:

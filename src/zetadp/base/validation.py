@@ -331,6 +331,11 @@ def shown(text: str) -> str:
     )
 
 
+def shown_lines(text: str) -> str:
+    """Return a text of several lines with every line as `shown` returns it."""
+    return "\n".join(map(shown, text.split("\n")))
+
+
 def name_key(name: str | bytes | int) -> str:
     """Return the form in which names of persons and records are compared: without spaces, case and Unicode variants.
 

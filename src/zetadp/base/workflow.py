@@ -20,6 +20,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from zetadp.base.logs import PlainLines
 from zetadp.base.validation import UserError
 
 PACKAGE = Path(__file__).parents[1]
@@ -92,9 +93,9 @@ def _open_log(path: Path) -> None:
         handlers.append(_LogFile(path, mode="w", encoding="utf-8"))
     except OSError as error:
         sys.stderr.write(f"Cannot write the log {path}: {error.strerror or error}. It goes to the terminal only.\n")
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S", handlers=handlers
-    )
+    for handler in handlers:
+        handler.setFormatter(PlainLines("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    logging.basicConfig(level=logging.INFO, handlers=handlers)
     logging.captureWarnings(capture=True)
     warnings.simplefilter("default")
     previous = sys.excepthook

@@ -18,6 +18,7 @@ from fractions import Fraction
 from inspect import Parameter, cleandoc, signature
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+from zetadp.base.logs import PlainLines
 from zetadp.base.validation import Within
 
 WIDTH = 80
@@ -106,7 +107,7 @@ def _number(kind: type[float], bounds: Sequence[Within]) -> Callable[[str], floa
 def log_to_terminal(form: str) -> None:
     """Print what this package logs, in this form; of what others log, warnings alone are shown."""
     printed = logging.StreamHandler(sys.stdout)
-    printed.setFormatter(logging.Formatter(form))
+    printed.setFormatter(PlainLines(form))
     logging.getLogger("zetadp").addHandler(printed)
     logging.getLogger("zetadp").setLevel(logging.INFO)
     logging.getLogger("zetadp").propagate = False

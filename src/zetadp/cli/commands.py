@@ -14,7 +14,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
-from zetadp.base.validation import Share, UserError
+from zetadp.base.logs import PlainLines
+from zetadp.base.validation import Share, UserError, shown_lines
 from zetadp.cli import federation, privacy, runs
 from zetadp.cli.arguments import Alone, add_command
 
@@ -25,12 +26,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     A reader that has read enough, such as ``head``, ends a command silently, as it ends other programs.
     """
     given = vars(command_line().parse_args(arguments))
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    printed = logging.StreamHandler(sys.stderr)
+    printed.setFormatter(PlainLines("%(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[printed])
     try:
         given.pop("run")(**given)
         sys.stdout.flush()
     except UserError as error:
-        print(f"zetadp: {error}", file=sys.stderr)
+        print(f"zetadp: {shown_lines(str(error))}", file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in {"flwr", "cryptography"}:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from zetadp.base.epsilon import Delta, epsilon_label
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.reading import read
 from zetadp.base.storage import content_hash
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_below, tensors_digest
-from zetadp.base.validation import UserError
+from zetadp.base.validation import Checked, Count, OneOf, UserError, Within, checked_name, shown
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import Plan
 from zetadp.core.task import Classification, PipelineTask, pipeline_task_of
@@ -36,6 +39,45 @@ RELEASED = "released"
 
 
 @dataclass(frozen=True)
+class TrainedOn(Checked):
+    """What a model's file says of its training: public constants, which no ledger proves.
+
+    Attributes
+    ----------
+    cohort
+        Name of the cohort; empty if it has none.
+    unit, units
+        The unit of the guarantee, and the number of them that was trained on.
+    epsilon, delta
+        The pair of the run.
+    noise
+        Source of its noise.
+    simulated
+        Whether its patients were simulated.
+    attempts, spent
+        Number of trainings of the run, and what all of them cost together if there are several; None without a limit.
+    """
+
+    cohort: str
+    unit: Annotated[str, OneOf(("patient", "speaker", "record", "image"))]
+    units: Count
+    epsilon: str
+    delta: Delta
+    noise: Annotated[str, OneOf(("seeded", "os"))]
+    simulated: bool
+    attempts: Count = 1
+    spent: Annotated[float, Within(ge=0)] | None = None
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        super().__post_init__()
+        if self.cohort:
+            checked_name(self.cohort, "cohort")
+        if epsilon_label(self.epsilon) != self.epsilon:
+            raise UserError(f"Expected epsilon as {epsilon_label(self.epsilon)}, found {self.epsilon!r}.", "epsilon")
+
+
+@dataclass(frozen=True)
 class FinishedModel:
     """A trained network with everything that is needed to use it.
 
@@ -52,7 +94,7 @@ class FinishedModel:
     backbone
         The public backbone whose features the network takes; None for other networks.
     trained_on
-        Description of its training, as `save_model` writes it; empty in files of earlier versions.
+        What its file says of its training; None in files of earlier versions.
     """
 
     network: nn.Module
@@ -61,7 +103,7 @@ class FinishedModel:
     task_name: str
     inputs: int
     backbone: Backbone | None = None
-    trained_on: Mapping[str, Any] = field(default_factory=dict)
+    trained_on: TrainedOn | None = None
 
     @property
     def words(self) -> Words:
@@ -193,13 +235,24 @@ def load_model(path: Path, device: torch.device | str = "cpu") -> FinishedModel:
         network = build(settings, task.outputs, inputs, stream(0, Purpose.WEIGHTS)).to(device)
         others = (BACKBONE, RELEASED)
         network.load_state_dict({key: value for key, value in tensors.items() if not key.startswith(others)})
+        name = checked_name(content["task"]["name"], "the model's task")
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(
-            f"Expected {path} to be a trained model of this version, found another file of zetadp: {error}."
+            f"Expected {path} to be a trained model of this version, found another file of zetadp: {shown(str(error))}."
         ) from error
     network.eval().requires_grad_(requires_grad=False)
-    about = content.get("trained_on", {})
-    return FinishedModel(network, settings, task, str(content["task"]["name"]), inputs, backbone, about)
+    return FinishedModel(network, settings, task, name, inputs, backbone, _trained_on(path, content))
+
+
+def _trained_on(path: Path, content: Mapping[str, Any]) -> TrainedOn | None:
+    """Return what a model's file says of its training, after a check of every type and range."""
+    if "trained_on" not in content:
+        return None
+    about, _, faults = read(TrainedOn, content["trained_on"], "trained_on")
+    if faults:
+        raise UserError(f"Expected {path} to describe its training: {' '.join(faults)} Get the model again.")
+    found: TrainedOn = about
+    return found
 
 
 def save_model(
@@ -224,18 +277,20 @@ def save_model(
     tensors = {key: value.detach().cpu() for key, value in trained.model.named_parameters()}
     if trained.released is not None:
         tensors[RELEASED] = trained.released
-    about = {  # public constants only
-        "cohort": plan.cohort,
-        "unit": plan.unit,
-        "units": plan.people,
-        "epsilon": plan.run.epsilon,
-        "delta": plan.delta,
-        "noise": plan.training.noise,
-        "simulated": plan.simulated,
-    }
-    if len(attempts := runs_of(ledger, read_ledger(ledger))) > 1:
-        about |= {"attempts": len(attempts), "spent": cost_of_attempts(attempts)}
-    content: dict[str, Any] = {"ledger_head": trained.ledger_head, "trained_on": about}
+    how, attempts = plan.training, runs_of(ledger, read_ledger(ledger))
+    spent = cost_of_attempts(attempts) if len(attempts) > 1 else math.inf
+    about = TrainedOn(
+        plan.cohort,
+        plan.protects,
+        plan.people,
+        plan.run.epsilon,
+        plan.delta,
+        noise=how.noise,
+        simulated=plan.simulated,
+        attempts=max(1, len(attempts)),
+        spent=spent if math.isfinite(spent) else None,
+    )
+    content: dict[str, Any] = {"ledger_head": trained.ledger_head, "trained_on": asdict(about)}
     if isinstance(backbone, Backbone) and plan.network.domain in FEATURES:
         tensors |= {f"{BACKBONE}{key}": value.detach().cpu() for key, value in backbone.tensors().items()}
         content |= {"public": backbone.content()}

@@ -35,7 +35,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from zetadp.base.validation import UserError
+from zetadp.base.validation import UserError, shown
 from zetadp.core.progress import seconds_to_tick
 from zetadp.federation.hospital import Hospital, load_hospital
 from zetadp.federation.masks import Place
@@ -140,7 +140,7 @@ class Uplink:
                     "connected"
                 )
             except httpx.TransportError as error:
-                trouble = str(error)
+                trouble = shown(str(error))
                 if "[SSL" in trouble:
                     raise UserError(
                         f"What answers at {self.server} is not the server: {trouble}. Ask the coordinator for "
@@ -214,7 +214,7 @@ def answer_next(hospital: Hospital, uplink: Uplink, idle_seconds: float) -> None
         else:
             uplink.send(reply_to(hospital, message))
     except httpx.HTTPError as error:
-        logger.warning("a message may have been lost (%s); signing on anew", error)
+        logger.warning("a message may have been lost (%s); signing on anew", shown(str(error)))
         time.sleep(RETRY_SECONDS)
         uplink.sign_on()
 
@@ -229,7 +229,7 @@ def reply_to(hospital: Hospital, message: Message) -> Message:
     try:
         reply = hospital.exchange(unpack(message.content, Request))
     except WrongEnvelopeError as error:
-        logger.warning("not a request: %s", error)
+        logger.warning("not a request: %s", shown(str(error)))
         reply = hospital.sign(hospital.refuse(MALFORMED, Reason.PLAN), MALFORMED)
     finally:
         faulthandler.cancel_dump_traceback_later()
@@ -237,5 +237,6 @@ def reply_to(hospital: Hospital, message: Message) -> Message:
         return Message(pack(reply), reply_to=message)  # a fresh value, which has nothing to do with patients
     if isinstance(reply, Answer):
         hospital.report(reply.place.round)
+    hospital.check_time(time.monotonic() - begun)
     time.sleep(seconds_to_tick(begun, hospital.settings.answer_seconds))
     return Message(pack(reply), reply_to=message)

@@ -14,7 +14,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,19 +23,25 @@ from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor
 
 from zetadp.base.reading import read
-from zetadp.base.validation import UserError
+from zetadp.base.validation import Checked, Spelled, UserError
 from zetadp.federation.certificates import check_signature, signature
 from zetadp.federation.masks import FreshValue, Place
 
 LIFE_SECONDS = 10.0
 """A node shows every few seconds that it lives; after twice this time without a sign it counts as away."""
 FACTS = "facts"
+LINE_BYTES, ATTEMPTS_AT_ONCE = 4096, 8
+"""Most bytes of the lines of a release in a ledger, with its signature, and most attempts that one message holds."""
 ANSWER = "zetadp answer 1"
 """Purpose and version of the signature of an answer."""
 
 
+Head = Annotated[str, Spelled("[0-9a-f]{64}")]
+"""Head of a ledger's chain, which nodes print."""
+
+
 @dataclass(frozen=True)
-class Request:
+class Request(Checked):
     """A request for a round.
 
     Attributes
@@ -61,9 +67,9 @@ class Request:
     plan: str
     place: Place
     checkpointed: int
-    head: str
+    head: Annotated[str, Spelled("([0-9a-f]{64})?")]
     weights: bytes
-    seen: tuple[str, ...] = ()
+    seen: tuple[Head, ...] = ()
     values: tuple[FreshValue, ...] = ()
 
 
@@ -224,6 +230,21 @@ def unpack(content: RecordDict, kind: Any) -> Any:  # noqa: ANN401  (the kind, o
         return replace(message, **vectors)
     except (TypeError, ValueError, UserError, RecursionError) as error:
         raise WrongEnvelopeError(str(error)) from error
+
+
+def longest_message(numbers: int, releases: int) -> int:
+    """Return the most bytes of a message from a node.
+
+    A node whose lines the server has never seen sends its whole ledger, which may hold several attempts.
+
+    Parameters
+    ----------
+    numbers
+        Length of an update.
+    releases
+        Number of declared releases of the node in one attempt.
+    """
+    return 8 * numbers + ATTEMPTS_AT_ONCE * releases * LINE_BYTES + (1 << 20)
 
 
 class WrongUpdateError(ValueError):

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from zetadp.base.storage import make_folder, read_json, write_json, written_whole
+from zetadp.core.assembly import Assembly
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.pretrained import backbone_of, save_model, starting_weights
 from zetadp.core.records import LabelledItems
@@ -29,7 +30,7 @@ from zetadp.core.training import Trained
 from zetadp.federation.certificates import Credentials
 from zetadp.federation.coordinator import Coordinator
 from zetadp.federation.masks import FreshValue, Place, Roster, Try, UnsafeTryError, check_value
-from zetadp.federation.protocol import Answer, Refusal, encode
+from zetadp.federation.protocol import Answer, Refusal, encode, longest_message
 from zetadp.federation.settings import ServerSettings
 from zetadp.federation.superlink import SuperLink
 from zetadp.privacy.exposure import Series
@@ -208,7 +209,9 @@ def serve(settings: ServerSettings, credentials: Credentials, host: str, port: i
     needs_all = patience.least_of(len(plan.nodes)) == len(plan.nodes)
     lifetime = patience.give_up_seconds if needs_all else 2 * patience.round_seconds
     files = RunFiles(settings.ledger_file, settings.checkpoint, settings.once, settings.cap, series, settings.data)
-    with SuperLink(credentials, host, port, keys, lifetime) as line:
+    start = starting_weights(plan.network, backbone)
+    most = longest_message(Assembly.of(plan, watched, start).phase.message, plan.tries)
+    with SuperLink(credentials, host, port, keys, lifetime, most) as line:
         # A server of masked sums sees no single message.
         kind = Coordinator if roster is None else partial(SummingCoordinator, roster=roster)
         coordinator = kind(
@@ -217,7 +220,7 @@ def serve(settings: ServerSettings, credentials: Credentials, host: str, port: i
             line,
             watched,
             files,
-            start=starting_weights(plan.network, backbone),
+            start=start,
             performance=Performance(settings.evaluate_every, settings.checkpoint_seconds),
         )
         try:

@@ -33,6 +33,9 @@ from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
 from flwr.superlink.routers.fleet.router import router
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as ASGIMessage
 
 from zetadp.base.validation import UserError, shown
 from zetadp.federation.certificates import Credentials
@@ -51,8 +54,61 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 """Minimum number of seconds between two checks of which nodes are connected."""
+REFUSAL_SECONDS = 60.0
+"""Least seconds between two log lines about messages that are too large."""
 END_SECONDS = 5.0
 """A connection that does not end after so long must not keep the server from writing the model."""
+
+
+class SizeLimit:
+    """Middleware that refuses a body above a limit while it arrives, before anything keeps or parses it.
+
+    Whoever reaches the port can send a body, with or without a key: signatures are checked on what was read.
+
+    Parameters
+    ----------
+    app
+        The application.
+    most
+        Most bytes of a body.
+    """
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self.app, self.most = app, most
+        self._logged = float("-inf")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and end it with status 413 where its body is too large."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        lengths = [value for name, value in scope["headers"] if name == b"content-length"]
+        if any(not value.isdigit() or int(value) > self.most for value in lengths):
+            await self._refuse(scope, receive, send)
+            return
+        # The whole body is read here, so that nothing below has begun to answer when it proves too large.
+        body, more = bytearray(), True
+        while more:
+            part = await receive()
+            if part["type"] != "http.request":
+                return  # the sender has gone
+            body += part.get("body", b"")
+            more = part.get("more_body", False)
+            if len(body) > self.most:
+                await self._refuse(scope, receive, send)
+                return
+        whole: list[ASGIMessage] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+
+        async def replay() -> ASGIMessage:
+            return whole.pop() if whole else await receive()
+
+        await self.app(scope, replay, send)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if time.monotonic() - self._logged >= REFUSAL_SECONDS:  # a stranger must not fill the log either
+            self._logged = time.monotonic()
+            logger.warning("a message of more than %d bytes was refused", self.most)
+        await Response(status_code=413, headers={"connection": "close"})(scope, receive, send)
 
 
 @dataclass(frozen=True)
@@ -77,6 +133,8 @@ class SuperLink:
         Public key of each node. A node is who its key says, whatever it calls itself.
     lifetime
         Seconds after which a request that nobody fetched is dropped.
+    most
+        Most bytes of a message from a node (`zetadp.federation.protocol.longest_message`).
 
     Attributes
     ----------
@@ -91,6 +149,7 @@ class SuperLink:
         port: int,
         keys: Mapping[str, EllipticCurvePublicKey],
         lifetime: float,
+        most: int = 1 << 24,
     ) -> None:
         self.keys = dict(keys)
         self._keys = {name: public_key_to_bytes(key) for name, key in keys.items()}
@@ -113,6 +172,7 @@ class SuperLink:
         app = FastAPI(
             openapi_url=None,
             middleware=[
+                Middleware(SizeLimit, most=most),
                 Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
                 Middleware(ProtobufTranslationMiddleware),
                 Middleware(NodeAuthMiddleware),

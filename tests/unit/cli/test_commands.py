@@ -135,9 +135,35 @@ def test_predict_says_what_the_model_was_trained_on(changed, said, warned, model
     _, out, err = ended(capsys, "predict", model, brain)
     assert "Trained" not in out
     assert said in err
+    assert ("says of itself" in err) == (changed is not None)
     assert ("Warning: this training was a simulation" in err) == bool(warned)
     for words in ("simulated", "from a seed"):
         assert (words in err) == (words in warned)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"cohort": "\x1b[2Jgood\n"},
+        {"unit": "\x1b[31mpatient"},
+        {"units": "9999 consenting"},
+        {"units": -1},
+        {"epsilon": "0.001\n"},
+        {"epsilon": [8]},
+        {"delta": 2},
+        {"noise": "none"},
+        {"simulated": "no"},
+        {"more": "ε = 0.001"},
+    ],
+)
+def test_what_a_model_says_of_itself_has_its_types_and_no_control_characters(changed, model, brain, capsys):
+    weights, content = load_tensors(model)
+    about = {"cohort": "phantom", "unit": "patient", "units": 484, "epsilon": "1", "delta": 1e-3, "noise": "os"}
+    content["trained_on"] = {**about, "simulated": False, **changed}
+    save_tensors(model, weights, content)
+    message = mistake(capsys, "predict", model, brain)
+    assert "to describe its training: " in message
+    assert message.rstrip("\n").isprintable()
 
 
 def test_predict_names_what_it_cannot_read(model, brain, tmp_path, capsys):

@@ -137,24 +137,29 @@ def doubts(table: pd.DataFrame) -> list[str]:
 
 
 def origin(model: FinishedModel) -> str:
-    """Describe in sentences what a model was trained on, with a warning if the training was a simulation."""
+    """Return what a model's file says of its training, with a warning if the training was a simulation.
+
+    Nothing proves it: whoever writes the file can write this too. A ledger proves it, and is not read here.
+    """
     about = model.trained_on
-    if not about:
+    if about is None:
         return "The file of the model does not say what it was trained on."
-    epsilon = epsilon_value(about["epsilon"])
-    own = epsilon_shown(about["epsilon"])
-    spent, alone = own, ""
-    if about.get("attempts", 1) > 1:  # all together lead, as on every page about a run
-        spent = rounded_up(about["spent"])
-        alone = f" for its {about['attempts']} trainings together, the last one alone ε = {own}"
-        epsilon = about["spent"]
-    private = f"ε = {spent} per {about['unit']} at δ = {about['delta']:g}{alone}"
+    epsilon, alone = epsilon_value(about.epsilon), ""
+    spent = single = epsilon_shown(about.epsilon)
+    if about.attempts > 1:  # all together lead, as on every page about a run
+        epsilon = math.inf if about.spent is None else about.spent
+        spent = rounded_up(epsilon)
+        alone = f" for its {about.attempts} trainings together, the last one alone ε = {single}"
+    private = f"ε = {spent} per {about.unit} at δ = {about.delta:g}{alone}"
     guarantee = private if math.isfinite(epsilon) else "without noise, and so without a privacy guarantee"
-    found = f"Trained on {about['units']} {about['unit']}s of the cohort {about['cohort'] or '(no name)'}, {guarantee}."
+    found = (
+        f"The model's file says of itself: trained on {about.units} {about.unit}s of the cohort "
+        f"{about.cohort or '(no name)'}, {guarantee}. Only its ledger can prove this."
+    )
     simulated = []
-    if about["simulated"]:
+    if about.simulated:
         simulated.append("its patients were simulated")
-    if about["noise"] == "seeded" and math.isfinite(epsilon):
+    if about.noise == "seeded" and math.isfinite(epsilon):
         simulated.append("its noise came from a seed, which protects nobody")
     if simulated:
         found += f"\nWarning: this training was a simulation: {', and '.join(simulated)}."
