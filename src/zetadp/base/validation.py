@@ -43,11 +43,17 @@ class UserError(Exception):
         The message.
     key
         Name of the setting at fault, where the object that refuses it knows no path to it.
+
+    Attributes
+    ----------
+    exit_code
+        Exit code of a command that it ends.
     """
 
     def __init__(self, message: str = "", key: str = "") -> None:
         super().__init__(message)
         self.key = key
+        self.exit_code = 1
 
 
 class RefusedValueError(ValueError):

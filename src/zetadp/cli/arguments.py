@@ -18,10 +18,12 @@ from fractions import Fraction
 from inspect import Parameter, cleandoc, signature
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from zetadp.base.logs import PlainLines
+from zetadp.base.logs import JsonLines, PlainLines
 from zetadp.base.validation import Within
 
 WIDTH = 80
+SERVER = "server"
+"""The site of a federation's server in logs."""
 Probability = Annotated[float, Within(gt=0, le=1)]
 
 
@@ -104,10 +106,20 @@ def _number(kind: type[float], bounds: Sequence[Within]) -> Callable[[str], floa
     return read
 
 
-def log_to_terminal(form: str) -> None:
-    """Print what this package logs, in this form; of what others log, warnings alone are shown."""
+def log_to_terminal(site: str, *, as_json: bool = False) -> None:
+    """Print what this package logs; of what others log, warnings alone are shown.
+
+    Parameters
+    ----------
+    site
+        Whose log it is: ``server``, or the name of a node, with which its lines begin.
+    as_json
+        One JSON object a line instead of time, level and text.
+    """
     printed = logging.StreamHandler(sys.stdout)
-    printed.setFormatter(PlainLines(form))
+    who = "" if site == SERVER else f"{site.replace('%', '%%')}: "
+    plain = PlainLines(f"%(asctime)s %(levelname)s {who}%(message)s", "%Y-%m-%dT%H:%M:%S%z")
+    printed.setFormatter(JsonLines(site) if as_json else plain)
     logging.getLogger("zetadp").addHandler(printed)
     logging.getLogger("zetadp").setLevel(logging.INFO)
     logging.getLogger("zetadp").propagate = False

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except UserError as error:
         print(f"zetadp: {shown_lines(str(error))}", file=sys.stderr)
-        return 1
+        return error.exit_code
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in {"flwr", "cryptography"}:
             raise

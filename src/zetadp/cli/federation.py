@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from zetadp.base.validation import Positive, UserError
-from zetadp.cli.arguments import log_to_terminal, tell
+from zetadp.cli.arguments import SERVER, log_to_terminal, tell
 
+if TYPE_CHECKING:
+    from zetadp.federation.health import Health
+
+logger = logging.getLogger(__name__)
+
+NEEDS_A_PERSON = 78
+"""Exit code of serve and node where settings are wrong or nobody approved the plan: EX_CONFIG of sysexits.h."""
+LogJson = Annotated[bool, "log one JSON object a line"]
+HealthAddress = Annotated[str, "answer Prometheus and health checks here, such as 127.0.0.1:9464", "HOST:PORT"]
 PORT = 9443
 """Default port of a server."""
 OwnSettings = Annotated[Path, "settings of the hospital (YAML)"]
@@ -134,10 +145,11 @@ def kit(
     zetadp federation kit plan.json --server server.example:9443 --authority keys/authority.pem
     zetadp federation kit plan.json --server 192.0.2.7:9443 --authority authority.pem --output for-hospitals
     """
-    from zetadp.federation.kit import write_kits
+    from zetadp.federation.kit import SERVER_UNIT, write_kits
 
     for folder in write_kits(plan, output, server=server, authority=authority):
         print(f"{folder}: send it to the hospital, which reads READ_ME_FIRST.md first")
+    print(f"{output / SERVER_UNIT}: for the server, if systemd runs it")
 
 
 def roster(
@@ -171,6 +183,8 @@ def serve(
     credentials: Annotated[Path, "folder with authority.pem, server.pem, server.key"],
     host: Annotated[str, "address to listen at"] = "0.0.0.0",  # noqa: S104  (nodes are elsewhere)
     port: Annotated[int, "port to listen at"] = PORT,
+    log_json: LogJson = False,
+    health: HealthAddress = "",
 ) -> None:
     """Run the server for one training run, to its end.
 
@@ -187,22 +201,25 @@ def serve(
     from zetadp.federation.launcher import require_free_port
     from zetadp.federation.settings import ServerSettings
 
-    own = ServerSettings.read(settings)
-    _, keys, _ = own.agreed
-    files = Credentials(credentials.resolve())
-    files.check_server()
+    with _not_worth_a_restart():
+        own = ServerSettings.read(settings)
+        plan, keys, _ = own.agreed
+        files = Credentials(credentials.resolve())
+        files.check_server()
     require_free_port(host, port)
-    log_to_terminal("%(message)s")
-    tell(f"Serving at port {port}. Waiting for {', '.join(keys)}.")
+    counters = _health(health, plan.training.rounds)
+    log_to_terminal(SERVER, as_json=log_json)
+    logger.info("Serving at port %d. Waiting for %s.", port, ", ".join(keys))
     try:
         from zetadp.federation import server
 
-        server.serve(own, files, host, port)
+        server.serve(own, files, host, port, counters)
     except KeyboardInterrupt:
         raise UserError(
             "Stopped before the end of the run. Start the same command again to continue from the checkpoint."
         ) from None
-    print(f"model: {own.model}\nhistory: {own.history}\nledger: {own.ledger}")
+    for what, path in (("model", own.model), ("history", own.history), ("ledger", own.ledger)):
+        logger.info("%s: %s", what, path)
 
 
 def key(
@@ -295,6 +312,8 @@ def node(
     authority: Annotated[Path, "certificate of the authority (.pem)"],
     key: PrivateKey,
     idle_seconds: Annotated[Positive, "seconds between two requests for work"] = 1.0,
+    log_json: LogJson = False,
+    health: HealthAddress = "",
 ) -> None:
     """Run a hospital's node until it is stopped.
 
@@ -312,14 +331,35 @@ def node(
     from zetadp.federation.participant import Participant
     from zetadp.federation.settings import HospitalSettings
 
-    own = HospitalSettings.read(settings)
-    checked_server(server)
-    read_certificate(authority)
-    participant = Participant.read(own, key)
-    pick_device(own.device)
-    approved = participant.check_approved()
-    tell(f"{participant.promise}; {approved}\n{participant.name} is starting.")
-    log_to_terminal(f"{participant.name}: %(message)s")
+    with _not_worth_a_restart():
+        own = HospitalSettings.read(settings)
+        checked_server(server)
+        read_certificate(authority)
+        participant = Participant.read(own, key)
+        pick_device(own.device)
+        approved = participant.check_approved()
+    counters = _health(health, participant.plan.training.rounds)
+    log_to_terminal(participant.name, as_json=log_json)
+    logger.info("%s; %s; starting", participant.promise, approved)
     from zetadp.federation.node import run_node
 
-    run_node(participant, server, authority, idle_seconds)
+    run_node(participant, server, authority, idle_seconds, counters)
+
+
+@contextmanager
+def _not_worth_a_restart() -> Iterator[None]:
+    """Give mistakes in files that a person has to mend an exit code of their own, at which service managers stop."""
+    try:
+        yield
+    except UserError as error:
+        error.exit_code = NEEDS_A_PERSON
+        raise
+
+
+def _health(address: str, rounds: int) -> Health:
+    from zetadp.federation.health import Health
+
+    counters = Health(rounds)
+    if address:
+        counters.serve(address)
+    return counters

@@ -61,8 +61,8 @@ def checked_host(host: str, option: str) -> str:
     )
 
 
-def checked_server(server: str) -> tuple[str, int]:
-    """Return the host and the port of ``host:port``; an address with colons is in brackets.
+def checked_server(server: str, option: str = "--server") -> tuple[str, int]:
+    """Return the host and the port of ``host:port`` in an option; an address with colons is in brackets.
 
     Raises
     ------
@@ -71,10 +71,10 @@ def checked_server(server: str) -> tuple[str, int]:
     """
     host, _, port = server.rpartition(":")
     if not (port.isascii() and port.isdecimal() and str(int(port)) == port and 0 < int(port) < 1 << 16):
-        raise UserError(f"--server: Expected HOST:PORT, such as server.example:9443, found '{shown(server)}'.")
+        raise UserError(f"{option}: Expected HOST:PORT, such as server.example:9443, found '{shown(server)}'.")
     if ":" in host and not (host[0] == "[" and host[-1] == "]"):
-        raise UserError(f"--server: Expected brackets, as in [2001:db8::1]:9443, found '{shown(server)}'.")
-    return checked_host(host.strip("[]"), "--server"), int(port)
+        raise UserError(f"{option}: Expected brackets, as in [2001:db8::1]:9443, found '{shown(server)}'.")
+    return checked_host(host.strip("[]"), option), int(port)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,11 @@ def _fault_of(certificate: x509.Certificate, authority: x509.Certificate) -> str
         return "this authority did not issue it"
     now = datetime.now(UTC)
     if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
-        return f"it is not in force on {now:%Y-%m-%d}"
+        first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        return (
+            f"it is in force from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, and this machine's clock says "
+            f"{now:%Y-%m-%d %H:%M}. Compare the clock first"
+        )
     known = {type(extension.value): extension.value for extension in certificate.extensions}
     basic, usage = known.get(x509.BasicConstraints), known.get(x509.ExtendedKeyUsage)
     if isinstance(basic, x509.BasicConstraints) and basic.ca:
@@ -278,7 +282,8 @@ def _certificate(key: ec.EllipticCurvePrivateKey, hosts: Sequence[str]) -> x509.
     """Return a certificate of a server for one year, signed with the server's own key."""
     name, now = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "zetadp server")]), datetime.now(UTC)
     made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-    made = made.not_valid_before(now - timedelta(minutes=5)).not_valid_after(now + timedelta(days=DAYS))
+    # A day early, for hospitals whose clocks are behind.
+    made = made.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=DAYS))
     made = made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     made = made.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
     made = made.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)

@@ -29,6 +29,7 @@ from zetadp.core.promise import check_noise
 from zetadp.core.records import LabelledItems
 from zetadp.core.settings import Patience, Performance
 from zetadp.core.training import no_history
+from zetadp.federation.health import Health
 from zetadp.federation.ledgers import Mirror, copies_of, heads_elsewhere, note_identities
 from zetadp.federation.masks import Place
 from zetadp.federation.protocol import (
@@ -75,6 +76,8 @@ class Coordinator:
         Public starting weights; None draws them from the run's seed.
     performance
         How often to look and to save.
+    health
+        Counters to keep.
 
     Attributes
     ----------
@@ -98,10 +101,11 @@ class Coordinator:
         *,
         start: Mapping[str, Tensor] | None = None,
         performance: Performance | None = None,
+        health: Health | None = None,
     ) -> None:
         check_noise(plan)
         self.plan, self.patience, self.line, self.watched, self.files = plan, patience, line, watched, files
-        self.performance = performance or Performance()
+        self.performance, self.health = performance or Performance(), health or Health(plan.training.rounds)
         self.names = [node.name for node in plan.nodes]
         self.least = patience.least_of(len(self.names))
         if plan.sums is not None:
@@ -120,6 +124,7 @@ class Coordinator:
         self._counted: set[str] = set()
         self._failed: defaultdict[str, list[str]] = defaultdict(list)
         self._there: set[str] | None = None
+        self._sessions: dict[str, str] = {}
         self._told = 0.0
 
     @property
@@ -139,11 +144,15 @@ class Coordinator:
         training, how = self.plan.training, self.performance
         with Ledger(self.files.ledger) as ledger:
             start = self._begin(ledger)
+            self.health.round.set(start)
             saved = time.monotonic()
             for number in range(start, training.rounds):
+                begun = time.monotonic()
                 messages, missing = self._round(ledger, number)
+                self.health.seconds.set(time.monotonic() - begun)
                 self.receiver.step(self.parts.received(messages, missing), number, missing)
                 done = number + 1
+                self.health.round.set(done)
                 if done % how.evaluate_every == 0 or done == training.rounds:
                     self._look(done)
                 self._report(done)
@@ -199,6 +208,7 @@ class Coordinator:
             If the round cannot be had.
         """
         asked = self._request(Place(ledger.identity, number), encode(self.receiver.weights))
+        self.health.tries.inc()
         messages: dict[str, Tensor] = {}
         self._gather(number)
         begun = self._told = time.monotonic()
@@ -300,6 +310,12 @@ class Coordinator:
     def _tell_who_is_there(self, number: int, messages: Container[str]) -> None:
         """Log which nodes connected or left, and at intervals the nodes that a long round waits for."""
         there, waiting = self.line.reachable(), [name for name in self.names if name not in messages]
+        for name in sorted(there):
+            session = self.line.session(name)
+            if self._sessions.setdefault(name, session) != session:
+                logger.warning("%s was away and has connected again; what it was asked for is asked again", name)
+                self._sessions[name] = session
+        self.health.away.set(len(self.names) - len(there))
         if there != self._there:
             for name in sorted((self._there or set()) - there):
                 logger.warning("%s is not connected any more", name)

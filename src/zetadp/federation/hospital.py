@@ -30,6 +30,7 @@ from zetadp.core.pretrained import backbone_of, starting_weights
 from zetadp.core.records import LabelledItems, Node, checked_units, single_items
 from zetadp.core.round import do_round
 from zetadp.core.task import Classification, is_packaged, site_task_of, task_of
+from zetadp.federation.health import Health
 from zetadp.federation.ledgers import signed_head
 from zetadp.federation.masks import FreshValue, Masking, Place, Try, UnsafeTryError, fresh_value
 from zetadp.federation.participant import Participant
@@ -75,6 +76,8 @@ class Hospital:
         For each patient, in the order of their identifiers, the positions of the patient's items.
     start
         Public starting weights. Requests carry those that are trained; the others stay what they are.
+    health
+        Counters to keep.
 
     Raises
     ------
@@ -88,7 +91,9 @@ class Hospital:
         records: LabelledItems,
         patients: Sequence[Sequence[int]],
         start: Mapping[str, Tensor] | None = None,
+        health: Health | None = None,
     ) -> None:
+        self.health = health or Health(participant.plan.training.rounds)
         plan, name = participant.plan, participant.name
         self.participant, self.settings, self.plan = participant, participant.settings, plan
         self.records, self.start = records, start
@@ -208,6 +213,8 @@ class Hospital:
     def report(self, number: int) -> None:
         """Log how far the training is and what it has cost so far, about twenty times."""
         rounds = self.plan.training.rounds
+        self.health.round.set(number + 1)
+        self.health.tries.inc()
         if (number + 1) % max(1, rounds // 20) and number + 1 < rounds:
             return
         releases = [event for attempt in read_ledger(self.participant.ledger) for event in attempt.releases()]
@@ -358,7 +365,7 @@ def _check_who_is_one(settings: HospitalSettings, plan: Plan) -> None:
     )
 
 
-def load_hospital(participant: Participant) -> Hospital:
+def load_hospital(participant: Participant, health: Health | None = None) -> Hospital:
     """Check that the plan is approved, then check and prepare the hospital's patients.
 
     Raises
@@ -380,4 +387,4 @@ def load_hospital(participant: Participant) -> Hospital:
         patients=plan.nodes[plan.place(settings.name)].population // plan.units_of_a_person,
         backbone=backbone,
     )
-    return Hospital(participant, records, records.units(), starting_weights(plan.network, backbone))
+    return Hospital(participant, records, records.units(), starting_weights(plan.network, backbone), health)

@@ -24,6 +24,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.risk import Risk, percent_up
 
 TEMPLATES = Path(__file__).with_name("kits")
+SERVER_UNIT = "zetadp-server.service"
 WHO_IS_ONE = {
     "record": "The guarantee is for a record: one scan. A person with several scans is less protected than this.",
     "image": "The guarantee is for a single image. A person with several images is less protected than this.",
@@ -39,7 +40,7 @@ TEN = 10
 
 
 def write_kits(plan: Path, folder: Path, *, server: str, authority: Path) -> list[Path]:
-    """Write a folder for each hospital of a plan, and return the folders in the order of the plan.
+    """Write a folder for each hospital of a plan, and the server's unit for systemd; return the folders in plan order.
 
     Parameters
     ----------
@@ -58,7 +59,7 @@ def write_kits(plan: Path, folder: Path, *, server: str, authority: Path) -> lis
         If the folder is there already, the certificate is none, or the address is none.
     """
     agreed = Plan.read(plan)
-    checked_server(server)
+    _, port = checked_server(server)
     values = {"server": server, "label": agreed.label, "digest": agreed.digest, "fingerprint": fingerprint(authority)}
     values["terms"] = "plan.json"
     values["unit"] = agreed.protects
@@ -71,12 +72,16 @@ def write_kits(plan: Path, folder: Path, *, server: str, authority: Path) -> lis
         own = {"name": name, "epsilon": rounded_up(promise_of(agreed, name).person)}
         own["invitation"] = invitation(agreed, name)
         for template in TEMPLATES.iterdir():
+            if template.name == SERVER_UNIT:
+                continue
             file = f"zetadp-{name}.service" if template.suffix == ".service" else template.name
             text = Template(template.read_text(encoding="utf-8")).substitute(values | own)
             write_text(folder / name / file, text)
         HospitalSettings.read(folder / name / "node.yaml")
         shutil.copyfile(plan, folder / name / "plan.json")
         shutil.copyfile(authority, folder / name / "authority.pem")
+    unit = Template((TEMPLATES / SERVER_UNIT).read_text(encoding="utf-8"))
+    write_text(folder / SERVER_UNIT, unit.substitute(port=port))
     return [folder / node.name for node in agreed.nodes]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import runpy
 import signal
 import socket
@@ -36,6 +37,8 @@ LOOPBACK = "127.0.0.1"
 SERVER = "server"
 PROGRAM = "zetadp.federation.launcher"
 """This module, which runs a command."""
+STAMP = re.compile(r"^\S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL) ")
+"""Time and level at the beginning of a log line."""
 FAILED = "zetadp: "
 """What the message of a command that fails begins with."""
 
@@ -204,13 +207,13 @@ class LocalFederation:
         return self.log(name).with_suffix(".err")
 
     def news(self, name: str) -> list[str]:
-        """Return each line that a process has printed since the last call."""
+        """Return each line that a process has printed since the last call, without time and level."""
         with self.log(name).open("rb") as file:
             file.seek(self._read[name])
             found = file.read()
         whole = found[: found.rfind(b"\n") + 1]
         self._read[name] += len(whole)
-        return whole.decode(errors="backslashreplace").splitlines()
+        return [STAMP.sub("", line) for line in whole.decode(errors="backslashreplace").splitlines()]
 
     def _last_words(self, name: str) -> str:
         errors = self._errors(name)

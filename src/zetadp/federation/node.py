@@ -13,6 +13,7 @@ import logging
 import signal
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
 from typing import Self
@@ -37,6 +38,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from zetadp.base.validation import UserError, shown
 from zetadp.core.progress import seconds_to_tick
+from zetadp.federation.health import Health
 from zetadp.federation.hospital import Hospital, load_hospital
 from zetadp.federation.masks import Place
 from zetadp.federation.participant import Participant
@@ -72,9 +74,14 @@ class Uplink:
         Certificate that the server's certificate must go back to.
     key
         The node's private key.
+    health
+        Counters to keep.
     """
 
-    def __init__(self, server: str, authority: Path, key: EllipticCurvePrivateKey) -> None:
+    def __init__(
+        self, server: str, authority: Path, key: EllipticCurvePrivateKey, health: Health | None = None
+    ) -> None:
+        self.health = health or Health(0)
         self.server, self.authority, self.public = server, authority, key.public_key()
         self._client = FleetHttpClient.from_server_address(
             server,
@@ -129,6 +136,7 @@ class Uplink:
             If what answers is not the server.
         """
         told = ""
+        self.health.away.set(1)
         request = ActivateNodeRequest(public_key=public_key_to_bytes(self.public), heartbeat_interval=LIFE_SECONDS)
         self.sign_off()
         while True:
@@ -136,11 +144,17 @@ class Uplink:
                 self._node = Node(node_id=self._client.ActivateNode(request).node_id)
             except httpx.HTTPStatusError:
                 trouble = (
-                    "it does not know this node's public key (.pub.pem), or takes an earlier process of this node for "
-                    "connected"
+                    "it does not know this node's public key (.pub.pem), takes an earlier process of this node for "
+                    "connected, or its clock differs from this machine's by more than a few seconds: compare the clocks"
                 )
             except httpx.TransportError as error:
                 trouble = shown(str(error))
+                if "[SSL" in trouble and ("not yet valid" in trouble or "has expired" in trouble):
+                    raise UserError(
+                        f"The certificate of the server at {self.server} is not in force by the clock of this machine, "
+                        f"which says {_utc()}: {trouble}. Compare the clocks of both machines. Only if they agree, ask "
+                        "the coordinator for a new authority.pem."
+                    ) from error
                 if "[SSL" in trouble:
                     raise UserError(
                         f"What answers at {self.server} is not the server: {trouble}. Ask the coordinator for "
@@ -148,6 +162,7 @@ class Uplink:
                         "--authority names."
                     ) from error
             else:
+                self.health.away.set(0)
                 logger.info("connected to the server; waiting for requests")
                 return
             if trouble != told:
@@ -169,7 +184,13 @@ class Uplink:
         )
 
 
-def run_node(participant: Participant, server: str, authority: Path, idle_seconds: float = IDLE_SECONDS) -> None:
+def run_node(
+    participant: Participant,
+    server: str,
+    authority: Path,
+    idle_seconds: float = IDLE_SECONDS,
+    health: Health | None = None,
+) -> None:
     """Read and check a hospital's patients, connect, and answer until SIGTERM or Ctrl-C, at which the node signs off.
 
     Parameters
@@ -182,6 +203,8 @@ def run_node(participant: Participant, server: str, authority: Path, idle_second
         File of the certificate that the server's certificate must go back to.
     idle_seconds
         How long to wait before it looks for a message again.
+    health
+        Counters to keep.
 
     Raises
     ------
@@ -194,11 +217,15 @@ def run_node(participant: Participant, server: str, authority: Path, idle_second
 
     signal.signal(signal.SIGTERM, end)
     with suppress(KeyboardInterrupt):
-        hospital = load_hospital(participant)
-        with Uplink(server, authority, participant.key) as uplink:
+        hospital = load_hospital(participant, health)
+        with Uplink(server, authority, participant.key, hospital.health) as uplink:
             uplink.sign_on()
             while True:
                 answer_next(hospital, uplink, idle_seconds)
+
+
+def _utc() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def answer_next(hospital: Hospital, uplink: Uplink, idle_seconds: float) -> None:
@@ -235,8 +262,10 @@ def reply_to(hospital: Hospital, message: Message) -> Message:
         faulthandler.cancel_dump_traceback_later()
     if isinstance(reply, Answer) and not reply.update:
         return Message(pack(reply), reply_to=message)  # a fresh value, which has nothing to do with patients
+    passed = time.monotonic() - begun
+    time.sleep(seconds_to_tick(begun, hospital.settings.answer_seconds))
+    # Only now: lines of a log have times, which must not show how long the round took.
+    hospital.check_time(passed)
     if isinstance(reply, Answer):
         hospital.report(reply.place.round)
-    hospital.check_time(time.monotonic() - begun)
-    time.sleep(seconds_to_tick(begun, hospital.settings.answer_seconds))
     return Message(pack(reply), reply_to=message)

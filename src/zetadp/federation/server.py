@@ -29,6 +29,7 @@ from zetadp.core.task import site_task_of
 from zetadp.core.training import Trained
 from zetadp.federation.certificates import Credentials
 from zetadp.federation.coordinator import Coordinator
+from zetadp.federation.health import Health
 from zetadp.federation.masks import FreshValue, Place, Roster, Try, UnsafeTryError, check_value
 from zetadp.federation.protocol import Answer, Refusal, encode, longest_message
 from zetadp.federation.settings import ServerSettings
@@ -64,6 +65,7 @@ class SummingCoordinator(Coordinator):
         self.roster = roster
         self.note = self.files.messages / "try.json"
         self._values: dict[str, tuple[Place, str, FreshValue]] = {}
+        self._late: list[str] = []
         self.least = max(self.patience.least_of(len(self.names)), roster.least)
 
     def _round(self, ledger: Ledger, number: int) -> tuple[Tensor, list[str]]:
@@ -73,11 +75,13 @@ class SummingCoordinator(Coordinator):
         while True:
             if attempt is None:
                 attempt = self._named(ledger, following)
+            self.health.tries.inc()
             total = self._summed(ledger, attempt, weights)
             if total is not None:
                 break
             following, attempt = replace(following, number=attempt.place.number + 1), None
-            logger.warning("try %d of round %d is void; the next one follows", following.number, number + 1)
+            without = f" without {', '.join(self._late)}" if self._late else ""
+            logger.warning("try %d of round %d is void%s; the next one follows", following.number, number + 1, without)
         missing = [name for name in self.names if name not in attempt.names]
         for name in missing:
             logger.warning("round %d is the sum of the others, without %s", number + 1, name)
@@ -163,7 +167,7 @@ class SummingCoordinator(Coordinator):
                     done.add(reply.name)
                     self._keep(reply, Place(place.training, number + 1))
             self._account(ledger, number)
-            missing = [name for name in attempt.names if name not in done]
+            missing = self._late = [name for name in attempt.names if name not in done]
             waited = time.monotonic() - begun
             void = void or any(self._hopeless(name) for name in missing)
             if not (missing or void):
@@ -183,7 +187,9 @@ class SummingCoordinator(Coordinator):
         return False
 
 
-def serve(settings: ServerSettings, credentials: Credentials, host: str, port: int) -> None:
+def serve(
+    settings: ServerSettings, credentials: Credentials, host: str, port: int, health: Health | None = None
+) -> None:
     """Train with the nodes that connect, then write the model, its history and a sealed copy of its ledger.
 
     Parameters
@@ -194,6 +200,8 @@ def serve(settings: ServerSettings, credentials: Credentials, host: str, port: i
         The server's certificates and keys.
     host, port
         Where nodes reach the server.
+    health
+        Counters to keep.
 
     Raises
     ------
@@ -222,6 +230,7 @@ def serve(settings: ServerSettings, credentials: Credentials, host: str, port: i
             files,
             start=start,
             performance=Performance(settings.evaluate_every, settings.checkpoint_seconds),
+            health=health,
         )
         try:
             model = coordinator.run()

@@ -1,0 +1,51 @@
+"""What Prometheus, or anyone who asks whether a server or node is alive, may read of it: public numbers alone."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+
+from zetadp.base.validation import UserError
+from zetadp.federation.certificates import checked_server
+
+
+class Health:
+    """Counters of one server or node.
+
+    A node shows no seconds: how long a round took depends on how many patients were drawn.
+
+    Attributes
+    ----------
+    registry
+        What holds them.
+    round, rounds
+        Rounds done, or at a node recorded, and rounds of the plan.
+    away
+        Members that are not connected; at a node, 1 while it is not connected to the server.
+    tries
+        Requests for a round that were begun, with the repeated ones.
+    seconds
+        Seconds that the last round took, at the server.
+    """
+
+    def __init__(self, rounds: int) -> None:
+        self.registry = CollectorRegistry()
+        self.round = Gauge("zetadp_round", "Rounds that are done", registry=self.registry)
+        self.rounds = Gauge("zetadp_rounds", "Rounds of the plan", registry=self.registry)
+        self.away = Gauge("zetadp_members_away", "Members that are not connected", registry=self.registry)
+        self.tries = Counter("zetadp_tries", "Tries of rounds that were begun", registry=self.registry)
+        self.seconds = Gauge("zetadp_round_seconds", "Seconds of the last round at the server", registry=self.registry)
+        self.rounds.set(rounds)
+
+    def serve(self, address: str) -> None:
+        """Answer requests at ``host:port``, also ``/metrics``, until the process ends.
+
+        Raises
+        ------
+        UserError
+            If it is not an address of this machine, or the port is in use.
+        """
+        host, port = checked_server(address, "--health")
+        try:
+            start_http_server(port, host, self.registry)
+        except OSError as error:
+            raise UserError(f"--health: Cannot listen at {address}: {error.strerror}. Name another port.") from error
