@@ -177,7 +177,7 @@ def verify(
 def budget(
     folder: Annotated[Path, "folder of the cohort's ledgers, or of a run", "COHORT"],
     *,
-    plan: Annotated[Path | None, "plan of a further run (.json)"] = None,
+    plan: Annotated[Path | None, "plan of a further run (plan.json), or the roster that holds it"] = None,
     node: Annotated[
         str | None, "node of the plan that holds these patients (default: the one with the highest cost)"
     ] = None,
@@ -201,6 +201,7 @@ def budget(
     zetadp budget runs/mine
     zetadp budget state/ledgers --plan plan.json --node node-02 --cap 10
     """
+    from zetadp.base.storage import read_json
     from zetadp.core.plan import Plan
     from zetadp.privacy.book import Book
     from zetadp.privacy.exposure import declared_run
@@ -216,7 +217,8 @@ def budget(
         raise UserError(f"Expected the ledgers of the run {folder}, found none. Name their folder.")
     made, wanted = Book.of(recorded_in(account)).runs(), []
     if plan is not None:
-        planned = Plan.read(plan)
+        content = read_json(plan)
+        planned = Plan.from_json(content["plan"] if "members" in content else content)  # a roster holds its plan
         header = planned.header()
         if node is not None:
             planned.place(node)
