@@ -13,6 +13,7 @@ import torch
 from federation.sites import (
     KEY,
     OFTEN,
+    QUICK,
     DirectLine,
     coordinator,
     hospitals,
@@ -79,7 +80,7 @@ def test_an_answer_counts_only_as_its_node_signed_it(change, tmp_path):
         hospitals(plan, tmp_path), lambda *sent: change(*sent) if sent[1].name == NAME else sent[1], signs=False
     )
     with pytest.raises(UserError, match=f"{NAME} failed 3 times .{REFUSED}"):
-        coordinator(plan, line, tmp_path).run()
+        coordinator(plan, line, tmp_path, replace(QUICK, give_up_seconds=60)).run()
     assert not (tmp_path / f"server/ledger.nodes/{NAME}.jsonl").exists()
 
 

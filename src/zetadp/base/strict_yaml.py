@@ -47,7 +47,7 @@ def parse_yaml(text: str, where: str, *, merges: bool = True) -> Any:  # noqa: A
         fault = shown(getattr(error, "problem", None) or str(error) or type(error).__name__).rstrip(".")
         raise UserError(f"Expected YAML in {where}{line}: {fault}.") from error
     finally:
-        loader.dispose()  # type: ignore[no-untyped-call]
+        loader.dispose()
     refuse(loader.faults, f"in {where}")
     return content
 
@@ -60,7 +60,7 @@ def check_yaml(text: str, where: str) -> None:
         loader = _Loader(text, merges=True)
         with suppress(yaml.YAMLError, ValueError, RecursionError):
             loader.get_single_data()
-        loader.dispose()  # type: ignore[no-untyped-call]
+        loader.dispose()
         refuse(loader.faults, f"in {where}")
 
 
@@ -84,7 +84,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:  # noqa: ANN401  (as in PyYAML)
         """Return a mapping, whose keys are checked before anything is made of them."""
-        node: yaml.MappingNode = super().compose_mapping_node(anchor)  # type: ignore[no-untyped-call]
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
         self.faults += self._of_keys(node)
         return node
 
@@ -116,7 +116,7 @@ class _Loader(yaml.SafeLoader):
         if key.tag == MERGE:
             return MERGE
         try:
-            made: Hashable = self.construct_object(key, deep=True)  # type: ignore[no-untyped-call]
+            made: Hashable = self.construct_object(key, deep=True)
         except (yaml.YAMLError, ValueError):
             made = key.value
         return made

@@ -164,7 +164,7 @@ class Unreadable:
     place: Place
 
 
-Reply = TypeVar("Reply", Answer, Refusal)
+Reply = TypeVar("Reply", bound=Answer | Refusal)
 
 
 def signed_reply(reply: Reply, request: Request, key: EllipticCurvePrivateKey) -> Reply:
