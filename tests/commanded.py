@@ -23,10 +23,10 @@ def said(capsys, *arguments: object) -> str:
     return out
 
 
-def mistake(capsys, *arguments: object) -> str:
-    """Run a command that must end in one message; return the message."""
-    code, out, err = ended(capsys, *arguments)
-    assert (code, out) == (1, "")
+def mistake(capsys, *arguments: object, code: int = 1) -> str:
+    """Run a command that must end in one message and with this exit code; return the message."""
+    found, out, err = ended(capsys, *arguments)
+    assert (found, out) == (code, "")
     assert err.startswith("zetadp: ")
     assert "Traceback" not in err
     return err

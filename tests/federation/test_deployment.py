@@ -95,7 +95,7 @@ def test_the_federation_trains_to_the_model_of_the_simulation(nodes, rounds, net
     assert f"round {rounds} of {rounds} is done; epsilon spent so far " in "\n".join(said)
     for name in consortium.names:
         assert consortium.own_attempt(name).releases() == [plan.event(name, number) for number in range(rounds)]
-        assert f"{name}: round {rounds} of {rounds} is recorded" in consortium.log(name).read_text()
+        assert f" INFO {name}: round {rounds} of {rounds} is recorded" in consortium.log(name).read_text()
         # What the server prints at its end is what the hospital's own ledger ends with.
         noted = re.findall(f"last line of the ledger of {name}: (.*)", "\n".join(said))
         ledger = f"{consortium.state(name)}/ledgers/{plan.label}.jsonl"

@@ -14,6 +14,7 @@ from commanded import mistake
 from federation.sites import make_plan
 
 from zetadp.cli import main
+from zetadp.cli.federation import NEEDS_A_PERSON
 from zetadp.federation.certificates import make_credentials
 from zetadp.federation.launcher import free_port
 
@@ -48,7 +49,7 @@ def test_a_server_that_is_interrupted_says_so_and_a_second_one_is_refused(site, 
     command = [sys.executable, "-m", "zetadp.cli", "federation", *serve]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as first:
         try:
-            assert first.stdout.readline().startswith("Serving at port")
+            assert " INFO Serving at port" in first.stdout.readline()
             assert "not connected: node-01, node-02" in first.stdout.readline()
             assert f"port {serve[-1]} of 0.0.0.0" in mistake(capsys, "federation", *serve)
             first.send_signal(signal.SIGINT)
@@ -89,7 +90,8 @@ FAULTS_OF_SERVERS = {
 def test_what_a_server_lacks_is_one_message_before_it_starts(named, site, capsys):
     FAULTS_OF_SERVERS[named](site)
     serve = ["serve", site / "server.yaml", "--credentials", site / "keys"]
-    assert named.strip() in mistake(capsys, "federation", *serve, "--host", "127.0.0.1", "--port", free_port())
+    serve += ["--host", "127.0.0.1", "--port", free_port()]
+    assert named.strip() in mistake(capsys, "federation", *serve, code=NEEDS_A_PERSON)
     assert not (site / "out").exists()
 
 
@@ -124,7 +126,7 @@ def test_what_a_node_lacks_is_one_message_before_it_starts(named, changes, site,
     content |= {key: value for key, value in changes.items() if key not in given}
     Path("node.yaml").write_text(yaml.safe_dump(content))
     command = ["federation", "node", "node.yaml", *(word for option in options.items() for word in option)]
-    assert named in mistake(capsys, *command)
+    assert named in mistake(capsys, *command, code=NEEDS_A_PERSON)
     assert not Path("state").exists()
 
 
