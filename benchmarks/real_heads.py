@@ -185,7 +185,7 @@ def write(table: pd.DataFrame, folder: Path) -> None:
     cohort = "fifty people with glioma, whole heads, three sequences; three with multiple sclerosis, stripped"
     made = origin(cohort, seeds_shown(range(DRAWS)))
     note = (
-        "Image: each image by itself; slice: the images of a slice together. Intervals of 95 % over people (bootstrap). "
+        "Image: each image by itself; slice: the images of a slice together. 95 % intervals over people by bootstrap. "
         f"Private heads: five folds, {DRAWS} draws of seeded noise, delta 0.001 per person; both heads answer."
     )
     texts = table.astype(object).where(table.notna(), "").map(lambda v: f"{v:.1f}" if isinstance(v, float) else str(v))

@@ -72,7 +72,6 @@ rule rehearse:
             }
             for run in RUNS
         ],
-        results=RESULTS,
         ledger_folder=LEDGERS,
         device=CONFIG.device,
         cohort_label=cohort_label(),
