@@ -60,13 +60,13 @@ def main() -> None:
     for shown, masked in (("skull and scalp", False), ("crude mask of the brain", True)):
         order, images = read_people(given.folder, masked=masked)
         features = features_of(backbone, images)
-        rows += [{"people": len(images), "volumes": shown} | row for row in cross_validated(backbone, features, order)]
+        rows += [{"people": len(images), "shown": shown} | row for row in cross_validated(backbone, features, order)]
     if given.decathlon is not None:
         task = read_task(given.decathlon)
         files = (*task.training, *task.test)
         images = np.stack([read_centre_slices(given.decathlon / file, task.sequences) for file in files])
         row = accuracies(scored(features_of(backbone, images), public_head(backbone, COMPONENTS)), SEQUENCES)
-        rows.append({"people": len(images), "volumes": "as in the Decathlon", "head": "public"} | row)
+        rows.append({"people": len(images), "shown": "the brain", "head": "public", "epsilon": "none"} | row)
     write(pd.DataFrame(rows), given.output)
 
 
@@ -122,7 +122,7 @@ def cross_validated(backbone: Backbone, features: np.ndarray, order: tuple[str, 
     labels = np.array([SEQUENCES.index(name) for name in order]).repeat(features.shape[1] // len(order))
     folds = np.array_split(np.random.default_rng(0).permutation(len(features)), FOLDS)
     public = scored(features, start)
-    rows = [{"head": "public"} | accuracies(public, order)]
+    rows = [{"head": "public", "epsilon": "none"} | accuracies(public, order)]
     for arm, holders in HOLDERS.items():
         for epsilon in EPSILONS:
             if holders > 1 and math.isinf(epsilon):
@@ -142,10 +142,25 @@ def cross_validated(backbone: Backbone, features: np.ndarray, order: tuple[str, 
                         labels=labels,
                         **SETTINGS,
                     )
-                    scores[fold] = beside(scored(features[fold], head), public[fold])
+                    scores[fold] = beside(scored(features[fold], head), public[fold], order)
                 answers.append(scores)
             rows.append({"head": arm, "epsilon": f"{epsilon:g}"} | accuracies(torch.stack(answers), order))
     return rows
+
+
+def with_absent(scores: torch.Tensor, order: tuple[str, ...]) -> torch.Tensor:
+    """Return scores of shape (..., image, class) with images of all sequences; those of absent ones have NaN."""
+    images = scores.reshape(*scores.shape[:-2], len(order), TASK.slices, len(SEQUENCES))
+    every = images.new_full((*images.shape[:-3], len(SEQUENCES), *images.shape[-2:]), torch.nan)
+    every[..., [SEQUENCES.index(name) for name in order], :, :] = images
+    return every
+
+
+def beside(trained_scores: torch.Tensor, public: torch.Tensor, order: tuple[str, ...]) -> torch.Tensor:
+    """Return what both heads answer together, for scores of shape (person, image, class)."""
+    trained, known = (with_absent(scores, order).flatten(0, 2) for scores in (trained_scores, public))
+    both = TASK.beside(trained, known).reshape(len(public), len(SEQUENCES), TASK.slices, -1)
+    return both[:, [SEQUENCES.index(name) for name in order]].reshape(public.shape)
 
 
 def accuracies(scores: torch.Tensor, order: tuple[str, ...]) -> dict[str, object]:
@@ -158,13 +173,13 @@ def accuracies(scores: torch.Tensor, order: tuple[str, ...]) -> dict[str, object
     order
         Sequences of the images, each with as many slices.
     """
-    scores = scores.reshape(-1, *scores.shape[-3:])
-    draws, people = scores.shape[:2]
+    images = with_absent(scores.reshape(-1, *scores.shape[-3:]), order)
+    people = images.shape[1]
+    there = [SEQUENCES.index(name) for name in order]
+    labels = torch.tensor(there)
+    together = by_orders(images.transpose(2, 3)).transpose(2, 3)[:, :, there]
     row: dict[str, object] = {}
-    labels = torch.tensor([SEQUENCES.index(name) for name in order])
-    images = scores.reshape(draws, people, len(order), TASK.slices, len(SEQUENCES))
-    together = by_orders(images.transpose(2, 3)).transpose(2, 3)
-    for name, answers in (("image", images.argmax(-1)), ("slice", together.argmax(-1))):
+    for name, answers in (("image", images[:, :, there].argmax(-1)), ("slice", together.argmax(-1))):
         share = 100 * (answers == labels[:, None]).double().mean((0, 2, 3))
         resamples = np.random.default_rng(0).integers(people, size=(RESAMPLES, people))
         low, high = np.quantile(share.numpy()[resamples].mean(1), (0.025, 0.975))
@@ -172,12 +187,6 @@ def accuracies(scores: torch.Tensor, order: tuple[str, ...]) -> dict[str, object
     votes = torch.nn.functional.one_hot(together.argmax(-1), len(SEQUENCES)).sum(3) + together.mean(3) / TASK.slices
     right = (votes.argmax(-1) == labels).double().mean(0)
     return row | {"volumes right": float(right.sum()), "volumes": right.numel()}
-
-
-def beside(trained_scores: torch.Tensor, public: torch.Tensor) -> torch.Tensor:
-    """Return what both heads answer together, for scores of shape (person, image, class)."""
-    both = TASK.beside(trained_scores.flatten(0, 1), public.flatten(0, 1))
-    return both.reshape(trained_scores.shape)
 
 
 def write(table: pd.DataFrame, folder: Path) -> None:
@@ -190,7 +199,7 @@ def write(table: pd.DataFrame, folder: Path) -> None:
     )
     texts = table.astype(object).where(table.notna(), "").map(lambda v: f"{v:.1f}" if isinstance(v, float) else str(v))
     rows = tuple(tuple(row) for row in texts.to_numpy())
-    write_text(folder / "real_heads.md", to_markdown(Sheet(TITLE, tuple(texts.columns), rows, (note, *made), names=3)))
+    write_text(folder / "real_heads.md", to_markdown(Sheet(TITLE, tuple(texts.columns), rows, (note, *made), names=4)))
     write_text(folder / "real_heads.csv", to_csv(table, (*made, note), float_format="%.4g"))
     print(texts.to_string())
 
