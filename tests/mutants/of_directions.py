@@ -148,14 +148,14 @@ def directions_of_an_epoch_counted_as_one(original, history, declared_rounds):
     return Counter({kind: math.ceil(kind.sampling_probability * count) for kind, count in found.items()})
 
 
-@replacement("zetadp.privacy.accounting:epsilon_pld", check_the_statement_of_directions_is_that_of_all_rounds)
+@replacement("zetadp.privacy.accounting:quoted", check_the_statement_of_directions_is_that_of_all_rounds)
 def centres_taken_to_be_at_right_angles(original):
     def nearer(kind):
         if not isinstance(kind, Direction):
             return kind
         return replace(kind, concentration=kind.concentration * math.sin(math.pi / 4))
 
-    def epsilon(mechanisms, *more):
-        return float(original({nearer(kind): count for kind, count in mechanisms.items()}, *more))
+    def quoted(mechanisms, *more):
+        return original({nearer(kind): count for kind, count in mechanisms.items()}, *more)
 
-    return epsilon
+    return quoted

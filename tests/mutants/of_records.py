@@ -216,10 +216,10 @@ def steps_counted_as_epochs(original, history, declared_rounds):
     return Counter({kind: math.ceil(kind.sampling_probability * count) for kind, count in found.items()})
 
 
-@mutant("zetadp.privacy.accounting:epsilon_pld", check_the_statement_is_that_of_all_rounds_seen)
+@mutant("zetadp.privacy.accounting:quoted", check_the_statement_is_that_of_all_rounds_seen)
 def central_limit_quoted_as_a_bound(original, mechanisms, delta, tolerance=0.0):
     mus = [accounting.central_limit_mu(k.sampling_probability, k.noise_multiplier, n) for k, n in mechanisms.items()]
-    return gaussian.epsilon(delta, math.hypot(*mus))
+    return gaussian.epsilon(delta, math.hypot(*mus)), "privacy-loss distribution"
 
 
 @mutant("zetadp.privacy.exposure:declared", check_stopping_early_lowers_no_epsilon)

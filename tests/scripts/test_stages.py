@@ -84,9 +84,9 @@ def test_the_total_adds_node_by_node_only_where_nodes_hold_the_same_patients(tmp
     paths = {"total": tmp_path / "total.json", "text": tmp_path / "total.txt", "table": index(tmp_path / "index.csv")}
     stage("account_total", ledgers=[], **paths, ledger_folder=str(own), others="")
     nodes = json.loads(paths["total"].read_text())["private_rows"]["nodes"]
-    expected = accounting.epsilon_rdp({NoisySum(0.5, 2.0): 5, NoisySum(0.25, 2.0): 5}, 1e-3)
+    expected = accounting.epsilon_any_time({NoisySum(0.5, 2.0): 5, NoisySum(0.25, 2.0): 5}, 1e-3)
     assert nodes["node-02"] == pytest.approx(expected, rel=1e-12)
-    assert nodes["node-01"] == pytest.approx(accounting.epsilon_rdp({NoisySum(0.5, 2.0): 10}, 1e-3), rel=1e-12)
+    assert nodes["node-01"] == pytest.approx(accounting.epsilon_any_time({NoisySum(0.5, 2.0): 10}, 1e-3), rel=1e-12)
 
 
 # Volumes that are not those they should be

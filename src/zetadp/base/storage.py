@@ -300,7 +300,7 @@ def present(values: np.ndarray) -> np.ndarray:
 
     A part that a record lacks, such as a sequence that was not acquired, is NaN throughout.
     """
-    return np.asarray(~np.isnan(values.reshape(*values.shape[:2], -1)).all(axis=2))
+    return np.asarray(~np.isnan(values).all(axis=tuple(range(2, values.ndim))))
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ class FinishedModel:
     def words(self) -> Words:
         """The texts about this model: those of its task, which may know more of some models (``words_of``)."""
         words_of = getattr(self.task, "words_of", None)
-        return self.task.words if words_of is None else cast("Words", words_of(self))
+        return self.task.words if words_of is None else cast("Words", words_of(self.settings.domain, self.backbone))
 
     @property
     def public_head(self) -> tuple[Tensor, Tensor] | None:

@@ -89,6 +89,7 @@ def rehearse(
             ledger = Path(temporary) / f"ledgers/{plan.label}.jsonl"
             files, people = RunOutputs.within(folder), (partition, table)
             room += _write_untrained(plan, images, people, backbone, ledger, files, where)
+            _warn_of_change(files.agreed, results)
             evaluate_run(files, images, *people, backbone, account=ledger, device=device, cohort_label=cohort_label)
             write_risk(Risk.of(ledger), folder, str(ledger), Evidence())
             folders.append(folder)
@@ -100,6 +101,22 @@ def rehearse(
                     f"Expected {room / 2**20:.0f} MiB of free space for {folder}, found {free / 2**20:.0f} MiB. Free "
                     "space, or choose another disk."
                 )
+
+
+def _warn_of_change(agreed: Path, results: Path) -> None:
+    """Say that a finished run was trained with other settings.
+
+    Snakemake does not look at a training in the call in which its rehearsal runs again, so the next call would be the
+    first to say so.
+    """
+    plan = Plan.read(agreed)
+    folder = results / f"runs/{plan.run.network}/{plan.run.arm}/eps-{plan.run.epsilon}/seed-{plan.run.seed}"
+    if (folder / agreed.name).exists() and Plan.read(folder / agreed.name).digest != plan.digest:
+        logger.warning(
+            "%s was trained with other settings than the configuration has now. This call leaves it as it is; the next "
+            "one asks whether to train it again, which would cost epsilon once more.",
+            folder,
+        )
 
 
 @contextmanager

@@ -215,7 +215,7 @@ FAULTS = [
     (ATTACKED, attack(candidates={"networks": ["idle"]}), "audit.candidates.networks.0", "runs"),
     (ATTACKED, attack(candidates={"networks": ["read"]}), "audit.candidates.networks.0", "study"),
     (ATTACKED, attack(candidates={"networks": ["attacked"], "patients": 50}), "audit.candidates", "100"),
-    (PAPER, {"pretraining": {"held_out": 1600}}, "pretraining", "1600"),
+    (PAPER, {"pretraining": {"held_out": 3200}}, "pretraining", "3200"),
 ]  # fmt: skip
 
 

@@ -325,7 +325,7 @@ def abstention_for(model: FinishedModel, volumes: int = len(SEQUENCES)) -> Abste
     volumes
         Number of sequences of the patients to whom it is applied. Thresholds are fitted to all choices of so many.
     """
-    if not has_thresholds(model):
+    if not has_thresholds(model.settings.domain, model.backbone):
         return None
     public = Public.load()
     features, labels = choices_of(public.features, volumes)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -29,9 +29,6 @@ from zetadp.mri.kspace import to_kspace, whiten_records
 from zetadp.mri.slicing import SPACING
 from zetadp.nn.backbone import Backbone, load_backbone
 from zetadp.nn.settings import DECISIONS, FEATURES, IMAGE, STUDY, TOGETHER, VOLUME
-
-if TYPE_CHECKING:
-    from zetadp.core.pretrained import FinishedModel
 
 logger = logging.getLogger(__name__)
 
@@ -135,9 +132,9 @@ class BrainSequences(Classification):
             ),
         )
 
-    def words_of(self, model: FinishedModel) -> Words:
+    def words_of(self, domain: str, backbone: Backbone | None) -> Words:
         """Return what the card of a model says: whether `zetadp predict` abstains depends on its features."""
-        if not has_thresholds(model):
+        if not has_thresholds(domain, backbone):
             return self.words
         limits = (
             self.words.limits[0],
@@ -200,11 +197,11 @@ class BrainSequences(Classification):
         return found
 
 
-def has_thresholds(model: FinishedModel) -> bool:
+def has_thresholds(domain: str, backbone: Backbone | None) -> bool:
     """Return whether there are thresholds at which a model abstains: of heads on a study of the shipped backbone."""
-    if model.backbone is None or model.settings.domain != STUDY:
+    if backbone is None or domain != STUDY:
         return False
-    return tensors_digest(model.backbone.tensors()) == str(load_tensors(PUBLIC_FEATURES)[1]["backbone"])
+    return tensors_digest(backbone.tensors()) == str(load_tensors(PUBLIC_FEATURES)[1]["backbone"])
 
 
 def orders_of(scores: Tensor) -> tuple[Tensor, Tensor]:
