@@ -20,6 +20,9 @@ def test_the_demonstration_trains_and_its_next_steps_work(tmp_path, capsys):
     (run,) = recorded_runs(folder / "ledger.jsonl")
     assert len(run.nodes) == HOSPITALS
     assert max(accounting.epsilon(node.mechanisms, 1e-3) for node in run.nodes.values()) <= 8.005
+    private = [path for state in folder.glob("hospital-*-state") for path in state.glob("[!a]*/**/*")]  # no approvals
+    assert any(path.suffix == ".h5" for path in private)
+    assert not any(path.stat().st_mode & 0o077 for path in private)
     for line in said.splitlines()[-2:]:
         name, *arguments = line.split()
         assert name == "zetadp"

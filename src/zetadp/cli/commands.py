@@ -198,7 +198,7 @@ def convert(
     """
     from zetadp.base.storage import check_writable, write_text
     from zetadp.base.tables import read_table
-    from zetadp.cli.configuration import Cohort
+    from zetadp.cli.configuration import ConvertedCohort
     from zetadp.core.promise import Noise
     from zetadp.mri.convert import CONVERSION, convert_folder, summary
     from zetadp.mri.decathlon import canonical_sequence
@@ -224,7 +224,7 @@ def convert(
         resample_onto=onto,
         leave_out_incomplete=leave_out_incomplete,
     )
-    cohort = Cohort.of_task(task, source, test_fraction, exact=exact_test_fraction)
+    cohort = ConvertedCohort.of_task(task, source, test_fraction, exact=exact_test_fraction)
     print(cohort.described())
     text, mark = cohort.configuration(), ""
     if configuration is not None and cohort.trains:

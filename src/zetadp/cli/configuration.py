@@ -14,7 +14,7 @@ from zetadp.mri.index import PATIENT_KEY
 
 
 @dataclass(frozen=True)
-class Cohort:
+class ConvertedCohort:
     """What a configuration declares about a converted folder.
 
     Attributes
@@ -42,7 +42,7 @@ class Cohort:
     exact: bool
 
     @classmethod
-    def of_task(cls, task: Listing, source: Path, test_fraction: float, *, exact: bool) -> Cohort:
+    def of_task(cls, task: Listing, source: Path, test_fraction: float, *, exact: bool) -> ConvertedCohort:
         """Describe a converted folder; the other parameters are those of `zetadp.mri.convert.convert_folder`."""
         person = {file.as_posix(): file.as_posix() for file in (*task.training, *task.test)}
         key = task.root / PATIENT_KEY

@@ -326,6 +326,7 @@ def node(
     zetadp federation node node.yaml --server server.example:9443 --authority authority.pem --key node-03.key
     zetadp federation node node.yaml --server 192.0.2.7:9443 --authority authority.pem --key a.key --idle-seconds 5
     """
+    from zetadp.base.storage import private_files
     from zetadp.base.tensors import pick_device
     from zetadp.federation.certificates import checked_server, read_certificate
     from zetadp.federation.participant import Participant
@@ -343,7 +344,8 @@ def node(
     logger.info("%s; %s; starting", participant.promise, approved)
     from zetadp.federation.node import run_node
 
-    run_node(participant, server, authority, idle_seconds, counters)
+    with private_files():  # prepared patients, ledgers and messages are for the hospital's own user alone
+        run_node(participant, server, authority, idle_seconds, counters)
 
 
 @contextmanager
