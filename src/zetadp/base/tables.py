@@ -77,13 +77,30 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
 
 
 def visible(folder: Path, pattern: str = "*") -> list[Path]:
-    """Return the files and folders in a folder whose names match a pattern, in capitals or not, sorted by name.
+    """Return the files and folders in a folder whose paths match a pattern, in capitals or not, sorted by path.
 
-    Hidden files and folders are left out. A folder that does not exist has none.
+    Parameters
+    ----------
+    folder
+        The folder. One that does not exist has no files.
+    pattern
+        A pattern for names in the folder, or several with ``/`` between them, for those in its subfolders. ``**`` stands
+        for any number of subfolders.
+
+    Returns
+    -------
+    Paths below the folder. Hidden files, hidden folders and what is in them are left out.
     """
-    matches = re.compile(fnmatch.translate(pattern), re.IGNORECASE).match
-    inside = folder.iterdir() if folder.is_dir() else ()
-    return sorted(path for path in inside if matches(path.name) and not is_hidden(PurePath(path.name)))
+    paths = [folder]
+    for part in pattern.split("/"):
+        if part == "**":
+            below = (path for parent in paths for path in (parent, *parent.rglob("*")) if path.is_dir())
+            paths = [path for path in below if not is_hidden(path.relative_to(folder))]
+            continue
+        matches = re.compile(fnmatch.translate(part), re.IGNORECASE).match
+        inside = (path for parent in paths if parent.is_dir() for path in parent.iterdir())
+        paths = [path for path in inside if matches(path.name) and not is_hidden(PurePath(path.name))]
+    return sorted(paths)
 
 
 def fingerprint(files: Iterable[Path]) -> str:

@@ -5,7 +5,7 @@ import os
 import pandas as pd
 import pytest
 
-from zetadp.base.tables import fingerprint, read_table, write_table
+from zetadp.base.tables import fingerprint, read_table, visible, write_table
 from zetadp.base.validation import UserError
 
 NAMES = ["NA", "None", "nan", "null", "007", "1e5", "12", "12.0", "True", "", " x ", "#7", '"q"', "ä", "-1"]
@@ -52,3 +52,19 @@ def test_a_fingerprint_changes_with_what_replaces_a_file_also_where_it_is_older(
         change()
         found.add(fingerprint(files))
     assert len(found) == 5
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("*.wav", ["top.wav"]),
+        ("*/*.wav", ["one/b.WAV", "yes/a.wav"]),
+        ("**/*.wav", ["one/b.WAV", "one/two/c.wav", "top.wav", "yes/a.wav"]),
+        ("yes/*", ["yes/a.wav"]),
+    ],
+)
+def test_files_of_subfolders_are_seen_whatever_the_case_of_their_ending(tmp_path, pattern, names):
+    for name in ("top.wav", "yes/a.wav", "one/b.WAV", "one/two/c.wav", ".hidden/d.wav", "yes/._a.wav"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert [path.relative_to(tmp_path).as_posix() for path in visible(tmp_path, pattern)] == names
