@@ -84,7 +84,7 @@ def visible(folder: Path, pattern: str = "*") -> list[Path]:
     folder
         The folder. One that does not exist has no files.
     pattern
-        A pattern for names in the folder, or several with ``/`` between them, for those in its subfolders. ``**`` stands
+        A pattern for names in the folder, or several with ``/`` between them, for its subfolders too. ``**`` stands
         for any number of subfolders.
 
     Returns
