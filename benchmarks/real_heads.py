@@ -64,7 +64,7 @@ def main() -> None:
     if given.decathlon is not None:
         task = read_task(given.decathlon)
         files = (*task.training, *task.test)
-        images = np.stack([read_centre_slices(given.decathlon / file, task.sequences) for file in files])
+        images = np.stack([read_centre_slices(given.decathlon / file, task.sequences_of(file)) for file in files])
         row = accuracies(scored(features_of(backbone, images), public_head(backbone, COMPONENTS)), SEQUENCES)
         rows.append({"people": len(images), "shown": "the brain", "head": "public", "epsilon": "none"} | row)
     write(pd.DataFrame(rows), given.output)

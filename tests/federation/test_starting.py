@@ -13,8 +13,8 @@ import yaml
 from commanded import mistake
 from federation.sites import make_plan
 
+from zetadp.base.validation import NEEDS_A_PERSON
 from zetadp.cli import main
-from zetadp.cli.federation import NEEDS_A_PERSON
 from zetadp.federation.certificates import make_credentials
 from zetadp.federation.launcher import free_port
 

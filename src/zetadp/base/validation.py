@@ -13,6 +13,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -54,6 +55,20 @@ class UserError(Exception):
         super().__init__(message)
         self.key = key
         self.exit_code = 1
+
+
+NEEDS_A_PERSON = 78
+"""Exit code where settings are wrong or a person has not agreed: EX_CONFIG of sysexits.h."""
+
+
+@contextmanager
+def needs_a_person() -> Iterator[None]:
+    """Give mistakes that a person has to mend an exit code of their own, at which service managers do not restart."""
+    try:
+        yield
+    except UserError as error:
+        error.exit_code = NEEDS_A_PERSON
+        raise
 
 
 class RefusedValueError(ValueError):

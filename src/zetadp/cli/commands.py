@@ -236,6 +236,8 @@ def convert(
         print(f"This configuration trains once, with privacy. Save it as a .yaml file, and look at its names:\n{text}")
     else:
         print(f"In the settings of a site of a federation:\n{text}")
+        if configuration is not None:
+            print(f"{configuration} was not written: an experiment needs training and test patients.", file=sys.stderr)
     print(f"{mark}What became of the files of {source} ({target / CONVERSION} has every file):")
     for line in summary(read_table(target / CONVERSION)):
         print(f"{mark}{line}")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from zetadp.base.validation import Positive, UserError
+from zetadp.base.validation import Positive, UserError, needs_a_person
 from zetadp.cli.arguments import SERVER, log_to_terminal, tell
 
 if TYPE_CHECKING:
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NEEDS_A_PERSON = 78
-"""Exit code of serve and node where settings are wrong or nobody approved the plan: EX_CONFIG of sysexits.h."""
 LogJson = Annotated[bool, "log one JSON object a line"]
 HealthAddress = Annotated[str, "answer Prometheus and health checks here, such as 127.0.0.1:9464", "HOST:PORT"]
 PORT = 9443
@@ -201,7 +198,7 @@ def serve(
     from zetadp.federation.launcher import require_free_port
     from zetadp.federation.settings import ServerSettings
 
-    with _not_worth_a_restart():
+    with needs_a_person():
         own = ServerSettings.read(settings)
         plan, keys, _ = own.agreed
         files = Credentials(credentials.resolve())
@@ -332,30 +329,20 @@ def node(
     from zetadp.federation.participant import Participant
     from zetadp.federation.settings import HospitalSettings
 
-    with _not_worth_a_restart():
+    with needs_a_person():
         own = HospitalSettings.read(settings)
         checked_server(server)
         read_certificate(authority)
         participant = Participant.read(own, key)
         pick_device(own.device)
         approved = participant.check_approved()
-    counters = _health(health, participant.plan.training.rounds)
+        counters = _health(health, participant.plan.training.rounds)
     log_to_terminal(participant.name, as_json=log_json)
     logger.info("%s; %s; starting", participant.promise, approved)
     from zetadp.federation.node import run_node
 
     with private_files():  # prepared patients, ledgers and messages are for the hospital's own user alone
         run_node(participant, server, authority, idle_seconds, counters)
-
-
-@contextmanager
-def _not_worth_a_restart() -> Iterator[None]:
-    """Give mistakes in files that a person has to mend an exit code of their own, at which service managers stop."""
-    try:
-        yield
-    except UserError as error:
-        error.exit_code = NEEDS_A_PERSON
-        raise
 
 
 def _health(address: str, rounds: int) -> Health:

@@ -36,7 +36,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from zetadp.base.validation import UserError, shown
+from zetadp.base.validation import UserError, needs_a_person, shown
 from zetadp.core.progress import seconds_to_tick
 from zetadp.federation.health import Health
 from zetadp.federation.hospital import Hospital, load_hospital
@@ -217,7 +217,8 @@ def run_node(
 
     signal.signal(signal.SIGTERM, end)
     with suppress(KeyboardInterrupt):
-        hospital = load_hospital(participant, health)
+        with needs_a_person():
+            hospital = load_hospital(participant, health)
         with Uplink(server, authority, participant.key, hospital.health) as uplink:
             uplink.sign_on()
             while True:

@@ -18,7 +18,7 @@ import pandas as pd
 
 from zetadp.base.storage import folder_written_whole
 from zetadp.base.tables import shared_contents, write_table
-from zetadp.base.validation import UserError, refuse
+from zetadp.base.validation import UserError, refuse, shown
 from zetadp.mri.decathlon import LEAST_SEQUENCES, SEQUENCES, Listing, read_task, write_task
 from zetadp.mri.filenames import NEITHER
 from zetadp.mri.grids import resample, same_grid
@@ -217,17 +217,19 @@ def _outcomes(
     source: Path, scans: Sequence[Scan], incomplete: Sequence[Scan], made: Sequence[_Made], left_out: Mapping[str, str]
 ) -> pd.DataFrame:
     """Return what became of each file: columns file (below the source), outcome, record and reason."""
+
+    def below(file: Path) -> str:
+        return shown(str(file.relative_to(source)))
+
     rows = []
     for scan, each in zip(scans, made, strict=True):
         for sequence in scan.sequences:
             (file,) = scan.files[sequence]
-            rows.append((str(file.relative_to(source)), "taken", scan.name, each.reasons.get(sequence, sequence)))
+            rows.append((below(file), "taken", scan.name, each.reasons.get(sequence, sequence)))
     for scan in incomplete:
         files = scan.volumes or [scan.folder]
-        rows += [
-            (str(file.relative_to(source)), "left out", scan.name, f"lacks {', '.join(scan.lacking)}") for file in files
-        ]
-    rows += [(name, "left out", "", reason) for name, reason in left_out.items()]
+        rows += [(below(file), "left out", scan.name, f"lacks {', '.join(scan.lacking)}") for file in files]
+    rows += [(shown(name), "left out", "", reason) for name, reason in left_out.items()]
     return pd.DataFrame(rows, columns=["file", "outcome", "record", "reason"])
 
 

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from zetadp.base.validation import UserError
 from zetadp.mri.convert import join, read_scan, write_record
 from zetadp.mri.sources import files_of_scan
+from zetadp.mri.volumes import log_assumptions
 
 
 @contextmanager
@@ -49,6 +50,7 @@ def joined(given: Sequence[Path], resample: str | None) -> Iterator[tuple[Path, 
                 f"--resample: Expected a pattern of one of the files {', '.join(file.name for file in files)}, found "
                 f"{resample!r}. Name the files before the options."
             )
+    log_assumptions(list(headers.values()))
     grid, _, problems = join(headers, values, onto, str(files[0].parent))
     if problems:
         raise UserError(problems[0])

@@ -188,7 +188,8 @@ def _is_subject(folder: Path) -> bool:
 def _described(source: Path, folder: Path) -> Scan:
     """Return the scan of a folder without its files."""
     unit = folder.parent if folder.name == ANATOMY and _is_subject(folder.parent) else folder
-    name = "_".join(unit.relative_to(source).parts)
+    # The user may name the folder anat itself, whose subject lies above.
+    name = "" if folder == source else "_".join(unit.relative_to(source).parts)
     if unit == folder:
         return Scan(name, folder)
     subject = unit if unit.name.startswith("sub-") else unit.parent

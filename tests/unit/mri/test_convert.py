@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 import nibabel as nib
@@ -379,3 +380,16 @@ def test_units_of_length_count_and_a_negative_scale_is_refused(tmp_path):
     image.header.set_slope_inter(-1, 4000)
     nib.save(image, file)
     assert "positive scale" in problems(source, tmp_path / "out")[0]
+
+
+def test_a_file_name_that_is_not_utf_8_ends_in_the_list_of_files(tmp_path):
+    write_brats(tmp_path / "mine", "P1", "P2")
+    write(tmp_path / "mine/P2" / os.fsdecode(b"P2_Diff\xfcsion.nii.gz"), arrays(9)["FLAIR"])
+    convert_folder(tmp_path / "mine", tmp_path / "task", test_fraction=0)
+    assert r"P2/P2_Diff\udcfcsion.nii.gz" in set(read_table(tmp_path / "task/conversion.tsv")["file"])
+
+
+def test_the_anatomy_folder_of_one_subject_is_refused_in_words(tmp_path):
+    write_bids(tmp_path / "bids", "01")
+    with pytest.raises(UserError):
+        convert_folder(tmp_path / "bids/sub-01/anat", tmp_path / "task", test_fraction=0)
