@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from zetadp.base.epsilon import Delta, epsilon_label
 from zetadp.base.randomness import Purpose, stream
-from zetadp.base.reading import read
 from zetadp.base.storage import content_hash
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_below, tensors_digest
 from zetadp.base.validation import Checked, Count, OneOf, UserError, Within, checked_name, shown
@@ -70,6 +69,12 @@ class TrainedOn(Checked):
 
     def __post_init__(self) -> None:
         """Check every value."""
+        texts = {name: getattr(self, name) for name in ("cohort", "unit", "epsilon", "noise")}
+        wrong = [f"{name} {value!r}" for name, value in texts.items() if not isinstance(value, str)]
+        if not isinstance(self.simulated, bool):
+            wrong.append(f"simulated {self.simulated!r}")
+        if wrong:
+            raise UserError(f"Expected texts, and whether it was simulated, found {', '.join(wrong)}.")
         super().__post_init__()
         if self.cohort:
             checked_name(self.cohort, "cohort")
@@ -248,11 +253,12 @@ def _trained_on(path: Path, content: Mapping[str, Any]) -> TrainedOn | None:
     """Return what a model's file says of its training, after a check of every type and range."""
     if "trained_on" not in content:
         return None
-    about, _, faults = read(TrainedOn, content["trained_on"], "trained_on")
-    if faults:
-        raise UserError(f"Expected {path} to describe its training: {' '.join(faults)} Get the model again.")
-    found: TrainedOn = about
-    return found
+    try:
+        return TrainedOn(**content["trained_on"])
+    except (TypeError, ValueError, UserError) as error:
+        raise UserError(
+            f"Expected {path} to describe its training: {shown(str(error))} Get the model again."
+        ) from error
 
 
 def save_model(
