@@ -21,7 +21,7 @@ from zetadp.core.networks import embedding_hint
 from zetadp.core.records import LabelledItems, Positions
 from zetadp.core.round import Phase, items_in_a_pass
 from zetadp.core.state import reachable_state
-from zetadp.core.stateless import FAILURES, check_loss, check_network, copied, refuse_difference, same
+from zetadp.core.stateless import FAILURES, ITEMS, check_loss, check_network, copied, refuse_difference, same
 from zetadp.privacy.contributions import Gradient, Losses, knows_units, one_an_item
 from zetadp.privacy.dropout import drawn_by_unit, drops
 
@@ -78,8 +78,9 @@ def check_run(phase: Phase, records: LabelledItems, units: Sequence[Positions], 
         check_independence(phase.model, contribution.losses, records.inputs[items], records.targets[items], rules=rules)
 
     try:
-        outputs = check_network(moved_copy(phase.model), records.inputs)
-        check_loss(contribution.losses, outputs, records.targets)
+        for items in sorted({ITEMS, phase.items, phase.items if alone else FEW * phase.items}):
+            outputs = check_network(moved_copy(phase.model), records.inputs, items)
+            check_loss(contribution.losses, outputs, records.targets)
         check(FEW)
         if alone:
             return replace(phase, chunk=phase.items)

@@ -124,8 +124,7 @@ def build(recipe: Recipe, parameters: Mapping[str, nn.Parameter]) -> tuple[Optim
     kind = getattr(torch.optim, recipe["optimiser"])
     # Adagrad makes its state from the arguments, whatever its groups say.
     names = [name for name in signature(kind).parameters if name in groups[0] and name != "params"]
-    common = {name: groups[0][name] for name in names if all(group[name] == groups[0][name] for group in groups)}
-    optimiser: Optimizer = kind(groups, **common)
+    optimiser: Optimizer = kind(groups, **{name: groups[0][name] for name in names})
     if "plateau" not in recipe:
         return optimiser, None
     options = {key: value for key, value in recipe["plateau"].items() if key != "min_lrs"}

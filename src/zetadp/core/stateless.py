@@ -111,7 +111,11 @@ def check_stateless(
     raise failure or ValueError("Expected at least one series of batches, found none.")
 
 
-def check_network(model: nn.Module, inputs: Any) -> list[Tensor]:  # noqa: ANN401  (a tensor, or looked up)
+def check_network(
+    model: nn.Module,
+    inputs: Any,  # noqa: ANN401  (a tensor, or looked up)
+    items: int = ITEMS,
+) -> list[Tensor]:
     """Check a network by `check_stateless`, in its forward and its backward pass, and that it takes a single item.
 
     Parameters
@@ -120,10 +124,13 @@ def check_network(model: nn.Module, inputs: Any) -> list[Tensor]:  # noqa: ANN40
         The network. Copies are evaluated, on the processor, in the same mode.
     inputs
         Anything with the type and shape of inputs. No item is looked at.
+    items
+        Number of public items in a batch: a network may do something else with more of them, so it is checked with as
+        many as it will get.
 
     Returns
     -------
-    Outputs of a copy for batches of public items, each of `ITEMS` items.
+    Outputs of a copy for batches of public items.
 
     Raises
     ------
@@ -146,7 +153,7 @@ def check_network(model: nn.Module, inputs: Any) -> list[Tensor]:  # noqa: ANN40
         return [outputs.detach(), *(slope.to_dense() for slope in slopes)]
 
     model = copied(model).cpu()
-    series = public_batches([inputs], (ITEMS,), [embedded(model)])
+    series = public_batches([inputs], (items,), [embedded(model)])
     (first,), _ = check_stateless(model, evaluate, series, name="model")
     try:
         for network in (copied(model), copied(model).eval()):  # training may take one patient's only item

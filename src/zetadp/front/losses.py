@@ -107,7 +107,7 @@ def values_of(metric: Metric, outputs: Tensor, labels: Tensor) -> np.ndarray:
         raise UserError(f"{wanted}, found {metric!r:.60}.")
     try:
         values = torch.as_tensor(metric(outputs, labels))
-    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except FAILURES as error:
         raise UserError(f"{wanted}; it failed: {first_sentence(error)}") from error
     if values.shape not in (labels.shape[:1], labels.shape, outputs.shape) or values.is_complex():
         kind = str(values.dtype).removeprefix("torch.")

@@ -9,6 +9,7 @@ from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -228,6 +229,10 @@ class Records:
         wanted = "split_by: Expected the name of a hospital for each patient, by id, or for each item"
         if not isinstance(hospitals, Iterable) or isinstance(hospitals, str | bytes):
             raise UserError(f"{wanted}, found {hospitals!r:.60}.")
+        if isinstance(hospitals, pd.Series) and not hospitals.index.equals(pd.RangeIndex(len(hospitals))):
+            if not hospitals.index.is_unique:
+                raise UserError(f"{wanted}, found a Series with one id in its index more than once.")
+            hospitals = hospitals.to_dict()  # by id, not by position
         given = list(hospitals.values() if isinstance(hospitals, Mapping) else hospitals)
         if wrong := [name for name in given if not isinstance(name, str) or not name]:
             raise UserError(f"{wanted}, as a text, found {wrong[0]!r:.60}.")

@@ -130,9 +130,11 @@ class FirstBatches:
             return [*(leaf.detach() for leaf in tree_leaves(output) if torch.is_tensor(leaf)), *gradients]
 
         network = moved_copy(self.copy)
-        series = public_batches(batch, (ITEMS,), [embedded(network)] * len(batch))
-        with _errors_named("model"):
-            first, _ = check_stateless(network, outputs_and_gradients, series, name="model")
+        # A network may do something else with more samples, so it is checked with as many as it gets first, too.
+        for size in sorted({ITEMS, max(ITEMS, len(batch[0]))}, reverse=True):
+            series = public_batches(batch, (size,), [embedded(network)] * len(batch))
+            with _errors_named("model"):
+                first, _ = check_stateless(network, outputs_and_gradients, series, name="model")
         if self.criterion is None:
             return
         outputs, targets = [], self._targets()
@@ -259,7 +261,7 @@ def _loss(output: Any, samples: int) -> Tensor:  # noqa: ANN401  (as the user's 
     parts = []
     for leaf in tree_flatten(output)[0]:
         if torch.is_tensor(leaf) and leaf.requires_grad and leaf.shape[:1] == (samples,):
-            values = (torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() else leaf).flatten(1)
+            values = (torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() else leaf).reshape(samples, -1)
             parts.append((values * (values / 2 + torch.arange(values.shape[1]).cos())).sum())
     if not parts:
         raise UserError(f"Expected an output of the network with one row for each of the {samples} samples.")

@@ -28,7 +28,7 @@ from zetadp.privacy.book import Book, ledger_files
 from zetadp.privacy.exposure import runs_of
 from zetadp.privacy.ledger import Attempt, LostError, read_ledger
 from zetadp.privacy.register import REGISTER
-from zetadp.privacy.statement import Statement, head_in, last_statement
+from zetadp.privacy.statement import Statement, head_in, last_statement, spent
 
 SEAL = "seal.json"
 RUN = "run.json"
@@ -218,24 +218,28 @@ def _identified(folder: Path, attempts: Sequence[Attempt]) -> Check:
     except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
         return Check(f"this is the run {name}", str(error))
     what = (
-        f"this is the run {name}: epsilon {rounded_up(float(stated['epsilon']))} at delta {stated['delta']:g} for each "
+        f"this is the run {name}: epsilon {rounded_up(spent(stated))} at delta {stated['delta']:g} for each "
         f"{stated['unit']}, guarantee: {stated['guarantee']}"
     )
     return checked(what, _as_named, folder, attempts)
 
 
 def _as_named(folder: Path, attempts: Sequence[Attempt]) -> None:
-    """Refuse a folder whose path names another epsilon, seed, network or arm than the ledger: a copied run."""
+    """Refuse a folder of the pipeline whose path names another run than the ledger: a copied run.
+
+    Other folders may have any name.
+    """
     run, parts = attempts[-1].header["run"], folder.resolve().parts
     patterns = {"epsilon": r"eps-(.+)", "seed": r"seed-(\d+)"}
-    for key, pattern in patterns.items():
-        named = next(filter(None, (re.fullmatch(pattern, part) for part in reversed(parts))), None)
-        if named is not None and not _equal(named[1], str(run[key])):
-            raise UserError(f"its folder says {named[0]}, and its ledger says {key} {run[key]}")
-    if all(map(re.fullmatch, patterns.values(), parts[-2:])):  # as the pipeline names folders
-        for key, part in zip(("network", "arm"), parts[-4:-2], strict=True):
-            if part != run[key]:
-                raise UserError(f"its folder says {key} {part}, and its ledger says {run[key]}")
+    named = [re.fullmatch(pattern, part) for pattern, part in zip(patterns.values(), parts[-2:], strict=False)]
+    if len(named) < 2 or not all(named):
+        return
+    for key, match in zip(patterns, named, strict=True):
+        if match is not None and not _equal(match[1], str(run[key])):
+            raise UserError(f"its folder says {match[0]}, and its ledger says {key} {run[key]}")
+    for key, part in zip(("network", "arm"), parts[-4:-2], strict=True):
+        if part != run[key]:
+            raise UserError(f"its folder says {key} {part}, and its ledger says {run[key]}")
 
 
 def _equal(one: str, other: str) -> bool:

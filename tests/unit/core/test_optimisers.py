@@ -23,7 +23,7 @@ def model() -> torch.nn.Module:
 
 
 def groups(net):
-    first = {"params": [net[0].weight], "lr": 0.5}
+    first = {"params": [net[0].weight], "lr": 0.5, "momentum": 0.8}
     return torch.optim.SGD(
         [first, {"params": [net[0].bias, *net[1].parameters()]}], lr=0.1, momentum=0.9, nesterov=True
     )

@@ -67,6 +67,19 @@ class Attribute(Plain):
         return items / self.cache["scale"]
 
 
+class OnceLarge(Plain):
+    """Keeps the mean of its first batch of more than two items, such as a patient's four."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.middle = None
+
+    def prepared(self, items):
+        if self.middle is None and len(items) > 2:
+            self.middle = items.mean().item()
+        return items if self.middle is None else items - self.middle
+
+
 class OfItsClass(Plain):
     """Keeps a scale in an attribute of the class."""
 
@@ -194,6 +207,16 @@ def test_a_network_that_remembers_is_refused_untouched(tmp_path, kind):
     with pytest.raises(UserError, match=words):
         prepared(tmp_path, model)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+def test_a_network_that_remembers_larger_batches_alone_is_refused(tmp_path, seed):
+    items, labels = ITEMS.repeat(2, 1), LABELS.repeat(2)
+    data = Records(items, labels, patients=[*IDS, *IDS])  # four items a patient
+    public = {"population": PATIENTS, "per_round": 6, "rounds": 2, "items_per_patient": 4}
+    with pytest.raises(UserError, match="'middle'"):
+        private(OnceLarge(), data, folder=tmp_path / "run", epsilon=8, delta=1e-3, seed=seed, **public)
     assert not (tmp_path / "run").exists()
 
 

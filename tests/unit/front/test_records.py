@@ -268,3 +268,10 @@ def test_records_are_split_by_hospital_with_whole_patients():
 def test_a_split_without_one_hospital_for_each_patient_is_refused(hospitals, message):
     with pytest.raises(UserError, match=rf"^split_by: .*{message}"):
         parts_by(hospitals)
+
+
+def test_a_series_names_the_hospital_of_each_id_whatever_its_order():
+    records = Records(np.zeros((4, 2), np.float32), [0, 1, 0, 1], patients=list("abcd"))
+    hospitals = pd.Series({"d": "south", "c": "south", "b": "north", "a": "north"})
+    parts = records.split_by(hospitals)
+    assert {name: sorted(part.ids) for name, part in parts.items()} == {"north": ["a", "b"], "south": ["c", "d"]}

@@ -67,8 +67,10 @@ def test_a_run_as_it_was_left_is_in_order(original, capsys):
 
 def test_a_run_in_a_folder_that_names_another_epsilon_is_wrong(original, tmp_path, capsys):
     """A run at epsilon 8 that somebody copied over the one at epsilon 1 is unchanged, and not what its path says."""
-    for epsilon, code in ((8, 0), (1, 1)):
-        copied = Path(shutil.copytree(original, tmp_path / f"eps-{epsilon}"))
+    run = json.loads((original / "plan.json").read_text())["run"]
+    path = f"{run['network']}/{run['arm']}/eps-{{}}/seed-{run['seed']}"
+    for name, code in (("eps-1", 0), (path.format(8), 0), (path.format(1), 1)):  # the first is a user's own name
+        copied = Path(shutil.copytree(original, tmp_path / name))
         assert main(["verify", str(copied), "--ledgers", str(original.parent / "ledgers")]) == code
         first, *others = capsys.readouterr().out.splitlines()
         assert not any(line.startswith("wrong") for line in others)
