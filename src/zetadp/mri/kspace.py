@@ -106,24 +106,6 @@ def whiten(values: np.ndarray, epsilon: float = 1e-5) -> np.ndarray:
     return np.asarray(whitened, dtype=np.complex64)
 
 
-def scale(values: np.ndarray) -> np.ndarray:
-    """Divide each complex image of shape (..., ky, kx) by its root mean square, and return complex64.
-
-    The result does not depend on the arbitrary scale of MRI intensities, and real and imaginary part have unit variance
-    on average. Unlike `whiten`, which scales the two parts of an image's k-space apart and so changes an image that is
-    moved, this commutes with a shift of the image.
-
-    Raises
-    ------
-    UserError
-        If an image is zero or not finite.
-    """
-    power = np.square(np.abs(np.asarray(values, dtype=np.complex128))).mean(axis=(-2, -1), keepdims=True) / 2
-    if not np.isfinite(power).all() or (power <= 0).any():
-        raise UserError("Cannot scale k-space that is zero or not finite.")
-    return np.asarray(values / np.sqrt(power), dtype=np.complex64)
-
-
 def whiten_records(values: np.ndarray) -> np.ndarray:
     """Return `whiten` of the k-space of records, (record, sequence, ...). A sequence that a record lacks stays NaN."""
     known = present(values)

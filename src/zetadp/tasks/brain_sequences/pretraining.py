@@ -26,8 +26,8 @@ from zetadp.base.tensors import to_device
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import PROGRESS
 from zetadp.mri.decathlon import SEQUENCES
-from zetadp.mri.kspace import augment, scale, to_kspace, whiten
-from zetadp.nn.backbone import Backbone
+from zetadp.mri.kspace import augment, to_kspace, whiten
+from zetadp.nn.backbone import Backbone, scaled
 from zetadp.nn.heads import fit_projection, head_on, head_scores
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build
 from zetadp.nn.settings import BackboneTraining
@@ -125,7 +125,8 @@ def draw_batch(images: np.ndarray, settings: BackboneTraining, step: int) -> tup
     varied = augment(chosen.reshape(-1, *images.shape[3:]), random)
     kspace = to_kspace(varied)
     whitened = random.random((len(kspace), 1, 1)) < WHITENED
-    return np.where(whitened, whiten(kspace), scale(kspace)), np.tile(np.arange(classes), len(patients))
+    inputs = np.where(whitened, whiten(kspace), scaled(torch.from_numpy(kspace)).numpy())
+    return inputs, np.tile(np.arange(classes), len(patients))
 
 
 def _new(network: NetworkSettings, settings: BackboneTraining, shape: tuple[int, ...]) -> ConvolutionalClassifier:
