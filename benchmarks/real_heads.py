@@ -9,8 +9,9 @@ command writes docs/results/real_heads.csv and real_heads.md.
 
 Each person is measured as scanned, and with a crude mask of the brain (`crude_mask`), which often leaves bone or scalp.
 Heads are trained as the default's is, in five folds over people: on four fifths of them, at one data holder or at five
-hospitals whose masked sums hide all messages but their sum, and measured on the last fifth. All noise is seeded, so the
-guarantees are simulated. The descent is that of `benchmarks.study_selection`, written with matrices.
+hospitals whose masked sums hide all messages but their sum, and measured on the last fifth. Heads of the default's
+simulated cohort are measured too: these people are strangers to them. All noise is seeded, so the guarantees are
+simulated. The descent is that of `benchmarks.study_selection`, written with matrices.
 """
 
 from __future__ import annotations
@@ -25,7 +26,18 @@ import pandas as pd
 import torch
 from scipy import ndimage
 
-from benchmarks.study_selection import COMPONENTS, SETTINGS, TASK, public_head, scored, trained
+from benchmarks.study_selection import (
+    COHORTS,
+    COMPONENTS,
+    SETTINGS,
+    TASK,
+    TRAINED,
+    TRIED,
+    cohort,
+    public_head,
+    scored,
+    trained,
+)
 from zetadp.base.storage import write_text
 from zetadp.base.tables import Sheet
 from zetadp.mri.decathlon import SEQUENCES, read_task
@@ -53,14 +65,19 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--decathlon", type=Path, help="task with all four sequences")
     parser.add_argument("--backbone", type=Path, default=shipped_backbone(NetworkSettings("head", STUDY)))
+    parser.add_argument("--cache", type=Path, default=Path("resources/study_selection"), help="features of the cohort")
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     backbone = load_backbone(given.backbone)
     rows = []
+    settings = next(iter(COHORTS.values()))
+    simulated = cohort(settings, backbone, given.cache, whole=True)[:TRAINED]
+    simulated -= simulated.mean(1, keepdims=True)
     for shown, masked in (("skull and scalp", False), ("crude mask of the brain", True)):
         order, images = read_people(given.folder, masked=masked)
         features = features_of(backbone, images)
-        rows += [{"people": len(images), "shown": shown} | row for row in cross_validated(backbone, features, order)]
+        found = cross_validated(backbone, features, order) + strangers(backbone, simulated, features, order)
+        rows += [{"people": len(images), "shown": shown} | row for row in found]
     if given.decathlon is not None:
         task = read_task(given.decathlon)
         files = (*task.training, *task.test)
@@ -144,7 +161,23 @@ def cross_validated(backbone: Backbone, features: np.ndarray, order: tuple[str, 
                     )
                     scores[fold] = beside(scored(features[fold], head), public[fold], order)
                 answers.append(scores)
-            rows.append({"head": arm, "epsilon": f"{epsilon:g}"} | accuracies(torch.stack(answers), order))
+            rows.append({"head": arm, "epsilon": f"{epsilon:g}"} | accuracies(torch.stack(answers), order, public))
+    return rows
+
+
+def strangers(
+    backbone: Backbone, simulated: np.ndarray, features: np.ndarray, order: tuple[str, ...]
+) -> list[dict[str, object]]:
+    """Return a row of accuracies on these people for each epsilon of heads that were trained on a simulated cohort."""
+    start = public_head(backbone, COMPONENTS)
+    public, rows = scored(features, start), []
+    for epsilon in TRIED:
+        answers = []
+        for draw in range(DRAWS):
+            head = trained(simulated, start, epsilon=epsilon, random=np.random.default_rng(draw), **SETTINGS)
+            answers.append(beside(scored(features, head), public, order))
+        names = {"head": "of the default's cohort", "epsilon": f"{epsilon:g}"}
+        rows.append(names | accuracies(torch.stack(answers), order, public))
     return rows
 
 
@@ -163,7 +196,7 @@ def beside(trained_scores: torch.Tensor, public: torch.Tensor, order: tuple[str,
     return both[:, [SEQUENCES.index(name) for name in order]].reshape(public.shape)
 
 
-def accuracies(scores: torch.Tensor, order: tuple[str, ...]) -> dict[str, object]:
+def accuracies(scores: torch.Tensor, order: tuple[str, ...], public: torch.Tensor | None = None) -> dict[str, object]:
     """Return accuracies in % with 95 % intervals over people, and volumes that the vote of their slices names right.
 
     Parameters
@@ -172,21 +205,32 @@ def accuracies(scores: torch.Tensor, order: tuple[str, ...]) -> dict[str, object
         Shape (person, image, class), or (draw, person, image, class); means are over draws.
     order
         Sequences of the images, each with as many slices.
+    public
+        Scores of the public head, shape (person, image, class), from which the gain by slice is counted.
     """
     images = with_absent(scores.reshape(-1, *scores.shape[-3:]), order)
-    people = images.shape[1]
     there = [SEQUENCES.index(name) for name in order]
     labels = torch.tensor(there)
     together = by_orders(images.transpose(2, 3)).transpose(2, 3)[:, :, there]
     row: dict[str, object] = {}
     for name, answers in (("image", images[:, :, there].argmax(-1)), ("slice", together.argmax(-1))):
         share = 100 * (answers == labels[:, None]).double().mean((0, 2, 3))
-        resamples = np.random.default_rng(0).integers(people, size=(RESAMPLES, people))
-        low, high = np.quantile(share.numpy()[resamples].mean(1), (0.025, 0.975))
-        row |= {f"{name} %": float(share.mean()), f"{name} low": float(low), f"{name} high": float(high)}
+        row |= dict(zip((f"{name} %", f"{name} low", f"{name} high"), mean_of(share), strict=True))
     votes = torch.nn.functional.one_hot(together.argmax(-1), len(SEQUENCES)).sum(3) + together.mean(3) / TASK.slices
     right = (votes.argmax(-1) == labels).double().mean(0)
-    return row | {"volumes right": float(right.sum()), "volumes": right.numel()}
+    row |= {"volumes right": float(right.sum()), "volumes": right.numel()}
+    if public is not None:
+        before = by_orders(with_absent(public, order).transpose(1, 2)).transpose(1, 2)[:, there].argmax(-1)
+        gain = 100 * ((together.argmax(-1) == labels[:, None]).double().mean(0) - (before == labels[:, None]).double())
+        row |= dict(zip(("gain", "gain low", "gain high"), mean_of(gain.mean((1, 2))), strict=True))
+    return row
+
+
+def mean_of(values: torch.Tensor) -> tuple[float, float, float]:
+    """Return the mean of one value per person, and a 95 % bootstrap interval over people."""
+    resamples = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
+    low, high = np.quantile(values.numpy()[resamples].mean(1), (0.025, 0.975))
+    return float(values.mean()), float(low), float(high)
 
 
 def write(table: pd.DataFrame, folder: Path) -> None:
@@ -195,7 +239,8 @@ def write(table: pd.DataFrame, folder: Path) -> None:
     made = origin(cohort, seeds_shown(range(DRAWS)))
     note = (
         "Image: each image by itself; slice: the images of a slice together. 95 % intervals over people by bootstrap. "
-        f"Private heads: five folds, {DRAWS} draws of seeded noise, delta 0.001 per person; both heads answer."
+        f"Private heads: five folds, {DRAWS} draws of seeded noise, delta 0.001 per person; both heads answer. "
+        "Gain: points by slice more than the public head."
     )
     texts = table.astype(object).where(table.notna(), "").map(lambda v: f"{v:.1f}" if isinstance(v, float) else str(v))
     rows = tuple(tuple(row) for row in texts.to_numpy())
