@@ -6,7 +6,8 @@
 #   PYTHON=python3.12        the Python to build the environment with (3.11 or newer)
 #   CORES=8                  cores for the workflow (default: all)
 #   CONFIG=workflow/scenarios/arms.yaml   another experiment for `make results`
-#   DATA="ecg=FOLDER"        data of your own for `make paper-complex_dp` (ecg, speech)
+#   SIZE=smoke               how much of a paper `make paper-NAME` repeats: smoke (minutes), short (hours), whole (days)
+#   DATA="ecg=FOLDER"        data of your own for `make paper-complex_dp` (ecg, speech, mnist)
 #   TORCH_INDEX=URL          take PyTorch from this wheel index. On Linux pip's default PyTorch is a CUDA build of
 #                            several gigabytes; on a machine without a GPU name the index of CPU wheels that
 #                            PyTorch's installation page gives.
@@ -14,6 +15,7 @@
 PYTHON ?= python3
 CORES ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 CONFIG ?=
+SIZE ?= short
 DATA ?=
 TORCH_INDEX ?=
 VENV ?= .venv
@@ -40,7 +42,7 @@ help:  ## this list
 # Tables say by which command they were made.
 results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
 benchmark: export ZETADP_COMMAND := make benchmark
-$(PAPERS:%=paper-%): export ZETADP_COMMAND = make $@
+$(PAPERS:%=paper-%): export ZETADP_COMMAND = make $@$(if $(filter-out short,$(SIZE)), SIZE=$(SIZE))
 
 # The first block of runs comes first, with a table and a figure of its own, then everything else. The workflow prints each
 # table when it is made; a second call makes nothing, and shows the result. An experiment that is named may need any of
@@ -52,12 +54,12 @@ results: $(VENV)/$(if $(CONFIG),installed,workflow)  ## install, simulate the de
 
 test: install lint unit  ## every check, and every test that needs Python alone and is quick
 
-# A paper's scenarios one by one, then its tables, into results/papers: hours to days, and a second run does nothing.
-paper-NAME:  ## repeat a paper: complex_mri, complex_dp, neuromixgdp or directions (papers/README.md)
+# A paper's scenarios one by one, then its tables, into results/papers. A second run does nothing.
+paper-NAME:  ## repeat a paper: complex_mri, complex_dp, neuromixgdp or directions (SIZE=smoke|short|whole; papers/README.md)
 	@echo "Name one: $(PAPERS:%=paper-%)" && false
 
 $(PAPERS:%=paper-%): paper-%: install
-	$(RUN) python -m papers $* --cores $(CORES) --data $(DATA)
+	$(RUN) python -m papers $* --size $(SIZE) --cores $(CORES) --data $(DATA)
 
 lint: install
 	$(BIN)/ruff check .

@@ -1,54 +1,102 @@
-"""Run what a paper's folder declares: its scenarios one by one, then its programs and joined tables.
+"""Run what a paper's folder declares: its scenarios one by one, one audit of the code, then its programs and tables.
 
-    python -m papers PAPER [--cores N] [--data NAME=FOLDER ...] [--dry-run]
+    python -m papers PAPER [--size smoke|short|whole] [--cores N] [--data NAME=FOLDER ...] [--dry-run]
 
 Everything is a job of Snakemake, so a second run does nothing, and a change of code runs again what depends on it.
-Tables and figures go to results/papers/PAPER; papers/PAPER/results has those that are kept. Scenarios and programs
-that need data which are not given are left out, and named.
+Tables and figures go to results/papers/PAPER; papers/PAPER/results has those that are kept, which nothing here reads.
+`papers.sizes` says what the sizes are. Scenarios and programs that need data which are not given, or that a size leaves
+out, are named.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from papers import sizes
+from zetadp.base.storage import write_text
+
 ROOT = Path(__file__).parents[1]
 PAPERS = sorted(path.parent.name for path in ROOT.glob("papers/*/paper.yaml"))
+OF_CODE = ["--omit-from", "audit"]
+"""Options that leave the audit of the code, and pages that show it, to the one command that makes it."""
 
 
-def commands(paper: str, data: dict[str, str], options: list[str]) -> tuple[list[list[str]], list[str]]:
-    """Return the commands that run a paper, and what is left out for want of data.
+@dataclass
+class Work:
+    """What repeats a paper in a size.
+
+    Attributes
+    ----------
+    commands
+        In their order.
+    left_out
+        Scenarios and programs that are not run, each with the reason.
+    overlays
+        Files that the commands need, with their content.
+    """
+
+    commands: list[list[str]] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    overlays: dict[str, str] = field(default_factory=dict)
+
+
+def work(paper: str, data: dict[str, str], options: list[str], size: str = sizes.SHORT) -> Work:
+    """Return the commands that run a paper, and what is left out.
 
     Parameters
     ----------
     paper
         Name of its folder.
     data
-        Folders of data, by the names in ``data`` of paper.yaml.
+        Folders of data, by the names in paper.yaml.
     options
         Options of Snakemake for all commands.
+    size
+        One of `papers.sizes.SIZES`.
     """
     declared = yaml.safe_load((ROOT / f"papers/{paper}/paper.yaml").read_text(encoding="utf-8"))
-    found, left_out = [], []
-    for scenario, needs in _needs(declared.get("scenarios", [])):
-        if needs is not None and needs not in data:
-            left_out.append(f"{scenario}, which needs {needs}")
+    found, audited = Work(), []
+    scenarios = declared.get("scenarios", []) + (declared.get("whole", []) if size != sizes.SHORT else [])
+    for scenario, needs in _needs(scenarios):
+        fetched = needs in declared.get("fetched", []) and size != sizes.SMOKE
+        if needs is not None and needs not in data and not fetched:
+            found.left_out.append(f"{scenario}, which needs {needs}")
             continue
-        overlay = ["--config", f"cohort={json.dumps({'folder': data[needs]})}"] if needs else []
-        found.append(["snakemake", *options, "--configfile", scenario, *overlay])
-    last = ["--config", f"paper={paper}", *([f"data={json.dumps(data)}"] if data else [])]
-    found.append(["snakemake", *options, "--snakefile", "papers/Snakefile", *last])
-    programs = declared.get("programs", {}).items()
-    left_out += [
-        f"{name}, which needs {how['data']}" for name, how in programs if how.get("data", None) not in {None, *data}
-    ]
-    return found, left_out
+        files = [scenario]
+        content = sizes.content(scenario, sizes.SHORT)
+        if size == sizes.SMOKE:
+            overlay = sizes.smoke(content)
+            if not overlay["runs"]:
+                found.left_out.append(f"{scenario}, which has no small form")
+                continue
+            files.append(f"{sizes.tables(size)}/{paper}/{Path(scenario).stem}.yaml")
+            found.overlays[files[-1]] = yaml.safe_dump(overlay)
+        folder = {"source": "folder", "folder": data[needs]} if needs in data else None
+        given = ["--config", f"cohort={json.dumps(folder)}"] if folder else []
+        command = ["snakemake", *options, "--configfile", *files, *given]
+        found.commands.append([*command, *OF_CODE])
+        if sizes.of_brains(content) and (scenario == declared.get("audit") or not audited):
+            audited = [["snakemake", "audit", *command[1:]]]
+    found.commands += audited
+    last = [f"paper={paper}", f"size={size}", *([f"data={json.dumps(data)}"] if data else [])]
+    found.commands.append(["snakemake", *options, "--snakefile", "papers/Snakefile", "--config", *last])
+    for name, how in declared.get("programs", {}).items():
+        if how.get("data", None) not in {None, *data}:
+            found.left_out.append(f"{name}, which needs {how['data']}")
+        elif size == sizes.SMOKE and "smoke" not in how:
+            found.left_out.append(f"{name}, which has no small form")
+        elif size != sizes.WHOLE and how.get("size") == sizes.WHOLE:
+            found.left_out.append(f"{name}, which SIZE=whole runs")
+    return found
 
 
 def _needs(scenarios: list[Any]) -> list[tuple[str, str | None]]:
@@ -60,6 +108,7 @@ def main() -> int:
     """Run a paper; return the exit code of the first command that fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paper", choices=PAPERS)
+    parser.add_argument("--size", choices=sizes.SIZES, default=sizes.SHORT)
     parser.add_argument("--cores", default="all")
     parser.add_argument("--data", nargs="*", default=[], metavar="NAME=FOLDER")
     parser.add_argument("--dry-run", action="store_true")
@@ -67,11 +116,16 @@ def main() -> int:
     data = {name: folder for name, _, folder in (each.partition("=") for each in given.data) if folder}
     options = ["--cores", given.cores, "--quiet", "rules", "--rerun-incomplete"]
     options += ["--dry-run"] if given.dry_run else []
-    wanted, left_out = commands(given.paper, data, options)
-    for each in left_out:
+    wanted = work(given.paper, data, options, given.size)
+    for each in wanted.left_out:
         sys.stderr.write(f"Left out: {each}.\n")
-    for command in wanted:
-        done = subprocess.run(command, cwd=ROOT, check=False)
+    for file, text in wanted.overlays.items():
+        write_text(ROOT / file, text)
+    environment = {**os.environ, sizes.VARIABLE: given.size}
+    for _, *arguments in wanted.commands:
+        # Snakemake of this Python, which also runs the jobs.
+        command = [sys.executable, "-m", "snakemake", *arguments]
+        done = subprocess.run(command, cwd=ROOT, check=False, env=environment)
         if done.returncode:
             return done.returncode
     return 0

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from papers import sizes
 from zetadp.base.storage import read_json, write_text
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.validation import UserError
-from zetadp.config.load import load_config, read_overlaid
+from zetadp.config.load import load_config
 from zetadp.report import rendering
 from zetadp.report.figurestyle import SMALL, WIDTH, wrapped
 from zetadp.report.provenance import cohort_shown, origin, seeds_shown
@@ -30,9 +31,8 @@ ROOT = Path(__file__).parents[1]
 
 
 def configuration(scenario: str | None) -> Config:
-    """Return the configuration of a scenario, or the default configuration."""
-    files = ["config.yaml", *([] if scenario is None else [scenario_file(scenario)])]
-    return load_config(read_overlaid(ROOT / file for file in files))
+    """Return the configuration of a scenario in the current size, or the default configuration."""
+    return load_config(sizes.content("config.yaml" if scenario is None else scenario_file(scenario)))
 
 
 def scenario_file(scenario: str) -> str:
@@ -199,9 +199,9 @@ def laid_out(title: str, found: pd.DataFrame, notes: tuple[str, ...] = ()) -> Sh
 
 
 def parser_of(about: str | None, folder: str) -> argparse.ArgumentParser:
-    """Return the parser of a program that writes to a folder of ``results/papers``, with the option ``--output``."""
+    """Return the parser of a program that writes to a folder of the papers' tables, with the option ``--output``."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = Path("results/papers") / folder
+    default = sizes.tables() / folder
     parser.add_argument("--output", type=Path, default=default, help="folder of the files (%(default)s)")
     return parser
 

@@ -34,6 +34,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from papers import sizes
 from papers.experiments import ROOT, Experiment, ended, write_joined
 from zetadp.base.epsilon import epsilon_order, epsilon_shown
 from zetadp.base.tables import MISSING, Sheet
@@ -124,7 +125,7 @@ def main() -> None:
         raise UserError(f"Expected one of {', '.join(joins)} of papers/{given.paper}/paper.yaml, found {given.table}.")
     join = joins[given.table]
     experiments = {scenario: Experiment.of(scenario) for scenario in scenarios_of(join)}
-    stem = Path("results/papers") / given.paper / given.table
+    stem = sizes.tables() / given.paper / given.table
     write_joined(stem, experiments, partial(collect, join), partial(sheet, join))
 
 

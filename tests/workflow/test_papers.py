@@ -1,12 +1,18 @@
-"""A paper's programs run once, and again exactly when code that they reach changes."""
+"""A paper's commands: what each size runs, once, and again exactly when code that it reaches changes."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from pathlib import Path
 
+import pandas as pd
 import pytest
+import warm
 
-from papers.__main__ import PAPERS, commands
+from papers import sizes
+from papers.__main__ import PAPERS, work
+from zetadp.config.load import load_config
 
 FILES = {
     "__init__.py": "",
@@ -41,20 +47,72 @@ def test_a_program_runs_again_exactly_when_its_code_changes(fresh):
 
 def test_what_lacks_its_data_is_left_out_and_named():
     assert PAPERS == ["complex_dp", "complex_mri", "directions", "neuromixgdp"]
-    wanted, left_out = commands("complex_dp", {}, [])
-    assert len(left_out) == 6
-    assert all(word in " ".join(left_out) for word in ("speech", "ecg"))
-    assert not any("speech" in part for command in wanted for part in command)
-    more, still = commands("complex_dp", {"speech": "/clips"}, [])
-    assert len(more) == len(wanted) + 4
-    assert not any("speech" in each for each in still)
-    (overlay,) = {command[-1] for command in more if "speech" in command[2]}
-    assert overlay == 'cohort={"folder": "/clips"}'
+    lacking = work("complex_dp", {}, [])
+    assert all(word in " ".join(lacking.left_out) for word in ("speech", "ecg"))
+    assert not any("speech" in part for command in lacking.commands for part in command)
+    more = work("complex_dp", {"speech": "/clips"}, [])
+    assert len(more.commands) == len(lacking.commands) + 4
+    assert not any("needs speech" in each for each in more.left_out)
+    (overlay,) = {command[command.index("--config") + 1] for command in more.commands if "speech" in command[2]}
+    assert overlay == 'cohort={"source": "folder", "folder": "/clips"}'
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_scenarios_run_one_by_one_before_the_tables(paper):
-    *scenarios, last = commands(paper, {"speech": "a", "ecg": "b"}, ["--cores", "2"])[0]
-    assert scenarios
-    assert all(command[:4] == ["snakemake", "--cores", "2", "--configfile"] for command in scenarios)
+@pytest.mark.parametrize("size", sizes.SIZES)
+def test_scenarios_run_one_by_one_with_one_audit_before_the_tables(paper, size):
+    found = work(paper, {"speech": "a", "ecg": "b", "mnist": "c"}, ["--cores", "2"], size)
+    *scenarios, last = found.commands
+    audits = [command for command in scenarios if command[1] == "audit"]
+    others = [command for command in scenarios if command[1] != "audit"]
+    assert others
+    assert len(audits) <= 1
+    assert all(command[:4] == ["snakemake", "--cores", "2", "--configfile"] for command in others)
+    assert all(command[-2:] == ["--omit-from", "audit"] for command in others)
     assert last[3:5] == ["--snakefile", "papers/Snakefile"]
+
+
+def test_only_the_whole_paper_runs_the_scenario_of_days():
+    of_days = "papers/complex_mri/scenarios/paper.yaml"
+    runs = {
+        size: any(of_days in command for command in work("complex_mri", {}, [], size).commands) for size in sizes.SIZES
+    }
+    assert runs == {"smoke": True, "short": False, "whole": True}
+
+
+SCENARIOS = sorted(path.relative_to(sizes.ROOT).as_posix() for path in sizes.ROOT.glob("papers/*/scenarios/*.yaml"))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_smoke_has_twenty_patients_three_rounds_and_names_of_its_own(scenario):
+    whole, small = (sizes.content(scenario, size) for size in (sizes.SHORT, sizes.SMOKE))
+    if not small["runs"]:
+        return  # it has no small form: `work` names it
+    config = load_config(small)
+    assert sum(config.cohort.patients.values()) == 20
+    plans = [config.plan(run) for run in config.run_names]
+    assert all(plan.training.rounds <= 3 for plan in plans)
+    assert (config.name, config.cohort.name) != (whole["name"], whole["cohort"]["name"])
+    assert whole["name"] in config.name
+
+
+MNIST = sizes.ROOT.parent / "shared/data/mnist"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", PAPERS)
+def test_the_smoke_of_a_paper_runs_and_reads_no_kept_result(fresh, paper):
+    for kept in fresh.root.glob("papers/*/results/**/*.csv"):
+        kept.unlink()  # a command that reads them fails
+    data = [f"mnist={MNIST}"] if MNIST.is_dir() else []
+    python = warm.python()
+    command = [python, "-m", "papers", paper, "--size", "smoke", "--cores", "2", "--data", *data]
+    path = f"{Path(python).parent}:{Path(sys.executable).parent}"
+    environment = fresh.environment(PYTHONPATH=f"{fresh.root}/src:{fresh.root}")
+    environment["PATH"] = f"{path}:{environment['PATH']}"
+    done = subprocess.run(
+        command, cwd=fresh.root, env=environment, capture_output=True, text=True, check=False, timeout=900
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    seeds = pd.read_csv(fresh.root / f"results/papers/smoke/{paper}/seeds.csv", comment="#")
+    assert seeds["score"].notna().all()
+    assert {"complex_mri": 7, "complex_dp": 1, "neuromixgdp": 3, "directions": 1}[paper] <= seeds["scenario"].nunique()

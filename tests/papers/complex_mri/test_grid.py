@@ -1,41 +1,52 @@
-"""The grid of Riess et al. is tabulated from runs of several machines."""
+"""The grid of Riess et al. is tabulated from the runs of this machine alone."""
 
 from __future__ import annotations
+
+import sys
 
 import pandas as pd
 import pytest
 from run_builder import write_run
 
-from papers.complex_mri.tabulate_grid import beside_printed, earlier, with_earlier
-from zetadp.report import tables
+from papers import sizes
+from papers.complex_mri import tabulate_grid
+from papers.complex_mri.tabulate_grid import beside_printed
+from papers.experiments import Experiment
+from papers.seeds import scores
+from zetadp.base.validation import UserError
 
 
-def test_runs_of_the_paper_s_table_join_those_of_other_machines(tmp_path):
-    label = "simulated cohort"
-    folders = [
-        write_run(tmp_path, {"a": 3 + 4 * seed, "b": 9 - seed}, epsilon=epsilon, seed=seed)
-        for epsilon, seeds in (("1", 3), ("8", 2))
-        for seed in range(seeds)
-    ]
-    every = tables.collect(folders)
-    whole = tables.table1(every, label)
-    of_first = tables.table1(every[every["seed"] == 0], label)
+@pytest.fixture
+def two_runs(tmp_path, monkeypatch):
+    """Return the experiment of the grid with two of its runs finished."""
+    experiment = Experiment.of(tabulate_grid.SCENARIO, tmp_path)
+    for seed in range(2):
+        write_run(tmp_path, {"a": 3 + 4 * seed, "b": 9}, network="pooled", epsilon="8", seed=seed)
+    monkeypatch.setattr(tabulate_grid.Experiment, "of", lambda _: experiment)
+    return experiment
 
-    table, runs = with_earlier(every[every["seed"] > 0], label, of_first)
-    for name in ("seeds", "mean", "std", "volume_accuracy"):
-        assert table[name].tolist() == pytest.approx(whole[name].tolist())
-    assert len(runs) == 5
 
-    nothing, _ = earlier(tmp_path / "none.csv")
-    pd.testing.assert_frame_equal(with_earlier(every, label, nothing)[0], whole)
+def test_no_cell_comes_from_a_kept_table(two_runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["tabulate_grid", "--output", str(tmp_path)])
+    tabulate_grid.main()
+    made = pd.read_csv(tmp_path / "table.csv", comment="#", dtype={"epsilon": str})
+    assert made[["network", "arm", "epsilon", "seeds"]].to_numpy().tolist() == [["pooled", "federated", "8", 2]]
+    assert made["mean"].tolist() == pytest.approx([100 * (12 + 16) / 80])
+    assert "2 of the experiment's 30 runs" in (tmp_path / "table.csv").read_text()
 
-    again, runs = with_earlier(every, label, whole.assign(mean=0.0))
-    pd.testing.assert_frame_equal(again, whole)  # all runs are here
-    assert len(runs) == 5
 
-    fewer, runs = with_earlier(every[every["seed"] == 1], label, whole)
-    assert fewer["mean"].tolist() == whole["mean"].tolist()  # the kept cells have this seed
-    assert len(runs) == 5
+def test_seeds_lists_the_score_of_every_declared_run(tmp_path):
+    experiment = Experiment.of("paper_large", tmp_path)
+    cells = list(experiment.cells)
+    for number, (network, arm, epsilon) in enumerate(cells[:-1]):
+        write_run(tmp_path, {"a": number}, network=network, arm=arm, epsilon=epsilon)
+    with pytest.raises(UserError, match="found no"):
+        scores({"paper_large": experiment})
+    network, arm, epsilon = cells[-1]
+    write_run(tmp_path, {"a": len(cells) - 1}, network=network, arm=arm, epsilon=epsilon)
+    listed = scores({"paper_large": experiment})
+    assert listed[["network", "arm", "epsilon"]].to_numpy().tolist() == [list(cell) for cell in cells]
+    assert listed["score"].tolist() == pytest.approx([100 * number / 20 for number in range(len(cells))])
 
 
 def test_the_paper_s_figures_stand_beside_the_cells_of_their_arm_and_epsilon_alone():
@@ -44,3 +55,17 @@ def test_the_paper_s_figures_stand_beside_the_cells_of_their_arm_and_epsilon_alo
     assert joined["printed"].fillna(0).tolist() == [81.65, 0, 90.89, 0]
     assert joined["printed_std"].fillna(0).tolist() == [1.03, 0, 1.41, 0]
     assert rows[0] == ("the paper, printed", "federated", "81.65 ± 1.03", "–", "90.12 ± 1.26")
+
+
+def test_the_kept_scores_of_seeds_give_the_kept_table():
+    kept = sizes.ROOT / "papers/complex_mri/results"
+    table, seeds = (
+        pd.read_csv(kept / f"{name}.csv", comment="#", dtype={"epsilon": str}) for name in ("table", "seeds")
+    )
+    cell = ["network", "arm", "epsilon"]
+    found = seeds[seeds["scenario"] == "paper_small"].groupby(cell)["score"].agg(["mean", "std", "size"])
+    table = table.set_index(cell).loc[found.index]
+    assert len(found) == len(table) == 18
+    assert found["mean"].to_numpy() == pytest.approx(table["mean"].to_numpy(), abs=1e-6)
+    assert found["std"].fillna(0).to_numpy() == pytest.approx(table["std"].fillna(0).to_numpy(), abs=1e-6)
+    assert (found["size"] == table["seeds"]).all()
