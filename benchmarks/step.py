@@ -69,6 +69,8 @@ NETWORKS = {
 }
 """``A8a``: two convolutions a block and a hidden layer; ``pooled``: one, and an average, that of the first trials."""
 NODES = {24: 1, 264: 11}
+COMPLEX = {"kspace", "complex", "spectrum"}
+"""Domains whose inputs are complex."""
 CPU_CASES = ((24, 4), (24, 20), (264, 4))
 GPU_CASES = ((264, 20), (264, 80))
 FINALISTS = 2
@@ -107,10 +109,20 @@ class Bench:
     rounds: int = 0
 
     @classmethod
-    def make(cls, network: NetworkSettings, patients: int, images: int, device: torch.device) -> Bench:
+    def make(
+        cls,
+        network: NetworkSettings,
+        patients: int,
+        images: int,
+        device: torch.device,
+        *,
+        shape: tuple[int, ...] = (1, 32, 32),
+        classes: int = 4,
+        nodes: int | None = None,
+    ) -> Bench:
         """Return a bench with random weights and random images."""
         random = np.random.default_rng(0)
-        model = build(network, 4, 32, random).to(device)
+        model = build(network, classes, shape[-1], random).to(device)
         layout = Layout.of(model)
         server = Server(layout.flatten(dict(model.named_parameters())).detach(), OptimiserSettings(), 1000)
         gradient = torch.zeros(layout.dimension, device=device)
@@ -120,10 +132,11 @@ class Bench:
             parameter = torch.nn.Parameter(view)
             parameter.grad = gradients[name]
             setattr(model.get_submodule(owner), leaf, parameter)
-        parts = torch.from_numpy(random.standard_normal((2, patients, images, 1, 32, 32), dtype=np.float32))
-        labels = torch.arange(images).remainder(4).repeat(patients, 1)
-        values = torch.complex(parts[0], parts[1]) if network.domain == "kspace" else parts[0]
-        return cls(model, layout, server, values.to(device), labels.to(device), NODES.get(patients, 1), gradient)
+        parts = torch.from_numpy(random.standard_normal((2, patients, images, *shape), dtype=np.float32))
+        labels = torch.arange(images).remainder(classes).repeat(patients, 1)
+        values = torch.complex(parts[0], parts[1]) if network.domain in COMPLEX else parts[0]
+        groups = NODES.get(patients, 1) if nodes is None else nodes
+        return cls(model, layout, server, values.to(device), labels.to(device), groups, gradient)
 
     def pass_size(self) -> int:
         """Return how many images training takes in a pass of this network."""
