@@ -22,7 +22,7 @@ import pandas as pd
 import torch
 
 from papers.experiments import configuration, ended, parser_of, write_table
-from zetadp.base.epsilon import UNCLIPPED, epsilon_shown, epsilon_value
+from zetadp.base.epsilon import UNCLIPPED, epsilon_shown, epsilon_value, rounded_up
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.validation import UserError
@@ -251,7 +251,9 @@ def sheet(found: pd.DataFrame) -> Sheet:
     """Lay the table out, one line per method."""
 
     def shown(epsilon: float) -> str:
-        return MISSING if math.isnan(epsilon) else epsilon_shown("inf") if math.isinf(epsilon) else f"{epsilon:.2f}"
+        return (
+            MISSING if math.isnan(epsilon) else epsilon_shown("inf") if math.isinf(epsilon) else rounded_up(epsilon, 3)
+        )
 
     lines = tuple(
         (

@@ -8,7 +8,7 @@ accountants can be compared.
 
     python -m papers.complex_dp.printed
 
-prints the tables of docs/privacy.md as Markdown.
+prints the tables of docs/privacy.md as Markdown. True epsilons are rounded up, as on all pages.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import math
 import sys
 from dataclasses import dataclass
 
+from zetadp.base.epsilon import rounded_up
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.accounting import central_limit_noise
 from zetadp.privacy.calibration import noise_for_epsilon
@@ -84,9 +85,9 @@ def riess_row(epsilon: float) -> tuple[float, float, float]:
 
 
 def _epsilon(claim: PrintedClaim, noise_multiplier: float) -> float:
-    # Two decimals are shown, and a million rounds take minutes on the finest grid; every grid gives an upper bound.
+    # Three digits are shown, and a million rounds take minutes on the finest grid; every grid gives an upper bound.
     mechanisms = {NoisySum(claim.sampling_probability, noise_multiplier): claim.rounds}
-    return accounting.epsilon_pld(mechanisms, claim.delta, tolerance=0.02)
+    return accounting.epsilon(mechanisms, claim.delta, tolerance=0.005)
 
 
 def markdown() -> str:
@@ -97,8 +98,8 @@ def markdown() -> str:
         "|:--|--:|--:|--:|--:|",
     ]
     lines += [
-        f"| {claim.experiment} | {claim.epsilon:g} | {claim.delta:.2g} | {as_claimed(claim):.2f} | "
-        f"**{as_added(claim):.2f}** |"
+        f"| {claim.experiment} | {claim.epsilon:g} | {claim.delta:.2g} | "
+        f"{rounded_up(as_claimed(claim), 3)} | **{rounded_up(as_added(claim), 3)}** |"
         for claim in ZILLER
     ]
     lines += [
@@ -109,7 +110,7 @@ def markdown() -> str:
     ]
     for epsilon in RIESS_EPSILONS:
         needed, limit, half = riess_row(epsilon)
-        lines.append(f"| {epsilon:g} | {needed:.4g} | {limit:.4f} | {half:.2f} |")
+        lines.append(f"| {epsilon:g} | {needed:.4g} | {rounded_up(limit, 5)} | {rounded_up(half, 3)} |")
     return "\n".join(lines) + "\n"
 
 

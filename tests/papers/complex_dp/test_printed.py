@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from papers.complex_dp.printed import ZILLER, as_added, as_claimed, markdown, riess_row
+from zetadp.base.epsilon import rounded_up
 
-DOCS = Path(__file__).parents[3] / "docs/privacy.md"
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs/privacy.md"
 # Independently computed with a privacy-loss-distribution accountant: epsilon with the printed multiplier and with
 # the printed multiplier divided by sqrt(2).
 TRUE = {
@@ -41,3 +43,11 @@ def test_the_second_papers_targets(target, noise, limit, half):
 
 def test_the_page_shows_what_the_library_computes():
     assert markdown() in DOCS.read_text(encoding="utf-8"), "Run: python -m papers.complex_dp.printed"
+
+
+@pytest.mark.parametrize("claim", ZILLER, ids=lambda claim: claim.experiment)
+def test_the_page_of_the_paper_rounds_every_true_epsilon_up(claim):
+    page = (ROOT / "papers/complex_dp/README.md").read_text(encoding="utf-8")
+    row = next(line for line in page.splitlines() if f"ε = {claim.epsilon:g}" in line and line.startswith("| Table"))
+    true = row.split("|")[3]
+    assert f"ε = {rounded_up(as_added(claim), 3)}" in true, row
