@@ -11,7 +11,12 @@ PAPERS = Path(__file__).parents[2] / "papers"
 DIGITS = {"method": ["head on public features, one holder"], "epsilon": [0.53]}
 KAPPAS = [75, 100, 150, 300, 500]
 EPSILONS = [0.5, 1, 2, 4, 8]
+GRID = {"network": ["pooled"], "epsilon": ["1", "8", "inf"]}
 SHOWN = [
+    ("complex_mri", "table", GRID, "{mean:.1f} ± {std:.1f}"),
+    ("complex_mri", "table", {"network": ["faster", "per_image"]}, "{mean:.1f}"),
+    ("complex_mri", "short/table1", {"network": ["cardioid", "crelu"]}, "{mean:.1f} ({ci_low:.1f} to {ci_high:.1f})"),
+    ("complex_mri", "whole/table1", {}, "{mean:.1f} % ({ci_low:.1f} to {ci_high:.1f}"),
     ("complex_dp", "ecg/table", {}, "{mean:.2f}"),
     ("complex_dp", "phase_mnist/table", DIGITS, "{mean:.2f} ± {std:.2f}"),
     ("complex_dp", "activations/table", {"activation": ["siglog"]}, "SigLog leads with {mean:.1f} %"),
