@@ -29,12 +29,19 @@ from zetadp.report.provenance import COMMAND, cohort_shown, workflow_command
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import code_of
 
-os.environ.setdefault(
-    COMMAND,
-    workflow_command(
-        workflow.overwrite_configfiles, sorted(workflow.config_settings.config)
-    ),
-)
+# Jobs on other machines do not know the command that started the workflow, but what it changed of the configuration.
+CHANGED = [
+    word
+    for file in workflow.overwrite_configfiles
+    for word in ("--configfile", str(file))
+]
+CHANGED += [
+    word
+    for key in sorted(workflow.config_settings.config)
+    for word in ("--config", f"{key}=")
+]
+ARGUMENTS = sys.argv[1:] if workflow.is_main_process else CHANGED
+os.environ.setdefault(COMMAND, workflow_command(ARGUMENTS))
 
 
 def profiles():

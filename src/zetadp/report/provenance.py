@@ -79,21 +79,25 @@ def called() -> str:
     return f"python {program} {shlex.join(sys.argv[1:])}".rstrip()
 
 
-def workflow_command(configfiles: Sequence[Path], overridden: Sequence[str], root: Path = ROOT) -> str:
-    """Return the workflow's command with the options that affect the results.
+def workflow_command(arguments: Iterable[str], root: Path = ROOT) -> str:
+    """Return the command that started the workflow, without what may name folders of patients.
 
     Parameters
     ----------
-    configfiles
-        Files that ``--configfile`` named.
-    overridden
-        Keys that ``--config`` set. Their values are left out: they may name folders of patients.
+    arguments
+        Words after ``snakemake``. The values of assignments such as ``--config KEY=VALUE`` are left out.
     root
         Folder of the workflow. Paths below it are relative to it; others are shortened to their last part.
     """
-    files = [f"--configfile {' '.join(_below(path, root) for path in configfiles)}"] if configfiles else []
-    keys = [f"--config {' '.join(f'{key}=...' for key in overridden)}"] if overridden else []
-    return " ".join(["snakemake --cores all", *files, *keys])
+    return " ".join(["snakemake", *(shlex.quote(_public(word, root)) for word in arguments)])
+
+
+def _public(word: str, root: Path) -> str:
+    """Return a word of a command without a value that it assigns, and without folders outside the root."""
+    option, assigned, value = word.partition("=")
+    if not assigned:
+        return _below(Path(word), root) if "/" in word else word
+    return f"{option}={_public(value, root) if option.startswith('-') else '...'}"
 
 
 def commit(root: Path = ROOT) -> str | None:

@@ -96,8 +96,18 @@ def test_the_command_is_that_of_make_or_of_the_program(monkeypatch, tmp_path):
     assert called() == "python x.py"
     monkeypatch.setenv(COMMAND, "make full")
     assert called() == "make full"
-    # The workflow names its files, and keeps values to itself.
-    inside, outside = tmp_path / "here/workflow/a.yaml", tmp_path / "secret/b.yaml"
-    assert workflow_command([], [], tmp_path) == "snakemake --cores all"
-    said = workflow_command([inside, outside], ["cohort", "name"], tmp_path / "here")
-    assert said == "snakemake --cores all --configfile workflow/a.yaml b.yaml --config cohort=... name=..."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--cores", "2"], "--cores 2"),
+        (["--configfile", "{root}/workflow/a.yaml", "/ward/b.yaml"], "--configfile workflow/a.yaml b.yaml"),
+        (["--directory=/ward/anna", "/ward/results/x.csv"], "--directory=anna x.csv"),
+        (["--config", "cohort={folder: /ward/anna}", "name=anna"], "--config cohort=... name=..."),
+        (["--config=cohort={folder: /ward/anna}"], "--config=cohort=..."),
+    ],
+)
+def test_the_workflow_s_command_is_the_one_that_ran_without_folders_of_patients(tmp_path, arguments, said):
+    words = [word.replace("{root}", str(tmp_path)) for word in arguments]
+    assert workflow_command(words, tmp_path) == f"snakemake {said}"
