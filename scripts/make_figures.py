@@ -4,7 +4,7 @@ from pathlib import Path
 
 from zetadp.base.workflow import run
 from zetadp.report import figures, tables
-from zetadp.report.figures import accuracy_against_epsilon
+from zetadp.report.accuracyfigure import accuracy_against_epsilon, compare_networks
 from zetadp.report.figurestyle import save_svg
 
 
@@ -14,16 +14,24 @@ def main(
     privacy: list[Path],
     histories: list[Path],
     accuracy: Path,
-    curves: Path,
     cohort_label: str,
+    networks: Path | None = None,
+    curves: Path | None = None,
     confusion: Path | None = None,
 ) -> None:
-    """Draw the metric against epsilon and training curves and, for a task with classes, confusion."""
+    """Draw the metric of the leading network against epsilon.
+
+    The experiment decides on the other figures: other networks, training curves, and confusion of classes.
+    """
     runs = tables.collect([path.parent for path in metrics])
     table = tables.table1(runs, cohort_label)
-    chance = tables.chance_of(runs)
-    save_svg(accuracy_against_epsilon(table, cohort_label, chance=chance), accuracy)
-    save_svg(figures.training_curves(tables.histories(runs), cohort_label, chance=chance), curves)
+    chance, leading = tables.chance_of(runs), tables.leading_network(table)
+    save_svg(accuracy_against_epsilon(table, cohort_label, networks=[leading], chance=chance), accuracy)
+    if networks is not None:
+        others = [name for name in table["network"].unique() if name != leading]
+        save_svg(compare_networks(table, cohort_label, networks=others, chance=chance), networks)
+    if curves is not None:
+        save_svg(figures.training_curves(tables.histories(runs), cohort_label, chance=chance), curves)
     if confusion is not None:
         save_svg(figures.confusion_matrices(runs, cohort_label), confusion)
 

@@ -19,7 +19,7 @@ from zetadp.base.storage import read_json, write_text
 from zetadp.base.tables import MISSING
 from zetadp.base.validation import UserError
 from zetadp.report import rendering, tables
-from zetadp.report.figures import accuracy_against_epsilon
+from zetadp.report.accuracyfigure import accuracy_against_epsilon
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.notes import notes
 from zetadp.report.provenance import origin

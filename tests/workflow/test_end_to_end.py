@@ -28,7 +28,7 @@ CELLS = {
 }
 RUNS = [f"{n}/{arm}/eps-{epsilon}/seed-{s}" for (n, arm, epsilon), seeds in CELLS.items() for s in range(seeds)]
 PRIVATE = [run for run in RUNS if "eps-8" in run]
-FIGURES = ("accuracy", "confusion", "curves", "patient")
+FIGURES = ("accuracy", "confusion", "curves", "networks", "patient")
 OF_A_RUN = (
     "model.safetensors",
     "history.csv",
@@ -180,6 +180,12 @@ TRAIN = KSPACE - {"find_duplicates"} | {
 )
 def test_named_targets_need_their_part_of_the_workflow(fresh, target, rules):
     assert fresh.would_run(target) - {target} == rules
+
+
+def test_one_network_that_nobody_watches_has_no_empty_figure(fresh):
+    runs = "runs=[{networks: [head], arms: [federated], epsilons: [8], seeds: [0]}]"
+    said = fresh.snakemake("--dry-run", "--config", "partition={validation_patients: 0}", runs)
+    assert set(re.findall(r"figures/(\w+)\.svg", said)) == {"accuracy", "confusion", "patient"}
 
 
 def test_no_picture_of_a_patient_is_drawn_where_noise_protects_them(fresh):

@@ -107,15 +107,15 @@ RUN = "runs/{run.network}/{run.arm}/eps-{run.epsilon}/seed-{run.seed}"
 RUN_WILDCARDS = "runs/{network}/{arm}/eps-{epsilon}/seed-{seed}"
 LOG_WILDCARDS = "{network}-{arm}-eps-{epsilon}-seed-{seed}"
 TABLES = [f"{RESULTS}/tables/table1.{kind}" for kind in ("csv", "md", "txt")]
-FIGURES = [
-    f"{RESULTS}/figures/{name}.svg" for name in ("accuracy", "confusion", "curves")
-]
+# Not every experiment has several networks, or patients who watch its training. Tasks add and remove figures of theirs.
+FIGURES = [f"{RESULTS}/figures/{name}.svg" for name in ("accuracy", "confusion")]
+if len({run.network for run in RUNS}) > 1:
+    FIGURES.append(f"{RESULTS}/figures/networks.svg")
+if CONFIG.partition.validation_patients:
+    FIGURES.append(f"{RESULTS}/figures/curves.svg")
 
 # The public backbones of a task's domains, where they have one of their own; its rules name that of all others BACKBONE.
 BACKBONES = {}
-
-# Whether the task's items have classes, which tables and figures of them need; its rules may say otherwise.
-CLASSES = True
 
 TASK_CODE = f"zetadp.tasks.{CONFIG.task.name}"
 
@@ -237,3 +237,12 @@ def cohort_label():
         "folder": "cohort",
     }[cohort.source]
     return f"{kind} {cohort.name}, {cohort.train_patients} + {cohort.test_patients} {cohort.unit}s"
+
+
+def drawn(name, result, category="Results"):
+    """Return an output of make_figures by its name, if the experiment has this figure."""
+    file = f"{RESULTS}/figures/{name}.svg"
+    caption = f"../report/{name}.rst"
+    labels = {"result": result}
+    shown = report(file, caption=caption, category=category, labels=labels)
+    return {name: shown} if file in FIGURES else {}

@@ -35,7 +35,8 @@ use rule make_figures as draw_headline with:
     output:
         **{
             kind: f"{HEADLINE}/figures/{kind}.svg"
-            for kind in ("accuracy", "curves", *OF_CLASSES)
+            for kind in OF_RUNS
+            if kind != "networks" or len({run.network for run in FIRST_RUNS}) > 1
         },
     log:
         "logs/draw_headline.log",

@@ -25,18 +25,13 @@ rule make_tables:
         "../../scripts/make_tables.py"
 
 
-OF_CLASSES = (
-    {
-        "confusion": report(
-            f"{RESULTS}/figures/confusion.svg",
-            caption="../report/confusion.rst",
-            category="Results",
-            labels={"result": "confusion of the sequences"},
-        ),
-    }
-    if CLASSES
-    else {}
-)
+# The figures that this experiment has, by their names.
+OF_RUNS = {
+    **drawn("accuracy", "accuracy against epsilon, figure"),
+    **drawn("networks", "other networks"),
+    **drawn("confusion", "confusion of the sequences"),
+    **drawn("curves", "training curves", category="Training"),
+}
 
 
 rule make_figures:
@@ -45,19 +40,7 @@ rule make_figures:
         privacy=collect(f"{RESULTS}/{RUN}/privacy.json", run=RUNS),
         histories=collect(f"{RESULTS}/{RUN}/history.csv", run=RUNS),
     output:
-        **OF_CLASSES,
-        accuracy=report(
-            f"{RESULTS}/figures/accuracy.svg",
-            caption="../report/accuracy.rst",
-            category="Results",
-            labels={"result": "accuracy against epsilon, figure"},
-        ),
-        curves=report(
-            f"{RESULTS}/figures/curves.svg",
-            caption="../report/curves.rst",
-            category="Training",
-            labels={"result": "training curves"},
-        ),
+        **OF_RUNS,
     log:
         "logs/make_figures.log",
     conda:

@@ -1,4 +1,4 @@
-"""Figures of results: the metric against epsilon, training curves, and confusion.
+"""Figures of training and of classes: the metric against rounds, and confusion.
 
 Every function returns a matplotlib figure; `figurestyle.save_svg` writes it as the same bytes each time. All results
 are on held-out patients.
@@ -6,10 +6,7 @@ are on held-out patients.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 import matplotlib as mpl
 import numpy as np
@@ -20,15 +17,13 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from zetadp.base.epsilon import epsilon_named, epsilon_order, epsilon_value
-from zetadp.core.metrics import LEVEL
+from zetadp.base.epsilon import epsilon_named, epsilon_order
 from zetadp.report.figurestyle import (
-    LOOKS,
+    GREY,
     SMALL,
     WIDTH,
     arms_shown,
     columns_for,
-    epsilon_axis,
     figure_style,
     guarantee_shown,
     label_outer,
@@ -43,155 +38,12 @@ from zetadp.report.figurestyle import (
     without_noise_shown,
     wrapped,
 )
-from zetadp.report.tables import CELL, holders, metric_shown, not_empty
+from zetadp.report.tables import CELL, chance_named, holders, metric_shown, not_empty
 
 Cell = tuple[str, str, str]
 MAX_MATRICES = 12
 MANY_CLASSES = 6
 """Largest number of classes for which the fields of a matrix have room for two numbers."""
-PUBLIC = "public\nweights"
-"""Tick label, left of every epsilon, for the metric of public weights before any private training."""
-FROM_PUBLIC, FROM_RANDOM = "networks from public weights", "networks from random weights"
-
-
-@dataclass(frozen=True)
-class _Panel:
-    """One panel: its title and its lines, each with the number of its look, its label and its rows of the table."""
-
-    title: str
-    lines: list[tuple[int, str, pd.DataFrame]]
-
-    @property
-    def public(self) -> bool:
-        """Whether a line starts from public weights."""
-        return any(_start(rows) is not None for _, _, rows in self.lines)
-
-    @property
-    def lowest(self) -> int:
-        """Lower end of an axis that begins near the lowest value: a multiple of ten if it is at least 50, else 0."""
-        values = [value for _, _, rows in self.lines for value in (*rows["mean"], _start(rows) or math.nan)]
-        below = 10 * math.floor(np.nanmin(values) / 10 - 0.2)
-        return below if below >= 50 else 0
-
-
-def accuracy_against_epsilon(table: pd.DataFrame, cohort_label: str, *, chance: float | None = None) -> Figure:
-    """Draw the task's metric against epsilon.
-
-    If at most one network has several arms, there are up to two panels: one for the networks that start from public
-    weights, one for the others. The axis of the first begins higher if all its values are high, and its title says so.
-    Otherwise each network has a panel with one line for each arm.
-
-    Parameters
-    ----------
-    table
-        Result of `tables.table1`.
-    cohort_label
-        Name of the cohort for the title.
-    chance
-        Score of guessing, in %; no line by default.
-
-    Returns
-    -------
-    Figure whose bars span one standard deviation over seeds to either side; with one seed, the interval over patients.
-    The hollow point at the left end of a line, and the dotted line at its height, show the metric of public weights
-    before any private training. If there are runs without noise, every panel has a line at their best mean, so that
-    the cost of privacy can be seen.
-    """
-    not_empty(table)
-    metric, called = metric_shown(table["metric"].iloc[0]), networks_shown(table)
-    laid = _panels(table, called)
-    epsilons = sorted(set(table["epsilon"]), key=epsilon_order)
-    with figure_style():
-        columns = columns_for(len(laid))
-        wide = columns < 3  # narrow panels have no room for one more place on the axis
-        figure, panels = panel_grid(len(laid), columns, 4.2 if len(laid) <= columns else 3.3)
-        for panel, content in zip(panels, laid, strict=True):
-            for place, (look, label, rows) in enumerate(content.lines):
-                # A small shift keeps the bars apart.
-                shift = min(0.12, 0.6 / len(content.lines)) * (place - (len(content.lines) - 1) / 2)
-                _draw_line(panel, rows, epsilons, shift, label, line_look(look), marked=wide)
-            _draw_best(panel, table, called)
-            lowest = content.lowest if len(laid) == 2 and content.title == FROM_PUBLIC else 0
-            draw_chance(panel, None if lowest else chance)
-            name_panel(panel, content.title + (f", axis from {lowest} %" if lowest else ""), columns)
-            epsilon_axis(panel, epsilons, columns, first=PUBLIC if content.public and wide else "")
-            percent_axis(panel, lowest)
-        label_outer(panels, columns, guarantee_shown(table) or "ε", f"test {metric} in %")
-        set_title(figure, f"{metric[:1].upper()}{metric[1:]} against ε, {cohort_label}")
-        spread = spread_shown(table["seeds"], "bars", f"{100 * LEVEL:g} % interval over {holders(table)}")
-        public = "Dotted: public weights, before any private training" if any(panel.public for panel in laid) else ""
-        set_legend(
-            figure,
-            panels,
-            f"Held-out test {holders(table)}; {spread}",
-            "; ".join(filter(None, (public, without_noise_shown(epsilons)))),
-        )
-    return figure
-
-
-def _panels(table: pd.DataFrame, called: dict[str, str]) -> list[_Panel]:
-    """Divide the rows into panels: with at most `LOOKS` lines, networks share one if at most one has several arms."""
-    networks = {str(name): rows for name, rows in table.groupby("network", sort=False)}
-    arms, shown = {name: rows["arm"].nunique() for name, rows in networks.items()}, list(arms_shown(table).items())
-    if sum(number > 1 for number in arms.values()) <= 1 < len(networks) and sum(arms.values()) <= LOOKS:
-        groups: dict[str, list[tuple[int, str, pd.DataFrame]]] = {FROM_PUBLIC: [], FROM_RANDOM: []}
-        pairs = [(str(name), str(arm), rows) for (name, arm), rows in table.groupby(["network", "arm"], sort=False)]
-        for look, (name, arm, rows) in enumerate(pairs):
-            label = f"network {called[name]}" + (f", {dict(shown)[arm]}" if arms[name] > 1 else "")
-            groups[FROM_RANDOM if _start(rows) is None else FROM_PUBLIC].append((look, label, rows))
-        return [_Panel(title, lines) for title, lines in groups.items() if lines]
-    lines = {
-        name: [(look, label, rows[rows["arm"] == arm]) for look, (arm, label) in enumerate(shown)]
-        for name, rows in networks.items()
-    }
-    return [
-        _Panel(f"network {called[name]}", [line for line in own if not line[2].empty]) for name, own in lines.items()
-    ]
-
-
-def _start(rows: pd.DataFrame) -> float | None:
-    """Return the metric of the public weights that these runs started from, in %; None if there are none."""
-    found = rows["public_start"].dropna() if "public_start" in rows else rows["mean"].head(0)
-    return None if found.empty else float(found.iloc[0])
-
-
-def _draw_line(
-    panel: Axes,
-    rows: pd.DataFrame,
-    epsilons: Sequence[str],
-    shift: float,
-    label: str,
-    look: dict[str, Any],
-    *,
-    marked: bool,
-) -> None:
-    """Draw one line with its bars, and the public weights that it starts from."""
-    rows = rows.sort_values("epsilon", key=lambda column: column.map(epsilons.index))
-    places = [epsilons.index(epsilon) + shift for epsilon in rows["epsilon"]]
-    bars = np.array([_bar(row) for row in rows.to_dict("records")]).T
-    panel.errorbar(places, rows["mean"], bars, label=label, capsize=3, **look)
-    if (start := _start(rows)) is not None:
-        if marked:
-            panel.plot([shift - 1], [start], **{**look, "markerfacecolor": "white", "linestyle": "none"})
-        panel.axhline(start, color=look["color"], linewidth=0.8, linestyle=":", zorder=1)
-
-
-def _draw_best(panel: Axes, table: pd.DataFrame, called: dict[str, str]) -> None:
-    """Draw a line at the best mean of a network without noise, if there is any."""
-    free = table[[math.isinf(epsilon_value(epsilon)) for epsilon in table["epsilon"]]]
-    if not free.empty:
-        best = free.sort_values("mean").iloc[-1]
-        label = f"best without noise: network {called[best['network']]}, {best['mean']:.1f} %"
-        panel.axhline(best["mean"], label=label, color="black", linewidth=1.2, linestyle=(0, (5, 2)), zorder=3)
-
-
-def _bar(row: Mapping[Hashable, Any]) -> tuple[float, float]:
-    """Return the lengths of an error bar below and above: the spread over seeds, or the interval with one seed."""
-    if not math.isnan(row["std"]):
-        return row["std"], row["std"]
-    if not math.isnan(row["ci_low"]):
-        return max(row["mean"] - row["ci_low"], 0.0), max(row["ci_high"] - row["mean"], 0.0)
-    return 0.0, 0.0
 
 
 def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float | None = None) -> Figure:
@@ -211,13 +63,12 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
     Figure with means over seeds and, if there are several seeds, bands of one standard deviation to either side.
     """
     not_empty(histories)
-    watched = histories.dropna(subset=["value"])
     epsilons = sorted(histories["epsilon"].unique(), key=epsilon_order)
     with figure_style():
         # Epsilon has an order, so its lines take their colours from a map: lighter is less private.
         shades = mpl.colormaps["viridis"](np.linspace(0.0, 0.8, len(epsilons)))
         shown, called = arms_shown(histories), networks_shown(histories)
-        cells = list(histories.groupby(["network", "arm"], sort=True))
+        cells = list(histories.groupby(["network", "arm"], sort=False))
         columns = columns_for(len(cells))
         figure, panels = panel_grid(len(cells), columns, 3.1)
         for panel, ((network, arm), cell) in zip(panels, cells, strict=True):
@@ -232,10 +83,8 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
             panel.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         label_outer(panels, columns, "round", f"validation {metric_shown(histories['metric'].iloc[0])} in %")
         set_title(figure, f"Training, {cohort_label}")
-        meaning = f"No {holders(histories)} were watched"
-        if not watched.empty:
-            seeds = watched.groupby(["network", "arm", "epsilon"])["seed"].nunique()
-            meaning = f"Held-out validation {holders(histories)}; {spread_shown(seeds, 'bands')}"
+        seeds = histories.groupby(["network", "arm", "epsilon"])["seed"].nunique()
+        meaning = f"Held-out validation {holders(histories)}; {spread_shown(seeds, 'bands')}"
         set_legend(figure, panels, meaning, guarantee_shown(histories), without_noise_shown(epsilons))
     return figure
 
@@ -243,7 +92,7 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
 def draw_chance(panel: Axes, chance: float | None) -> None:
     """Draw a line at the score of guessing, if there is one."""
     if chance is not None:
-        panel.axhline(chance, color="black", linewidth=0.8, linestyle=":", label=f"chance ({chance:g} %)")
+        panel.axhline(chance, color=GREY, linewidth=0.8, label=chance_named(chance), zorder=1)
 
 
 def _draw_curve(panel: Axes, run: pd.DataFrame, label: str, index: int, colour: Sequence[float]) -> None:
@@ -266,14 +115,15 @@ def confusion_matrices(runs: pd.DataFrame, cohort_label: str) -> Figure:
     smallest epsilons, at the same epsilon of the most accurate networks. A note names the others.
     """
     not_empty(runs)
-    accuracy = runs.groupby(CELL)["value"].mean()
+    accuracy = runs.groupby(CELL, sort=False)["value"].mean()
     without_noise = max(
         (cell for cell in accuracy.index if cell[2] == "inf"), key=lambda cell: accuracy[cell], default=""
     )
     ranked: list[Cell] = sorted(
         accuracy.index, key=lambda cell: (cell != without_noise, epsilon_order(cell[2]), -accuracy[cell])
     )
-    cells = sorted(ranked[:MAX_MATRICES], key=_place)
+    order = list(accuracy.index)
+    cells, others = (sorted(part, key=order.index) for part in (ranked[:MAX_MATRICES], ranked[MAX_MATRICES:]))
     groups = {(str(n), str(a), str(e)): group for (n, a, e), group in runs.groupby(CELL)}
     columns = min(3, len(cells))
     shown, called, word = arms_shown(runs), networks_shown(runs), runs["called"].iloc[0]
@@ -288,17 +138,12 @@ def confusion_matrices(runs: pd.DataFrame, cohort_label: str) -> Figure:
         label_outer(panels, columns, f"predicted {word}", f"true {word}")
         figure.colorbar(image, ax=panels, label=f"share of the true {word} in %", shrink=0.6, aspect=30, pad=0.02)
         set_title(figure, f"Confusion on held-out test {holders(runs)}, {cohort_label}")
-        left_out = _named(ranked[MAX_MATRICES:], called, shown)
+        left_out = _named(others, called, shown)
         meaning = [guarantee_shown(runs), without_noise_shown(epsilon for _, _, epsilon in cells)]
         notes = ["; ".join(filter(None, meaning)), f"Not shown, for lack of room: {left_out}" if left_out else ""]
         text = wrapped("\n".join(filter(None, notes)), SMALL, 0.97 * figure.get_figwidth())
         figure.supxlabel(text, x=0.01, ha="left", fontsize=SMALL)
     return figure
-
-
-def _place(cell: Cell) -> tuple[str, str, tuple[float, bool]]:
-    """Return the sort key of a cell on the page."""
-    return cell[0], cell[1], epsilon_order(cell[2])
 
 
 def _draw_matrix(panel: Axes, group: pd.DataFrame) -> AxesImage:
@@ -327,6 +172,6 @@ def _draw_matrix(panel: Axes, group: pd.DataFrame) -> AxesImage:
 def _named(cells: Sequence[Cell], called: dict[str, str], shown: dict[str, str]) -> str:
     """Name cells in words, those of one network and arm together."""
     found: dict[str, list[str]] = {}
-    for network, arm, epsilon in sorted(cells, key=_place):
+    for network, arm, epsilon in cells:
         found.setdefault(f"{called[network]}, {shown[arm]}", []).append(epsilon_named(epsilon))
     return "; ".join(f"{who}: {', '.join(epsilons)}" for who, epsilons in found.items())

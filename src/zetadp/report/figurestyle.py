@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
-from zetadp.base.epsilon import UNCLIPPED, epsilon_shown, epsilon_value
+from zetadp.base.epsilon import UNCLIPPED, epsilon_value
 from zetadp.base.storage import written_whole
 from zetadp.privacy.threat import arm_shown
 
@@ -32,19 +32,18 @@ TITLE, TEXT, SMALL = 12.0, 10.0, 9.0  # points
 
 # Okabe and Ito's colours, from dark to light for the first three.
 _COLOURS = ("#000000", "#0072B2", "#E69F00", "#CC79A7", "#D55E00", "#56B4E9", "#009E73", "#882255")
+# None is dotted: references such as guessing are.
 _STYLES: tuple[Any, ...] = (
     "-",
     (0, (5, 1.5)),
-    (0, (1.5, 1.2)),
+    (0, (2.2, 1.2)),
     (0, (5, 1.5, 1, 1.5)),
     (0, (8, 2)),
     (0, (3, 1, 1, 1, 1, 1)),
-    (0, (1, 3)),
+    (0, (2.2, 4)),
     (0, (8, 1.5, 1, 1.5, 1, 1.5)),
 )
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
-LOOKS = len(_MARKERS)
-"""Number of lines that can be told apart in grey."""
 _HANDLE = 0.65  # inches that a legend's entry takes besides its text
 _SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "zetadp",
@@ -120,26 +119,11 @@ def name_panel(panel: Axes, name: str, columns: int, share: float = 0.8) -> None
     panel.set_title(wrapped(name, size, share * WIDTH / columns), loc="left", fontsize=size)
 
 
-def percent_axis(panel: Axes, lowest: int = 0) -> None:
-    """Make the vertical axis span 0 to 100 %, or from a multiple of ten, with room for whole markers at both ends."""
-    room = 0.03 * (100 - lowest)
-    panel.set_ylim(lowest - room, 100 + room)
-    panel.set_yticks(range(lowest, 101, 20 if lowest < 50 else 10))
+def percent_axis(panel: Axes) -> None:
+    """Make the vertical axis span 0 to 100 %, with room for whole markers at both ends."""
+    panel.set_ylim(-3, 103)
+    panel.set_yticks(range(0, 101, 20))
     panel.grid(axis="y", color="#DDDDDD", linewidth=0.6)
-
-
-def epsilon_axis(panel: Axes, epsilons: Sequence[str], columns: int = 1, first: str = "") -> None:
-    """Give each epsilon one place on the axis: about logarithmic for the usual values, and room for infinity.
-
-    With more than two columns panels are narrow, and a long name is shortened. ``first`` names a further place before
-    all others, at -1.
-    """
-    names = [epsilon_shown(epsilon) for epsilon in epsilons]
-    if columns > 2:
-        names = ["no\nclip" if name == UNCLIPPED else name for name in names]
-    places = [*([first] if first else []), *names]
-    panel.set_xticks(range(len(names) - len(places), len(names)), places)
-    panel.set_xlim(len(names) - len(places) - 0.4, len(names) - 0.6)
 
 
 def label_outer(panels: Sequence[Axes], columns: int, x: str, y: str) -> None:
@@ -172,13 +156,13 @@ def set_legend(figure: Figure, panels: Sequence[Axes], *meaning: str) -> None:
     for panel in panels:
         handles, labels = panel.get_legend_handles_labels()
         entries.update(zip(labels, handles, strict=True))
-    labels = sorted(entries, key=lambda label: label.startswith("chance"))  # which comes last
+    labels = sorted(entries, key=lambda label: label.startswith("guessing"))  # which comes last
     width = 0.97 * figure.get_figwidth()
     legend = figure.legend(
         [entries[label] for label in labels],
         labels,
         loc="outside lower left",
-        ncols=_columns(labels, width),
+        ncols=legend_columns(labels, width),
         frameon=False,
     )
     legend.set_title(wrapped("\n".join(filter(None, meaning)), TEXT, width))
@@ -205,7 +189,7 @@ def _width(line: str, size: float) -> float:
     return 1.04 * float(width) / 72
 
 
-def _columns(labels: Sequence[str], width: float) -> int:
+def legend_columns(labels: Sequence[str], width: float) -> int:
     """Return how many columns of a legend fit side by side."""
     widths = [_width(label, SMALL) + _HANDLE for label in labels]
     for count in range(len(labels), 1, -1):
@@ -249,11 +233,11 @@ def without_noise_shown(epsilons: Iterable[str]) -> str:
     return "; ".join(text for epsilon, text in words.items() if epsilon in set(epsilons))
 
 
-def spread_shown(seeds: pd.Series, marks: str, alone: str = "") -> str:
-    """Return a phrase on the number of seeds behind means, and on what marks span: ``alone`` if there is one seed."""
+def spread_shown(seeds: pd.Series, marks: str) -> str:
+    """Return a phrase on the number of seeds behind means, and on what marks span."""
     fewest, most = int(seeds.min()), int(seeds.max())
     if most == 1:
-        return f"one seed; {marks}: {alone}" if alone else "one seed, so no spread over seeds is known or shown"
+        return "one seed, so no spread over seeds is known or shown"
     count = f"{most}" if fewest == most else f"{fewest} to {most}"
     several = f"mean of {count} seeds; {marks}: ± one standard deviation over seeds"
-    return several if fewest > 1 else f"{several}, {alone or 'none'} with one seed"
+    return several if fewest > 1 else f"{several}, none with one seed"

@@ -34,6 +34,7 @@ from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.risk import Risk
 from zetadp.privacy.statement import total_statement
 from zetadp.report import figures, rendering, tables
+from zetadp.report.accuracyfigure import accuracy_against_epsilon, compare_networks
 from zetadp.report.evaluation import RunOutputs, evaluate_run
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.notes import notes
@@ -174,7 +175,8 @@ def _show(folders: Sequence[Path], ledgers: Path, cohort_label: str) -> None:
     write_text(place / "table.txt", rendering.to_text(rendering.accuracy_sheet(table, below)))
     write_text(place / "nodes.csv", rendering.to_csv(tables.per_node(runs), below))
     chance = tables.chance_of(runs)
-    save_svg(figures.accuracy_against_epsilon(table, cohort_label, chance=chance), place / "accuracy.svg")
+    save_svg(accuracy_against_epsilon(table, cohort_label, chance=chance), place / "accuracy.svg")
+    save_svg(compare_networks(table, cohort_label, chance=chance), place / "networks.svg")
     save_svg(figures.training_curves(tables.histories(runs), cohort_label, chance=chance), place / "curves.svg")
     if runs["confusion"].notna().all():
         save_svg(figures.confusion_matrices(runs, cohort_label), place / "confusion.svg")

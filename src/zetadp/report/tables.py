@@ -52,6 +52,26 @@ def chance_of(runs: pd.DataFrame) -> float | None:
     return 50.0 if runs["metric"].iloc[0] == "auc" else 100 / len(runs["classes"].iloc[0])
 
 
+def chance_named(chance: float) -> str:
+    """Return the label of the score of guessing in figures."""
+    return f"guessing, {chance:g} %"
+
+
+def private_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of runs or cells that have noise, and so a guarantee."""
+    return table[np.isfinite(table["epsilon"].map(epsilon_value))]
+
+
+def best_without_noise(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the row of `table1` with the best mean without noise; none if all runs have noise."""
+    return table.drop(private_rows(table).index).nlargest(1, "mean")
+
+
+def leading_network(table: pd.DataFrame) -> str:
+    """Return the network that a report is about: the first one with a guarantee, or the first if none has one."""
+    return str(next(iter([*private_rows(table)["network"], *table["network"]])))
+
+
 def holders(table: pd.DataFrame) -> str:
     """Return the word for the held-out units: patients, speakers, or records if the persons are unknown."""
     units = set(table["unit"])
@@ -68,7 +88,8 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
 
     Returns
     -------
-    Data frame sorted by network, arm, epsilon (infinity last) and seed. ``value`` is the task's ``metric``, in [0, 1].
+    Data frame with networks and arms in the order of ``run_dirs``, then by epsilon (infinity last) and seed. ``value``
+    is the task's ``metric``, in [0, 1].
     ``epsilon`` is the target that names the run, ``epsilon_stated`` the figure of its privacy statement, and ``threat``
     the statement's threat model. ``epsilon_single_messages`` is None unless that is masked sums. The columns
     ``per_patient``, ``per_patient_images``, ``confusion``, ``classes``, ``nodes`` and ``node_metric``
@@ -250,11 +271,17 @@ def _keys(content: Mapping[str, Any], path: Path, *keys: str) -> Mapping[str, An
 
 
 def ordered(frame: pd.DataFrame, *then: str) -> pd.DataFrame:
-    """Sort by network, arm and epsilon as a number (infinity last), then by the columns ``then``."""
-    rank = {label: place for place, label in enumerate(sorted(frame["epsilon"].unique(), key=epsilon_order))}
-    order = frame.assign(_rank=frame["epsilon"].map(rank))
-    order = order.sort_values(["network", "arm", "_rank", *then], kind="stable", ignore_index=True)
-    return order.drop(columns="_rank")
+    """Sort by network, arm and epsilon as a number (infinity last), then by the columns ``then``.
+
+    Networks, and the arms of each, stay in the order of their first rows, which is that of the configuration.
+    """
+    ranks = {
+        "_network": frame.groupby("network", sort=False).ngroup(),
+        "_arm": frame.groupby(["network", "arm"], sort=False).ngroup(),
+        "_epsilon": frame["epsilon"].map(epsilon_order),
+    }
+    order = frame.assign(**ranks).sort_values([*ranks, *then], kind="stable", ignore_index=True)
+    return order.drop(columns=[*ranks])
 
 
 def not_empty(runs: Sized) -> None:

@@ -9,6 +9,7 @@ from run_builder import write_run
 from zetadp.base.storage import read_json
 from zetadp.nn.models import NetworkSettings
 from zetadp.report import figures, rendering, tables
+from zetadp.report.accuracyfigure import accuracy_against_epsilon, compare_networks
 from zetadp.report.modelcard import model_card
 from zetadp.report.notes import notes
 from zetadp.tasks.brain_sequences import BrainSequences
@@ -27,7 +28,7 @@ SHOWN = {
         "column": ("threat", {"local", "masked_sums"}),
         "table": "| secure (masked sums) |",
         "note": ("Arm secure", "41.5 at ε = 3", "at most 2 node(s)"),
-        "figures": "secure (masked sums)",
+        "figures": "masked sums",
         "card": ("secure (masked sums)", "against anyone who could undo the masks: 41.5", THREAT["assumes"]),
         "absent": "federated (mas",
     }
@@ -71,7 +72,8 @@ def test_it_is_named_wherever_the_run_is_shown_and_nowhere_else(tmp_path, what):
     assert not any(words in plain for words in case["card"])
     assert case["absent"] not in own
     for figure in (
-        figures.accuracy_against_epsilon(tables.table1(alone, LABEL), "c"),
+        accuracy_against_epsilon(tables.table1(alone, LABEL), "c"),
+        compare_networks(tables.table1(alone, LABEL), "c"),
         figures.confusion_matrices(alone, "c"),
         figures.training_curves(tables.histories(alone), "c"),
     ):

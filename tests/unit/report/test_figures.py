@@ -14,7 +14,8 @@ from run_builder import SEQUENCES, write_run
 
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.report import figures, figurestyle
-from zetadp.report.figures import accuracy_against_epsilon, confusion_matrices
+from zetadp.report.accuracyfigure import BEST, PUBLIC, accuracy_against_epsilon, compare_networks
+from zetadp.report.figures import confusion_matrices
 from zetadp.report.patientfigure import patient_figure
 from zetadp.report.tables import collect, histories, table1
 
@@ -44,6 +45,7 @@ def accuracy(folders):
 
 DRAW = {
     "accuracy": accuracy,
+    "networks": lambda folders: compare_networks(table1(collect(folders), LABEL), LABEL, chance=25),
     "confusion": lambda folders: confusion_matrices(collect(folders), LABEL),
     "curves": lambda folders: figures.training_curves(histories(collect(folders)), LABEL),
     "patient": lambda folders: patient(),
@@ -57,10 +59,10 @@ def lines(panel):
     return {str(label): np.asarray(values, dtype=float) for label, values in found.items()}
 
 
-def bar(panel, label):
-    """Return the ends of the first bar of a line."""
+def bars(panel, label):
+    """Return the ends of the bars of a line."""
     (container,) = [each for each in panel.containers if each.get_label() == label]
-    return container.lines[2][0].get_segments()[0][:, 1]
+    return [segment[:, 1].tolist() for segment in container.lines[2][0].get_segments()]
 
 
 def texts(figure):
@@ -87,17 +89,67 @@ def test_the_backend_of_whoever_starts_the_program_changes_nothing(module):
     assert (done.returncode, done.stdout.strip()) == (0, "agg"), done.stderr
 
 
-def test_accuracy_shows_means_and_spread_over_seeds_and_with_one_seed_the_interval(folders):
-    (panel,) = [axes for axes in accuracy(folders).axes if axes.get_visible()]
-    assert [tick.get_text() for tick in panel.get_xticklabels()] == ["1", "∞", "unclipped"]
-    assert lines(panel)["federated"] == pytest.approx([58.75] * 3)
-    assert set(lines(panel)["chance (25 %)"]) == {25.0}
-    # Seeds at 55 % and 62.5 %.
-    assert bar(panel, "central") == pytest.approx([58.75 - 5.3033, 58.75 + 5.3033], abs=1e-3)
-    table = table1(collect(folders[:1]), LABEL)
-    figure = accuracy_against_epsilon(table, LABEL)
-    assert bar(figure.axes[0], "federated") == pytest.approx([table["ci_low"].item(), table["ci_high"].item()])
-    assert any("interval over patients" in text for text in texts(figure))
+def test_curves_show_means_and_intervals_on_a_logarithmic_axis(tmp_path):
+    folders = [
+        write_run(tmp_path, {"a": 8 + seed, "b": 14 + 2 * seed}, epsilon=epsilon, seed=seed)
+        for epsilon in ("0.3", "3", "30", "inf")
+        for seed in (0, 1)
+    ]
+    table = table1(collect(folders), LABEL)
+    (panel,) = accuracy(folders).axes
+    assert [tick.get_text() for tick in panel.get_xticklabels()] == ["0.3", "3", "30", "∞"]
+    assert np.diff(panel.get_xticks())[:2] == pytest.approx([1, 1])
+    (curve, free) = panel.containers
+    assert curve.lines[0].get_ydata() == pytest.approx([58.75] * 3)
+    assert (free.lines[0].get_markerfacecolor(), free.lines[0].get_linestyle()) == ("white", "None")
+    assert bars(panel, "local noise") == pytest.approx(table[["ci_low", "ci_high"]].to_numpy()[:3])
+    assert panel.get_legend() is None, "the title names the only curve"
+    assert f"Accuracy of network complex with local noise against ε, {LABEL}" in texts(panel.figure)
+    # Without intervals, bars are the spread of seeds at 55 % and 62.5 %.
+    bare = accuracy_against_epsilon(table.assign(ci_low=np.nan, ci_high=np.nan), LABEL)
+    assert bars(bare.axes[0], "local noise")[0] == pytest.approx([58.75 - 5.3033, 58.75 + 5.3033], abs=1e-3)
+
+
+def test_the_default_s_legend_has_five_words_at_most(tmp_path):
+    secure = {"threat": {"model": "masked_sums", "epsilon_single_messages": 3.0}}
+    folders = [
+        write_run(tmp_path, {"a": 18, "b": 19}, network="head", arm=arm, epsilon=epsilon, public=0.85, **privacy)
+        for arm, privacy in (("federated", {}), ("sums", secure))
+        for epsilon in ("1", "8")
+    ]
+    folders.append(write_run(tmp_path, {"a": 19, "b": 20}, network="head", epsilon="inf", public=0.85))
+    folders.append(write_run(tmp_path, {"a": 8, "b": 14}))
+    table = table1(collect(folders), LABEL)
+    figure = accuracy_against_epsilon(table, LABEL, networks=["head"], chance=25)
+    (panel,) = figure.axes
+    legend = [text.get_text() for text in panel.get_legend().get_texts()]
+    assert legend == ["local noise", "masked sums"]
+    assert {f"{PUBLIC}, 85.0 %", f"{BEST}, 97.5 %"} <= texts(panel)
+    assert not [text for text in texts(figure) if "complex" in text or "guessing" in text]
+    # All values are high, so the axis begins near the lowest; no two lines look alike.
+    assert panel.get_ylim()[0] == 80
+    looks = [(line.get_color(), line.get_linestyle(), line.get_marker()) for line in panel.get_lines()]
+    drawn = [look for look in looks if look[1] != "None" and look[2] in ("None", "o", "s")]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_other_networks_have_a_row_each_and_hollow_marks_without_noise(tmp_path):
+    folders = [write_run(tmp_path, {"a": 18, "b": 19}, network="head", epsilon="inf")]
+    folders += [write_run(tmp_path, {"a": 10, "b": 14}, network="twin", public=0.5)]
+    folders += [write_run(tmp_path, {"a": 8, "b": 14}, epsilon=epsilon) for epsilon in ("3", "unclipped")]
+    figure = compare_networks(table1(collect(folders), LABEL), LABEL, networks=["twin", "complex"], chance=25)
+    (panel,) = figure.axes
+    assert [tick.get_text() for tick in panel.get_yticklabels()] == ["twin", "complex"]
+    marks = {each.get_label(): each.lines[0] for each in panel.containers}
+    assert marks["ε = 3"].get_xdata() == pytest.approx([60, 55])
+    assert marks["unclipped"].get_markerfacecolor() == "white"
+    assert {f"{BEST} (head), 92.5 %", "guessing, 25 %", PUBLIC} <= texts(figure)
+
+
+def test_a_figure_of_runs_without_noise_alone_is_not_empty(tmp_path):
+    (panel,) = accuracy([write_run(tmp_path, {"a": 8, "b": 14}, epsilon="inf")]).axes
+    assert [tick.get_text() for tick in panel.get_xticklabels()] == ["∞"]
+    assert [container.lines[0].get_ydata().tolist() for container in panel.containers] == [pytest.approx([55])]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +172,7 @@ def test_epsilon_and_those_held_out_are_named_as_the_statements_have_it(tmp_path
     assert any(expected in text for text in texts(curves))
     whose = "records" if privacy.get("unit") == "record" else "patients"
     for figure in (by_epsilon, curves):
-        (heading,) = [text for text in texts(figure) if "Held-out" in text and "bars" not in text[:8]]
+        (heading,) = [text for text in texts(figure) if "Held-out" in text]
         assert f" {whose};" in heading
 
 
@@ -128,29 +180,14 @@ def test_of_two_units_the_weaker_is_marked_where_it_is(tmp_path):
     folders = [write_run(tmp_path, {"a": 8, "b": 14}), write_run(tmp_path, {"a": 8}, network="other", unit="image")]
     assert {
         "ε per patient unless marked, δ = 0.001, simulated noise",
-        "network other (ε per image)",
+        "other (ε per image)",
     } <= texts(accuracy(folders))
 
 
-def test_lines_begin_at_what_public_weights_reach_before_any_private_training(tmp_path):
-    folders = [
-        write_run(tmp_path, {"a": 8, "b": 14}, network="pretrained", seed=seed, public=0.8125) for seed in (0, 1)
-    ]
-    folders.append(write_run(tmp_path, {"a": 8, "b": 14}))
-    started, other = accuracy(folders).axes
-    # All that is in the first panel lies above 50 %, so it shows that half alone, and says so.
-    titles = [panel.get_title(loc="left") for panel in (started, other)]
-    assert titles == [f"{figures.FROM_PUBLIC}, axis from 50 %", figures.FROM_RANDOM]
-    assert [min(panel.get_yticks()) for panel in (started, other)] == [50, 0]
-    assert min(min(values) for values in lines(started).values()) > 50
-    assert ("network pretrained" in lines(started), "network complex" in lines(other)) == (True, True)
-    at = [line for line in started.get_lines() if set(line.get_ydata()) == {81.25}]
-    point, level = sorted(at, key=lambda line: len(line.get_ydata()))
-    assert (list(point.get_xdata()), point.get_markerfacecolor(), level.get_linestyle()) == ([-1], "white", ":")
-    assert started.get_xticklabels()[0].get_text() == figures.PUBLIC
-    assert not [values for values in lines(other).values() if 81.25 in values]
-    low = write_run(tmp_path, {"a": 8, "b": 4}, network="pretrained", seed=2, public=0.8125)
-    assert min(accuracy([low, folders[-1]]).axes[0].get_yticks()) == 0
+def test_each_of_several_public_starts_is_named(tmp_path):
+    folders = [write_run(tmp_path, {"a": 8, "b": 14}, network=name, public=0.5) for name in ("one", "two")]
+    folders.append(write_run(tmp_path, {"a": 8, "b": 14}, network="three", public=0.75))
+    assert {f"{PUBLIC} of one, two, 50.0 %", f"{PUBLIC} of three, 75.0 %"} <= texts(accuracy(folders))
 
 
 def test_of_many_matrices_one_without_noise_and_those_of_the_smallest_epsilons_are_drawn(folders):

@@ -11,8 +11,7 @@ INPUTS = {"kspace": [f"{COHORT}/slices.h5"]}
 # The attacks on the training code are about no task; those of the default experiment serve this one as well.
 OF_TASK = []
 # Images have no classes.
-CLASSES = False
-FIGURES = [f"{RESULTS}/figures/{name}.svg" for name in ("accuracy", "curves")]
+FIGURES.remove(f"{RESULTS}/figures/confusion.svg")
 PATIENTS = CONFIG.cohort.patients
 
 
