@@ -1,6 +1,7 @@
 """Write Table 1, and the table by node."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 from zetadp.base.storage import read_json, write_text
@@ -8,6 +9,7 @@ from zetadp.base.workflow import PROGRESS, run
 from zetadp.report import rendering, tables
 from zetadp.report.notes import notes
 from zetadp.report.provenance import origin, seeds_shown
+from zetadp.report.resultpage import reached
 
 
 def main(
@@ -34,8 +36,11 @@ def main(
     trained = [read_json(path).get("environment", {}) for path in metrics]
     made = origin(cohort, seeds_shown(runs["seed"]), runs=trained)
     write_text(csv, rendering.to_csv(table, (*made, *below)))
-    rendering.write_table((md,), table, sheet, made)
-    text = rendering.to_text(rendering.accuracy_sheet(table, below, intervals=False))
+    sheets = [replace(sheet, notes=()), *rendering.further_sheets(table)]
+    sheets[-1] = replace(sheets[-1], notes=(*sheet.notes, *made))
+    first = reached(table)
+    write_text(md, "\n".join([f"{rendering.markdown_text(first)}\n", *map(rendering.to_markdown, sheets)]))
+    text = f"{first}\n\n{rendering.to_text(rendering.accuracy_sheet(table, below, intervals=False))}"
     write_text(txt, text)
     write_text(per_node, rendering.to_csv(tables.per_node(runs), (*made, *below)))
     logging.getLogger(PROGRESS).info("%s:\n\n%s", txt, text)

@@ -76,7 +76,7 @@ rule write_report:
         "../../envs/tables.yaml"
     params:
         name=CONFIG.name,
-        stage="zetadp.report.rendering:write_report",
-        code=code_of("scripts/stage.py", "zetadp.report.rendering"),
+        stage="zetadp.report.resultpage:write_report",
+        code=code_of("scripts/stage.py", "zetadp.report.resultpage"),
     script:
         "../../scripts/stage.py"

@@ -16,33 +16,27 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup, escape
 
-from zetadp.base.epsilon import epsilon_named, epsilon_order, rounded_up
-from zetadp.base.storage import read_json, write_text
+from zetadp.base.epsilon import epsilon_named, epsilon_order
+from zetadp.base.storage import write_text
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.templates import template
 from zetadp.base.validation import shown
 from zetadp.core.metrics import LEVEL
 from zetadp.privacy.threat import arm_shown
-from zetadp.report.provenance import KEYS
 from zetadp.report.tables import BESIDE, holders, metric_shown, not_empty
 
-FIGURE = "accuracy.svg"
-_SHOWN = {
-    "confusion.svg": "Confusion of the classes",
-    "curves.svg": "Training curves on validation data",
-    "patient.svg": "Data of one held-out patient",
-}
-_OF_A_RUN = (
-    "Each run has a folder `runs/NETWORK/ARM/eps-EPSILON/seed-SEED`. There, `risk.html` says what the run may reveal "
-    "about a person, and `privacy.txt` states its guarantee."
-)
+PUBLIC = "public weights"
+"""Heading of the column for the metric of public weights before any private training."""
 _NUMBER = re.compile(r"[+-][0-9.]+(e[+-]?[0-9]+)?%?")
+_INTERVAL = re.compile(r" (?=\([\d.]+ to [\d.]+\)$)")
+_WITHIN = re.compile(r"(?<=\d) (±|to) (?=\d)")
 _HTML = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 def accuracy_sheet(table: pd.DataFrame, notes: tuple[str, ...] = (), *, intervals: bool = True) -> Sheet:
-    """Return `tables.table1` with networks and arms as rows and epsilons as columns.
+    """Return `tables.table1` with networks and arms as rows, and public weights and epsilons as columns.
 
     Parameters
     ----------
@@ -51,23 +45,57 @@ def accuracy_sheet(table: pd.DataFrame, notes: tuple[str, ...] = (), *, interval
     notes
         Sentences to print below, as `zetadp.report.notes.notes` returns them.
     intervals
-        Print its interval over patients under each mean. If images were classified together, also print the accuracy of
-        each image by itself and that of volumes.
+        Print standard deviation and interval after each mean.
+
+    Returns
+    -------
+    Table whose cell is empty where the experiment has no run. Public weights have a column if a network starts from
+    them.
     """
+    cell = _with_interval if intervals else _mean
+    start = {} if table["public_start"].isna().all() else {PUBLIC: _number("public_start")}
+    sheet = _sheet(table, f"Test {metric_shown(table['metric'].iloc[0])} in %", cell, start)
+    return replace(sheet, notes=(_spread_note(table, intervals=intervals), *notes))
+
+
+def further_sheets(table: pd.DataFrame) -> list[Sheet]:
+    """Return a table like `accuracy_sheet` for each further accuracy: if images were classified together, two."""
+    metric = metric_shown(table["metric"].iloc[0])
+    measured = {key: shown for key, shown in BESIDE.items() if table["image_accuracy"].notna().any()}
+    return [_sheet(table, f"Test {metric} of {shown} in %", _number(key)) for key, shown in measured.items()]
+
+
+def _sheet(
+    table: pd.DataFrame,
+    title: str,
+    cell: Callable[[pd.Series], str],
+    start: Mapping[str, Callable[[pd.Series], str]] | None = None,
+) -> Sheet:
+    """Return a table of networks and arms with one column for each epsilon, after the columns of ``start``."""
     not_empty(table)
-    title = f"Test {metric_shown(table['metric'].iloc[0])} in %"
-    epsilons = sorted(set(table["epsilon"]), key=epsilon_order)
+    epsilons, start = sorted(set(table["epsilon"]), key=epsilon_order), start or {}
     rows = []
     for (network, arm), group in table.groupby(["network", "arm"], sort=False):
-        cells = {str(row["epsilon"]): row for _, row in group.iterrows()}
-        shown = arm_shown(str(arm), str(group["threat"].iloc[0]))
+        cells = {str(row["epsilon"]): cell(row) for _, row in group.iterrows()}
+        first = [show(group.iloc[0]) for show in start.values()]
         named = f"{network} (per image)" if (group["unit"] == "image").any() else str(network)
-        rows.append((named, shown, *(spread_cell(cells.get(e)) for e in epsilons)))
-        if intervals:
-            rows.append(("", f"{LEVEL:.0%} interval", *(interval_cell(cells.get(e)) for e in epsilons)))
-            rows += [("", shown, *figures) for shown, figures in _beside(cells, epsilons)]
-    heading = ("network", "arm", *map(epsilon_named, epsilons))
-    return Sheet(title, heading, tuple(rows), (_spread_note(table, intervals=intervals), *notes), names=2)
+        shown = arm_shown(str(arm), str(group["threat"].iloc[0]))
+        rows.append((named, shown, *first, *(cells.get(epsilon, "") for epsilon in epsilons)))
+    return Sheet(title, ("network", "arm", *start, *map(epsilon_named, epsilons)), tuple(rows), names=2)
+
+
+def _number(column: str) -> Callable[[pd.Series], str]:
+    """Return a function that shows the number in a column of a row; a missing one is an empty cell."""
+    return lambda row: "" if math.isnan(row[column]) else f"{row[column]:.2f}"
+
+
+_mean = _number("mean")
+
+
+def _with_interval(row: pd.Series) -> str:
+    """Return mean, standard deviation and, in parentheses, the interval of a row of `tables.table1`."""
+    interval = "" if math.isnan(row["ci_low"]) else f" ({interval_cell(row)})"
+    return f"{spread_cell(row)}{interval}"
 
 
 def to_csv(frame: pd.DataFrame, notes: tuple[str, ...] = (), *, float_format: str | None = None) -> str:
@@ -153,13 +181,13 @@ def _spread_note(table: pd.DataFrame, *, intervals: bool) -> str:
     if most == 1:
         spread = "One seed a cell: the spread over seeds is unknown."
     else:
-        spread = f"Mean ± standard deviation over {count} seeds."
+        spread = f"Mean{' ± standard deviation' if intervals else ''} over {count} seeds."
     if not intervals:
         return spread
     whose = holders(table)
     return (
-        f"{spread} Intervals: {LEVEL:.0%}, bootstrap over {whose}, resampled jointly over seeds; exact limits where "
-        f"all {whose} are alike."
+        f"{spread} In parentheses: {LEVEL:.0%} interval, bootstrap over {whose}, resampled jointly over seeds; exact "
+        f"limits where all {whose} are alike."
     )
 
 
@@ -175,16 +203,6 @@ def interval_cell(row: pd.Series | None) -> str:
     if row is None or math.isnan(row["ci_low"]):
         return MISSING
     return f"{row['ci_low']:.2f} to {row['ci_high']:.2f}"
-
-
-def _beside(cells: Mapping[str, pd.Series], epsilons: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Return rows with further accuracies, if images were classified together."""
-    if all(math.isnan(row["image_accuracy"]) for row in cells.values()):
-        return []
-    return [
-        (shown, [f"{cells[epsilon][key]:.2f}" if epsilon in cells else MISSING for epsilon in epsilons])
-        for key, shown in BESIDE.items()
-    ]
 
 
 @dataclass(frozen=True)
@@ -220,7 +238,7 @@ def filled(file: str, *, filters: Mapping[str, Callable[..., Any]], html: bool =
     return template(Path(__file__).parent / file, filters, html=html).render(**values).strip() + "\n"
 
 
-def page_html(title: str, sections: Sequence[Section], *, repeated: int = 0, whole: bool = False) -> str:
+def page_html(title: str, sections: Sequence[Section], *, repeated: int = 0) -> str:
     """Return a page that needs no other file and is well-formed XML; the first section's paragraphs are set off.
 
     Parameters
@@ -228,69 +246,23 @@ def page_html(title: str, sections: Sequence[Section], *, repeated: int = 0, who
     title, sections
         Content of the page.
     repeated
-        Number of sections that the landing page of Snakemake's report repeats.
-    whole
-        Never break lines within tables on a screen.
+        Number of leading sections that the landing page of Snakemake's report repeats.
     """
     return filled(
         "templates/page.html.j2",
         html=True,
-        filters={"base64": _base64},
+        filters={"base64": _base64, "in_cell": _in_cell},
         title=title,
         sections=sections,
         repeated=repeated,
-        whole=whole,
     )
-
-
-def write_report(*, table: Path, total: Path, text: Path, pictures: list[Path], page: Path, name: str) -> None:
-    """Write the page of an experiment, which needs no other file and no network.
-
-    Parameters
-    ----------
-    table
-        ``table1.csv``, with the notes below the table and the lines on how it was made.
-    total, text
-        ``privacy_total.json``, and the same as text.
-    pictures
-        SVG files, known by their names.
-    page
-        The page.
-    name
-        Name of the experiment.
-    """
-    frame = pd.read_csv(table, comment="#", dtype={"epsilon": str})
-    lines = table.read_text(encoding="utf-8").splitlines()
-    notes = [line.removeprefix("# ") for line in lines if line.startswith("#")]
-    made = [note for note in notes if note.partition(":")[0] in KEYS]
-    below = tuple(note for note in notes if note not in made)
-    drawn = {path.name: path for path in pictures}
-    title = f"{metric_shown(str(frame['metric'].iloc[0]))} against ε"
-    main = {title: drawn[FIGURE]} if FIGURE in drawn else {}
-    others = {shown: drawn[file] for file, shown in _SHOWN.items() if file in drawn}
-    # The landing page of Snakemake's report shows the first section as well.
-    sections = [
-        Section("Result", [spent(read_json(total))], pictures=main, tables=[accuracy_sheet(frame, below)]),
-        Section("Privacy of all runs together", texts=[text.read_text(encoding="utf-8")]),
-        Section("Privacy of each run", [_OF_A_RUN]),
-        *([Section("Further figures", pictures=others)] if others else []),
-        Section("Origin", points=made),
-    ]
-    write_text(page, page_html(f"Results of the experiment {name}", sections, repeated=1, whole=True))
-
-
-def spent(total: Mapping[str, Any]) -> str:
-    """Return a sentence with the total cost of all runs for one unit."""
-    rows, broken = total["private_rows"], len(total["all_rows"]["without_noise"])
-    without = f"{broken} {'run has' if broken == 1 else 'runs have'} no noise and no guarantee"
-    if not rows["runs"]:
-        return f"Privacy: {without}."
-    runs = "the one private run costs" if rows["runs"] == 1 else f"the {rows['runs']} private runs together cost"
-    found = f"{runs} each {total['unit']} at most ε = {rounded_up(float(rows['epsilon']))} at δ = {total['delta']:g}"
-    if total["noise_source"] == "seeded":
-        found += "; the noise is seeded, so this is a simulation and protects nobody"
-    return f"Privacy: {found}{f'; {without}' if broken else ''}."
 
 
 def _base64(path: Path) -> str:
     return base64.b64encode(path.read_bytes()).decode()
+
+
+def _in_cell(text: str) -> Markup:
+    """Return the text of a cell, with an interval on a line of its own, and no other break within numbers."""
+    lines = _INTERVAL.sub("<br/>", str(escape(shown(text))))
+    return Markup(_WITHIN.sub(r"&#160;\1&#160;", lines))  # noqa: S704  (escaped above)

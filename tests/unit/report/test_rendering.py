@@ -15,8 +15,8 @@ from zetadp.report.rendering import (
     to_csv,
     to_markdown,
     to_text,
-    write_report,
 )
+from zetadp.report.resultpage import write_report
 from zetadp.report.tables import collect, table1
 
 TOTAL = {"statement": "4 private run(s) together: (4.05, 0.001) & more."}
@@ -41,9 +41,23 @@ def test_cells_hold_mean_spread_and_interval(sheet):
     assert sheet.columns == ("network", "arm", "ε = 1", "ε = ∞")
     rows = {row[:2]: row[2:] for row in sheet.rows}
     # The two seeds have 22 and 25 of 40 images right.
-    assert rows["complex", "federated"] == ("58.75 ± 5.30", "58.75 ± 5.30")
-    assert rows["complex", "central"] == ("58.75 ± 5.30", "–")
-    assert sheet.rows[1][2] == "42.50 to 75.00"
+    assert rows["complex", "federated"] == ("58.75 ± 5.30 (42.50 to 75.00)", "58.75 ± 5.30 (42.50 to 75.00)")
+    # Nobody asked for runs of one holder without noise.
+    assert rows["complex", "central"] == ("58.75 ± 5.30 (42.50 to 75.00)", "")
+
+
+def test_the_network_that_is_declared_first_leads_and_public_weights_have_a_column(tmp_path):
+    folders = [
+        write_run(tmp_path, {"a": 8, "b": 14}, network="head", arm=arm, public=0.5) for arm in ("sums", "federated")
+    ]
+    table = table1(collect([*folders, write_run(tmp_path, {"a": 8, "b": 14}, network="complex")]), "cohort")
+    sheet = accuracy_sheet(table, intervals=False)
+    assert sheet.columns == ("network", "arm", "public weights", "ε = 3")
+    assert sheet.rows == (
+        ("head", "sums", "50.00", "55.00"),
+        ("head", "federated", "50.00", "55.00"),
+        ("complex", "federated", "", "55.00"),
+    )
 
 
 @pytest.mark.parametrize("render", [to_markdown, to_text])
@@ -112,27 +126,58 @@ def test_a_table_of_some_of_the_runs_says_so(runs):
 
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="400" height="90"/>'
+TOTAL_OF = {
+    "seeded": (
+        {"private_rows": {"runs": 2, "epsilon": 4.041}, "all_rows": {"without_noise": ["one"]}},
+        "The 2 private runs together cost each patient at most ε = 4.041 at δ = 0.001; the noise is seeded, so this is "
+        "a simulation and protects nobody; 1 run has no noise and no guarantee.",
+    ),
+    "os": (
+        {"private_rows": {"runs": 1, "epsilon": 0.9999}, "all_rows": {"without_noise": []}},
+        "The one private run costs each patient at most ε = 0.9999 at δ = 0.001.",
+    ),
+    "none": (
+        {"private_rows": {"runs": 0, "epsilon": 0}, "all_rows": {"without_noise": ["one", "two"]}},
+        "2 runs have no noise and no guarantee.",
+    ),
+}
+RUNS_OF = {
+    "seeded": [("head", "1"), ("head", "8"), ("head", "inf"), ("complex", "inf")],
+    "os": [("head", "1")],
+    "none": [("linear", "inf"), ("complex", "unclipped")],
+}
+REACHED = {
+    "seeded": "On a simulated cohort, the network head reaches a test accuracy of 92.5 % (95% interval 90.0 to 95.0) "
+    "at ε = 1 per patient; its public weights alone reach 81.2 %, and without noise the same network reaches 92.5 %.",
+    "os": "The network head reaches a test accuracy of 92.5 % (95% interval 90.0 to 95.0) at ε = 1 per patient; its "
+    "public weights alone reach 81.2 %.",
+    "none": "The best network, linear, reaches a test accuracy of 92.5 % (95% interval 90.0 to 95.0) without noise. "
+    "No run has a privacy guarantee.",
+}
 
 
-def test_the_page_shows_everything_that_it_is_made_from(tmp_path):
-    folders = [write_run(tmp_path, {"a": 18, "b": 19}, network="head", epsilon=epsilon) for epsilon in ("1", "inf")]
-    runs = collect(folders)
-    below = notes(runs, "simulated cohort", {"statement": "Two runs together: a statement."})
-    table, text = tmp_path / "table1.csv", tmp_path / "privacy_total.txt"
-    table.write_text(to_csv(table1(runs, "simulated cohort"), ("command: snakemake", "commit: 123", *below)))
+@pytest.mark.parametrize("noise", RUNS_OF)
+def test_the_page_opens_with_what_the_networks_reach_and_then_what_it_cost(tmp_path, noise):
+    cohort = "simulated cohort" if noise == "seeded" else "cohort"
+    folders = [
+        write_run(tmp_path, {"a": 18, "b": 19}, network=network, epsilon=epsilon, noise_source=noise, **start)
+        for network, epsilon in RUNS_OF[noise]
+        for start in [{"public": 0.8125} if network == "head" else {}]
+    ]
+    runs, (rows, cost) = collect(folders), TOTAL_OF[noise]
+    below = notes(runs, cohort, {"statement": "Two runs together: a statement."})
+    table, text, total = (tmp_path / name for name in ("table1.csv", "privacy_total.txt", "privacy_total.json"))
+    table.write_text(to_csv(table1(runs, cohort), ("command: snakemake", "commit: 123", *below)))
     text.write_text("The total.\n  - indented <b>\n")
-    total = tmp_path / "privacy_total.json"
-    rows = {"private_rows": {"runs": 2, "epsilon": 4.041}, "all_rows": {"without_noise": ["one"]}}
-    total.write_text(json.dumps({**rows, "unit": "patient", "delta": 0.001, "noise_source": "seeded"}))
+    total.write_text(json.dumps({**rows, "unit": "patient", "delta": 0.001, "noise_source": noise}))
     pictures = [tmp_path / f"{name}.svg" for name in ("accuracy", "confusion")]
     for picture in pictures:
         picture.write_text(SVG)
     write_report(table=table, total=total, text=text, pictures=pictures, page=tmp_path / "report.html", name="mine")
     page = ET.parse(tmp_path / "report.html").getroot()
-    shown = " ".join("".join(page.itertext()).split())
-    assert "the 2 private runs together cost each patient at most ε = 4.041 at δ = 0.001; the noise is seeded" in shown
-    assert "1 run has no noise and no guarantee" in shown
-    for words in ("experiment mine", "92.50", "Two runs together: a statement.", "- indented <b>", "commit: 123"):
+    shown = " ".join("".join(page.find("{*}body").itertext()).split())
+    assert shown.startswith(f"Results of the experiment mine Result {REACHED[noise]} Cost in privacy {cost}")
+    for words in ("92.50", "Two runs together: a statement.", "- indented <b>", "commit: 123"):
         assert words in shown
     assert len(page.findall(".//{*}img")) == 2
-    assert shown.index("Privacy: the 2") < shown.index("Privacy of all runs") < shown.index("The total.")
+    assert shown.index("All networks") < shown.index("Privacy of all runs") < shown.index("The total.")

@@ -124,13 +124,13 @@ def test_tables_show_each_image_by_itself_and_volumes_too(tmp_path):
     right = {"a": 20, "b": 10}
     folder = write_run(tmp_path, right)
     by_itself = tables.table1(tables.collect([folder]), "simulated")
-    assert "each image by itself" not in rendering.to_markdown(rendering.accuracy_sheet(by_itself))
+    assert rendering.further_sheets(by_itself) == []
     write_json(folder / "metrics.json", read_json(folder / "metrics.json") | {"image_accuracy": 0.625})
     runs = tables.collect([folder])
     table = tables.table1(runs, "simulated")
-    lines = rendering.to_markdown(rendering.accuracy_sheet(table)).splitlines()
-    assert "|  | each image by itself | 62.50 |" in lines
-    assert "|  | volumes | 75.00 |" in lines
+    images, volumes = rendering.further_sheets(table)
+    assert (images.title, images.rows[0][2:]) == ("Test accuracy of each image by itself in %", ("62.50",))
+    assert (volumes.title, volumes.rows[0][2:]) == ("Test accuracy of volumes in %", ("75.00",))
     assert any("The images of a slice are classified together" in note for note in notes.notes(runs, "simulated"))
     write_json(folder / "metrics.json", read_json(folder / "metrics.json") | {"decision": "volume"})
     said = notes.notes(tables.collect([folder]), "simulated")

@@ -1,0 +1,121 @@
+"""The page of an experiment: what its networks reach, what that cost, and how it was made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from zetadp.base.epsilon import epsilon_named, epsilon_value, rounded_up
+from zetadp.base.storage import read_json, write_text
+from zetadp.core.metrics import LEVEL
+from zetadp.privacy.threat import MASKED_SUMS
+from zetadp.report.provenance import KEYS
+from zetadp.report.rendering import Section, accuracy_sheet, further_sheets, page_html
+from zetadp.report.tables import best_without_noise, is_simulated, leading_network, metric_shown, private_rows
+
+_SHOWN = {
+    "networks.svg": "Other networks",
+    "confusion.svg": "Confusion of the classes",
+    "curves.svg": "Training curves on validation data",
+    "patient.svg": "Data of one held-out patient",
+}
+_FIGURE = "accuracy.svg"
+_OF_A_RUN = (
+    "Each run has a folder `runs/NETWORK/ARM/eps-EPSILON/seed-SEED`. There, `risk.html` says what the run may reveal "
+    "about a person, and `privacy.txt` states its guarantee."
+)
+
+
+def write_report(*, table: Path, total: Path, text: Path, pictures: list[Path], page: Path, name: str) -> None:
+    """Write the page of an experiment, which needs no other file and no network.
+
+    Parameters
+    ----------
+    table
+        ``table1.csv``, with the notes below the table and the lines on how it was made.
+    total, text
+        ``privacy_total.json``, and the same as text.
+    pictures
+        SVG files, known by their names.
+    page
+        The page.
+    name
+        Name of the experiment.
+    """
+    frame = pd.read_csv(table, comment="#", dtype={"epsilon": str})
+    lines = table.read_text(encoding="utf-8").splitlines()
+    notes = [line.removeprefix("# ") for line in lines if line.startswith("#")]
+    made = [note for note in notes if note.partition(":")[0] in KEYS]
+    below = tuple(note for note in notes if note not in made)
+    drawn = {path.name: path for path in pictures}
+    title = f"{metric_shown(str(frame['metric'].iloc[0]))} against ε"
+    main = {title: drawn[_FIGURE]} if _FIGURE in drawn else {}
+    others = {shown: drawn[file] for file, shown in _SHOWN.items() if file in drawn}
+    # The landing page of Snakemake's report shows the first three sections as well.
+    sections = [
+        Section("Result", [reached(frame)], pictures=main),
+        Section("Cost in privacy", [spent(read_json(total))]),
+        Section("All networks", tables=[accuracy_sheet(frame, below)]),
+        *([Section("Further tables", tables=further)] if (further := further_sheets(frame)) else []),
+        *([Section("Further figures", pictures=others)] if others else []),
+        Section("Privacy of all runs together", texts=[text.read_text(encoding="utf-8")]),
+        Section("Privacy of each run", [_OF_A_RUN]),
+        Section("Origin", points=made),
+    ]
+    write_text(page, page_html(f"Results of the experiment {name}", sections, repeated=3))
+
+
+def reached(table: pd.DataFrame) -> str:
+    """Return a sentence with what the leading network reaches, at the epsilon that is closest to one.
+
+    Parameters
+    ----------
+    table
+        Result of `tables.table1`.
+    """
+    metric, network = metric_shown(str(table["metric"].iloc[0])), leading_network(table)
+    cohort = "On a simulated cohort, the" if is_simulated(str(table["cohort"].iloc[0])) else "The"
+    private, free = private_rows(table), best_without_noise(table).to_dict("records")
+    rows = private[private["network"] == network]
+    if rows.empty:
+        best = free[0]
+        return (
+            f"{cohort} best network, {best['network']}, reaches a test {metric} of {_percent(best)} without noise. No "
+            "run has a privacy guarantee."
+        )
+    rows = rows[rows["arm"] == rows["arm"].iloc[0]]
+    row = rows.loc[rows["epsilon"].map(lambda label: abs(math.log(epsilon_value(label)))).idxmin()]
+    sums = " with masked sums" if row["threat"] == MASKED_SUMS else ""
+    others = []
+    if not math.isnan(row["public_start"]):
+        others.append(f"its public weights alone reach {row['public_start']:.1f} %")
+    for best in free:
+        who = "the same network" if best["network"] == network else f"the best network, {best['network']},"
+        others.append(f"without noise {who} reaches {best['mean']:.1f} %")
+    beside = f"; {', and '.join(others)}" if others else ""
+    guarantee = f"{epsilon_named(str(row['epsilon']))} per {row['unit']}{sums}"
+    return f"{cohort} network {network} reaches a test {metric} of {_percent(row)} at {guarantee}{beside}."
+
+
+def _percent(row: Mapping[Any, Any] | pd.Series) -> str:
+    """Return a mean in % with its interval."""
+    if math.isnan(row["ci_low"]):
+        return f"{row['mean']:.1f} %"
+    return f"{row['mean']:.1f} % ({LEVEL:.0%} interval {row['ci_low']:.1f} to {row['ci_high']:.1f})"
+
+
+def spent(total: Mapping[str, Any]) -> str:
+    """Return a sentence with the total cost of all runs for one unit."""
+    rows, broken = total["private_rows"], len(total["all_rows"]["without_noise"])
+    without = f"{broken} {'run has' if broken == 1 else 'runs have'} no noise and no guarantee"
+    if not rows["runs"]:
+        return f"{without}."
+    runs = "The one private run costs" if rows["runs"] == 1 else f"The {rows['runs']} private runs together cost"
+    found = f"{runs} each {total['unit']} at most ε = {rounded_up(float(rows['epsilon']))} at δ = {total['delta']:g}"
+    if total["noise_source"] == "seeded":
+        found += "; the noise is seeded, so this is a simulation and protects nobody"
+    return f"{found}{f'; {without}' if broken else ''}."
