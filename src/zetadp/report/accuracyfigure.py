@@ -69,12 +69,12 @@ def accuracy_against_epsilon(
     not_empty(table)
     drawn = _of(table, networks)
     curves, places, starts, best = _curves(drawn), _places(drawn["epsilon"]), _starts(drawn), best_without_noise(table)
-    lowest = _lowest([*drawn["mean"], *drawn["ci_low"], *best["mean"], *starts])
+    lowest, highest = _ends([*drawn["mean"], *drawn["ci_low"], *drawn["ci_high"], *best["mean"], *starts])
     metric = metric_shown(table["metric"].iloc[0])
     with figure_style():
         figure, (panel,) = panel_grid(1, 1, 3.5)
-        span = 100 - lowest
-        panel.set_ylim(lowest, max([100 + 0.02 * span, *(best["ci_high"] + 0.08 * span)]))
+        span = highest - lowest
+        panel.set_ylim(lowest, max([highest + 0.02 * span, *(best["ci_high"] + 0.08 * span)]))
         for start, names in starts.items():
             panel.axhspan(0, start, color=_AREA, linewidth=0, zorder=0)
             panel.axhline(start, color=GREY, linewidth=1, zorder=1)
@@ -93,7 +93,8 @@ def accuracy_against_epsilon(
             _draw_curve(panel, rows, {epsilon: place + shift for epsilon, place in places.items()}, label, number)
         panel.set_xticks(list(places.values()), [epsilon_shown(epsilon) for epsilon in places])
         panel.set_xlim(min(places.values()) - 0.15, max(places.values()) + 0.15)
-        panel.set_yticks(range(lowest, 101, 20 if span > 50 else 10 if span > 25 else 5))
+        step = 20 if span > 50 else 10 if span > 25 else 5
+        panel.set_yticks(range(step * math.ceil(lowest / step), highest + 1, step))
         panel.grid(axis="y", color=_GRID, linewidth=0.6)
         panel.set_xlabel(guarantee_shown(drawn) or "ε")
         panel.set_ylabel(f"test {metric} in %")
@@ -131,7 +132,7 @@ def compare_networks(
     shades = mpl.colormaps["viridis"](np.linspace(0.0, 0.65, len(epsilons)))
     metric = metric_shown(table["metric"].iloc[0])
     with figure_style():
-        figure, (panel,) = panel_grid(1, 1, 0.7 + 0.4 * len(rows))
+        figure, (panel,) = panel_grid(1, 1, 0.7 + max(0.4, 0.12 * len(epsilons)) * len(rows))
         started = drawn.dropna(subset=["public_start"]).drop_duplicates(["network", "arm"])
         if len(started):
             look = {"marker": "|", "markersize": 15, "markeredgewidth": 1.5, "linestyle": "none", "color": _TEXT}
@@ -202,10 +203,11 @@ def _starts(drawn: pd.DataFrame) -> dict[float, list[str]]:
     return starts
 
 
-def _lowest(values: Iterable[float]) -> int:
-    """Return the lower end of the vertical axis: a multiple of five below all values if it is at least 50, else 0."""
-    below = 5 * math.floor(np.nanmin([*values]) / 5 - 0.4)
-    return below if below >= 50 else 0
+def _ends(values: Iterable[float]) -> tuple[int, int]:
+    """Return the ends of the vertical axis: multiples of five around values that are all above 50, else 0 and 100."""
+    low, high = np.nanmin([*values]) / 5, np.nanmax([*values]) / 5
+    below, above = 5 * math.floor(low - 0.4), 5 * math.ceil(high + 0.2)
+    return (below, min(above, 100)) if below >= 50 else (0, 100)
 
 
 def _draw_curve(panel: Axes, rows: pd.DataFrame, places: Mapping[str, float], label: str, number: int) -> None:
