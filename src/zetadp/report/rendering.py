@@ -30,6 +30,8 @@ from zetadp.report.tables import BESIDE, holders, metric_shown, not_empty
 PUBLIC = "public weights"
 """Heading of the column for the metric of public weights before any private training."""
 _NUMBER = re.compile(r"[+-][0-9.]+(e[+-]?[0-9]+)?%?")
+DIGITS = 1
+"""Decimal places of the tables of an experiment: intervals over patients are wider than the first place."""
 _INTERVAL = re.compile(r" (?=\([\d.]+ to [\d.]+\)$)")
 _WITHIN = re.compile(r"(?<=\d) (±|to) (?=\d)")
 _HTML = re.compile(r"<(?=[A-Za-z/!?])")
@@ -86,7 +88,7 @@ def _sheet(
 
 def _number(column: str) -> Callable[[pd.Series], str]:
     """Return a function that shows the number in a column of a row; a missing one is an empty cell."""
-    return lambda row: "" if math.isnan(row[column]) else f"{row[column]:.2f}"
+    return lambda row: "" if math.isnan(row[column]) else f"{row[column]:.{DIGITS}f}"
 
 
 _mean = _number("mean")
@@ -94,8 +96,8 @@ _mean = _number("mean")
 
 def _with_interval(row: pd.Series) -> str:
     """Return mean, standard deviation and, in parentheses, the interval of a row of `tables.table1`."""
-    interval = "" if math.isnan(row["ci_low"]) else f" ({interval_cell(row)})"
-    return f"{spread_cell(row)}{interval}"
+    interval = "" if math.isnan(row["ci_low"]) else f" ({interval_cell(row, DIGITS)})"
+    return f"{spread_cell(row, DIGITS)}{interval}"
 
 
 def to_csv(frame: pd.DataFrame, notes: tuple[str, ...] = (), *, float_format: str | None = None) -> str:
@@ -191,18 +193,18 @@ def _spread_note(table: pd.DataFrame, *, intervals: bool) -> str:
     )
 
 
-def spread_cell(row: pd.Series | None) -> str:
+def spread_cell(row: pd.Series | None, digits: int = 2) -> str:
     """Return mean and standard deviation of a row of `tables.table1` as a cell; without a row, a dash."""
     if row is None or math.isnan(row["mean"]):
         return MISSING
-    return f"{row['mean']:.2f}" + ("" if math.isnan(row["std"]) else f" ± {row['std']:.2f}")
+    return f"{row['mean']:.{digits}f}" + ("" if math.isnan(row["std"]) else f" ± {row['std']:.{digits}f}")
 
 
-def interval_cell(row: pd.Series | None) -> str:
+def interval_cell(row: pd.Series | None, digits: int = 2) -> str:
     """Return the interval of a row of `tables.table1` as a cell; without one, a dash."""
     if row is None or math.isnan(row["ci_low"]):
         return MISSING
-    return f"{row['ci_low']:.2f} to {row['ci_high']:.2f}"
+    return f"{row['ci_low']:.{digits}f} to {row['ci_high']:.{digits}f}"
 
 
 @dataclass(frozen=True)
