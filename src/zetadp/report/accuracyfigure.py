@@ -1,7 +1,7 @@
 """Figures of the task's metric: curves of a network against epsilon, and many networks next to each other.
 
-References (public weights, the best network without noise, guessing) are labelled in the plot, so that the legend names
-nothing but curves. All results are on held-out patients.
+References (public weights, the best network without noise, guessing) are labelled next to curves, so that their legend
+names nothing else. All results are on held-out patients.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from zetadp.report.tables import best_without_noise, chance_named, holders, metr
 
 PUBLIC = "public weights alone"
 BEST = "best without noise"
-_THREATS = {"local": "local noise", MASKED_SUMS: "masked sums", "central": "one holder"}
+_THREATS: dict[str, str] = {"local": "local noise", MASKED_SUMS: "masked sums", "central": "one holder"}
 _BAND, _AREA, _TEXT, _GRID = "#CFCFCF", "#EEEEEE", "#333333", "#DDDDDD"
 _GAP = 0.4
 """Distance, in powers of ten, from the largest epsilon to infinity, and from there to runs without clipping."""
@@ -86,7 +86,7 @@ def accuracy_against_epsilon(
             _write(panel, 0.01, np.fmax(row["mean"], row["ci_high"]), _best_named(row, drawn), ha="left", va="bottom")
         if chance is not None and chance >= lowest:
             panel.axhline(chance, color=GREY, linewidth=1, zorder=1)
-            _write(panel, 0.5, chance, chance_named(chance), ha="center", va="bottom")
+            _write(panel, 0.01, chance, chance_named(chance), ha="left", va="bottom")
         width = max(places.values()) - min(places.values()) + 0.3
         for number, (label, rows) in enumerate(curves.items()):
             shift = 0.008 * width * (number - (len(curves) - 1) / 2)  # keeps bars apart
@@ -124,18 +124,21 @@ def compare_networks(
     """
     not_empty(table)
     drawn = _of(table, networks)
-    rows = _rows(drawn)
-    heights, epsilons = (
-        {cell: height for height, cell in enumerate(rows)},
-        sorted(set(drawn["epsilon"]), key=epsilon_order),
-    )
+    rows, epsilons = _rows(drawn), sorted(set(drawn["epsilon"]), key=epsilon_order)
+    heights = {cell: height for height, cell in enumerate(rows)}
     shades = mpl.colormaps["viridis"](np.linspace(0.0, 0.65, len(epsilons)))
     metric = metric_shown(table["metric"].iloc[0])
     with figure_style():
         figure, (panel,) = panel_grid(1, 1, 0.7 + max(0.4, 0.12 * len(epsilons)) * len(rows))
         started = drawn.dropna(subset=["public_start"]).drop_duplicates(["network", "arm"])
         if len(started):
-            look = {"marker": "|", "markersize": 15, "markeredgewidth": 1.5, "linestyle": "none", "color": _TEXT}
+            look: dict[str, Any] = {
+                "marker": "|",
+                "markersize": 15,
+                "markeredgewidth": 1.5,
+                "linestyle": "none",
+                "color": _TEXT,
+            }
             panel.plot(started["public_start"], _heights(started, heights), label=PUBLIC, **look)
         for number, (epsilon, shade) in enumerate(zip(epsilons, shades, strict=True)):
             own = drawn[drawn["epsilon"] == epsilon]
@@ -143,12 +146,12 @@ def compare_networks(
             look = {**line_look(number), "color": shade, "linestyle": "none", "label": epsilon_named(epsilon)}
             if math.isinf(epsilon_value(epsilon)):
                 look["markerfacecolor"] = "white"
-            where = [height + shift for height in _heights(own, heights)]
-            panel.errorbar(own["mean"], where, xerr=_bars(own), capsize=2, **look)
+            shifted = [height + shift for height in _heights(own, heights)]
+            panel.errorbar(own["mean"], shifted, xerr=_bars(own), capsize=2, **look)
         for row in best_without_noise(table).to_dict("records"):
-            _draw_vertical(panel, row["mean"], _best_named(row, drawn), "black", ha="right")
+            panel.axvline(row["mean"], color="black", linewidth=1, zorder=1, label=_best_named(row, drawn))
         if chance is not None:
-            _draw_vertical(panel, chance, chance_named(chance), GREY, ha="center")
+            panel.axvline(chance, color=GREY, linewidth=1, zorder=1, label=chance_named(chance))
         panel.set_yticks(range(len(rows)), [wrapped(label, SMALL, 2.4) for label in rows.values()])
         panel.set(xlim=(0, 101), ylim=(len(rows) - 0.4, -0.6))
         panel.grid(axis="x", color=_GRID, linewidth=0.6)
@@ -166,7 +169,7 @@ def _of(table: pd.DataFrame, networks: Sequence[str] | None) -> pd.DataFrame:
 def _curves(drawn: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the rows of each curve by its label, which names what distinguishes the curves."""
     pairs = [(str(network), str(arm), rows) for (network, arm), rows in drawn.groupby(["network", "arm"], sort=False)]
-    arms = dict(drawn[["arm", "threat"]].drop_duplicates().itertuples(index=False))
+    arms: dict[str, str] = dict(drawn[["arm", "threat"]].drop_duplicates().itertuples(index=False))
     by_threat = len(set(arms.values())) == len(arms)
     words = {arm: _THREATS[threat] if by_threat else arm_shown(arm, threat) for arm, threat in arms.items()}
     called = networks_shown(drawn)
@@ -262,23 +265,16 @@ def _best_named(row: Mapping[Any, Any], drawn: pd.DataFrame) -> str:
     return f"{BEST}{whose}, {row['mean']:.1f} %"
 
 
-def _write(panel: Axes, x: float, y: float, text: str, **align: str) -> None:
+def _write(panel: Axes, x: float, y: float, text: str, *, ha: str, va: str) -> None:
     """Write the label of a reference at a share of the width and a height of the axis."""
     panel.annotate(
         text,
         (x, y),
         xycoords=panel.get_yaxis_transform(),
-        xytext=(0, 2 if align["va"] == "bottom" else -3),
+        xytext=(0, 2 if va == "bottom" else -3),
         textcoords="offset points",
         fontsize=SMALL,
         color=_TEXT,
-        **align,
-    )
-
-
-def _draw_vertical(panel: Axes, value: float, text: str, colour: str, ha: str) -> None:
-    """Draw a vertical reference with its label above the panel."""
-    panel.axvline(value, color=colour, linewidth=1, zorder=1)
-    panel.text(
-        value, 1.01, text, transform=panel.get_xaxis_transform(), ha=ha, va="bottom", fontsize=SMALL, color=_TEXT
+        ha=ha,
+        va=va,
     )

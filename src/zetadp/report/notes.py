@@ -80,6 +80,11 @@ def _others(made: int, planned: int | None) -> list[str]:
     return [f"{made} of the experiment's {planned} runs. The others follow, and the total grows with them."]
 
 
+def is_worse(reached: float, start: float) -> bool:
+    """Return whether a share is below that of public weights by more than the rounding of 32-bit numbers."""
+    return reached < start - 1e-6
+
+
 def worse_than_start(runs: pd.DataFrame) -> list[str]:
     """Return a note for each network and target whose training made it worse than the public weights it began with.
 
@@ -88,11 +93,12 @@ def worse_than_start(runs: pd.DataFrame) -> list[str]:
     found = []
     cells = runs.dropna(subset="public_start").groupby(["network", "arm", "epsilon"], sort=False)
     for (network, arm, epsilon), group in cells:
-        start, reached = (100 * float(group[column].mean()) for column in ("public_start", "value"))
-        if reached < start:
+        start, reached = (float(group[column].mean()) for column in ("public_start", "value"))
+        if is_worse(reached, start):
             found.append(
-                f"{network}, {arm}, {epsilon_named(str(epsilon))}: training made it worse, {reached:.1f} % after "
-                f"{start:.1f} % of the public weights that it started from. Use these instead: they cost no privacy."
+                f"{network}, {arm}, {epsilon_named(str(epsilon))}: training made it worse, {100 * reached:.1f} % "
+                f"after {100 * start:.1f} % of the public weights that it started from. Use these instead: they cost "
+                "no privacy."
             )
     return found
 

@@ -59,12 +59,14 @@ def chance_named(chance: float) -> str:
 
 def private_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of runs or cells that have noise, and so a guarantee."""
-    return table[np.isfinite(table["epsilon"].map(epsilon_value))]
+    private: pd.DataFrame = table[np.isfinite(table["epsilon"].map(epsilon_value))]
+    return private
 
 
 def best_without_noise(table: pd.DataFrame) -> pd.DataFrame:
     """Return the row of `table1` with the best mean without noise; none if all runs have noise."""
-    return table.drop(private_rows(table).index).nlargest(1, "mean")
+    free: pd.DataFrame = table[np.isinf(table["epsilon"].map(epsilon_value))]
+    return free.nlargest(1, "mean")
 
 
 def leading_network(table: pd.DataFrame) -> str:
