@@ -132,14 +132,8 @@ def compare_networks(
         figure, (panel,) = panel_grid(1, 1, 0.7 + max(0.4, 0.12 * len(epsilons)) * len(rows))
         started = drawn.dropna(subset=["public_start"]).drop_duplicates(["network", "arm"])
         if len(started):
-            look: dict[str, Any] = {
-                "marker": "|",
-                "markersize": 15,
-                "markeredgewidth": 1.5,
-                "linestyle": "none",
-                "color": _TEXT,
-            }
-            panel.plot(started["public_start"], _heights(started, heights), label=PUBLIC, **look)
+            where = _heights(started, heights)
+            panel.plot(started["public_start"], where, "|", markersize=15, mew=1.5, color=_TEXT, label=PUBLIC)
         for number, (epsilon, shade) in enumerate(zip(epsilons, shades, strict=True)):
             own = drawn[drawn["epsilon"] == epsilon]
             shift = min(0.16, 0.7 / len(epsilons)) * (number - (len(epsilons) - 1) / 2)  # keeps bars apart
