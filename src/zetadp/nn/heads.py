@@ -21,7 +21,8 @@ from zetadp.privacy.contributions import Statistic
 RIDGE = 1e-3
 """Part of the mean variance that the covariance of public features gains in every direction."""
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-"""Strengths of the ridge penalty that validation chooses from."""
+"""Strengths of the ridge penalty that validation chooses from, for features of variance one: what public components
+have, and what other features are scaled to."""
 COMPARED = 10_000
 """Largest number of examples that validation uses."""
 FACTORS = tuple(10 ** (step / 20) for step in range(-40, 41))
@@ -133,8 +134,9 @@ def learnt_head(examples: RowExamples, start: tuple[Tensor, Tensor] | None = Non
     strength is chosen on the first `COMPARED` examples: a quarter of them is left out of the fit, and the strength with
     the smallest loss on this quarter wins. The head is then fitted to all examples.
 
-    Where the variance of the noise is known and nothing is to start from, the head is that of least squares, with the
-    noise subtracted from the features' second moments. Its penalty is chosen on all examples.
+    Without a start, the fit is to features over the root of their mean variance, so the scale of the features does not
+    matter. Where the variance of the noise is known too, the head is that of least squares, with the noise subtracted
+    from the features' second moments. Its penalty is chosen on all examples.
 
     Parameters
     ----------
@@ -152,12 +154,15 @@ def learnt_head(examples: RowExamples, start: tuple[Tensor, Tensor] | None = Non
     real = start is None and not examples.features.imag.any()
     x = examples.features.real if real else torch.view_as_real(examples.features).flatten(1)
     x, y = x.double(), examples.labels.double()
-    if start is None:
-        centre = torch.zeros(y.shape[1], x.shape[1] + 1, dtype=torch.float64)
-    else:
+    if start is not None:
         weight, bias = start
-        centre = torch.cat((_real(weight), bias.real[:, None]), dim=1).double()
-    found = _denoised(x, y, examples.noise) if start is None and examples.noise else _chosen(x, y, centre)
+        found = _chosen(x, y, torch.cat((_real(weight), bias.real[:, None]), dim=1).double())
+    elif examples.noise:
+        found = _denoised(x, y, examples.noise)
+    else:
+        unit = math.sqrt(x.var(dim=0, correction=0).mean()) or 1.0
+        found = _chosen(x / unit, y, torch.zeros(y.shape[1], x.shape[1] + 1, dtype=torch.float64))
+        found[:, :-1] /= unit
     if real:
         return found[:, :-1].to(torch.complex64), found[:, -1].to(torch.complex64)
     return _paired(found[:, :-1].float()), found[:, -1].float().to(torch.complex64)
