@@ -208,8 +208,9 @@ def mixture_of(plan: Plan, task: Task, inputs: int) -> Mixture:
     if mixing.active < 1:
         # The seed depends on public constants only, so every site computes the same public schedule.
         seed = int(plan.seeding[:16], 16)
+        shares = mixing.shares_of(task.classes)
         return OpenToClasses(
-            mixing.rows, task.classes, components, *norms, 0.0, mixing.real, seed=seed, open_rows=mixing.open_rows
+            mixing.rows, task.classes, components, *norms, 0.0, mixing.real, seed, mixing.open_rows, shares
         )
     return Labelled(mixing.rows, task.classes, components, *norms, 1 / (mixing.balance**2 + 1), mixing.real)
 

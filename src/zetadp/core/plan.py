@@ -291,6 +291,12 @@ class Plan:
             return math.hypot(*(node.noise_multiplier for node in there)) / self.expected(missing)
         return math.hypot(*(node.noise_multiplier / node.expected for node in there)) / len(there)
 
+    @property
+    def noise_of_row(self) -> float:
+        """Standard deviation of the noise in each number of a mixed row: its root mean square over the nodes."""
+        rows = [node.noise_multiplier / node.expected for node in self.nodes]
+        return self.training.clip * math.hypot(*rows) / math.sqrt(len(rows))
+
     def _there(self, missing: Collection[str]) -> list[NodeConstants]:
         return [node for node in self.nodes if node.name not in missing]
 
@@ -396,7 +402,7 @@ class Plan:
         rest = [self.unit, self.units_of_a_person, self.threat, sums]
         partition = json.dumps(self.partition, sort_keys=True)
         further: list[Any] = [] if own.release == GAUSSIAN else [own.release]
-        further += [] if own.mixing is None else [asdict(own.mixing)]
+        further += [] if own.mixing is None else [own.mixing.described()]
         further += [{"taper": net.taper}] if net.taper else []
         further += [] if optimiser.recipe is None else [optimiser.recipe]
         content = json.dumps([SEEDING, run, network, training, nodes, rest, partition, *further])

@@ -172,7 +172,7 @@ class HeadReceiver(Receiver):
             self.released = messages.reshape(-1, self.solved.dimension).cpu()
             if plan.training.mixing is None or not plan.training.mixing.learn:
                 return
-            head = learnt_head(self.solved.examples(self.released), public)
+            head = learnt_head(self.solved.examples(self.released, plan.noise_of_row), public)
         else:
             deviation = plan.training.clip * plan.noise_of_mean(missing)
             head = self.solved.head(messages.mean(dim=0), deviation, public and public[0])

@@ -5,6 +5,7 @@ This module does not import PyTorch, which takes seconds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
@@ -18,6 +19,8 @@ from zetadp.privacy.kinds import NoisySum
 
 MOST_ROUNDS = 100_000
 """Most rounds of a run; accounting for more would take minutes, and no training needs them."""
+ROUNDED = 0.01
+"""Largest difference from one of the sum of shares that were rounded."""
 GAUSSIAN = NoisySum.law
 NO_EXACT_DIRECTION = (
     "no exact sampler of directions is known, and the last bits of a floating-point sample reveal who took part"
@@ -93,6 +96,10 @@ class MixingSettings:
         Whether features have no imaginary part. It is then left out.
     learn
         Whether a head is trained on the rows here. Otherwise the rows are only released for others.
+    shares
+        Declared share of each class among the people, public constants that add up to 1 (to within 0.01, for rounded
+        ones). They make the labels of hierarchical sampling. None assumes classes of equal size. It has no use where
+        all rows are open to all classes.
     """
 
     rows: Count
@@ -100,16 +107,57 @@ class MixingSettings:
     balance: Positive = 1.0
     real: bool = False
     learn: bool = True
+    shares: tuple[Share, ...] | None = None
 
     def __post_init__(self) -> None:
         """Check every setting."""
+        if isinstance(self.shares, list):  # of a plan's file
+            object.__setattr__(self, "shares", tuple(self.shares))
         check_fields(self)
+        if self.shares is not None:
+            self._check_shares(self.shares)
         if (self.rows * self.share).denominator != 1:
             raise UserError(
                 f"Expected rows to be a multiple of {self.share.denominator}, because the share {self.share} of them "
                 f"is open to each class, found {self.rows}.",
                 "rows",
             )
+
+    def _check_shares(self, shares: tuple[float, ...]) -> None:
+        if self.active == 1:
+            raise UserError(
+                "Expected shares only with active below 1, found shares with active 1, where the noisy label of each "
+                "row counts its people. Leave shares out, or set active.",
+                "shares",
+            )
+        if not (shares and min(shares) > 0 and math.isclose(math.fsum(shares), 1, abs_tol=ROUNDED)):
+            raise UserError(
+                f"Expected shares of the classes, each above 0, that add up to 1, found {', '.join(map(str, shares))}"
+                f"{f', which add up to {math.fsum(shares):g}' if shares else 'none'}. Declare the part of the people "
+                "that each class has, in the order of the labels.",
+                "shares",
+            )
+
+    def shares_of(self, classes: int) -> tuple[float, ...]:
+        """Return the declared share of each class, scaled to add up to one; equal ones if none are declared.
+
+        Raises
+        ------
+        UserError
+            If another number of shares was declared.
+        """
+        if self.shares is None:
+            return (1 / classes,) * classes
+        if len(self.shares) != classes:
+            raise UserError(f"Expected a share for each of {classes} classes, found {len(self.shares)}.", "shares")
+        return tuple(share / math.fsum(self.shares) for share in self.shares)
+
+    def described(self) -> dict[str, Any]:
+        """Return the settings for plans, ledgers and seeds; shares are left out where none are declared."""
+        found = asdict(self)
+        if self.shares is None:
+            del found["shares"]
+        return found
 
     @property
     def share(self) -> Fraction:
@@ -171,6 +219,8 @@ class TrainingSettings:
             del found["release"]
         if self.mixing is None:
             del found["mixing"]
+        else:
+            found["mixing"] = self.mixing.described()
         if self.optimiser.recipe is None:
             del found["optimiser"]["recipe"]
         return found

@@ -15,7 +15,8 @@ There are three kinds of mixtures:
 - `OpenToClasses`: each unit has one class, and each row is open to some classes only. The schedule is drawn beforehand
   and published, so a row's label costs nothing (hierarchical sampling). A unit can only be in the rows that are open to
   its class, but there with the higher chance R / N / share. The paper instead counts all rows with chance R / N;
-  papers/neuromixgdp/README.md refutes this.
+  papers/neuromixgdp/README.md refutes this. A free label knows nothing of the people, so it is right only for classes
+  of the declared sizes.
 """
 
 from __future__ import annotations
@@ -177,10 +178,13 @@ class OpenToClasses(Labelled):
     ----------
     seed, open_rows
         Seed of the published schedule, and the number of rows that are open to each class.
+    shares
+        Declared share of each class among the units, public constants. They add up to one.
     """
 
     seed: int
     open_rows: int
+    shares: tuple[float, ...]
 
     @property
     def schedule(self) -> np.ndarray:
@@ -192,6 +196,12 @@ class OpenToClasses(Labelled):
         return found
 
     def examples(self, rows: Tensor, deviation: float = 0.0) -> RowExamples:
-        """Return one example per row. Its label has equal shares for all classes that the row is open to."""
+        """Return one example per row.
+
+        Its label is what the declared shares let expect of the row's members over the degree, like the noisy labels of
+        `Labelled`: the share of each class that the row is open to, over the share of rows that are open to it.
+        """
         schedule = torch.from_numpy(np.resize(self.schedule, (len(rows), self.classes))).to(rows.device)
-        return RowExamples(self._features(rows), schedule / (self.classes * self.open_rows / self.rows))
+        shares = torch.tensor(self.shares, dtype=torch.float32, device=rows.device)
+        labels = schedule * shares / (self.open_rows / self.rows)
+        return RowExamples(self._features(rows), labels, self._noise(deviation))

@@ -16,7 +16,7 @@ from zetadp.nn.heads import (
     learnt_head,
     public_means,
 )
-from zetadp.nn.mixture import Labelled
+from zetadp.nn.mixture import Labelled, OpenToClasses
 
 
 @pytest.fixture(scope="module")
@@ -90,13 +90,33 @@ def test_the_weights_are_those_of_features_without_noise(deviation):
     assert (-turned.imag - weights).norm() < 0.15 * weights.norm()
 
 
-def test_the_noise_of_features_is_that_of_the_row_over_their_scale():
-    mixture = Labelled(4, KINDS, 5, 2.0, 1.0, True, share_of_labels=0.5, real=True)
-    row = torch.zeros(4, mixture.dimension)
+@pytest.mark.parametrize("scale", [1 / 60, 5.0])
+def test_the_scale_of_features_does_not_change_the_head(scale):
+    generator = torch.Generator().manual_seed(2)
+    labels = torch.randint(KINDS, (400,), generator=generator)
+    seen = torch.complex(torch.eye(KINDS, 5)[labels] + torch.randn(400, 5, generator=generator), torch.zeros(400, 5))
+    weight, bias = learnt_head(RowExamples(seen, torch.eye(KINDS)[labels]))
+    scaled, scaled_bias = learnt_head(RowExamples(scale * seen, torch.eye(KINDS)[labels]))
+    torch.testing.assert_close(scale * scaled, weight, rtol=0.01, atol=1e-3)
+    torch.testing.assert_close(scaled_bias, bias, rtol=0.01, atol=1e-3)
+    assert weight.norm() > 0.1
+
+
+def mixture(sampling: str) -> Labelled:
+    common = (4, KINDS, 5, 2.0, 1.0, True)
+    if sampling == "Poisson":
+        return Labelled(*common, share_of_labels=0.5, real=True)
+    return OpenToClasses(*common, share_of_labels=0.0, real=True, seed=0, open_rows=2, shares=(0.6, 0.3, 0.1))
+
+
+@pytest.mark.parametrize("sampling", ["Poisson", "hierarchical"])
+def test_the_noise_of_features_is_that_of_the_row_over_their_scale(sampling):
+    mixed = mixture(sampling)
+    row = torch.zeros(4, mixed.dimension)
     row[:, 0] = 0.1  # as large as the noise
-    found = mixture.examples(row, 0.1)
+    found = mixed.examples(row, 0.1)
     assert found.noise == pytest.approx(float(found.features[0, 0].real) ** 2)
-    assert mixture.examples(row).noise == 0
+    assert mixed.examples(row).noise == 0
 
 
 CLASSES, COMPONENTS, BOUND = 4, 3, 0.7
