@@ -46,9 +46,22 @@ def test_images_are_matched_within_their_class_only():
     true = torch.eye(4, 256)
     moved = true[[1, 0, 3, 2]]
     classes = torch.tensor([0, 0, 1, 1])
-    shown = [invert_batches.scores(true, x, true, x, classes) for x in (moved, true[[2, 3, 0, 1]])]
+    others = torch.stack([true + 1, true + 2])
+    shown = [invert_batches.scores(true, x, true, x, classes, others) for x in (moved, true[[2, 3, 0, 1]])]
     assert shown[0]["matched"] == 0 < shown[0]["mse"]
     assert shown[1]["matched"] > 0
+    assert shown[0]["others"] == pytest.approx(2.5)  # errors of 1 and 4
+    assert shown[0]["others_std"] == pytest.approx(1.5)
+
+
+def test_other_batches_have_the_same_classes_and_other_images():
+    images = torch.arange(40.0)[:, None].expand(-1, 256)
+    labels, drawn = torch.arange(40) % 3, torch.tensor([4, 0, 7, 1])
+    others = invert_batches.other_batches(images, labels, drawn, 0)[..., 0].long()
+    assert others.shape == (invert_batches.OTHERS, 4)
+    assert (labels[others] == labels[drawn]).all()
+    assert not torch.isin(others, drawn).any()
+    assert all(len(batch.unique()) == len(batch) for batch in others)
 
 
 def test_a_setting_that_leaks_more_has_the_smaller_error_in_an_ordered_pair():
