@@ -21,8 +21,8 @@ print(zetadp.release(records, file=folder / "rows.h5", epsilon=8, delta=1e-5, po
 
 # From here on only the file is needed. Anybody may train on it, as often as they like.
 with h5py.File(folder / "rows.h5") as file:
-    rows = torch.from_numpy(file["features"][:].real).float()
-    shares = torch.from_numpy(file["labels"][:]).float()
+    rows, shares = (torch.from_numpy(file[name][:]) for name in ("features", "labels"))
+    norm = float(file.attrs["norm"])
 head = torch.nn.Linear(COMPONENTS, CLASSES)
 optimiser = torch.optim.Adam(head.parameters(), lr=0.05)
 for _ in range(200):
@@ -31,5 +31,7 @@ for _ in range(200):
     optimiser.step()
 
 tested = random.integers(CLASSES, size=1000)
-scores = head(torch.from_numpy(centres[tested] + random.normal(size=(1000, COMPONENTS))).float())
+others = torch.from_numpy(centres[tested] + random.normal(size=(1000, COMPONENTS))).float()
+clipped = others * (norm / others.norm(dim=1, keepdim=True)).clamp(max=1)  # like the features behind the rows
+scores = head(clipped)
 print(f"accuracy on 1000 other people: {(scores.argmax(1).numpy() == tested).mean():.0%}, file: {folder / 'rows.h5'}")

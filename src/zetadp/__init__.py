@@ -12,6 +12,7 @@ _PUBLIC = {
     "PrivateRun": "zetadp.front.run",
     "UserError": "zetadp.base.validation",
     "epsilon": "zetadp.front.promises",
+    "fit_head": "zetadp.front.head",
     "ledger": "zetadp.front.promises",
     "load": "zetadp.front.run",
     "nn": "zetadp.nn",

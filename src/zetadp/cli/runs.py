@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -24,8 +25,12 @@ def release(
     rows: Annotated[Count | None, "number of rows (default: about the number of people)"] = None,
     degree: Annotated[Positive | None, "expected number of people in a row (default: the best one)"] = None,
     active: Annotated[
-        Probability, "share of the rows that are open to each class; below 1, the file says which rows"
+        Probability,
+        "share of the rows that are open to each class; below 1, labels assume classes of equal size or of --shares",
     ] = 1.0,
+    shares: Annotated[
+        Sequence[float], "declared share of each class, in the order of the labels, which add up to 1 (with --active)"
+    ] = (),
     norm: Annotated[Positive, "norm that features are clipped to"] = 1.0,
     ledger: Annotated[Path | None, "ledger of the people (default: ledgers/NAME.jsonl next to the features)"] = None,
     cap: Annotated[
@@ -39,27 +44,39 @@ def release(
     which lies next to their features, and can be made only once, whatever the output is called (zetadp permit). With
     --cap, nothing is released if the total epsilon of all runs and releases of these people would exceed the cap.
 
+    With --active below 1, each row is open to some classes only, and its label follows from the sizes of the classes:
+    equal ones, or those that --shares declares. Declare them without looking at the labels. If classes differ in size
+    and their shares are unknown, leave --active at 1.
+
     The features of a person must be computed from this person's data alone, by a model that was trained on none of
     these people.
 
     Examples
     --------
     zetadp release features.npz rows.h5 --people 60000 --classes 10 --epsilon 1 --delta 1e-5
-    zetadp release features.npz rows.h5 --people 500 --classes 2 --epsilon 8 --delta 1e-4 --active 0.5 --cap 8
+    zetadp release f.npz rows.h5 --people 500 --classes 2 --epsilon 8 --delta 1e-4 --active 0.5 --shares 0.8 0.2 --cap 8
     """
     import zlib
-    from zipfile import BadZipFile
+    from zipfile import BadZipFile, is_zipfile
 
     import numpy as np
 
     from zetadp.front.records import Records
     from zetadp.front.release import release_plan, release_records
 
+    expected = f"Expected {features} to be a NumPy file (.npz) with features and labels"
+    remedy = "Write it by numpy.savez('features.npz', features=features, labels=labels)."
     try:
-        with features.open("rb") as opened, np.load(opened) as content:
-            values, labels = content["features"], content["labels"]
-    except (OSError, EOFError, BadZipFile, zlib.error, KeyError, ValueError, TypeError) as error:
-        raise UserError(f"Expected {features} to be a NumPy file (.npz) with features and labels: {error}.") from error
+        with features.open("rb") as opened:
+            if not is_zipfile(opened):
+                raise UserError(f"{expected}, found another kind of file, such as CSV or .npy. {remedy}")
+            opened.seek(0)
+            with np.load(opened) as content:
+                values, labels = content["features"], content["labels"]
+    except ValueError as error:  # NumPy would advise to unpickle
+        raise UserError(f"{expected}, found Python objects or damaged arrays in it. {remedy}") from error
+    except (OSError, EOFError, BadZipFile, zlib.error, KeyError, TypeError) as error:
+        raise UserError(f"{expected}: {error}. {remedy}") from error
     records = Records(values, labels, patients=range(len(values)))
     plan = release_plan(
         epsilon,
@@ -70,6 +87,7 @@ def release(
         degree=degree,
         active=active,
         norm=norm,
+        shares=shares or None,
         real=not records.inputs.dtype.is_complex,
     )
     recorded = ledger or features.parent / "ledgers" / f"{features.stem}.jsonl"

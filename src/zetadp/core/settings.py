@@ -107,14 +107,13 @@ class MixingSettings:
     balance: Positive = 1.0
     real: bool = False
     learn: bool = True
-    shares: tuple[Share, ...] | None = None
+    shares: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         """Check every setting."""
-        if isinstance(self.shares, list):  # of a plan's file
-            object.__setattr__(self, "shares", tuple(self.shares))
         check_fields(self)
         if self.shares is not None:
+            object.__setattr__(self, "shares", tuple(self.shares))  # a plan's file has a list
             self._check_shares(self.shares)
         if (self.rows * self.share).denominator != 1:
             raise UserError(
@@ -130,11 +129,11 @@ class MixingSettings:
                 "row counts its people. Leave shares out, or set active.",
                 "shares",
             )
-        if not (shares and min(shares) > 0 and math.isclose(math.fsum(shares), 1, abs_tol=ROUNDED)):
+        numbers = all(isinstance(share, Real) and 0 < share <= 1 for share in shares)
+        if not (numbers and math.isclose(math.fsum(shares), 1, abs_tol=ROUNDED)):
             raise UserError(
-                f"Expected shares of the classes, each above 0, that add up to 1, found {', '.join(map(str, shares))}"
-                f"{f', which add up to {math.fsum(shares):g}' if shares else 'none'}. Declare the part of the people "
-                "that each class has, in the order of the labels.",
+                f"Expected a share above 0 for each class, which add up to 1, found {list(shares)}. Declare the part "
+                "of the people that each class has, in the order of the labels.",
                 "shares",
             )
 

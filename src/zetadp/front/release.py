@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -21,7 +21,7 @@ from zetadp.core.training import train
 from zetadp.front.private import check_constants, check_numbers, check_population, label_of, records_of
 from zetadp.front.promises import spent_with, with_earlier
 from zetadp.front.records import Records
-from zetadp.front.rows import mixed_as, write_release
+from zetadp.front.rows import check_name, mixed_as, write_release
 from zetadp.front.run import run_places
 from zetadp.nn.settings import MIXED_ROWS, NetworkSettings
 from zetadp.privacy.book import note_people
@@ -43,6 +43,7 @@ def release_plan(
     norm: float = 1.0,
     seed: int | None = None,
     real: bool = False,
+    shares: Sequence[float] | None = None,
 ) -> Plan:
     """Return the plan of a release of rows, with the noise that the guarantee needs.
 
@@ -61,13 +62,17 @@ def release_plan(
     degree
         Expected number of people in a row. None chooses it by a theorem (`zetadp.front.rows`).
     active
-        Share of the rows that are open to each class (`zetadp.core.settings.MixingSettings`).
+        Share of the rows that are open to each class (`zetadp.core.settings.MixingSettings`). Below 1, labels assume
+        the declared shares of the classes.
     norm
         Norm to which features are clipped.
     seed
         Seed of a simulation, which protects nobody. None takes exact noise from the operating system's generator.
     real
         Whether features are real.
+    shares
+        Declared share of each class among the people, which add up to 1. None assumes classes of equal size; with
+        others, labels are then wrong. Only for ``active`` below 1.
 
     Raises
     ------
@@ -82,13 +87,16 @@ def release_plan(
     delta = float(delta)
     try:
         rows, (degree,) = mixed_as(epsilon, delta, [people], rows=rows, degree=degree, active=active)
+        declared = None if shares is None else _numbers(shares)
+        mixing = MixingSettings(int(rows), active=float(active), real=real, learn=False, shares=declared)
+        mixing.shares_of(int(classes))
         training = TrainingSettings(
             1,
             images_per_patient=1,
             noise="os" if seed is None else "seeded",
             estimator=MIXED_ROWS,
             feature_norm=float(norm),
-            mixing=MixingSettings(int(rows), active=float(active), real=real, learn=False),
+            mixing=mixing,
         )
         plan = Plan(
             RunName("release", CENTRAL_HOLDER, label_of(epsilon), int(seed or 0)),
@@ -117,6 +125,7 @@ def release(
     degree: float | None = None,
     active: float = 1.0,
     norm: float = 1.0,
+    shares: Sequence[float] | None = None,
     seed: int | None = None,
     account: Path | str | None = None,
     most_epsilon: float | None = None,
@@ -140,9 +149,10 @@ def release(
         Number of people; a public constant that you declare.
     classes
         Number of classes; a public constant.
-    rows, degree, active, norm
-        Number of rows, expected number of people in a row, share of rows that are open to each class, and norm to which
-        features are clipped (`release_plan`).
+    rows, degree, active, norm, shares
+        Number of rows, expected number of people in a row, share of rows that are open to each class, norm to which
+        features are clipped, and declared shares of the classes (`release_plan`). With ``active`` below 1, labels
+        assume classes of equal size, or of the declared shares.
     seed, account, most_epsilon
         As in `zetadp.private`. By default the account is ``ledgers`` next to ``file``.
 
@@ -169,6 +179,7 @@ def release(
         norm=norm,
         seed=seed,
         real=not records.inputs.dtype.is_complex,
+        shares=shares,
     )
     file = checked_path(file, "file")
     place, folder = run_places(file.parent / file.stem, account)
@@ -193,6 +204,7 @@ def release_records(
         The text of each person's id (`Records.texts`). Without them, all that the ledger's folder records counts.
     """
     check_ledger_name(ledger)
+    check_name(file)
     data = _examples(records, plan)
     check_writable(file)
     with private_files():
@@ -214,6 +226,14 @@ def release_records(
     write_release(file, trained.released, plan, data.inputs.shape[-1], statement)
     files.finish()
     return statement
+
+
+def _numbers(shares: Sequence[float]) -> tuple[float, ...]:
+    """Return shares as numbers of Python, which a plan's file can hold."""
+    try:
+        return tuple(map(float, shares))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"Expected one number for each class, found {shares!r:.60}.", "shares") from error
 
 
 def _examples(records: Records, plan: Plan) -> LabelledItems:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import contextmanager
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +24,10 @@ from zetadp.privacy import gaussian
 from zetadp.privacy.statement import Statement
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    import h5py
     from torch import Tensor
 
     from zetadp.core.plan import Plan
@@ -36,9 +39,11 @@ WITHOUT_NOISE = 10.0
 FORMAT = "zetadp-release-1"
 README = (
     "Everybody may train on features (row, component) and labels (row, class): no use of them costs the people behind "
-    "them any further privacy. The attribute statement describes the guarantee of this file. In Python: "
-    "h5py.File(name)['features'][:]"
+    "them any further privacy. The attribute statement describes the guarantee of this file. Features of people were "
+    "clipped to the attribute norm, so clip new ones to it too. The attribute noise is the standard deviation of the "
+    "noise in each real number of the features. In Python: h5py.File(name)['features'][:], or zetadp.fit_head(name)"
 )
+HDF5_NAMES = (".h5", ".hdf5")
 
 
 def best_mixed(mu: float, units: int, rounds: int, class_rate: float = 1.0) -> float:
@@ -121,8 +126,11 @@ def mixed_as(
 def write_release(path: Path, rows: Tensor, plan: Plan, inputs: int, statement: Mapping[str, Any]) -> None:
     """Write released rows to a file as examples, completely or not at all.
 
-    The file has three arrays: ``features`` of shape (row, component), complex64; ``labels`` of shape (row, class),
-    float32; and ``classes``, the names of the classes. Noise can make labels negative.
+    The file has three arrays: ``features`` of shape (row, component), complex64, or float32 for features that were
+    declared as real; ``labels`` of shape (row, class), float32; and ``classes``, the names of the classes. Noise can
+    make labels negative. Among its attributes are ``noise``, the standard deviation of the noise in each real number of
+    the features; ``norm``, to which the features of people were clipped; and ``shares``, the shares of the classes that
+    the labels assume, where rows are open to some classes only.
 
     Parameters
     ----------
@@ -143,7 +151,9 @@ def write_release(path: Path, rows: Tensor, plan: Plan, inputs: int, statement: 
     from zetadp.core.task import Classification, task_of
 
     task = task_of(plan.task)
-    examples = mixture_of(plan, task, inputs).examples(rows)
+    mixture, mixing = mixture_of(plan, task, inputs), plan.training.mixing
+    examples = mixture.examples(rows, plan.noise_of_row)
+    real = mixing is not None and mixing.real and not task.balanced
     assert isinstance(task, Classification)  # `mixture_of` refuses others
     classes = np.array(task.names, dtype=h5py.string_dtype())
     with hdf5_written_whole(path) as file:
@@ -151,14 +161,65 @@ def write_release(path: Path, rows: Tensor, plan: Plan, inputs: int, statement: 
         file.attrs["statement"] = json.dumps(statement, indent=1)
         file.attrs["plan"] = json.dumps(plan.to_json(), indent=1)
         file.attrs["extractor"] = json.dumps(dict(plan.public))
+        file.attrs["noise"] = math.sqrt(examples.noise)
+        file.attrs["norm"] = mixture.feature_bound
+        if mixing is not None and mixing.active < 1:
+            file.attrs["shares"] = mixing.shares_of(len(classes))
         for name, values, axes in (
-            ("features", examples.features, ("row", "component")),
+            ("features", examples.features.real if real else examples.features, ("row", "component")),
             ("labels", examples.labels.float(), ("row", "class")),
         ):
             stored = file.create_dataset(name, data=values.cpu().numpy(), track_times=False)  # noise does not compress
             for place, axis in enumerate(axes):
                 stored.dims[place].label = axis
         file.create_dataset("classes", data=classes, track_times=False)
+
+
+def check_name(path: Path) -> None:
+    """Raise a `UserError` if the name of a file for released rows does not say that it is HDF5."""
+    if path.suffix.lower() not in HDF5_NAMES:
+        raise UserError(
+            f"file: Expected a name that ends in {' or '.join(HDF5_NAMES)}, because rows are written as HDF5, found "
+            f"{path.name}."
+        )
+
+
+@dataclass(frozen=True)
+class ReleasedRows:
+    """What a file of released rows says of its examples.
+
+    Attributes
+    ----------
+    features, labels
+        Shapes (row, component) and (row, class).
+    noise
+        Standard deviation of the noise in each real number of the features.
+    norm
+        Norm to which the features of people were clipped.
+    """
+
+    features: np.ndarray
+    labels: np.ndarray
+    noise: float
+    norm: float
+
+
+def read_rows(path: Path) -> ReleasedRows:
+    """Return the examples in the file of a release.
+
+    Raises
+    ------
+    UserError
+        If the file is absent, not a release, or of an earlier version that did not write noise and norm.
+    """
+    with _opened(path) as file:
+        if not {"noise", "norm"} <= set(file.attrs):
+            raise UserError(
+                f"Expected {path} to say how much noise its features have and what they were clipped to, found "
+                "neither: an earlier version wrote it. Train on its features and labels with other code."
+            )
+        arrays = (file[name][:] for name in ("features", "labels"))
+        return ReleasedRows(*arrays, float(file.attrs["noise"]), float(file.attrs["norm"]))
 
 
 def read_statement(path: Path) -> Statement:
@@ -169,12 +230,19 @@ def read_statement(path: Path) -> Statement:
     UserError
         If the file is absent or not a release.
     """
+    with _opened(path) as file:
+        return Statement(json.loads(file.attrs["statement"]))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[h5py.File]:
+    """Open the file of a release, or raise a `UserError`."""
     import h5py
 
     try:
         with h5py.File(path) as file:
-            if file.attrs.get("format") == FORMAT:
-                return Statement(json.loads(file.attrs["statement"]))
+            if file.attrs.get("format") != FORMAT:
+                raise UserError(f"Expected {path} to be a release of zetadp ({FORMAT}), found another HDF5 file.")
+            yield file
     except OSError as error:
         raise UserError(f"Cannot read {path} as a release: {error}.") from error
-    raise UserError(f"Expected {path} to be a release of zetadp ({FORMAT}), found another HDF5 file.")

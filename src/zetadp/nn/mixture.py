@@ -68,6 +68,11 @@ class Mixture(Statistic):
         """Which rows are open to which class, boolean of shape (row, class); None if all are open to all classes."""
         return None
 
+    @property
+    def feature_bound(self) -> float:
+        """Norm to which an item's features are clipped; infinite without clipping."""
+        return self.norm if self.clipped else math.inf
+
     @abstractmethod
     def examples(self, rows: Tensor, deviation: float = 0.0) -> RowExamples:
         """Return the training examples in released rows.
@@ -95,6 +100,11 @@ class OfAllClasses(Mixture):
     def dimension(self) -> int:
         """Real numbers in a contribution."""
         return self._means.dimension
+
+    @property
+    def feature_bound(self) -> float:
+        """Norm to which an item's features are clipped; infinite without clipping."""
+        return self._means.feature_bound if self.clipped else math.inf
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
         """Return contributions of shape (unit, dimension)."""

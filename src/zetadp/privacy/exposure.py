@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 from zetadp.base.epsilon import SMALLEST_DELTA
 from zetadp.base.validation import UserError, in_range, one_of, positive, whole
@@ -72,6 +72,33 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
+class MixedRows:
+    """What a ledger declares of mixed rows.
+
+    Attributes
+    ----------
+    number
+        Number of rows of each node.
+    active
+        Share of the rows that are open to each class.
+    shares
+        Declared share of each class among the units, which the labels of rows assume; None for equal ones.
+    """
+
+    number: int
+    active: float
+    shares: tuple[float, ...] | None = None
+
+    @classmethod
+    def of(cls, mixing: Mapping[str, Any] | None) -> Self | None:
+        """Return what the settings of a ledger's header declare; None without mixed rows."""
+        if mixing is None:
+            return None
+        shares = mixing.get("shares")
+        return cls(mixing["rows"], mixing["active"], None if shares is None else tuple(shares))
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One training run, as an accountant sees it.
 
@@ -103,7 +130,7 @@ class Run:
     series
         The series of runs that the run belongs to, all declared before the first of them; None if it stands alone.
     mixed_rows
-        Whether nodes released mixed rows, each of which is visible.
+        The mixed rows that nodes released, each of which is visible; None if they released something else.
     limit
         The limit under which the run began and always continued; None without one, or if it changed meanwhile.
     """
@@ -119,7 +146,7 @@ class Run:
     unit: Unit = "patient"
     delta: float = 1e-3
     series: Series | None = None
-    mixed_rows: bool = False
+    mixed_rows: MixedRows | None = None
     limit: Limit | None = None
 
     @property
@@ -226,7 +253,7 @@ def run_of(name: str, attempt: Attempt) -> Run:
         unit=header["unit"],
         delta=header["delta"],
         series=None if series is None else Series(str(series["name"]), series["runs"]),
-        mixed_rows="mixing" in header["training"],
+        mixed_rows=MixedRows.of(header["training"].get("mixing")),
         limit=_limit_of(attempt),
     )
 

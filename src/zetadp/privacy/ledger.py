@@ -26,6 +26,8 @@ from zetadp.privacy.register import REGISTER, START, BrokenChainError, Link, Reg
 
 FORMAT = 3
 """Version of a ledger's lines. There is one: a ledger of another format is refused."""
+HDF5 = b"\x89HDF\r\n\x1a\n"
+"""First bytes of an HDF5 file, such as one of released rows."""
 
 
 def check_ledger_name(path: Path) -> None:
@@ -486,6 +488,12 @@ def _parse(path: Path) -> tuple[list[Attempt], str, int]:
         content = path.read_bytes()
     except OSError as error:
         raise UserError(f"Cannot read the ledger {path}: {error.strerror}.") from error
+    if content.startswith(HDF5):
+        raise UserError(
+            f"Expected a ledger or the folder of a run, found an HDF5 file in {path}. If it is a release of rows, give "
+            "the ledger that recorded it, by default ledgers/NAME.jsonl next to the features. `zetadp statement "
+            f"{path}` prints what the rows cost."
+        )
     *lines, tail = content.split(b"\n")
     attempts: list[Attempt] = []
     try:

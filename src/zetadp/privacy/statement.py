@@ -25,6 +25,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure
 from zetadp.privacy.events import NodeHistory
 from zetadp.privacy.exposure import (
+    MixedRows,
     Run,
     accountant,
     declared,
@@ -99,7 +100,7 @@ def run_statement(
     backbone
         Hash of the public network from which weights or features came.
     """
-    delta = run.delta
+    delta, rows = run.delta, run.mixed_rows is not None
     unit: Unit = "image" if run.images else run.unit
     totals = seen_by(run, "server") or {}
     kinds = distinct(totals.values())
@@ -122,8 +123,8 @@ def run_statement(
         "threat": {
             "model": run.threat,
             "sums": None if run.sums is None else {**asdict(run.sums), "shares": run.shares},
-            "against": _words("against", run.threat, run.sums) if run.private else "against nobody",
-            "assumes": _words("assumes", run.threat, run.sums, run.shares) if run.private else NOTHING_HIDDEN,
+            "against": _words("against", run.threat, run.sums, rows) if run.private else "against nobody",
+            "assumes": _words("assumes", run.threat, run.sums, run.shares, rows) if run.private else NOTHING_HIDDEN,
             "epsilon_single_messages": alone and alone["epsilon"],
         },
         "delta": delta,
@@ -135,12 +136,19 @@ def run_statement(
             "happened": max(history.rounds for history in run.nodes.values()),
             "replayed": max(history.releases // history.count - history.rounds for history in run.nodes.values()),
         },
+        **({} if run.mixed_rows is None else {"rows": _rows(run, run.mixed_rows)}),
         "audiences": audiences,
         "nodes": {node: _node(history, totals[node], run, summed=summed) for node, history in run.nodes.items()},
-        "covers": _list("covers", unit),
-        "does_not_cover": does_not_cover(unit, summed=summed),
+        "covers": _list("covers", unit, rows),
+        "does_not_cover": does_not_cover(unit, summed=summed, rows=rows),
     }
-    return Statement(statement=_words("run_claim", found, run.mixed_rows), **found)
+    return Statement(statement=_words("run_claim", found, rows), **found)
+
+
+def _rows(run: Run, rows: MixedRows) -> dict[str, Any]:
+    """Return the public constants of mixed rows: how many there are of a node, and how many units are in one."""
+    degree = {node: history.expected for node, history in run.nodes.items()}
+    return {"number": rows.number, "active": rows.active, "shares": rows.shares and list(rows.shares), "degree": degree}
 
 
 def _of_all_images(run: Run, images: int) -> dict[str, Any]:
@@ -312,18 +320,19 @@ def total_statement(runs: Sequence[Run], *, shared: Mapping[str, int] | None = N
     return Statement(statement=_words("total_claim", found, guarantee, central), **found)
 
 
-def does_not_cover(unit: Unit, *, summed: bool = False) -> list[str]:
-    """Return what the guarantee of a run does not cover. With ``summed``, the server sees only sums."""
-    return _list("does_not_cover", unit, unit if unit in PERSONS else PERSONS[0], summed)
+def does_not_cover(unit: Unit, *, summed: bool = False, rows: bool = False) -> list[str]:
+    """Return what the guarantee of a run or of rows does not cover. With ``summed``, the server sees only sums."""
+    return _list("does_not_cover", unit, unit if unit in PERSONS else PERSONS[0], summed, rows)
 
 
 def _setting(unit: Unit, runs: Sequence[Run]) -> dict[str, Any]:
     """Return the entries of a statement on unit, neighbours, sampling and noise."""
     source, private = noise_of(runs), [run for run in runs if run.private]
+    probabilities = sorted({kind.sampling_probability for run in runs for kind in run.kinds})
     return {
         "unit": unit,
         "neighbours": _words("neighbours", unit),
-        "sampling": _words("sampling", unit, sorted({kind.sampling_probability for run in runs for kind in run.kinds})),
+        "sampling": _words("sampling", unit, probabilities, all(run.mixed_rows for run in runs)),
         "noise_source": source,
         "noise": _words("noise", source, bool(private), any(run.directions for run in private)),
     }
@@ -384,7 +393,7 @@ def _audience(run: Run, audience: Audience) -> dict[str, Any] | None:
     epsilon = _worst(distinct(seen.values()), run.delta, beforehand=not run.repeated)
     return {
         "epsilon": _number(epsilon),
-        "assumption": _words("audience", audience, run.sums, run.shares, run.directions),
+        "assumption": _words("audience", audience, run.sums, run.shares, run.directions, bool(run.mixed_rows)),
     }
 
 

@@ -149,6 +149,8 @@ def verify_run(folder: Path, ledgers: Path | None = None, head: str | None = Non
     UserError
         If the folder holds no finished run.
     """
+    if folder.is_file():
+        read_ledger(folder)  # refuses a release of rows, and says what to give instead
     if not (folder / "ledger.jsonl").is_file():
         raise UserError(f"Expected the folder of a finished run, found no ledger.jsonl in {folder}.")
     found = list(_as_sealed(folder))

@@ -151,14 +151,16 @@ def _curve(panel: Axes, risk: Risk) -> None:
 
 def _sections(risk: Risk, ledger: str, evidence: Evidence, picture: Path) -> Iterator[Section]:
     unit = risk.unit
+    rows = all(run.mixed_rows for run in risk.runs)
+    person = unit if rows else f"training {unit}"
     recorded = _counted(len(risk.runs), "run or release", "runs or releases")
     yield Section("In one sentence", [headline(risk)])
     yield Section(
         "Who is protected, and how far",
         [
-            f"The figures are about one training {unit}. They bound the effect of all of the {unit}'s data together. "
+            f"The figures are about one {person}. They bound the effect of all of the {unit}'s data together. "
             "They hold for every attack, even by someone who knows everybody else's data and sees all that left the "
-            "data holder: the messages of every round and all models.",
+            f"data holder: {'all released rows' if rows else 'the messages of every round and all models'}.",
             f"The figures count what this ledger records: {recorded}. Releases of the same {unit}s that other ledgers "
             "record add to it.",
             *([] if risk.guarantee == "none" else filter(None, [str(Total.of(risk.runs, risk.delta))])),
@@ -168,7 +170,7 @@ def _sections(risk: Risk, ledger: str, evidence: Evidence, picture: Path) -> Ite
     if risk.guarantee != "none":
         yield Section("Figures", tables=[_candidates_sheet(risk), *_curve_sheets(risk), _odds(risk)])
     yield from _attacks(risk, evidence)
-    yield Section("What is not covered", points=does_not_cover(unit))
+    yield Section("What is not covered", points=does_not_cover(unit, rows=rows))
     yield Section(
         "How to check this page",
         points=[

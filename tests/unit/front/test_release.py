@@ -67,11 +67,86 @@ def test_the_file_says_what_it_is_and_what_it_costs(folder):
     assert event.count == PEOPLE / 2
     assert plan["nodes"][0]["noise_multiplier"] == event.noise_multiplier
     assert statement["statement"].startswith(
-        "The release was (8, 1e-05)-differentially private for each training patient"
+        "The release was (8, 1e-05)-differentially private for each patient, against anyone who has the rows"
     )
-    assert "against anyone who has the rows" in statement["statement"]
     assert statement["epsilon"] == accounting.epsilon({event.kind: event.count}, 1e-5)
     assert statement["epsilon"] <= 8
+
+
+UNEQUAL = (0.6, 0.25, 0.1, 0.05)
+
+
+def unequal(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return real features and labels of classes of unequal size."""
+    random = np.random.default_rng(seed)
+    labels = random.choice(CLASSES, PEOPLE, p=UNEQUAL)
+    return np.eye(COMPONENTS)[labels] + 0.3 * random.standard_normal((PEOPLE, COMPONENTS)), labels
+
+
+def test_declared_shares_give_right_labels_to_unequal_classes(tmp_path):
+    features, labels = (torch.from_numpy(part) for part in unequal(1))
+    found = {}
+    for name, shares in (("equal", None), ("declared", UNEQUAL)):
+        released(tmp_path, records(*unequal(0)), name, active=0.25, norm=2, seed=0, shares=shares)
+        scores = zetadp.fit_head(tmp_path / f"{name}.h5")(features.float())
+        found[name] = float((scores.argmax(dim=1) == labels).float().mean())
+    assert found["declared"] > 0.9 > found["equal"] + 0.1
+    text = read_statement(tmp_path / "declared.h5").text
+    assert "Labels assume the declared shares 0.6, 0.25, 0.1, 0.05." in text
+    assert "Labels assume classes of equal size." in read_statement(tmp_path / "equal.h5").text
+    with h5py.File(tmp_path / "declared.h5") as file:
+        np.testing.assert_allclose(file.attrs["shares"], UNEQUAL)
+        np.testing.assert_allclose(file["labels"][:].mean(axis=0), UNEQUAL, rtol=1e-5)
+        assert json.loads(file.attrs["plan"])["training"]["mixing"]["shares"] == [*UNEQUAL]
+
+
+@pytest.mark.parametrize("active", [0.5, 1])
+def test_the_file_holds_norm_and_noise_of_its_features(tmp_path, active):
+    released(tmp_path, records(np.eye(COMPONENTS)[LABELS]), active=active, norm=3, seed=0)
+    with h5py.File(tmp_path / "rows.h5") as file:
+        assert file.attrs["norm"] == 3
+        nothing = file["features"][:, CLASSES:]  # these components are zero, so the rows have their noise alone
+        assert nothing.std() == pytest.approx(file.attrs["noise"], rel=5 / np.sqrt(2 * nothing.size))
+
+
+def test_a_head_fits_from_the_file_alone_and_clips_new_features(folder):
+    head = zetadp.fit_head(folder / "rows.h5")
+    features, labels = (torch.from_numpy(part) for part in people(1))
+    scores = head(features.to(torch.complex64))
+    assert float((scores.argmax(dim=1) == labels).float().mean()) > 0.9
+    torch.testing.assert_close(head(100 * features), head(1000 * features))
+    assert not torch.allclose(head(0.1 * features), head(0.2 * features))
+    with pytest.raises(UserError, match=r"^features: Expected shape \(item, 6\)"):
+        head(features[:, :2])
+    with pytest.raises(UserError, match="as a release"):
+        zetadp.fit_head(folder / "ledgers/rows.jsonl")
+
+
+def test_the_statement_speaks_of_rows_and_not_of_a_training(folder):
+    statement = read_statement(folder / "rows.h5")
+    assert statement["rows"]["number"] == PEOPLE
+    assert statement["rows"]["active"] == 0.5
+    degree = statement["rows"]["degree"]["central"]
+    text = statement.text
+    assert f"Rows: {PEOPLE}, each the noisy sum of {degree:.3g} patients on average" in text
+    assert "Each class is open in 50 % of the rows." in text
+    for words in ("rounds", "every round", "training patient", "intermediate model", "every model", "in the models"):
+        assert words not in text.lower()
+
+
+@pytest.mark.parametrize("what", ["risk", "verify", "ledger"])
+def test_rows_are_not_called_a_damaged_ledger(folder, capsys, what):
+    assert command(what, folder / "rows.h5") == 1
+    said = capsys.readouterr().err
+    assert "ledgers/NAME.jsonl" in said
+    assert "damaged" not in said
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows", "rows.npz"])
+def test_a_file_of_another_kind_is_refused_before_anything_is_recorded(tmp_path, name):
+    with pytest.raises(UserError, match=r"^file: Expected a name that ends in \.h5"):
+        released(tmp_path, file=tmp_path / name)
+    assert not list(tmp_path.rglob("*.jsonl"))
 
 
 def test_a_release_is_in_the_account_of_its_people_and_made_once(tmp_path, capsys):
@@ -167,6 +242,12 @@ WRONG = {
     "rows": ({}, {"rows": 1.5}, "rows"),
     "active": ({}, {"active": 0.0}, "active"),
     "no fraction": ({}, {"active": 0.1234567891}, "active"),
+    "few shares": ({}, {"shares": (0.5, 0.5)}, "shares"),
+    "shares of 2": ({}, {"shares": (0.5,) * 4}, "shares"),
+    "share of none": ({}, {"shares": (0.5, 0.5, 0, 0)}, "shares"),
+    "shares as words": ({}, {"shares": "half"}, "shares"),
+    "one share": ({}, {"shares": 0.25}, "shares"),
+    "shares without use": ({}, {"shares": (0.25,) * 4, "active": 1}, "shares"),
     "degree": ({}, {"degree": 2500.0}, "degree"),
     "degree of open rows": ({}, {"degree": 1500.0}, "degree"),
     "file": ({}, {"name": ""}, "file|folder"),
@@ -202,18 +283,27 @@ def test_the_command_releases_real_features_and_prints_the_statement(tmp_path, c
     assert command("statement", tmp_path / "rows.h5") == 0
     assert capsys.readouterr().out == printed
     with h5py.File(tmp_path / "rows.h5") as file:
-        assert not file["features"][:].imag.any()
+        assert file["features"].dtype == np.float32
         assert (file["labels"][:] < 0).any()  # labels under noise
     (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 and no archive")
+    (tmp_path / "f.csv").write_text("1,2\n3,4\n")
+    np.save(tmp_path / "f.npy", features)
+    np.savez(tmp_path / "objects.npz", features=np.array([{}, []], dtype=object), labels=labels)
     other = ["--ledger", tmp_path / "ledgers/other.jsonl", "--cap", 1.5]
     for name, more, words in (
         ("rows.h5", [], "NumPy file"),
+        ("f.csv", [], "such as CSV or .npy. Write it by numpy.savez("),
+        ("f.npy", [], "such as CSV or .npy. Write it by numpy.savez("),
+        ("objects.npz", [], "found Python objects"),
+        ("f.npz", ["--active", 0.5, "--shares", 0.5, 0.5], "shares: Expected a share for each of 4 classes, found 2"),
         ("broken.npz", [], "NumPy file"),
         ("f.npz", ["--delta", 1 / (PEOPLE - 1)], "delta"),
         ("f.npz", other, "The cap is 1.5. Nothing was released.\n"),
     ):
         assert command("release", tmp_path / name, tmp_path / "x.h5", *OPTIONS, *more) == 1
-        assert words in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert words in said
+        assert "pickle" not in said
     assert command("statement", tmp_path / "f.npz") == 1
     assert not (tmp_path / "x.h5").exists()
     assert not any(attempt.events for attempt in read_ledger(tmp_path / "ledgers/other.jsonl"))
