@@ -64,7 +64,7 @@ releases that are called long have as many rows as people, like the paper's."""
 EPSILONS = (1.0, 10.0)
 SEEDS = (0, 1, 2)
 OPEN = 0.3
-"""Share of the rows that are open to a class: three classes a row on average, as the paper recommends."""
+"""Share of the rows that are open to a class: three classes a row on average, the default of the authors' code."""
 SAMPLES = 1000
 """Number of examples of each class that moments and DP-MERF generate."""
 DIGITS = 4000

@@ -38,7 +38,10 @@ ROWS = {
     "hierarchical, shares declared": {"active": 0.3, "shares": UNEQUAL},
 }
 TITLE = f"Rows of {PEOPLE} people in ten classes, true ε per person"
-NOTE = "Accuracy in % on other people: of all, and the mean over classes. sizes: equal, or from 40 % to 0.4 %. head: with the noise subtracted, or plain. Simulated features; noise is seeded and protects nobody."
+NOTE = (
+    "Accuracy in % on other people: of all, and the mean over classes. sizes: equal, or from 40 % to 0.4 %. head: with "
+    "the noise subtracted, or plain. Simulated features; noise is seeded and protects nobody."
+)
 
 
 def people(shares: tuple[float, ...], number: int, seed: int, part: int) -> tuple[Tensor, Tensor]:
