@@ -221,9 +221,9 @@ def trained(data: str, batch: int, seed: int) -> list[float]:
     return [100 * float(share) for share in (found == right).float().mean(dim=1)]
 
 
-def fill(kept: KeptRuns[Run], batches: list[int]) -> None:
-    """Make every run with these batches that is not there yet, first those of the first seed."""
-    each = product(SEEDS[BATCH], batches, NAMES)
+def fill(kept: KeptRuns[Run], batches: list[int], seeds: int) -> None:
+    """Make every run with these batches and the first seeds that is not there yet, first those of the first seed."""
+    each = product(SEEDS[BATCH][:seeds], batches, NAMES)
     wanted = [(data, batch, seed) for seed, batch, data in each if seed in SEEDS[batch]]
     for run in [*kept.missing(together(*each)[-1] for each in wanted)]:
         runs = together(run.data, run.batch, run.seed)
@@ -261,9 +261,10 @@ def main() -> None:
     parser.add_argument(
         "--batches", type=int, nargs="*", default=[128, 64, 32], choices=SEEDS, help="batches (%(default)s)"
     )
+    parser.add_argument("--seeds", type=int, default=len(SEEDS[BATCH]), help="number of seeds, at most (%(default)s)")
     given = parser.parse_args()
     kept = KeptRuns(Path("results/directions_utility/runs.csv"), Run, "accuracy", "seconds")
-    fill(kept, given.batches)
+    fill(kept, given.batches, given.seeds)
     frame = kept.read()
     for name, own in (("utility", frame[frame["batch"] == BATCH]), ("utility_small", frame[frame["batch"] < BATCH])):
         if len(own):
