@@ -16,7 +16,7 @@ message says nothing about. Their difference is what the message showed of its o
 
 A further mechanism is a direction at the true epsilon of the Gaussian. Attacks of a batch under all mechanisms run
 together, and are stored in results/directions_inversion, so that an interrupted run continues. Writes inversion.csv,
-inversion.md, judged.csv (what orders the errors) and inversion.svg.
+inversion.md, judged.csv (what orders the errors) and inversion.svg; of some batches or noise levels alone, matched.csv.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ from zetadp.report.rendering import to_csv
 from zetadp.tasks.reconstruction.volumes import ssim
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from matplotlib.figure import SubFigure
     from torch import Tensor
 
@@ -136,15 +138,16 @@ class Run:
         return draw_direction(total, self.level, noise)
 
 
-def together(data: str, attack: str, batch: int, seed: int) -> list[Run]:
-    """Return the attacks on one batch."""
+def together(data: str, attack: str, batch: int, seed: int, only: Container[int] = ()) -> list[Run]:
+    """Return the attacks on one batch; with ``only``, those without noise and those of these pairs."""
     if attack == "dlg":
         found = [("none", 0), ("gaussian", 500), ("printed_direction", 500)]
     else:
         pairs = (*KAPPAS, 500) if batch == max(BATCHES) else KAPPAS
         found = [("none", 0), ("clipped", 0), ("by_layer", 0), *product(("gaussian", "printed_direction"), pairs)]
         found += [("direction", pair) for pair in ALIKE]
-    return [Run(data, attack, batch, mechanism, pair, seed) for mechanism, pair in found]
+    some = [(mechanism, pair) for mechanism, pair in found if not (only and pair) or pair in only]
+    return [Run(data, attack, batch, mechanism, pair, seed) for mechanism, pair in some]
 
 
 def batches() -> list[tuple[str, str, int, int]]:
@@ -210,11 +213,10 @@ def nearest(weights: Tensor, message: Tensor, labels: Tensor, data: str, seed: i
     return pixels(invert(message, gradient, shape, start, steps=DLG_STEPS, objective="euclidean"))
 
 
-def attacked(
-    data: str, attack: str, batch: int, seed: int, steps: int = STEPS
-) -> tuple[list[dict[str, float]], Tensor]:
-    """Attack one batch under all mechanisms; return the scores, and the images found as pixels of [0, 1]."""
-    runs, (images, labels) = together(data, attack, batch, seed), examples(data, "train")
+def attacked(runs: list[Run], steps: int = STEPS) -> tuple[list[dict[str, float]], Tensor]:
+    """Attack one batch under several mechanisms; return the scores, and the images found as pixels of [0, 1]."""
+    data, attack, batch, seed = runs[0].data, runs[0].attack, runs[0].batch, runs[0].seed
+    images, labels = examples(data, "train")
     drawn = torch.from_numpy(stream(seed, Purpose.SAMPLING, batch).choice(len(images), batch, replace=False))
     true, classes, weights = images[drawn], labels[drawn], begun(seed)
     mean, deviation = MOMENTS[data]
@@ -275,16 +277,16 @@ def scores(
     }
 
 
-def fill(kept: KeptRuns[Run]) -> None:
-    """Make every attack that is not there yet, and keep pictures of the first large batches."""
+def fill(kept: KeptRuns[Run], sets: Container[str], sizes: Container[int], only: Container[int]) -> None:
+    """Make every attack on these batches that is not there yet, and keep pictures of the first large batches."""
     for batch in batches():
-        runs = together(*batch)
-        if not [*kept.missing(runs)]:
+        runs = together(*batch, only)
+        if batch[0] not in sets or batch[2] not in sizes or not [*kept.missing(runs)]:
             continue
         before = time.process_time()
-        found, shown = attacked(*batch)
+        found, shown = attacked(runs)
         seconds = (time.process_time() - before) / len(runs)
-        if batch[1:] == ("iga", max(BATCHES), SEEDS[0]):
+        if batch[1:] == ("iga", max(BATCHES), SEEDS[0]) and not only:
             np.save(kept.path.with_name(f"{batch[0]}.npy"), shown[:, :PICTURES].numpy())
         for run, own in zip(runs, found, strict=True):
             kept.add(run, **{name: f"{value:.4f}" for name, value in own.items()}, seconds=f"{seconds:.1f}")
@@ -378,13 +380,21 @@ def pictures(part: SubFigure, data: str, shown: np.ndarray) -> None:
 
 def main() -> None:
     """Make the attacks that are missing, and write tables and figure."""
-    given = parser_of(__doc__, "directions").parse_args()
+    parser = parser_of(__doc__, "directions")
+    sizes = [*BATCHES, DLG_BATCH]
+    parser.add_argument("--data", nargs="*", default=list(NAMES), choices=NAMES, help="images (all)")
+    parser.add_argument("--batches", type=int, nargs="*", default=sizes, choices=sizes, help="batches (all)")
+    parser.add_argument("--pairs", type=int, nargs="*", default=[], choices=KAPPAS, help="noise levels (all)")
+    given = parser.parse_args()
     folder = Path("results/directions_inversion")
     kept = KeptRuns(folder / "runs.csv", Run, "mse", "matched", "others", "others_std", "ssim", "seconds")
-    fill(kept)
+    fill(kept, given.data, given.batches, given.pairs)
     frame = kept.read()
     cohorts = "MNIST and Fashion-MNIST, training images, not simulated"
     found, made = table(frame), origin(cohorts, seeds_shown(SEEDS), runs=places(frame))
+    if given.pairs or {*given.data, *given.batches} < {*NAMES, *sizes}:
+        write_table(given.output / "matched", found, laid_out(TITLE, found, (NOTE,)), made)
+        return
     write_table(given.output / "inversion", found, laid_out(TITLE, found, (NOTE,)), made)
     write_text(given.output / "judged.csv", to_csv(judged(found), (NOTE, *made), float_format="%.3g"))
     save_svg(figure(found, folder), given.output / "inversion.svg")
