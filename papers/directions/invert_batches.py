@@ -85,6 +85,8 @@ MECHANISMS = {
 }
 OTHERS = 50
 """Number of other batches of the same classes whose mean error is what the classes alone explain."""
+LESS = {"gaussian_10": 10, "gaussian_100": 100}
+"""Gaussian noise divided by a number, to see what noise would give the printed errors; only where pairs are named."""
 DLG_BATCH, DLG_STEPS, PICTURES = 8, 50, 6
 PRINTED = Path(__file__).with_name("printed.csv")
 TITLE = "Batches rebuilt from one message"
@@ -110,6 +112,8 @@ class Run:
     @property
     def level(self) -> float:
         """Concentration, or noise multiplier."""
+        if self.mechanism in LESS:
+            return level("gaussian", self.pair) / LESS[self.mechanism]
         return level(self.mechanism, self.pair)
 
     @property
@@ -117,7 +121,7 @@ class Run:
         """Logarithm of Bayes' capacity of the message in nats, for the largest norm that the clipped sum can have."""
         if not self.pair:
             return math.inf
-        if self.mechanism == "gaussian":
+        if self.mechanism.startswith("gaussian"):
             return gaussian_capacity(self.level, self.batch, DIMENSION)
         return direction_capacity(self.level, DIMENSION)
 
@@ -133,7 +137,7 @@ class Run:
         noise = stream(self.seed, Purpose.NOISE, self.batch, self.pair, *self.mechanism.encode())
         if not self.pair:
             return total / self.batch
-        if self.mechanism == "gaussian":
+        if self.mechanism.startswith("gaussian"):
             return noisy_mean(total, self.level * CLIP, self.batch, noise)
         return draw_direction(total, self.level, noise)
 
@@ -146,6 +150,8 @@ def together(data: str, attack: str, batch: int, seed: int, only: Container[int]
         pairs = (*KAPPAS, 500) if batch == max(BATCHES) else KAPPAS
         found = [("none", 0), ("clipped", 0), ("by_layer", 0), *product(("gaussian", "printed_direction"), pairs)]
         found += [("direction", pair) for pair in ALIKE]
+    if only and attack == "iga" and batch == max(BATCHES):
+        found += product(LESS, KAPPAS)
     some = [(mechanism, pair) for mechanism, pair in found if not (only and pair) or pair in only]
     return [Run(data, attack, batch, mechanism, pair, seed) for mechanism, pair in some]
 
@@ -301,7 +307,7 @@ def table(runs: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()  # fmt: skip
     each = [Run(*key, 0) for key in found[keys].itertuples(index=False, name=None)]
     found["level"] = [run.level if run.pair else math.nan for run in each]
-    found["epsilon"] = [true_epsilon(run.mechanism, run.pair) for run in each]
+    found["epsilon"] = [math.nan if run.mechanism in LESS else true_epsilon(run.mechanism, run.pair) for run in each]
     found["capacity"] = [run.capacity for run in each]
     printed = pd.read_csv(PRINTED, comment="#").rename(columns={"mse": "printed_mse", "ssim": "printed_ssim"})
     return found.merge(printed, how="left", on=keys)
