@@ -2,7 +2,7 @@
 
     python -m papers.neuromixgdp.compare_shares
 
-Ten classes have from 40 % to 0.4 % of 60,000 simulated people, with Gaussian features around each class's centre. The
+Ten classes have from 40 % to 0.4 % of 20,000 simulated people, with Gaussian features around each class's centre. The
 label of a row by hierarchical sampling follows from the sizes of the classes that are declared: equal ones, or the true
 ones. Every head learns from the same rows once with the known noise subtracted (`learnt_head`), and once without.
 Private descent has the same epsilon. Writes shares.csv and shares.md.
@@ -10,8 +10,6 @@ Private descent has the same epsilon. Writes shares.csv and shares.md.
 
 from __future__ import annotations
 
-import math
-from itertools import product
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -26,10 +24,9 @@ from zetadp.report.provenance import origin, seeds_shown
 if TYPE_CHECKING:
     from torch import Tensor
 
-PEOPLE, TESTED, COMPONENTS = 60_000, 20_000, 64
-EPSILONS, SEEDS = (1.0, 3.0), (0,)
+PEOPLE, TESTED, COMPONENTS = 20_000, 20_000, 64
+EPSILON, SEED = 1.0, 0
 UNEQUAL = tuple(0.6**number / sum(0.6**other for other in range(10)) for number in range(10))
-EQUAL = (0.1,) * 10
 APART, NORM = 0.32, 8.0
 """Standard deviation of the centres in each component, where that of a class is 1; and the norm of the features."""
 ROWS = {
@@ -37,18 +34,18 @@ ROWS = {
     "hierarchical, equal classes assumed": {"active": 0.3},
     "hierarchical, shares declared": {"active": 0.3, "shares": UNEQUAL},
 }
-TITLE = f"Rows of {PEOPLE} people in ten classes, true ε per person"
+TITLE = f"Rows of {PEOPLE} people in ten classes of 40 % to 0.4 %, ε = {EPSILON:g} for each person"
 NOTE = (
-    "Accuracy in % on other people: of all, and the mean over classes. sizes: equal, or from 40 % to 0.4 %. head: with "
-    "the noise subtracted, or plain. Simulated features; noise is seeded and protects nobody."
+    "Accuracy in % on other people: of all, and the mean over classes. head: with the noise subtracted, or plain. "
+    "Simulated features; noise is seeded and protects nobody."
 )
 
 
-def people(shares: tuple[float, ...], number: int, seed: int, part: int) -> tuple[Tensor, Tensor]:
+def people(number: int, part: int) -> tuple[Tensor, Tensor]:
     """Return features of norm at most `NORM`, shape (person, component), and the class of each person."""
-    centres = APART * stream(seed, Purpose.COHORT).standard_normal((len(shares), COMPONENTS))
-    random = stream(seed, Purpose.COHORT, 1 + part)
-    labels = random.choice(len(shares), number, p=shares)
+    centres = APART * stream(SEED, Purpose.COHORT).standard_normal((len(UNEQUAL), COMPONENTS))
+    random = stream(SEED, Purpose.COHORT, 1 + part)
+    labels = random.choice(len(UNEQUAL), number, p=UNEQUAL)
     x = torch.from_numpy(centres[labels] + random.standard_normal((number, COMPONENTS))).float()
     return x * (NORM / x.norm(dim=1, keepdim=True)).clamp(max=1), torch.from_numpy(labels)
 
@@ -61,41 +58,28 @@ def judged(head: tuple[Tensor, Tensor], x: Tensor, labels: Tensor) -> dict[str, 
     return {"accuracy": 100 * float(right.mean()), "class_mean": 100 * sum(by_class) / len(by_class)}
 
 
-def compared(sizes: str, epsilon: float, seed: int) -> list[dict[str, object]]:
-    """Return one row for every method."""
-    shares = EQUAL if sizes == "equal" else UNEQUAL
-    (x, labels), tests = people(shares, PEOPLE, seed, 0), people(shares, TESTED, seed, 1)
-    common = {"sizes": sizes, "epsilon": epsilon}
-    head = descent(x / NORM, labels, epsilon, CHOSEN.rate, seed)
+def table() -> pd.DataFrame:
+    """Return one row for every method and head."""
+    (x, labels), tests = people(PEOPLE, 0), people(TESTED, 1)
+    one_hot = RowExamples(torch.complex(x, torch.zeros_like(x)), torch.eye(len(UNEQUAL))[labels])
+    head = descent(x / NORM, labels, EPSILON, CHOSEN.rate, SEED)
     found: list[dict[str, object]] = [
-        {**common, "method": "private descent", "head": "", **judged(head, tests[0] / NORM, tests[1])}
+        {"method": "people without noise", "head": "plain", **judged(real_parts(learnt_head(one_hot)), *tests)},
+        {"method": "private descent", "head": "", **judged(head, tests[0] / NORM, tests[1])},
     ]
-    if epsilon == EPSILONS[0]:
-        own = RowExamples(torch.complex(x, torch.zeros_like(x)), torch.eye(10)[labels])
-        bound = judged(real_parts(learnt_head(own)), *tests)
-        found.insert(0, {**common, "epsilon": math.inf, "method": "people without noise", "head": "", **bound})
     for method, given in ROWS.items():
-        if sizes == "equal" and "shares" in given:
-            continue
-        cohort = f"shares-{sizes}-{seed}"
-        rows, _ = released_rows(x, labels, cohort, epsilon=epsilon, delta=DELTA, classes=10, norm=NORM, **given)
+        rows, _ = released_rows(
+            x, labels, f"shares-unequal-{SEED}", epsilon=EPSILON, delta=DELTA, classes=len(UNEQUAL), norm=NORM, **given
+        )
         for kind, examples in (("subtracted", rows), ("plain", RowExamples(*rows[:2]))):
-            found.append(
-                {**common, "method": method, "head": kind, **judged(real_parts(learnt_head(examples)), *tests)}
-            )
-    return found
+            found.append({"method": method, "head": kind, **judged(real_parts(learnt_head(examples)), *tests)})
+    return pd.DataFrame(found)
 
 
 def main() -> None:
     """Compare, and write the table."""
-    given = parser_of(__doc__, "neuromixgdp").parse_args()
-    settings = product(("unequal", "equal"), EPSILONS, SEEDS)
-    rows = [row for setting in settings for row in compared(*setting)]
-    keys = ["sizes", "epsilon", "method", "head"]
-    found = pd.DataFrame(rows).groupby(keys, sort=False).agg(
-        accuracy=("accuracy", "mean"), class_mean=("class_mean", "mean"), seeds=("accuracy", "size")
-    ).reset_index()  # fmt: skip
-    made = origin("60000 simulated people", seeds_shown(SEEDS))
+    given, found = parser_of(__doc__, "neuromixgdp").parse_args(), table()
+    made = origin(f"{PEOPLE} simulated people", seeds_shown([SEED]))
     write_table(given.output / "shares", found, laid_out(TITLE, found, (NOTE,)), made)
 
 
