@@ -143,4 +143,8 @@ def test_code_runs(block, tmp_path, monkeypatch, capsys):
     arguments = "--people 50 --classes 2 --epsilon 8 --delta 1e-3"
     assert main(["release", "features.npz", "rows.h5", *arguments.split()]) == 0
     Path("block.py").write_text(block.text)
-    runpy.run_path("block.py", {"h5py": h5py, "pandas": pandas, "torch": torch, "TensorDataset": TensorDataset})
+    names = {"h5py": h5py, "pandas": pandas, "torch": torch, "TensorDataset": TensorDataset}
+    made = runpy.run_path("block.py", names)
+    if block.page == "feature_release.md":  # its real features fit a real network
+        features, labels = made["data"].tensors
+        assert torch.nn.Linear(4, 2)(made["clipped"](features)).shape == labels.shape
