@@ -12,6 +12,8 @@ DIGITS = {"method": ["head on public features, one holder"], "epsilon": [0.53]}
 KAPPAS = [75, 100, 150, 300, 500]
 EPSILONS = [0.5, 1, 2, 4, 8]
 GRID = {"network": ["pooled"], "epsilon": ["1", "8", "inf"]}
+HIERARCHICAL = ["hierarchical, equal classes assumed", "hierarchical, shares declared"]
+MATCHED = ["none", "clipped", "gaussian", "direction"]
 SHOWN = [
     ("complex_mri", "table", GRID, "{mean:.1f} ± {std:.1f}"),
     ("complex_mri", "table", {"network": ["faster", "per_image"]}, "{mean:.1f}"),
@@ -73,6 +75,14 @@ SHOWN = [
     ("neuromixgdp", "accounting", {"part": ["poisson"], "printed_epsilon": EPSILONS}, "| {printed_noise:.3f} |"),
     ("neuromixgdp", "accounting", {"part": ["hierarchical"], "printed_epsilon": EPSILONS[1:]}, "| {true_epsilon:.3g}"),
     ("neuromixgdp", "mnist", {"data": ["mnist"], "kind": ["encoder"], "epsilon": [1]}, "{mean:.2f} ± {std:.2f}"),
+    ("neuromixgdp", "mnist", {"kind": ["pixels"]}, "{mean:.2f}"),
+    ("neuromixgdp", "mnist_long", {"kind": ["pixels"]}, "{mean:.2f} ± {std:.2f}"),
+    *(
+        ("neuromixgdp", "cifar100", {"data": ["CIFAR-100"], "class_rate": [share]}, "| {true:.3g} | {descent:.1f} |")
+        for share in (0.03, 0.1, 0.3)
+    ),
+    ("neuromixgdp", "shares", {"sizes": ["unequal"], "method": HIERARCHICAL}, "| {accuracy:.1f} |"),
+    ("directions", "matched", {"attack": ["iga"], "mechanism": MATCHED}, "{matched:.2f} | {others:.2f} |"),
 ]
 
 

@@ -69,3 +69,11 @@ def test_a_setting_that_leaks_more_has_the_smaller_error_in_an_ordered_pair():
     first, second = rows.itertuples()
     assert invert_batches.ordered([(first, second), (second, first)], "capacity") == 2
     assert invert_batches.ordered([(first, second._replace(capacity=10.0))], "capacity") == 0
+
+
+def test_the_page_counts_pairs_within_one_mechanism_too():
+    kept = pd.read_csv(ROOT / "papers/directions/results/judged.csv", comment="#").sum(numeric_only=True).astype(int)
+    page = " ".join((ROOT / "papers/directions/README.md").read_text().split())
+    for name in ("directions", "gaussians"):
+        assert f"{kept[f'capacity_orders_{name}']} of {kept[name]}" in page
+    assert f"orders {kept['capacity_orders']} of the {kept['pairs']} pairs, and ε {kept['epsilon_orders']}" in page
