@@ -30,7 +30,7 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,17 +41,18 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional
 
-from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text
 from zetadp.base.tensors import Layout, keep_freed_memory, use_float32
-from zetadp.core.round import Phase, items_in_a_pass, side_by_side
+from zetadp.core.round import Phase, items_in_a_pass, noise_meanwhile, side_by_side
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.stacked import ordinary_operations
 from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.contributions import Contributors, Gradient
-from zetadp.privacy.seeded_noise import noisy_mean
+from zetadp.privacy.events import Event
+from zetadp.privacy.kinds import NoisySum
+from zetadp.privacy.mechanism import Draw, NodeMechanism
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
 
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     Step = Callable[[], None]
 
 SIGMA, CLIP, EXPECTED = 42.55, 1.0, 24
+EVENT = Event("", 0, 2 * EXPECTED, EXPECTED, CLIP, NoisySum(0.5, SIGMA))
 NETWORKS = {
     "A8a": NetworkSettings(),
     "pooled": NetworkSettings(convolutions=1, head="pooled"),
@@ -81,6 +83,14 @@ WARM = 3
 CLOCKS = {"wall": time.perf_counter, "cpu": time.thread_time}
 
 
+class Everything:
+    """A ledger that holds every event."""
+
+    def holds(self, event: Event, times: int = 1) -> bool:
+        """Return true."""
+        return True
+
+
 @dataclass
 class Bench:
     """A network with its server and data, shared by all steps of a case.
@@ -91,8 +101,8 @@ class Bench:
         The network, whose parameters are views of the server's weights, and the order of its parameters.
     images, labels
         Tensors of shape (patient, image, 1, row, column) and (patient, image).
-    nodes
-        Number of nodes that the patients are spread over.
+    mechanisms
+        Mechanisms of the nodes that the patients are spread over, without a ledger.
     gradient
         Flat buffer that the parameters' gradients are views of.
     rounds
@@ -104,7 +114,7 @@ class Bench:
     server: Server
     images: Tensor
     labels: Tensor
-    nodes: int
+    mechanisms: list[NodeMechanism]
     gradient: Tensor
     rounds: int = 0
 
@@ -136,7 +146,11 @@ class Bench:
         labels = torch.arange(images).remainder(classes).repeat(patients, 1)
         values = torch.complex(parts[0], parts[1]) if network.domain in COMPLEX else parts[0]
         groups = NODES.get(patients, 1) if nodes is None else nodes
-        return cls(model, layout, server, values.to(device), labels.to(device), groups, gradient)
+        mechanisms = [
+            NodeMechanism(replace(EVENT, node=f"{node}"), ledger=Everything(), seed=0, place=node)
+            for node in range(groups)
+        ]
+        return cls(model, layout, server, values.to(device), labels.to(device), mechanisms, gradient)
 
     def pass_size(self) -> int:
         """Return how many images training takes in a pass of this network."""
@@ -171,17 +185,15 @@ class Bench:
     def private(self, chunk: int) -> None:
         """Take one step along what all nodes would send: clipped sums with noise, divided by the expected number."""
         patients = len(self.images)
-        groups = torch.arange(patients) * self.nodes // patients
+        nodes = len(self.mechanisms)
+        groups = torch.arange(patients) * nodes // patients
         items = torch.arange(self.labels.numel(), device=self.labels.device).view_as(self.labels)
-        drawn = Contributors(self.images.flatten(0, 1), self.labels.flatten(), items, groups, self.nodes)
-        found = clipped_sums(Gradient(self.model, self.layout), drawn, bound=CLIP, chunk=chunk)
-        streams = [stream(0, Purpose.NOISE, node, self.rounds) for node in range(self.nodes)]
+        drawn = Contributors(self.images.flatten(0, 1), self.labels.flatten(), items, groups, nodes)
+        with noise_meanwhile(self.mechanisms, self.rounds, self.layout.dimension, self.images.device):
+            found = clipped_sums(Gradient(self.model, self.layout), drawn, bound=CLIP, chunk=chunk)
+        draws = [Draw(replace(node.event, round=self.rounds), np.arange(0)) for node in self.mechanisms]
+        messages = side_by_side(NodeMechanism.release, self.mechanisms, draws, found.sums)
         self.rounds += 1
-
-        def message(total: Tensor, noise: np.random.Generator) -> Tensor:
-            return noisy_mean(total, SIGMA * CLIP, EXPECTED, noise)
-
-        messages = side_by_side(message, found.sums, streams)
         self.server.step(torch.stack(messages), 0)
 
 

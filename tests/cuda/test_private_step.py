@@ -8,11 +8,15 @@ import warnings
 import pytest
 import torch
 from contributing import clipped_sums
+from ledger_builder import poisson
 from training_builder import NETWORKS, network, patients
 
 import zetadp
 from zetadp.base.tensors import Layout, pick_device
+from zetadp.core.round import noise_meanwhile
 from zetadp.privacy.grid import Grid
+from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.mechanism import NodeMechanism
 
 pytestmark = pytest.mark.cuda
 # Float32 rounding of gradients that went through some layers, of the norm: other orders of summation, nothing coarser.
@@ -54,13 +58,39 @@ def test_clipped_sums_are_those_of_the_processor(family):
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_nothing_makes_the_processor_wait(exact):
+def test_nothing_makes_the_processor_wait(exact, tmp_path):
     arguments = case("complex hidden", "cuda")
-    options = {"count": COUNT, "bound": 0.37, "grid": Grid(0.37, 20) if exact else None, "chunk": 6}
-    clipped_sums(*arguments, **options)  # a first call loads kernels, which may wait
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    clipped_sums(*arguments, **options)
+    grid, size = Grid(0.37, 20) if exact else None, arguments[1].dimension
+    options = {"count": COUNT, "bound": 0.37, "grid": grid, "chunk": 6}
+    event = poisson("node-0", population=7, expected=7, noise_multiplier=1.0, clip=0.37)
+    with Ledger(tmp_path / "ledger.jsonl") as ledger:
+        ledger.start({})
+        node = NodeMechanism(event, ledger=ledger, grid=grid, seed=None if exact else 0)
+        for number in range(2):  # a first round loads kernels, which may wait
+            if number:
+                torch.cuda.synchronize()
+                torch.cuda.set_sync_debug_mode("error")
+            with noise_meanwhile([node], number, size, torch.device("cuda")):
+                sums = clipped_sums(*arguments, **options).sums
+            draw = node.draw(number)
+            ledger.record([draw.event])
+            message = node.release(draw, sums[0])
+        torch.cuda.set_sync_debug_mode("default")
+    assert message.isfinite().all()
+
+
+def test_noise_drawn_ahead_is_that_of_the_processor(tmp_path):
+    event = poisson("node-0", population=7, expected=7, noise_multiplier=1.0, clip=1.0)
+    messages = []
+    with Ledger(tmp_path / "ledger.jsonl") as ledger:
+        ledger.start({})
+        ledger.record([event])
+        for device in map(torch.device, ("cpu", "cuda")):
+            node = NodeMechanism(event, ledger=ledger, seed=0)
+            with noise_meanwhile([node], 0, 1000, device):
+                sums = torch.zeros(1000, device=device)
+            messages.append(node.release(node.draw(0), sums).cpu())
+    torch.testing.assert_close(*messages, rtol=1e-6, atol=0)
 
 
 class Network(torch.nn.Module):

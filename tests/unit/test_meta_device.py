@@ -23,6 +23,7 @@ from zetadp.base.tensors import Layout, to_device
 from zetadp.config.load import load_config
 from zetadp.core.evaluation import outputs_of, watched_on_device
 from zetadp.core.records import LabelledItems, Node, choose_items, items_of
+from zetadp.core.round import noise_meanwhile
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
 from zetadp.core.task import Classification
@@ -99,7 +100,8 @@ def test_a_private_round_waits_for_no_device(name, exact, clip, tmp_path):
         groups = torch.arange(2).repeat_interleave(PATIENTS)
         drawn = Contributors(records.inputs, records.targets, items, groups, 2)
         # Four patients a pass: the round takes two.
-        found = clipped_sums(Gradient(model, layout), drawn, bound=clip, chunk=4 * each, grid=grid)
+        with noise_meanwhile([node.mechanism for node in nodes], 0, layout.dimension, META):
+            found = clipped_sums(Gradient(model, layout), drawn, bound=clip, chunk=4 * each, grid=grid)
         assert found.sums.dtype == (torch.int64 if exact else torch.float32)
         ledger.record([draw.event for draw in draws])
         messages = torch.stack([n.mechanism.release(d, s) for n, d, s in zip(nodes, draws, found.sums, strict=True)])

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -201,6 +202,21 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and values.device.type == "cpu":
         return values.pin_memory().to(device, non_blocking=True)
     return values.to(device)
+
+
+def for_device(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return uninitialised numbers in the processor's memory, page-locked if `to_device` will copy them to a GPU."""
+    if device.type == "cuda":
+        return torch.empty(size, dtype=dtype, pin_memory=True)
+    return torch.from_numpy(np.empty(size, str(dtype).removeprefix("torch.")))  # NumPy asks for large pages
+
+
+def to_processor(values: Tensor) -> Tensor:
+    """Return a tensor in the processor's memory. From a GPU it is copied into page-locked memory, which is faster."""
+    values = values.detach()
+    if values.device.type != "cuda":
+        return values.cpu()
+    return torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values)
 
 
 def keep_freed_memory() -> bool:

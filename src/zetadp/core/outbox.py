@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from zetadp.base.tensors import load_tensors, save_tensors
+from zetadp.base.tensors import load_tensors, save_tensors, to_processor
 from zetadp.base.validation import UserError
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.offers import START_OVER, offer
@@ -147,4 +147,4 @@ class Outbox:
 
 def digest_of(numbers: Tensor) -> str:
     """Return the hash of a tensor's bytes."""
-    return hashlib.sha256(numbers.detach().cpu().numpy().tobytes()).hexdigest()
+    return hashlib.sha256(to_processor(numbers).reshape(-1).numpy().data).hexdigest()

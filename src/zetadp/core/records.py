@@ -122,6 +122,31 @@ class Node:
         found[np.arange(found.shape[1]) < self.lengths[:, None]] = np.concatenate([*map(np.asarray, self.units)])
         return found
 
+    def by_stratum(self, strata: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return for each stratum which columns of `table` hold its items, and how many items each unit has of it.
+
+        It is computed once for the same array: all rounds choose among the same items, and a GPU would wait for it.
+
+        Parameters
+        ----------
+        strata
+            As in `LabelledItems`.
+
+        Returns
+        -------
+        For each stratum, columns of shape (unit, column), those with its items first, and counts of shape (unit, 1).
+        """
+        known, found = self.__dict__.get("_by_stratum", (None, []))
+        if known is not strata:
+            found = []
+            for kind in np.unique(strata):
+                of_kind = (self.table >= 0) & (strata[self.table] == kind)
+                counts = of_kind.sum(axis=1, keepdims=True)
+                columns = (~of_kind).argsort(axis=1, kind="stable")[:, : max(1, counts.max())]
+                found.append((columns, counts))
+            self.__dict__["_by_stratum"] = strata, found
+        return found
+
 
 def choose_items(node: Node, draw: Draw, strata: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray | None]:
     """Choose the items that make each drawn unit's contribution: equally many of every stratum, at random.
@@ -152,20 +177,17 @@ def choose_items(node: Node, draw: Draw, strata: np.ndarray, count: int) -> tupl
     random = node.mechanism.item_choices(draw.event.round)
     # Choose for all units of the node, then look up those drawn. A unit's items must not depend on which other units
     # were drawn: the accountant assumes that a unit changes its own contribution only.
-    kinds = np.unique(strata)
-    turns = np.arange(count // len(kinds))
+    by_stratum = node.by_stratum(strata)
+    turns = np.arange(count // len(by_stratum))
     chosen, distinct = [], []
-    for kind in kinds:
-        own = (node.table >= 0) & (strata[node.table] == kind)
-        counts = own.sum(axis=1, keepdims=True)
+    for columns, counts in by_stratum:
         distinct.append(np.minimum(counts, len(turns)))
-        # A unit without the stratum has another of its items in these places, which weighs nothing.
+        # A unit without the stratum has another of its items in these columns, which weighs nothing.
         counts = np.maximum(counts, 1)
-        places = (~own).argsort(axis=1, kind="stable")[:, : counts.max()]
-        keys = random.random(places.shape)
-        keys[np.arange(places.shape[1]) >= counts] = np.inf
+        keys = random.random(columns.shape)
+        keys[np.arange(columns.shape[1]) >= counts] = np.inf
         order = np.take_along_axis(keys.argsort(axis=1), turns % counts, axis=1)
-        chosen.append(np.take_along_axis(node.table, np.take_along_axis(places, order, axis=1), axis=1))
+        chosen.append(np.take_along_axis(node.table, np.take_along_axis(columns, order, axis=1), axis=1))
     strata_of_unit = np.sum([number > 0 for number in distinct], axis=0)
     weights = [(turns < number) / (np.maximum(number, 1) * strata_of_unit).astype(np.float32) for number in distinct]
     positions, each = np.concatenate(chosen, axis=1), np.concatenate(weights, axis=1, dtype=np.float32)

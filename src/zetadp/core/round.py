@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
@@ -36,7 +37,7 @@ from zetadp.privacy.contributions import (
 )
 from zetadp.privacy.dropout import drops
 from zetadp.privacy.masked import MaskedSum
-from zetadp.privacy.mechanism import Draw
+from zetadp.privacy.mechanism import Draw, NodeMechanism
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,9 @@ def do_round(
 
     def computed(again: int) -> tuple[list[Draw], ClippedSums]:
         draws = [node.mechanism.draw(number, again=again) for node in nodes]
-        return draws, _clipped_sums(phase, nodes, records, draws)
+        mechanisms = [node.mechanism for node in nodes]
+        with noise_meanwhile(mechanisms, number, phase.message, records.inputs.device, again=again):
+            return draws, _clipped_sums(phase, nodes, records, draws)
 
     def released(draws: list[Draw], sums: Tensor, again: int) -> Tensor:
         def message(node: Node, draw: Draw, total: Tensor) -> Tensor:
@@ -301,6 +304,39 @@ def side_by_side(function: Callable[..., Result], *sequences: Iterable[object]) 
         return list(pool.map(lambda arguments: function(*arguments), calls))
 
 
+@contextmanager
+def noise_meanwhile(
+    mechanisms: Sequence[NodeMechanism], number: int, size: int, device: torch.device, *, again: int = 0
+) -> Iterator[None]:
+    """Draw the noise of a round in other threads while the block computes its sums on a GPU.
+
+    The block ends when the noise is drawn. On a CPU nothing is drawn ahead: the sums need all threads. Nodes whose
+    noise would exceed `AHEAD_BYTES` draw theirs when they release.
+
+    Parameters
+    ----------
+    mechanisms
+        Mechanisms of the nodes.
+    number, again
+        The round, and how often it was released before.
+    size
+        Real numbers in a node's message.
+    device
+        Device of the sums.
+    """
+    if device.type == "cpu":
+        yield
+        return
+    nodes = mechanisms[: AHEAD_BYTES // (size * torch.int64.itemsize)]
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        drawn = [pool.submit(node.draw_ahead, number, size, device, again=again) for node in nodes]
+        yield
+    for one in drawn:
+        one.result()
+
+
+AHEAD_BYTES = 1 << 30
+"""Most bytes of noise in the processor's memory that are drawn before their sums are known."""
 CHEAP = 1 << 14
 """If a pass holds at least this many items, to compute all units is cheaper than one pass for each drawn unit."""
 PASS_BYTES, PASS_BYTES_ELSEWHERE = 1 << 29, 1 << 32

@@ -39,12 +39,13 @@ import torch
 from torch import Tensor
 
 from zetadp.base.randomness import ByteSource, Purpose, random_bytes, stream
-from zetadp.base.tensors import to_device
+from zetadp.base.tensors import for_device, to_device
 from zetadp.privacy.events import Event, sampling_probability
 from zetadp.privacy.exact import rounded_normal
 from zetadp.privacy.grid import Grid, from_grid
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.masked import MaskedSum
+from zetadp.privacy.seeded_noise import mean_with_noise, scaled_normal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,6 +133,7 @@ class NodeMechanism:
                 f"else, found {event} and {grid}."
             )
         self._released: set[tuple[int, int]] = set()
+        self._ahead: tuple[tuple[Event, int, int], Tensor] | None = None
 
     @property
     def repeatable(self) -> bool:
@@ -159,6 +161,35 @@ class NodeMechanism:
     def item_choices(self, round_number: int, purpose: Purpose = Purpose.IMAGES) -> np.random.Generator:
         """Return the generator that chooses the items of the node's units in a round, or one of another purpose."""
         return np.random.default_rng() if self.seed is None else stream(self.seed, purpose, self.place, round_number)
+
+    def draw_ahead(self, round_number: int, size: int, device: torch.device, *, again: int = 0) -> None:
+        """Draw the noise of one release before its sum is known, for instance while a GPU computes the sum.
+
+        It is the noise that `release` would draw, since Gaussian noise depends on no data. It serves that release or
+        none: `release` takes it away, and any other noise that was drawn ahead is dropped here. Noise without a release
+        is never used. Nothing is drawn for kinds whose noise depends on the sum, and for very long sums.
+
+        Parameters
+        ----------
+        round_number, again
+            As in `draw`.
+        size
+            Real numbers in the sum.
+        device
+            Device of the sum.
+        """
+        self._ahead = None
+        kind = self.event.kind
+        if not kind.private or not kind.gaussian or size > NOISY_AT_ONCE:
+            return
+        event = replace(self.event, round=round_number)
+        if self.grid is None:
+            deviation = event.noise_multiplier * event.clip
+            noise = scaled_normal(size, deviation, self._noise_stream(event, again), device)
+        else:
+            noise = for_device(size, torch.int64, device)
+            noise.numpy()[:] = self._integers(event, size, self._byte_source(event, again))
+        self._ahead = (event, again, size), noise
 
     def release(self, draw: Draw, clipped_sum: Tensor, *, again: int = 0) -> Tensor:
         """Return the privatised mean gradient, ready to leave the node.
@@ -212,35 +243,43 @@ class NodeMechanism:
         """Add noise and divide by the expected number of units. The division of integers comes last."""
         if not event.kind.private:
             return clipped_sum / event.expected
-        source: ByteSource = os.urandom
-        if self.seed is not None:
-            generator = stream(self.seed, Purpose.NOISE, self.place, event.round, again)
-            source = generator.bytes
-            if self.grid is None:
-                return event.kind.sample(clipped_sum, event.clip, event.expected, generator)
-        assert self.grid is not None  # without a seed
+        noise = self._taken(event, again, len(clipped_sum))
+        if self.grid is None:
+            if noise is not None:
+                return mean_with_noise(clipped_sum, noise, event.expected)
+            return event.kind.sample(clipped_sum, event.clip, event.expected, self._noise_stream(event, again))
+        source = self._byte_source(event, again)
+
+        def noisy(part: Tensor) -> Tensor:
+            drawn = torch.from_numpy(self._integers(event, len(part), source)) if noise is None else noise
+            return part + to_device(drawn, part.device)
+
         if isinstance(event.kind, MaskedSum):
-            return with_noise(clipped_sum, self.grid.noise_scale(event.kind.share), source=source)
-        scale = self.grid.noise_scale(event.noise_multiplier)
+            return noisy(clipped_sum)
         # In parts, because the integer noise of many rows would need more memory than the rows themselves.
         parts = torch.split(clipped_sum, NOISY_AT_ONCE)
-        return torch.cat([from_grid(with_noise(part, scale), self.grid, event.expected) for part in parts])
+        return torch.cat([from_grid(noisy(part), self.grid, event.expected) for part in parts])
 
+    def _taken(self, event: Event, again: int, size: int) -> Tensor | None:
+        """Return the noise that was drawn ahead for this release, for its only use, or None."""
+        ahead, self._ahead = self._ahead, None
+        return ahead[1] if ahead is not None and ahead[0] == (event, again, size) else None
 
-def with_noise(clipped_sum: Tensor, scale: Fraction, *, source: ByteSource = os.urandom) -> Tensor:
-    """Return an integer sum with rounded normal noise.
+    def _noise_stream(self, event: Event, again: int) -> np.random.Generator:
+        """Return the seeded stream of the noise of one release."""
+        assert self.seed is not None
+        return stream(self.seed, Purpose.NOISE, self.place, event.round, again)
 
-    Parameters
-    ----------
-    clipped_sum
-        int64, shape (number,).
-    scale
-        Standard deviation of the noise, in steps of the grid.
-    source
-        Source of random bytes. Another one than the operating system's protects nobody.
-    """
-    noise = torch.from_numpy(rounded_normal(len(clipped_sum), scale, source=source))
-    return clipped_sum + to_device(noise, clipped_sum.device)
+    def _byte_source(self, event: Event, again: int) -> ByteSource:
+        """Return the source of integer noise: the operating system, or for a seeded masked sum its stream."""
+        return os.urandom if self.seed is None else self._noise_stream(event, again).bytes
+
+    def _integers(self, event: Event, size: int, source: ByteSource) -> np.ndarray:
+        """Draw integer noise in steps of the grid, int64 of shape (size,)."""
+        assert self.grid is not None
+        kind = event.kind
+        sigma = kind.share if isinstance(kind, MaskedSum) else kind.noise_multiplier
+        return rounded_normal(size, self.grid.noise_scale(sigma), source=source)
 
 
 def drawn_places(size: int, draw: Callable[[int], np.ndarray]) -> np.ndarray:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zetadp.base.tensors import to_device
+from zetadp.base.tensors import for_device, to_device
 
 
 def noisy_mean(clipped_sum: Tensor, deviation: float, expected: float, generator: np.random.Generator) -> Tensor:
@@ -39,13 +39,45 @@ def noisy_mean(clipped_sum: Tensor, deviation: float, expected: float, generator
     generator
         Generator of the noise. A seeded generator protects nobody.
     """
-    noise = generator.standard_normal(len(clipped_sum), dtype=np.float32)
-    noise *= np.float32(deviation)
+    noise = scaled_normal(len(clipped_sum), deviation, generator, clipped_sum.device)
+    return mean_with_noise(clipped_sum, noise, expected)
+
+
+def scaled_normal(size: int, deviation: float, generator: np.random.Generator, device: torch.device) -> Tensor:
+    """Return Gaussian noise in the processor's memory, float32 of shape (size,).
+
+    Parameters
+    ----------
+    size
+        Number of real components.
+    deviation, generator
+        As in `noisy_mean`. Python's lock is released while the generator draws.
+    device
+        Device to which the noise will be copied.
+    """
+    noise = for_device(size, torch.float32, device)
+    drawn = noise.numpy()
+    generator.standard_normal(dtype=np.float32, out=drawn)
+    drawn *= np.float32(deviation)
+    return noise
+
+
+def mean_with_noise(clipped_sum: Tensor, noise: Tensor, expected: float) -> Tensor:
+    """Return ``(clipped_sum + noise) / expected`` on the device of the sum.
+
+    Parameters
+    ----------
+    clipped_sum, expected
+        As in `noisy_mean`.
+    noise
+        Noise that `scaled_normal` returned for this sum alone. On a CPU it becomes the result.
+    """
     if clipped_sum.device.type != "cpu":
-        return (clipped_sum + to_device(torch.from_numpy(noise), clipped_sum.device)) / expected
-    noise += clipped_sum.numpy()
-    noise /= np.float32(expected)
-    return torch.from_numpy(noise)
+        return (clipped_sum + to_device(noise, clipped_sum.device)) / expected
+    drawn = noise.numpy()
+    drawn += clipped_sum.numpy()
+    drawn /= np.float32(expected)
+    return noise
 
 
 def draw_direction(centre: Tensor, concentration: float, draws: np.random.Generator) -> Tensor:

@@ -8,11 +8,13 @@ from ledger_builder import poisson
 from torch import Tensor, nn
 from training_builder import CLASSES, SIZE, TINY, network, records
 
+import zetadp.core.round as rounds
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
 from zetadp.core.outbox import Outbox
 from zetadp.core.records import LabelledItems, Node, items_of
 from zetadp.core.round import Phase, do_round
+from zetadp.privacy import seeded_noise
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.ledger import Ledger, read_ledger
 from zetadp.privacy.mechanism import NodeMechanism
@@ -55,6 +57,47 @@ def exact_round(outbox: Outbox, model: nn.Module, data: LabelledItems | None = N
 @pytest.fixture
 def store(tmp_path, ledger):
     return Outbox(ledger, tmp_path / "messages")
+
+
+def ahead_of_sums(monkeypatch) -> None:
+    """Draw noise as rounds on a GPU do, in other threads."""
+    meanwhile = rounds.noise_meanwhile
+
+    def elsewhere(mechanisms, number, size, device, *, again=0):
+        assert device.type == "cpu"
+        return meanwhile(mechanisms, number, size, torch.device("meta"), again=again)
+
+    monkeypatch.setattr(rounds, "noise_meanwhile", elsewhere)
+
+
+@pytest.mark.parametrize("nodes_ahead", [0, 1, 2])
+def test_noise_drawn_while_sums_are_computed_has_the_same_bits(tmp_path, monkeypatch, nodes_ahead):
+    """Also where a round is computed twice, and where some nodes draw theirs later."""
+    phase = replace(Phase.of(network(TINY), CLASSES), chunk=8)
+    found, drawn_late = [], []
+    noisy_mean = seeded_noise.noisy_mean
+    for name in ("later", "ahead"):
+        if name == "ahead":
+            monkeypatch.setattr(rounds, "AHEAD_BYTES", nodes_ahead * 8 * phase.message)
+            ahead_of_sums(monkeypatch)
+            monkeypatch.setattr(seeded_noise, "noisy_mean", lambda *given: drawn_late.append(0) or noisy_mean(*given))
+        with Ledger(tmp_path / name / "ledger.jsonl") as ledger:
+            ledger.start({})
+            events = [poisson(f"node-{n}", population=2, expected=1, noise_multiplier=1.0, clip=CLIP) for n in range(2)]
+            nodes = [
+                Node(NodeMechanism(event, seed=3, place=n, ledger=ledger), items_of([[2 * n], [2 * n + 1]], CLASSES))
+                for n, event in enumerate(events)
+            ]
+            outbox = Outbox(ledger)
+            messages = [do_round(phase, nodes, records(4), outbox, number)[0] for number in range(3)]
+            # A round that was sent with other bytes before an interruption is drawn again.
+            ledger.record([replace(event, round=3) for event in events])
+            ledger.note_sent(3, 0, "others")
+            messages.append(do_round(phase, nodes, records(4), outbox, 3)[0])
+        found.append(torch.stack(messages))
+    assert torch.equal(*found)
+    assert len(drawn_late) == 5 * (2 - nodes_ahead)
+    assert len(found[0].flatten(0, 1).unique(dim=0)) == 8
 
 
 def test_noise_that_cannot_be_drawn_again_needs_a_store(ledger):

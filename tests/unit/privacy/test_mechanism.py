@@ -12,6 +12,7 @@ from ledger_builder import poisson
 
 import zetadp.core.records
 import zetadp.privacy.mechanism
+import zetadp.privacy.seeded_noise
 from zetadp.base.randomness import Purpose
 from zetadp.core.records import Node, choose_items, items_of
 from zetadp.privacy.directions import Direction
@@ -19,7 +20,9 @@ from zetadp.privacy.events import Event
 from zetadp.privacy.grid import Grid
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
+from zetadp.privacy.masked import MaskedSum
 from zetadp.privacy.mechanism import Draw, NodeMechanism, bernoulli_mask
+from zetadp.privacy.threat import LEAST_SHARES
 
 
 class HoldsEverything:
@@ -101,14 +104,59 @@ def test_no_release_is_made_twice():
         one.release(draw, torch.ones(3), again=1)
 
 
+DIMENSION = 400
+AHEAD = {
+    "seeded": (poisson("node-0", population=44, expected=24, noise_multiplier=1.5, clip=2.0), 5, False),
+    "exact": (poisson("node-0", population=44, expected=24, noise_multiplier=1.5, clip=2.0), None, True),
+    "masked": (Event("node-0", 0, 44, 24.0, 2.0, MaskedSum(24 / 44, 1.5, LEAST_SHARES)), 5, True),
+}
+
+
+@pytest.fixture(params=AHEAD)
+def drawing_ahead(request, monkeypatch):
+    """Return what makes equal mechanisms of a kind, each with bytes of its own where the system is their source."""
+    event, seed, integers = AHEAD[request.param]
+    grid = Grid.choose(2.0, noise_multiplier=1.5, population=44, dimension=DIMENSION) if integers else None
+
+    def make() -> NodeMechanism:
+        monkeypatch.setattr(zetadp.privacy.mechanism.os, "urandom", np.random.default_rng(3).bytes)
+        return NodeMechanism(event, grid=grid, seed=seed, ledger=HoldsEverything())
+
+    return make
+
+
+def released(mechanism: NodeMechanism, round_number: int = 0, again: int = 0, size: int = DIMENSION) -> torch.Tensor:
+    draw = Draw(replace(mechanism.event, round=round_number), np.arange(0))
+    dtype = torch.float32 if mechanism.grid is None else torch.int64
+    return mechanism.release(draw, torch.arange(size).to(dtype), again=again)
+
+
+def test_noise_drawn_ahead_is_the_noise_of_the_release(drawing_ahead):
+    expected = released(drawing_ahead(), 3, 1)
+    ahead = drawing_ahead()
+    ahead.draw_ahead(3, DIMENSION, torch.device("cpu"), again=1)
+    with pytest.MonkeyPatch.context() as patch:  # nothing is drawn a second time
+        patch.setattr(zetadp.privacy.mechanism, "rounded_normal", None)
+        patch.setattr(zetadp.privacy.seeded_noise, "scaled_normal", None)
+        assert torch.equal(released(ahead, 3, 1), expected)
+
+
+@pytest.mark.parametrize("other", [{"round_number": 4, "again": 1}, {"round_number": 3, "again": 0}])
+def test_noise_drawn_ahead_serves_its_own_release_or_none(drawing_ahead, other):
+    """One noise on two sums would show their difference bare."""
+    expected = released(drawing_ahead(), 3, 1)
+    ahead = drawing_ahead()
+    ahead.draw_ahead(3, DIMENSION, torch.device("cpu"), again=1)
+    assert not torch.equal(released(ahead, **other), expected)
+    if ahead.seed is None:  # a seed draws the same again
+        assert not torch.equal(released(ahead, 3, 1), expected)
+
+
 @pytest.mark.parametrize("change", [{"kind": NoisySum(0.5, 1.5)}, {"count": 2}, {"expected": 12.0}])
 def test_an_event_that_says_another_chance_than_is_drawn_with_is_refused(change):
     event = replace(mechanism().event, **change)
     with pytest.raises(ValueError, match="drawn for with the chance"):
         NodeMechanism(event, seed=5, ledger=HoldsEverything())
-
-
-DIMENSION = 400
 
 
 def test_nothing_but_one_sum_with_seeded_noise_and_as_many_numbers_as_recorded_can_be_a_direction():
