@@ -109,6 +109,7 @@ class Node:
 
     mechanism: NodeMechanism
     units: Sequence[Positions]
+    _by_stratum: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -136,16 +137,15 @@ class Node:
         -------
         For each stratum, columns of shape (unit, column), those with its items first, and counts of shape (unit, 1).
         """
-        known, found = self.__dict__.get("_by_stratum", (None, []))
-        if known is not strata:
+        if not self._by_stratum or self._by_stratum[0] is not strata:
             found = []
             for kind in np.unique(strata):
                 of_kind = (self.table >= 0) & (strata[self.table] == kind)
                 counts = of_kind.sum(axis=1, keepdims=True)
                 columns = (~of_kind).argsort(axis=1, kind="stable")[:, : max(1, counts.max())]
                 found.append((columns, counts))
-            self.__dict__["_by_stratum"] = strata, found
-        return found
+            self._by_stratum[:] = strata, found
+        return list(self._by_stratum[1])
 
 
 def choose_items(node: Node, draw: Draw, strata: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray | None]:
