@@ -191,7 +191,9 @@ def clipped_sums(
                 if grid is not None:
                     values, within = to_grid(values, grid)
                     counted += (~within & finite[few]).sum()
-                if drawn.members is None:
+                if drawn.members is None and len(values) == 1:
+                    sums[node_of[start + first]] += values[0]
+                elif drawn.members is None:
                     sums.index_add_(0, groups[part][few], values)  # integers: exact in any order
                 else:
                     _add_members(sums, values, groups, drawn.members, start + first)
