@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from zetadp.base.arrays import network_numbers, tensor_of
+from zetadp.base.tensors import to_device
 from zetadp.base.validation import UserError, first_sentence
 
 
@@ -70,8 +71,8 @@ class LookedUp:
         positions = np.asarray(wanted.cpu() if isinstance(wanted, Tensor) else wanted)
         unique, back = np.unique(self.places[positions], return_inverse=True)
         with reading():
-            found = self._items(unique.tolist()).to(self.device)
-        return found[torch.from_numpy(back.reshape(positions.shape)).to(self.device)]
+            found = to_device(self._items(unique.tolist()), self.device)
+        return found[to_device(torch.from_numpy(back.reshape(positions.shape)), self.device)]
 
     def part(self, positions: np.ndarray) -> Self:
         """Return some of the inputs."""

@@ -30,7 +30,7 @@ from zetadp.base.storage import (
     writing,
     written_whole,
 )
-from zetadp.base.tensors import load_tensors, save_tensors, tensors_digest
+from zetadp.base.tensors import keep_freed_memory, load_tensors, save_tensors, tensors_digest
 from zetadp.base.validation import UserError, checked_name, checked_path
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.evaluation import outputs_of
@@ -170,6 +170,8 @@ class PrivateRun:
     def train(self, test: Records | None = None, metric: Metric | None = None) -> PrivateRun:
         """Train, continue after an interruption, or return the finished model; say which of the three.
 
+        From then on the process keeps up to 1 GiB of freed memory, which makes steps faster (with glibc).
+
         Parameters
         ----------
         test, metric
@@ -196,6 +198,7 @@ class PrivateRun:
         else:
             self._say(f"starts. {self.promise}")
         self._check_unchanged("train", self.folder / "start.safetensors")
+        keep_freed_memory()
         with between_rounds() as self._asked, private_files():
             result = train(
                 self.plan,

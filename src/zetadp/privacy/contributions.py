@@ -329,14 +329,25 @@ def _one_after_the_other(
     """Return `Gradient.of_units` of any network by one ordinary gradient for each patient."""
     if weights is None:
         weights = torch.full(labels.shape[:2], 1 / labels.shape[1], dtype=images.real.dtype, device=labels.device)
-    trained = [of.model.get_parameter(name) for name in of.layout.names]
+    parameters = dict(of.model.named_parameters())
+    trained = [parameters[name] for name in of.layout.names]
     gradients = []
     for place, own in enumerate(labels):
         with drawn_by_unit(None if keys is None else keys[[place]]):
             outputs = of.model(images[place])
-        loss = (one_an_item(of.losses, outputs, own) * weights[place]).sum()
-        gradients.append(torch.autograd.grad(loss, trained, materialize_grads=True))
-    return _rows([torch.stack(each) for each in zip(*gradients, strict=True)], len(labels))
+        losses = one_an_item(of.losses, outputs, own)
+        # The gradient of the sum of the losses times their weights, without both operations.
+        found = torch.autograd.grad(losses, trained, weights[place].to(losses.dtype), materialize_grads=True)
+        gradients.append(found)
+    return _rows([_stacked(each) for each in zip(*gradients, strict=True)], len(labels))
+
+
+def _stacked(gradients: Sequence[Tensor]) -> Tensor:
+    """Return the gradients of one parameter with a patient axis; that of a single patient is not copied."""
+    one = gradients[0]
+    if len(gradients) > 1 or one.is_conj() or one.is_neg():
+        return torch.stack(list(gradients))
+    return one.contiguous().unsqueeze(0)
 
 
 def one_an_item(losses: Losses, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -77,9 +77,10 @@ class Factored:
         included, nor is it for gradients that are written out.
         """
         images, rows, columns = self.left.shape[1], self.left.shape[2], self.right.shape[2]
-        of_left, of_right = (torch.linalg.vector_norm(t, dim=2, dtype=torch.float64) for t in (self.left, self.right))
+        left, right = self.left.double(), self.right.double()
+        of_left, of_right = (torch.linalg.vector_norm(t, dim=2) for t in (left, right))
         lengths = (of_left * of_right).sum(dim=1)
-        squares = lengths.square() if images == 1 else self._squares()
+        squares = lengths.square() if images == 1 else self._squares(left, right)
         # This is the worst case. If images cancel, the rest of a square may be only rounding error.
         error = 4 * (rows + columns + images**2) * ROUNDING_OF_SQUARES * lengths.square()
         if self.is_complex:
@@ -87,9 +88,8 @@ class Factored:
         bound: Tensor = (squares.clamp_min(0) + error).sqrt() + (images + 4) * ROUNDING * lengths
         return bound
 
-    def _squares(self) -> Tensor:
-        """Return the squared norm of each patient's gradient from Gram matrices."""
-        left, right = self.left.double(), self.right.double()
+    def _squares(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return the squared norm of each patient's gradient from Gram matrices of both factors, given in float64."""
         if self.is_complex:
             left, right = (torch.complex(*t.chunk(2, dim=2)) for t in (left, right))
         squares: Tensor = ((left @ left.mH) * (right @ right.mH).conj()).sum(dim=(1, 2))

@@ -2,9 +2,9 @@ r"""Gradients as integers on a grid. Their sums are exact in any order.
 
 The step of the grid is :math:`\gamma = B / 2^k`, where B is the clipping norm. A patient's clipped gradient is
 truncated toward zero to the grid, so no coordinate and no norm grows. An integer check then ensures that the norm is at
-most B: the sum of squares must be at most :math:`4^k`. Where a norm in float64 is smaller than B by more than its proven
-error, the integers need not be added: their check would pass. The guarantee depends on this check alone. Earlier
-floating-point arithmetic can only cost precision. Sums over patients are int64 sums. Noise with a standard deviation of
+most B: the sum of squares must be at most :math:`4^k`. Where a norm in float64 is below B by more than its proven
+error, that check would pass, and is left out. The guarantee depends on this check alone. Earlier floating-point
+arithmetic can only cost precision. Sums over patients are int64 sums. Noise with a standard deviation of
 :math:`\sigma 2^k` steps is added to them (`zetadp.privacy.exact`). The conversion to float comes last and is
 post-processing.
 

@@ -94,6 +94,20 @@ def test_norm_check_is_exact_at_the_bound(bits):
     assert norms_within(torch.tensor(rows), grid).tolist() == wanted
 
 
+@pytest.mark.parametrize("bound", [1.0, 0.37])
+@pytest.mark.parametrize("bits", [1, 16, 31])
+def test_rows_at_the_bound_are_within_and_rows_beyond_are_not(bits, bound):
+    """Also among rows that are far within, for which no integers are added."""
+    grid = Grid(bound, bits)
+    far = [grid.step, 0.0]
+    rows = [[bound, 0.0], [bound, grid.step], [bound, math.nan], far, [1e30, 0.0]]
+    values, within = to_grid(torch.tensor(rows, dtype=torch.float64), grid)
+    assert within.tolist() == [True, False, False, True, False]
+    assert values.tolist() == [[2**bits, 0], [0, 0], [0, 0], [1, 0], [0, 0]]
+    single, alone = to_grid(torch.tensor([far], dtype=torch.float64), grid)
+    assert (single.tolist(), alone.tolist()) == ([[1, 0]], [True])
+
+
 @given(sigma=st.floats(0.01, 1e4), population=st.integers(1, 10**5), dimension=st.integers(1, 10**8), bound=BOUNDS)
 def test_grid_is_the_coarsest_that_is_fine_enough_and_sums_fit(sigma, population, dimension, bound):
     grid = Grid.choose(bound, noise_multiplier=sigma, population=population, dimension=dimension)
