@@ -50,6 +50,16 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
+def fix_signs(axes: Tensor) -> Tensor:
+    """Return axes, the columns of a matrix, each with the sign that makes its number of largest modulus positive.
+
+    An eigenvector has no sign. Which one a library returns depends on the last bits of its input, and these depend on
+    the processor. Noise does not turn with the axes, so without this convention equal seeds would train other heads.
+    """
+    largest = axes.abs().argmax(dim=0, keepdim=True)
+    return axes * axes.gather(0, largest).sign()
+
+
 def tensors_below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Return the tensors whose names begin with a prefix, by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from zetadp.base.tensors import fix_signs
 from zetadp.privacy.contributions import Statistic
 
 RIDGE = 1e-3
@@ -55,7 +56,7 @@ def fit_projection(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
     The first components are Fisher's discriminants, one fewer than there are classes: the generalised eigenvectors of
     the covariance of class means against the covariance within classes. The other components are the principal
-    components of the remaining space. All have unit variance.
+    components of the remaining space. All have unit variance, and the signs of `fix_signs`.
 
     Parameters
     ----------
@@ -84,7 +85,7 @@ def fit_projection(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     rest = torch.linalg.svd(telling, full_matrices=True)[0][:, count:]
     spread = rest.T @ torch.diag(variances) @ rest
     order = torch.linalg.eigh(spread)[1].flip(1)
-    projection = sphere @ torch.cat((telling, rest @ order), dim=1)
+    projection = fix_signs(sphere @ torch.cat((telling, rest @ order), dim=1))
     return centre.float(), projection.float()
 
 

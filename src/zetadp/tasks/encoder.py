@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import Items
-from zetadp.base.tensors import load_tensors, save_tensors, tensors_below
+from zetadp.base.tensors import fix_signs, load_tensors, save_tensors, tensors_below
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import PROGRESS
 
@@ -95,7 +95,7 @@ def fit_axes(extract: Extract, items: Tensor, components: int) -> Axes:
     centre = total / len(items)
     # In double precision, because for covariances of low rank MKL's float32 routine sometimes returns NaN or fails.
     variances, axes = torch.linalg.eigh((second / len(items) - torch.outer(centre, centre)).double())
-    axes = axes.flip(1)[:, :components].float().contiguous()
+    axes = fix_signs(axes.flip(1)[:, :components]).float().contiguous()
     return Axes(extract, centre, axes, variances.flip(0)[:components].float().clamp_min(1e-6).contiguous())
 
 

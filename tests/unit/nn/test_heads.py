@@ -47,6 +47,21 @@ def test_components_are_uncorrelated_with_unit_variance_and_the_first_tell_the_c
     assert told[:3].sum() > 0.999 * told.sum()
 
 
+def test_components_do_not_follow_the_signs_of_eigenvectors(drawn, monkeypatch):
+    """Another processor rounds in another way, and LAPACK then returns other signs."""
+    features, labels = drawn
+    _, expected = fit_projection(features, labels)
+    eigh = torch.linalg.eigh
+
+    def negated(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        values, vectors = eigh(matrix)
+        return values, vectors * torch.tensor([1.0, -1.0]).repeat(len(values))[: len(values)]
+
+    monkeypatch.setattr(torch.linalg, "eigh", negated)
+    _, projection = fit_projection(features, labels)
+    torch.testing.assert_close(projection, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("count", [2, 6])
 def test_the_head_has_the_least_cross_entropy(drawn, count):
     """At the minimum of a convex loss its gradient vanishes."""
