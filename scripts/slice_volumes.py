@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from zetadp.base.storage import Items, content_hash
+from zetadp.base.storage import Items
 from zetadp.base.tables import read_table
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
 from zetadp.mri.decathlon import AXES, SEQUENCES, read_task
-from zetadp.mri.volumes import read_centre_slices
+from zetadp.mri.volumes import ChangedError, read_centre_slices
 
 
 def main(
@@ -31,10 +31,11 @@ def main(
     values = np.empty((len(rows), len(SEQUENCES), slice_count, size, size), dtype=np.float32)
     for place, (file, indexed) in enumerate(zip(rows["file"], rows["sha256"], strict=True)):
         volume = dataset.parent / file
-        values[place] = read_centre_slices(volume, task.sequences_of(file), slice_count, size, spacing)
-        if content_hash(volume) != indexed:
-            msg = f"Expected {volume} as {table} has it, found another content. Delete {table} and run again."
-            raise UserError(msg)
+        order = task.sequences_of(file)
+        try:
+            values[place] = read_centre_slices(volume, order, slice_count, size, spacing, sha256=indexed)
+        except ChangedError as error:
+            raise UserError(f"{error} Delete {table} and run again.") from None
     files = dict(zip(rows["record"], rows["sha256"], strict=True))
     made = {"slices": slice_count, "spacing": spacing, "size": size, "resize": "area", "files": files}
     Items({"values": values}, rows[["record"]], provenance=made).write(slices, AXES, "scanner intensity, arbitrary")

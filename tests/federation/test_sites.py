@@ -48,6 +48,21 @@ def test_a_hospital_prepares_its_own_patients_as_the_stages_do(tmp_path):
         np.testing.assert_array_equal(own.numpy(), expected.reshape(-1, SIZE, SIZE))
 
 
+def test_a_hospital_does_not_prepare_volumes_that_changed_after_their_hash(tmp_path, monkeypatch):
+    folder = write_hospital_folder(tmp_path / "images", 3)
+    changed = min((folder / "imagesTr").iterdir())
+
+    def indexed(*arguments, **more):
+        table = index_cohort(*arguments, **more)
+        changed.write_bytes(max((folder / "imagesTr").iterdir()).read_bytes())
+        return table
+
+    monkeypatch.setattr("zetadp.mri.index.index_cohort", indexed)
+    with pytest.raises(UserError, match=rf"{changed.name} as it was indexed, found another content. Run again"):
+        load_site(folder, make_plan(), tmp_path / "cache", part="train", patients=3, backbone=None)
+    assert not list((tmp_path / "cache").glob("*.h5"))
+
+
 def test_a_hospital_may_lack_sequences_that_others_have(tmp_path):
     plan = make_plan()
     folder = write_tiny_task(tmp_path / "images", 2, 0, channels=("T2w", "FLAIR", "T1w"))

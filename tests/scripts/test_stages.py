@@ -26,6 +26,7 @@ from zetadp.core.settings import OptimiserSettings, Performance, TrainingSetting
 from zetadp.mri.decathlon import AXES
 from zetadp.mri.index import index_cohort
 from zetadp.mri.kspace import to_kspace, whiten
+from zetadp.mri.volumes import Volume
 from zetadp.nn.models import NetworkSettings
 from zetadp.phantom.cohort import assemble, write_shard
 from zetadp.phantom.public import simulate_public_patient
@@ -107,6 +108,25 @@ def test_a_volume_that_changed_after_it_was_indexed_is_not_cut(tmp_path):
     with pytest.raises(UserError, match=r"BRATS_005.*found another content.*Delete .*index\.csv"):
         stage("slice_volumes", **cut, shard="01", slices=tmp_path / "01.h5")
     assert not (tmp_path / "01.h5").exists()
+
+
+def test_slices_come_from_the_bytes_whose_hash_was_compared(tmp_path, monkeypatch):
+    """A file that changes while it is decompressed gives the slices of the content that was indexed."""
+    root = write_tiny_task(tmp_path / "task", 3, 2, shape=(8, 8, 4))
+    table, output = tmp_path / "index.csv", tmp_path / "00.h5"
+    index_cohort(root, train_patients=3, test_patients=2, slices=2).to_csv(table, index=False)
+    cut = {"dataset": root / "dataset.json", "table": table, "shards": 1, "slice_count": 2, "spacing": 1.0, "size": 4}
+    stage("slice_volumes", **cut, shard="0", slices=output)
+    expected = Items.read(output, ("values",)).arrays["values"]
+    decompress = Volume.decompress
+
+    def replaced(volume: Volume, stored: bytes) -> bytes:
+        volume.path.write_bytes(b"another content")
+        return decompress(volume, stored)
+
+    monkeypatch.setattr(Volume, "decompress", replaced)
+    stage("slice_volumes", **cut, shard="0", slices=output)
+    np.testing.assert_array_equal(Items.read(output, ("values",)).arrays["values"], expected)
 
 
 def test_simulated_volumes_that_another_experiment_has_overwritten_are_refused(tmp_path):

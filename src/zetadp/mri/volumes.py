@@ -6,6 +6,8 @@ prediction alike. Most of the time of reading goes to decompression, so files ar
 
 from __future__ import annotations
 
+import hashlib
+import io
 import logging
 import math
 import os
@@ -13,7 +15,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -116,13 +118,18 @@ class Volume:
         """Length of the decompressed file in bytes, up to its last voxel."""
         return self.offset + math.prod(self.shape) * self.dtype.itemsize
 
-    def open(self) -> IO[bytes]:
-        """Open the decompressed bytes of the file as a stream."""
+    def decompress(self, stored: bytes) -> bytes:
+        """Return header and voxels from the bytes of the file."""
         if not _compressed(self.path):
-            return self.path.open("rb")
+            return stored
         from isal import igzip
 
-        return cast("IO[bytes]", igzip.open(self.path, "rb"))  # type: ignore[no-untyped-call]
+        with igzip.open(io.BytesIO(stored), "rb") as stream:  # type: ignore[no-untyped-call]
+            content = bytes(stream.read(self.size))
+            # The checksum of a gzip file is compared at its end only.
+            while stream.read(CHUNK):
+                pass
+        return content
 
     def intensities(self, stored: np.ndarray) -> np.ndarray:
         """Return stored values as intensities: unchanged if the header scales nothing, otherwise in float64."""
@@ -280,14 +287,34 @@ def log_assumptions(volumes: Sequence[Volume]) -> None:
         logger.warning("%s %s.%s", first, assumption, more)
 
 
-def read_voxels(volume: Volume) -> np.ndarray:
-    """Return the voxels (x, y, z, channel) as stored, not scaled; raise a `UserError` if the file is damaged."""
+class ChangedError(UserError):
+    """The content of a file is not the one that was indexed."""
+
+
+def read_voxels(volume: Volume, sha256: str | None = None) -> np.ndarray:
+    """Return the voxels of a file, which is read and decompressed once.
+
+    Parameters
+    ----------
+    volume
+        The volume.
+    sha256
+        SHA-256 that the bytes of the file must have, in hexadecimal. None for any.
+
+    Returns
+    -------
+    Voxels (x, y, z, channel) as stored, not scaled.
+
+    Raises
+    ------
+    ChangedError
+        If the file is whole and has another hash. The bytes that are hashed are those that voxels come from.
+    UserError
+        If the file is damaged.
+    """
     try:
-        with volume.open() as stream:
-            content = stream.read(volume.size)
-            # The checksum of a gzip file is compared at its end only.
-            while stream.read(CHUNK):
-                pass
+        stored = volume.path.read_bytes()
+        content = volume.decompress(stored)
     except DAMAGED as error:
         raise UserError(
             f"Cannot decompress {volume.path}: {error}. The file is truncated or altered. {MEND}"
@@ -297,6 +324,8 @@ def read_voxels(volume: Volume) -> np.ndarray:
             f"Expected {volume.size} bytes of header and voxels in {volume.path}, found {len(content)}: the file is "
             f"truncated. {MEND}"
         )
+    if sha256 not in (None, hashlib.sha256(stored).hexdigest()):
+        raise ChangedError(f"Expected {volume.path} as it was indexed, found another content.")
     voxels = np.frombuffer(content, dtype=volume.dtype, offset=volume.offset, count=math.prod(volume.shape))
     return voxels.reshape(volume.shape, order="F")
 
@@ -316,7 +345,13 @@ def check_complete(volume: Volume) -> None:
 
 
 def read_centre_slices(
-    path: Path, order: Sequence[str], count: int = 20, size: int = 32, spacing: float = SPACING
+    path: Path,
+    order: Sequence[str],
+    count: int = 20,
+    size: int = 32,
+    spacing: float = SPACING,
+    *,
+    sha256: str | None = None,
 ) -> np.ndarray:
     """Read the centre axial slices of a record as small images.
 
@@ -326,7 +361,7 @@ def read_centre_slices(
         NIfTI volume with axes (x, y, z, channel), in any orientation.
     order
         Canonical names of the sequences that it holds, each once, in the order of the file.
-    count, size, spacing
+    count, size, spacing, sha256
         As in `centre_images`.
 
     Returns
@@ -340,11 +375,20 @@ def read_centre_slices(
     """
     volume = read_volume(path, channels=len(order), slices=count, spacing=spacing)
     images = np.full((len(SEQUENCES), count, size, size), np.nan, dtype=np.float32)
-    images[[SEQUENCES.index(name) for name in order]] = centre_images(volume, order, count, size, spacing)
+    made = centre_images(volume, order, count, size, spacing, sha256=sha256)
+    images[[SEQUENCES.index(name) for name in order]] = made
     return images
 
 
-def centre_images(volume: Volume, names: Sequence[str], count: int, size: int, spacing: float = SPACING) -> np.ndarray:
+def centre_images(
+    volume: Volume,
+    names: Sequence[str],
+    count: int,
+    size: int,
+    spacing: float = SPACING,
+    *,
+    sha256: str | None = None,
+) -> np.ndarray:
     """Read the centre axial slices of every channel of a volume as small images.
 
     Parameters
@@ -360,6 +404,8 @@ def centre_images(volume: Volume, names: Sequence[str], count: int, size: int, s
         Number of rows and of columns of the images. Slices are resized by area averaging.
     spacing
         Distance of two planes in mm.
+    sha256
+        As in `read_voxels`.
 
     Returns
     -------
@@ -371,6 +417,8 @@ def centre_images(volume: Volume, names: Sequence[str], count: int, size: int, s
 
     Raises
     ------
+    ChangedError
+        As `read_voxels` does.
     UserError
         For truncated or altered files, for slices that are constant, empty or not finite, and for channels whose
         intensities are not those of a head (`implausible`).
@@ -380,7 +428,7 @@ def centre_images(volume: Volume, names: Sequence[str], count: int, size: int, s
     kept, of_planes = np.unique(volume.centre_slices(count, spacing), return_inverse=True)
     images = np.empty((len(names), len(kept), size, size), dtype=np.float32)
     faults: list[str] = []
-    canonical = nib.apply_orientation(read_voxels(volume), volume.orientation)  # type: ignore[no-untyped-call]
+    canonical = nib.apply_orientation(read_voxels(volume, sha256), volume.orientation)  # type: ignore[no-untyped-call]
     pictures = np.transpose(canonical[:, ::-1, kept], (3, 2, 1, 0))
     for index, (name, slices) in enumerate(zip(names, pictures, strict=True)):
         found = _faults(slices, name, kept, empty=-volume.intercept / volume.slope)

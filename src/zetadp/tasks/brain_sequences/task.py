@@ -91,7 +91,7 @@ class BrainSequences(Classification):
     ) -> LabelledItems:
         """Check and prepare the volumes of one site, once (`zetadp.core.task.SiteTask.site`)."""
         from zetadp.mri.index import index_cohort
-        from zetadp.mri.volumes import read_centre_slices
+        from zetadp.mri.volumes import ChangedError, read_centre_slices
 
         train, test = (patients, 0) if part == "train" else (0, patients)
         table = index_cohort(folder, train_patients=train, test_patients=test, slices=self.slices, spacing=self.spacing)
@@ -101,7 +101,11 @@ class BrainSequences(Classification):
         path = cache / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.h5"
         if not path.exists():
             order, wanted = read_task(folder).sequences_of, (self.slices, self.size, self.spacing)
-            read = [read_centre_slices(folder / file, order(file), *wanted) for file in table["file"]]
+            indexed = zip(table["file"], table["sha256"], strict=True)
+            try:
+                read = [read_centre_slices(folder / file, order(file), *wanted, sha256=sha) for file, sha in indexed]
+            except ChangedError as error:
+                raise UserError(f"{error} Run again when no program writes to {folder}.") from None
             prepared = Items({"values": prepare(np.stack(read), domain, backbone)}, table[["record"]])
             prepared.write(path, AXES, "prepared for training")
             logger.info("prepared %d records of %d patients", len(table), table["patient"].nunique())
