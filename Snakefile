@@ -35,6 +35,7 @@ include: f"workflow/rules/tasks/{CONFIG.task.name}.smk"
 
 onstart:
     logger.info(CONFIG.cost_shown)
+    start_warm_python()
 
 
 # A dry run has no start.

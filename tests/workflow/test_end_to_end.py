@@ -8,6 +8,7 @@ import json
 import math
 import re
 import shutil
+import sys
 import zipfile
 from importlib import metadata
 
@@ -132,6 +133,20 @@ def test_the_landing_page_of_the_report_shows_the_result(copy, tmp_path):
     picture = base64.b64encode((results(copy) / "figures/accuracy.svg").read_bytes()).decode()
     assert picture in "".join(shown.split())
     assert shown.count("<table") == 1
+
+
+def test_jobs_are_forked_from_one_process_that_imported_their_packages(copy):
+    """The first job waits until there is something to fork from; the second notes what it was forked from."""
+    main = 'if __name__ == "__main__":\n'
+    for name, line in (
+        ("account_total", "import glob, time\n    while not glob.glob('warm-*/socket'): time.sleep(0.1)"),
+        ("make_tables", "import os\n    Path('parent').write_text(Path(f'/proc/{os.getppid()}/cmdline').read_text())"),
+    ):
+        copy.edit(f"scripts/{name}.py", main, f"{main}    {line}\n")
+    table = "results/smoke/tables/table1.txt"
+    copy.snakemake(table, python=sys.executable, TMPDIR=str(copy.root))
+    assert "base/warm.py" in (copy.root / "parent").read_text()
+    assert not list(copy.root.glob("warm-*"))
 
 
 def test_the_headline_is_of_the_first_runs_and_says_that_others_follow(copy):

@@ -27,6 +27,7 @@ from zetadp.base.tables import fingerprint, visible
 from zetadp.nn.settings import MIXED_ROWS, SHIPPED
 from zetadp.report.provenance import COMMAND, cohort_shown, workflow_command
 from zetadp.base.validation import UserError
+from zetadp.base.warm import start_python
 from zetadp.base.workflow import code_of
 
 # Jobs on other machines do not know the command that started the workflow, but what it changed of the configuration.
@@ -208,6 +209,32 @@ SERIES = (
     if DECLARED
     else "none"
 )
+
+
+# What jobs take longest to import.
+PACKAGES = (
+    "dp_accounting",
+    "h5py",
+    "matplotlib.backends.backend_svg",
+    "matplotlib.figure",
+    "nibabel",
+    "pandas",
+    "safetensors.torch",
+    "scipy.optimize",
+    "snakemake.script",
+    "torch",
+)
+
+
+def start_warm_python():
+    """Let the jobs of this machine start as forks of one process that has imported their packages.
+
+    Most jobs would import for longer than they work. Snakemake runs a script with its own interpreter, except in
+    conda environments and containers. Where other machines run the jobs, it names them this interpreter too, so
+    there nothing changes.
+    """
+    if workflow.local_exec and not workflow.touch:
+        sys.executable = start_python(PACKAGES)
 
 
 def ledgers_of_others():
