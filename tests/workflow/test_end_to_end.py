@@ -149,6 +149,12 @@ def test_jobs_are_forked_from_one_process_that_imported_their_packages(copy):
     assert not list(copy.root.glob("warm-*"))
 
 
+def test_the_headline_takes_three_seeds_of_the_first_block(copy):
+    copy.edit("workflow/scenarios/smoke.yaml", "seeds: [0]\n", "seeds: [5, 4, 3, 2, 1]\n")
+    trained = re.findall(r"output: results/smoke/runs/(\S+)/model", copy.snakemake("--dry-run", "headline"))
+    assert sorted(trained) == [f"pretrained/federated/eps-8/seed-{seed}" for seed in (3, 4, 5)]
+
+
 def test_the_headline_is_of_the_first_runs_and_says_that_others_follow(copy):
     """Its total is that of what was recorded when it was made."""
     # As after the first block of runs: ledgers of the others, and what names them, are not there yet.
