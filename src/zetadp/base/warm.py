@@ -241,6 +241,8 @@ def _become(program: str, path: list[str], arguments: list[str], folder: str, en
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     sys.stdout.reconfigure(write_through=through)
     tempfile.tempdir = None
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()  # Python's generator does so itself after a fork
     importlib.invalidate_caches()
     module = arguments[0] == "-m"
     sys.argv[:] = arguments[module:]

@@ -20,8 +20,8 @@ LIMIT = 30
 
 @pytest.fixture(scope="module")
 def program():
-    """Return a program that is forked from a Python without packages."""
-    return start_python(["json"], wait=True)
+    """Return a program that is forked from a Python with NumPy."""
+    return start_python(["numpy.random"], wait=True)
 
 
 @pytest.fixture
@@ -82,6 +82,15 @@ def test_a_forked_program_ends_as_python_would(call, tmp_path, code, status):
 def test_a_program_that_is_killed_takes_nothing_with_it(call):
     assert call(FORKED + "os.kill(0, 9)").wait(timeout=LIMIT) == -signal.SIGKILL
     assert call(FORKED).wait(timeout=LIMIT) == 0
+
+
+def test_forked_programs_share_no_random_numbers(call, tmp_path):
+    drawn = set()
+    for _ in range(2):
+        code = "import numpy, random, secrets; print(numpy.random.random(), random.random(), secrets.randbits(64))"
+        assert call(FORKED + code).wait(timeout=LIMIT) == 0
+        drawn |= set((tmp_path / "output").read_text().split())
+    assert len(drawn) == 6
 
 
 def test_nothing_continues_after_its_caller_was_killed(call, tmp_path):
