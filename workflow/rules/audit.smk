@@ -21,6 +21,8 @@ rule audit:
         ),
     log:
         "logs/audit.log",
+    # Before all trainings: on few cores it would otherwise run alone at the end, for a minute or more.
+    priority: 2
     conda:
         "../../envs/audit.yaml"
     # One, which is free on any machine while others train; --set-threads audit=4 makes it four times as quick.

@@ -95,7 +95,7 @@ rule train_model:
         agreed=kept(f"{RESULTS}/{RUN_WILDCARDS}/plan.json"),
     log:
         f"logs/train_model/{LOG_WILDCARDS}.log",
-    priority: 1  # the longest jobs first; what needs none of them, such as the audit, fills the other cores
+    priority: 1  # the longest jobs first
     # Runs of one group that a cluster kills are all made again, finished ones too. In a simulation that costs time; with
     # noise from the operating system it would release anew, so such runs are never packed together.
     group:
