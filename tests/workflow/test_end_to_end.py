@@ -17,6 +17,7 @@ import pytest
 from environments.declared import OF_OTHER_TASKS, RULES
 from origins import read_origin
 
+from benchmarks.rules import jobs, table
 from zetadp.cli.commands import main
 
 CELLS = {
@@ -135,18 +136,38 @@ def test_the_landing_page_of_the_report_shows_the_result(copy, tmp_path):
     assert shown.count("<table") == 1
 
 
-def test_jobs_are_forked_from_one_process_that_imported_their_packages(copy):
-    """The first job waits until there is something to fork from; the second notes what it was forked from."""
-    main = 'if __name__ == "__main__":\n'
-    for name, line in (
-        ("account_total", "import glob, time\n    while not glob.glob('warm-*/socket'): time.sleep(0.1)"),
-        ("make_tables", "import os\n    Path('parent').write_text(Path(f'/proc/{os.getppid()}/cmdline').read_text())"),
+def test_the_time_of_rules_counts_every_job_once(finished):
+    """Also a job with several outputs, and no run of another experiment."""
+    made = jobs(finished.root, "smoke")
+    counts = made["rule"].value_counts()
+    assert (counts["train_model"], counts["evaluate"], counts["make_tables"]) == (len(RUNS), len(RUNS), 1)
+    assert (made["ended"] >= made["began"]).all()
+    assert [row[:2] for row in table(made, "smoke").rows if "evaluate" in row[0]] == [("`evaluate`", str(len(RUNS)))]
+    assert set(jobs(finished.root, "other")["rule"]).isdisjoint({"train_model", "evaluate", "make_tables"})
+
+
+def test_a_forked_job_that_is_killed_fails_alone(copy):
+    """The first job waits until there is a process to fork from; the second notes its parent and is killed."""
+    main, table = 'if __name__ == "__main__":\n', "results/smoke/tables/table1.txt"
+    for name, lines in (
+        ("account_total", ["import glob, time", "while not glob.glob('warm-*/socket'): time.sleep(0.1)"]),
+        (
+            "make_tables",
+            [
+                "import os",
+                "Path('parent').write_text(Path(f'/proc/{os.getppid()}/cmdline').read_text())",
+                "if 'DIES' in os.environ: os.kill(os.getpid(), 9)",
+            ],
+        ),
     ):
-        copy.edit(f"scripts/{name}.py", main, f"{main}    {line}\n")
-    table = "results/smoke/tables/table1.txt"
-    copy.snakemake(table, python=sys.executable, TMPDIR=str(copy.root))
+        copy.edit(f"scripts/{name}.py", main, main + "".join(f"    {line}\n" for line in lines))
+    started = {"python": sys.executable, "TMPDIR": str(copy.root)}  # as a user starts it, without a warm Python
+    assert "Error in rule make_tables" in copy.snakemake(table, code=1, DIES="yes", **started)
     assert "base/warm.py" in (copy.root / "parent").read_text()
     assert not list(copy.root.glob("warm-*"))
+    assert copy.would_run(table) == {"make_tables"}
+    copy.snakemake(table, **started)
+    assert (copy.root / table).exists()
 
 
 def test_the_headline_takes_three_seeds_of_the_first_block(copy):

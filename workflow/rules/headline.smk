@@ -1,5 +1,6 @@
-# The first block of runs alone, for a table and a figure long before all runs are made: the target `headline`. Stages are
-# those of the whole experiment. The total is that of everything recorded so far, and the table says that more follows.
+# The first block of runs alone, with three seeds at most, for a table and a figure long before all runs are made: the
+# target `headline`. Stages are those of the whole experiment. The total is that of everything recorded so far, and the
+# table says that more follows.
 
 HEADLINE = f"{RESULTS}/headline"
 
