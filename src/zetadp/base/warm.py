@@ -35,7 +35,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 PROGRAM = "warm-python"
 """File name of the program."""
@@ -160,7 +160,7 @@ def _serve(program: Path, loaded: Sequence[str]) -> tuple[list[str], str, dict[s
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     while True:
-        for source in [key.fileobj for key, _ in watched.select()]:
+        for source in [cast("socket.socket | int", key.fileobj) for key, _ in watched.select()]:
             if source == 0:
                 for child in callers.values():
                     _end(child)
@@ -172,10 +172,11 @@ def _serve(program: Path, loaded: Sequence[str]) -> tuple[list[str], str, dict[s
                 _report(callers, watched)
             elif source is listener:
                 caller, _ = listener.accept()
-                size, files, _, _ = socket.recv_fds(caller, 8, 3)
-                content = bytearray()
-                while len(content) < int.from_bytes(size, "big") and (part := caller.recv(1 << 20)):
-                    content += part
+                size, files, content = b"", list[int](), bytearray()
+                with suppress(OSError):
+                    size, files, _, _ = socket.recv_fds(caller, 8, 3)
+                    while len(content) < int.from_bytes(size, "big") and (part := caller.recv(1 << 20)):
+                        content += part
                 if len(files) != 3 or len(content) != int.from_bytes(size, "big"):  # a caller that was killed
                     for handle in files:
                         os.close(handle)
@@ -201,7 +202,8 @@ def _serve(program: Path, loaded: Sequence[str]) -> tuple[list[str], str, dict[s
                     os.close(handle)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 signal.signal(signal.SIGINT, signal.default_int_handler)
-                return marshal.loads(content)  # noqa: S302  (from a folder that only this user can enter)
+                called: tuple[list[str], str, dict[str, str]] = marshal.loads(content)  # noqa: S302  (a caller of this user)
+                return called
             elif source in callers:  # that has gone
                 _end(callers[source])
                 watched.unregister(source)
@@ -273,7 +275,7 @@ def _exit_after(action: Callable[[], object]) -> NoReturn:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
     finally:
-        threading._shutdown()
+        threading._shutdown()  # type: ignore[attr-defined]  # as the interpreter does
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
