@@ -34,7 +34,7 @@ A_LINE_A_JOB := 2>&1 | sed -u -E -e '/^(Select jobs|Execute [0-9]+ jobs|\[[A-Z][
 
 PAPERS := complex_mri complex_dp neuromixgdp directions
 
-.PHONY: help results $(PAPERS:%=paper-%) test test-slow test-cluster test-environments lint unit benchmark docs install clean
+.PHONY: help results $(PAPERS:%=paper-%) test test-slow test-cluster test-environments lint unit benchmark reference docs install clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z][a-zA-Z_-]*\)\(:.*\)\{0,1\}## /  make \1@/p' $(firstword $(MAKEFILE_LIST)) | awk -F@ '{ printf "%-26s %s\n", $$1, $$2 }'
@@ -87,6 +87,9 @@ test-environments: install  ## every file of envs/ alone runs its stages; the Co
 
 benchmark: install  ## what a private step costs, beside a non-private one
 	$(RUN) python -m benchmarks.step
+
+reference: $(VENV)/workflow  ## write the tables of docs/configuration.md and docs/commands.md
+	$(BIN)/python docs/reference.py
 
 docs: install  ## the documentation site, in site/index.html; warnings are errors
 	$(RUN) sphinx-build --quiet --fail-on-warning --keep-going docs site

@@ -21,7 +21,7 @@ class AuditSettings(Checked):
     Attributes
     ----------
     trials
-        Trials with and without the canary in each audit of whole runs. None: as many as power 0.99 needs.
+        Trials with and without the canary in each audit of whole runs. By default, as many as power 0.99 needs.
     most_rounds
         Largest number of rounds in one audit of whole runs, summed over its trials, which limits the computing time.
         Fewer trials have less power, which the table states.
@@ -40,7 +40,7 @@ class MembershipSettings:
     epsilon
         Target epsilon of the private arm, against the server.
     patients
-        Number of candidates, each of whom takes part in a run with probability one half. `NODES` nodes hold them in
+        Number of candidates, each of whom takes part in a run with probability one half. Two nodes hold them in
         equal parts.
     sampling_probability
         Probability that a patient is drawn in a round.
@@ -57,7 +57,7 @@ class MembershipSettings:
     seed
         Seed of everything except noise from the operating system.
     noise
-        As in `TrainingSettings`.
+        Source of the noise, as in privacy.noise.
     """
 
     epsilon: Positive = 8

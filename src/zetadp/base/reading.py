@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, partial
 from inspect import cleandoc
 from pathlib import Path
@@ -205,12 +205,14 @@ def _part(schema: Mapping[str, Any], root: Mapping[str, Any], place: Sequence[An
 def schema_of(kind: Any) -> dict[str, Any]:  # noqa: ANN401  (any type)
     """Return the JSON schema of a type, with the descriptions that stand in the docstrings of its dataclasses."""
     schema = _model(kind).model_json_schema()
-    described = _descriptions(kind)
+    described, lists = _descriptions(kind), _default_lists(kind)
     for part in schema.get("$defs", {}).values():
         for name, inner in part.get("properties", {}).items():
             inner.pop("title", None)
             if text := described.get(part["title"], {}).get(name):
                 inner["description"] = text
+            if (default := lists.get(part["title"], {}).get(name)) is not None:
+                inner["default"] = default
     value = schema["properties"]["value"]
     value.pop("title", None)
     return {**_part(value, schema, ()), "$defs": schema.get("$defs", {})}
@@ -224,6 +226,21 @@ def _descriptions(kind: Any) -> dict[str, dict[str, str]]:  # noqa: ANN401  (any
         for base in reversed([*getattr(each, "described_by", ()), *each.__mro__]):
             texts |= attributes(base)
     return found
+
+
+def _default_lists(kind: Any) -> dict[str, dict[str, list[Any]]]:  # noqa: ANN401  (any type)
+    """Return the default of each field that has a list, by the names of a type's classes: pydantic leaves them out."""
+    made = (
+        (each.__name__, field.name, field.default_factory())
+        for each in filter(is_dataclass, _classes(kind, set()))
+        for field in fields(each)
+        if field.default_factory is not MISSING
+    )
+    lists: dict[str, dict[str, list[Any]]] = {}
+    for owner, name, default in made:
+        if isinstance(default, list | tuple):
+            lists.setdefault(owner, {})[name] = json.loads(json.dumps(default, default=vars))
+    return lists
 
 
 def _classes(kind: Any, seen: set[Any]) -> Iterator[Any]:  # noqa: ANN401  (any type)

@@ -333,10 +333,7 @@ class Arm:
         and only the sum can be read; docs/privacy.md). null means central for the arm called central, local for
         others.
     sums
-        With masked_sums: colluding, how many nodes may collude with the server (1); missing, how many may be missing
-        from a round (0), where the noise of the others must suffice and there must be two of them at least; and spare,
-        how often a round may be tried once more because a node went missing that was there (0), for which the noise is
-        calibrated too.
+        What masked sums rely on; with threat masked_sums only.
     rounds
         Rounds; either this or epochs.
     epochs

@@ -189,7 +189,7 @@ class TrainingSettings:
         ``seeded``: sampling and noise are reproducible and protect nobody. ``os``: exact integer noise and sampling
         from the operating system's generator. Only the starting weights then come from the seed.
     estimator
-        ``descent``; or, for a head, one of `zetadp.nn.settings.AT_ONCE`, which has one round and no optimiser.
+        ``descent``; or, for a head, class_means or mixed_rows, which have one round and no optimiser.
     feature_norm
         Norm to which the other estimators clip each image's features, in units of their root mean square on public
         images. For mixed rows in a task whose units have one class each, it is the norm itself.
@@ -276,8 +276,8 @@ class Patience(Checked):
     Attributes
     ----------
     least_nodes
-        Fewest nodes that make a round, which continues with those that answered after ``round_seconds``. None: all
-        nodes of the plan. Masked sums may declare that they need more.
+        Fewest nodes that make a round, which continues with those that answered after ``round_seconds``. By
+        default, all nodes of the plan. Masked sums may declare that they need more.
     round_seconds
         Seconds after which a round continues without the missing nodes, where it may.
     give_up_seconds

@@ -34,7 +34,8 @@ class PartitionSettings:
         ``uniform``: training patients uniformly at random, in equal numbers as far as possible.
         ``scanner``: each node holds the patients of one scanner.
     sizes
-        Training patients of each node, where hospitals differ in size; None for equal numbers, or those of scanners.
+        Training patients of each node, where hospitals differ in size; without it, equal numbers, or those of the
+        scanners.
     validation_patients
         Test patients that each node holds for watching the training; they are never trained on, and the rest of the
         test patients, held at the server, give the final accuracy.

@@ -51,7 +51,8 @@ class Sums(Checked):
     colluding
         Largest number c of nodes that collude with the server, the same ones in the whole run.
     missing
-        Largest number m of nodes that may be missing from a try of a round.
+        Largest number m of nodes that may be missing from a try of a round. The noise of the others must suffice,
+        and at least two must be left.
     spare
         Number of tries in addition to one for each round. A try with a node missing that had been named is void, and
         another one follows, with new draws and new noise. The noise is calibrated for all tries.
