@@ -27,10 +27,6 @@ PIP := $(BIN)/pip install --quiet --no-compile --constraint requirements.lock
 # Snakemake finds the interpreter of its jobs on the path. What they import is compiled once and kept, also where the
 # caller's shell asks for no bytecode: compiling PyTorch's modules takes longer than most jobs.
 RUN := PYTHONDONTWRITEBYTECODE= PATH="$(CURDIR)/$(BIN):$$PATH"
-# One line for a job that is done, with its rule, in place of Snakemake's five.
-SHELL := bash
-.SHELLFLAGS := -o pipefail -c
-A_LINE_A_JOB := 2>&1 | sed -u -E -e '/^(Select jobs|Execute [0-9]+ jobs|\[[A-Z][a-z]{2} [A-Z].* [0-9]{4}\]$$)/d' -e '/^Finished jobid/{N;s/.*Rule: ([^)]*)\)\n(.*) done$$/\2 \1/;}'
 
 PAPERS := complex_mri complex_dp neuromixgdp directions
 
@@ -44,12 +40,11 @@ results: export ZETADP_COMMAND := make results$(if $(CONFIG), CONFIG=$(CONFIG))
 benchmark: export ZETADP_COMMAND := make benchmark
 $(PAPERS:%=paper-%): export ZETADP_COMMAND = make $@$(if $(filter-out short,$(SIZE)), SIZE=$(SIZE))
 
-# The first block of runs comes first, with a table and a figure of its own, then everything else. The workflow prints each
-# table when it is made; a second call makes nothing, and shows the result. An experiment that is named may need any of
-# the packages.
+# The first block of runs comes first, with a table and a figure of its own, then everything else. The result stands at the
+# end, also where a second call makes nothing. An experiment that is named may need any of the packages.
 results: $(VENV)/$(if $(CONFIG),installed,workflow)  ## install, simulate the default cohort, run every stage (CONFIG=FILE: another experiment)
-	$(RUN) snakemake headline --cores $(CORES) --quiet rules host $(if $(CONFIG),--configfile $(CONFIG)) $(A_LINE_A_JOB)
-	$(RUN) snakemake --cores $(CORES) --quiet rules host $(if $(CONFIG),--configfile $(CONFIG)) $(A_LINE_A_JOB)
+	$(RUN) snakemake headline --cores $(CORES) $(if $(CONFIG),--configfile $(CONFIG))
+	$(RUN) snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CONFIG))
 	@$(RUN) zetadp report $(if $(CONFIG),--configfile $(CONFIG))
 
 test: install lint unit  ## every check, and every test that needs Python alone and is quick

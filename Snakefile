@@ -43,6 +43,15 @@ if workflow.output_settings.dryrun and CONFIG.cost_shown:
     logger.info(CONFIG.cost_shown)
 
 
+# At the end, below everything else; `make results` shows it itself, also where nothing was to be done.
+onsuccess:
+    table = Path(f"{RESULTS}/tables/table1.txt")
+    if "all" in {job.rule.name for job in workflow.dag.jobs} and not os.environ[
+        COMMAND
+    ].startswith("make results"):
+        logger.info(f"{table}:\n\n{table.read_text(encoding='utf-8')}")
+
+
 # The target rule stands in this file: Snakemake takes no included one.
 rule all:
     default_target: True

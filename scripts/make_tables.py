@@ -4,8 +4,9 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
+from zetadp.base.logs import NOTICE
 from zetadp.base.storage import read_json, write_text
-from zetadp.base.workflow import PROGRESS, run
+from zetadp.base.workflow import run
 from zetadp.report import rendering, tables
 from zetadp.report.notes import notes
 from zetadp.report.provenance import origin, seeds_shown
@@ -25,7 +26,7 @@ def main(
     cohort_label: str,
     planned: int,
 ) -> None:
-    """Write accuracy against epsilon in three formats from the same cells, and print it; the table by node as CSV.
+    """Write accuracy against epsilon in three formats from the same cells, and the table by node as CSV.
 
     ``planned`` is the number of runs of the experiment; a table of fewer runs has a note that the others follow.
     """
@@ -43,7 +44,9 @@ def main(
     text = f"{first}\n\n{rendering.to_text(rendering.accuracy_sheet(table, below, intervals=False))}"
     write_text(txt, text)
     write_text(per_node, rendering.to_csv(tables.per_node(runs), (*made, *below)))
-    logging.getLogger(PROGRESS).info("%s:\n\n%s", txt, text)
+    # Where more runs follow, this is the first result of some hours; the table of all stands at the end of the output.
+    level = NOTICE if len(runs) < planned else logging.INFO
+    logging.getLogger(__name__).log(level, "%s:\n\n%s", txt, text)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from snakemake.exceptions import WorkflowError
 from zetadp.core.plan import RunName
 from zetadp.config.experiment import runs_of
 from zetadp.config.load import load_config
+from zetadp.base.console import summarise_jobs
 from zetadp.base.strict_yaml import check_yaml
 from zetadp.base.tables import fingerprint, visible
 from zetadp.nn.settings import MIXED_ROWS, SHIPPED
@@ -43,6 +44,11 @@ CHANGED += [
 ]
 ARGUMENTS = sys.argv[1:] if workflow.is_main_process else CHANGED
 os.environ.setdefault(COMMAND, workflow_command(ARGUMENTS))
+
+
+# The terminal of another workflow that uses this one as a module is not this one's affair.
+if workflow.is_main_process and workflow.basedir == HOME:
+    summarise_jobs(workflow.output_settings)
 
 
 def profiles():

@@ -1,12 +1,91 @@
-"""Log lines for people and for machines, in which every text of another party is escaped."""
+"""Log lines for people and for machines, in which every text of another party is escaped, and the pace of progress."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
+import math
+import time
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 
 from zetadp.base.validation import shown_lines
+
+PACE_SECONDS = 20.0
+"""Seconds between two lines of progress."""
+NOTICE = (logging.INFO + logging.WARNING) // 2
+"""Level of lines that a user must see, such as a privacy cost, although nothing is wrong."""
+logging.addLevelName(NOTICE, "NOTICE")
+
+
+class Pace:
+    """Says when a line of progress is due: the first at once, and each later one some seconds after the last.
+
+    Parameters
+    ----------
+    seconds
+        Seconds between two lines.
+    shared
+        File with the time of the last line, for processes that write to one terminal.
+    """
+
+    def __init__(self, seconds: float = PACE_SECONDS, shared: Path | None = None) -> None:
+        self.seconds, self.shared, self.last = seconds, shared, -math.inf
+
+    def due(self, *, anyway: bool = False) -> bool:
+        """Return whether a line is due, and count it as written if it is; ``anyway`` counts it in any case."""
+        # Without the file, as on another machine, each process has a pace of its own.
+        with suppress(OSError):
+            if self.shared is not None:
+                return self._due_together(self.shared, anyway)
+        return self._due(anyway)
+
+    def _due_together(self, shared: Path, anyway: bool) -> bool:
+        with shared.open("a+", encoding="ascii") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            with suppress(ValueError):
+                self.last = float(file.read())
+            due = self._due(anyway)
+            if due:
+                file.truncate(0)
+                file.write(repr(self.last))
+            return due
+
+    def _due(self, anyway: bool) -> bool:
+        now = time.time()  # which processes share
+        due = anyway or not 0 <= now - self.last < self.seconds  # a clock may be set back
+        if due:
+            self.last = now
+        return due
+
+
+class Paced(logging.Filter):
+    """Lets warnings, errors and notices pass, and other lines only when a pace has one due.
+
+    Parameters
+    ----------
+    pace
+        The pace.
+    """
+
+    def __init__(self, pace: Pace) -> None:
+        super().__init__()
+        self.pace = pace
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a line passes."""
+        return record.levelno >= NOTICE or self.pace.due()
+
+
+def time_left(seconds: float) -> str:
+    """Return a time that is left, in words: minutes from two of them on, hours from two of them on."""
+    for length, unit in ((3600, "h"), (60, "min")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 class PlainLines(logging.Formatter):

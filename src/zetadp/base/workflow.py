@@ -20,7 +20,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from zetadp.base.logs import PlainLines
+from zetadp.base.logs import NOTICE, Pace, Paced, PlainLines
 from zetadp.base.validation import UserError
 
 PACKAGE = Path(__file__).parents[1]
@@ -28,6 +28,8 @@ ROOT = PACKAGE.parents[1]
 _FILE = re.compile(r"(\w[\w-]*/)*\w[\w.-]*\.\w+", re.ASCII)
 PROGRESS = "zetadp.progress"
 """Name of the logger of lines that say how far a long stage has come; trainings have one below it."""
+PACE_FILE = Path(".snakemake/last_line")
+"""File with the time of the last line of progress, of Snakemake or of a job, in the folder where all of them run."""
 TRIGGERS = ("code", "brought", "stage")
 """Parameters that no script takes: code and a user's files make a job run again, and a stage names its function."""
 
@@ -37,9 +39,10 @@ def run(main: Callable[..., None], snakemake: Any = None) -> None:  # noqa: ANN4
 
     The names of inputs, outputs and params are the keyword arguments of ``main``. Wildcards, resources and ``threads``
     are passed if ``main`` has arguments of these names. Paths become `pathlib.Path`, several files a list of them.
-    Everything that is logged goes to the rule's log file. The terminal shows warnings, errors, and how far a long stage
-    has come (the logger `PROGRESS`). A `UserError` ends the job with its message and without a traceback. Snakemake
-    puts its object among the globals of the script that defines ``main``.
+    Everything that is logged goes to the rule's log file. The terminal shows warnings, errors and notices, and at most
+    one line in `PACE_SECONDS` of how far long stages have come (the logger `PROGRESS`). A `UserError` ends the job with
+    its message and without a traceback. Snakemake puts its object among the globals of the script that defines
+    ``main``.
     """
     snakemake = snakemake or main.__globals__["snakemake"]
     _open_log(Path(snakemake.log[0]))
@@ -86,7 +89,8 @@ class _LogFile(logging.FileHandler):
 def _open_log(path: Path) -> None:
     """Send log records and warnings to the rule's log file, and those that a user waits for to the terminal."""
     terminal = logging.StreamHandler()
-    terminal.addFilter(lambda record: record.levelno >= logging.WARNING or record.name.startswith(PROGRESS))
+    terminal.addFilter(lambda record: record.levelno >= NOTICE or record.name.startswith(PROGRESS))
+    terminal.addFilter(Paced(Pace(shared=PACE_FILE if PACE_FILE.parent.is_dir() else None)))
     handlers: list[logging.Handler] = [terminal]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

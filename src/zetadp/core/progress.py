@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import time
 from typing import TYPE_CHECKING
 
+from zetadp.base.logs import NOTICE, Pace, time_left
 from zetadp.base.workflow import PROGRESS
 
 if TYPE_CHECKING:
     from zetadp.core.plan import Plan
+    from zetadp.core.settings import TrainingSettings
 
 OF_TRAINING = f"{PROGRESS}.training"
 """Name of the logger of a training's lines."""
@@ -64,10 +67,47 @@ class Progress:
             logger.info("%s: about %d %%%s", self.run, 5 * (20 * done // self.rounds), watched)
             return
         speed = (done - self.start) / max(now - self.begun, 1e-9)
-        left = (self.rounds - done) / speed
-        remaining = f"{left / 60:.0f} min" if left >= 120 else f"{left:.0f} s"
-        text = "%s: round %d of %d, %.1f rounds/s%s, %s left"
-        logger.info(text, self.run, done, self.rounds, speed, watched, remaining)
+        left = "" if last else f", about {time_left((self.rounds - done) / speed)} left"
+        logger.info("%s: round %d of %d, %.1f rounds/s%s%s", self.run, done, self.rounds, speed, watched, left)
+
+
+class RoundsShown:
+    """Show how far a run of the library has come: in one line of a terminal, or in a few lines of a file.
+
+    With noise from the operating system no time is shown, and lines depend on the number of rounds alone: how long
+    rounds took depends on how many patients were drawn.
+
+    Parameters
+    ----------
+    name
+        Name of the run, with which lines begin.
+    training
+        Its settings.
+    """
+
+    def __init__(self, name: str, training: TrainingSettings) -> None:
+        self.name, self.rounds, self.timed = name, training.rounds, training.noise != "os"
+        self.pace, self.first = Pace(), (-1, 0.0)
+
+    def report(self, done: int, *, last: bool) -> None:
+        """Write a line if one is due; the last one always is."""
+        now, terminal = time.monotonic(), sys.stderr.isatty()
+        begins = self.first[0] < 0
+        if begins:
+            self.first = done, now
+        parts = 20 if terminal else 5
+        in_parts = begins or parts * done // self.rounds > parts * (done - 1) // self.rounds
+        if not (last or (self.pace.due() if self.timed and not terminal else in_parts)):
+            return
+        left = ""
+        if self.timed and not (last or begins):
+            seconds = (now - self.first[1]) / (done - self.first[0]) * (self.rounds - done)
+            left = f", about {time_left(seconds)} left"
+        text = f"{self.name}: round {done} of {self.rounds}{left}"
+        # A shorter text must leave nothing of the line that it overwrites.
+        sys.stderr.write(f"{text:<79}" if terminal else text)
+        sys.stderr.write("\r" if terminal and not last else "\n")
+        sys.stderr.flush()
 
 
 def announced_tick(plan: Plan, tick: float) -> float:
@@ -88,9 +128,10 @@ def announced_tick(plan: Plan, tick: float) -> float:
     if all(plan.probability(node.name) == 1 for node in plan.nodes):
         return min(tick, EVERYBODY_SECONDS)
     ends = [time.strftime("%H:%M:%S", time.localtime(time.time() + number * tick)) for number in (1, 2)]
-    logger.info(
-        "%s: results are written at %s, %s or a later multiple of %g s after the start (privacy.finish_seconds). The "
-        "run waits for that without a word, since the time of the rounds would show how many patients were drawn",
+    logger.log(
+        NOTICE,
+        "%s: results are written at %s, %s or a later multiple of %g s after the start (privacy.finish_seconds). Until "
+        "then the run waits silently, because the time of the rounds would show how many patients were drawn",
         *(plan.run, *ends, tick),
     )
     return tick

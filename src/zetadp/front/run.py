@@ -36,6 +36,7 @@ from zetadp.core.checkpoint import RunFiles
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.networks import state_tensors, take_tensors
 from zetadp.core.plan import Plan
+from zetadp.core.progress import RoundsShown
 from zetadp.core.settings import Performance
 from zetadp.core.task import Classification, Task
 from zetadp.core.training import train
@@ -130,6 +131,7 @@ class PrivateRun:
     _most: float | None = None
     _stop: Callable[[pd.DataFrame], bool] | None = None
     _asked: list[int] = field(init=False)
+    _rounds: RoundsShown = field(init=False)
 
     def __post_init__(self) -> None:
         """Take over the folder, and load what it has."""
@@ -199,6 +201,7 @@ class PrivateRun:
             self._say(f"starts. {self.promise}")
         self._check_unchanged("train", self.folder / "start.safetensors")
         keep_freed_memory()
+        self._rounds = RoundsShown(self._name, self.plan.training)
         with between_rounds() as self._asked, private_files():
             result = train(
                 self.plan,
@@ -418,15 +421,14 @@ class PrivateRun:
             history = self.history
             ends = bool(self._stop(history[history["round"] <= done]))
         last = ends or done == rounds
-        if last or (20 * done) // rounds > (20 * (done - 1)) // rounds:
-            self._say(f"round {done} of {rounds}", end="\n" if last else "\r")
+        self._rounds.report(done, last=last)
         if ends:
             self._say(f"ends early by its rule; the statement is for all {rounds} declared rounds.")
         return ends
 
-    def _say(self, text: str, end: str = "\n") -> None:
-        """Tell the user at the screen how far the run is."""
-        sys.stderr.write(f"{self._name}: {text}{end}")
+    def _say(self, text: str) -> None:
+        """Tell the user at the screen what the run does."""
+        sys.stderr.write(f"{self._name}: {text}\n")
         sys.stderr.flush()
 
 

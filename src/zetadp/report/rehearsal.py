@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
+from zetadp.base.logs import NOTICE
 from zetadp.base.storage import check_writable, write_text
 from zetadp.base.tensors import pick_device
 from zetadp.base.validation import UserError
-from zetadp.base.workflow import PROGRESS
 from zetadp.core.assembly import Assembly
 from zetadp.core.plan import Plan
 from zetadp.core.pretrained import save_model, starting_weights, with_backbone
@@ -40,7 +40,7 @@ from zetadp.report.figurestyle import save_svg
 from zetadp.report.notes import notes
 from zetadp.report.riskpage import Evidence, write_risk
 
-logger = logging.getLogger(f"{PROGRESS}.rehearsal")
+logger = logging.getLogger(__name__)
 
 LEDGER_BYTES = 2000
 """Bytes of a ledger for each round and node, at most."""
@@ -148,7 +148,7 @@ def _write_untrained(
     start = starting_weights(plan.network, public)
     parts = Assembly.of(plan, items, start)
     if plan.run.private and parts.solved is None:
-        logger.info("%s: %s", plan.run, Noise.of(plan, parts.phase.dimension))
+        logger.log(NOTICE, "%s: %s", plan.run, Noise.of(plan, parts.phase.dimension))
     with Ledger(ledger) as opened:
         opened.start({**parts.header(), "data": training_data(table, partition, ledger)})
         opened.record([plan.event(node.name, 0) for node in plan.nodes])

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from zetadp.base.logs import NOTICE
 from zetadp.base.workflow import PROGRESS, ROOT, code_of, run
 
 FILES = {
@@ -148,6 +149,22 @@ def test_the_log_holds_all_and_the_terminal_what_a_user_waits_for(tmp_path, capf
     assert "INFO round 5" in shown
     assert "odd number" in shown
     assert "read a file" not in shown
+
+
+def test_jobs_of_one_workflow_share_the_pace_of_their_lines(tmp_path, capfd, monkeypatch):
+    def main(*, images, table, model, settings) -> None:
+        for number in range(200):
+            logging.getLogger(PROGRESS).info("trial %d", number)
+        logging.getLogger("zetadp.cost").log(NOTICE, "epsilon 8 for each patient")
+        logging.getLogger("zetadp.training").warning("odd number")
+
+    (tmp_path / ".snakemake").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert call(main, job(tmp_path)).count("INFO trial") == 200
+    shown = capfd.readouterr().err
+    assert shown.count("trial") == 1
+    assert shown.count("epsilon 8 for each patient") == shown.count("odd number") == 2
 
 
 SCRIPT = """

@@ -10,6 +10,8 @@ import os
 import re
 import shutil
 import signal
+import sys
+import time
 from functools import partial
 
 import numpy as np
@@ -19,12 +21,15 @@ from commanded import ended, said
 
 import zetadp
 from zetadp.base.epsilon import CONSENT, rounded_up
+from zetadp.base.logs import PACE_SECONDS
 from zetadp.base.tensors import load_tensors
 from zetadp.base.validation import UserError
 from zetadp.core.outbox import Outbox
 from zetadp.core.plan import Plan
+from zetadp.core.progress import RoundsShown
 from zetadp.core.promise import Noise
 from zetadp.core.round import Phase
+from zetadp.core.settings import TrainingSettings
 from zetadp.front import run as door
 from zetadp.front.private import private
 from zetadp.front.promises import ledger
@@ -798,3 +803,38 @@ def test_a_run_that_ended_between_model_and_seal_is_sealed_by_the_next_call(tmp_
     again = run(tmp_path).train()
     assert len(read_ledger(again.ledger)) == 1
     assert "wrong" not in said(capsys, "verify", again.folder)
+
+
+def rounds_shown(text: str) -> list[str]:
+    """Return the lines that say how many rounds are done."""
+    return [line for line in re.split("[\r\n]", text) if ": round " in line]
+
+
+def test_progress_in_a_file_is_a_few_plain_lines_without_times(tmp_path, capsys):
+    run(tmp_path, rounds=60).train()
+    said = capsys.readouterr().err
+    assert "\r" not in said
+    lines = [line.partition(": ")[2] for line in rounds_shown(said)]
+    assert lines == [f"round {number} of 60" for number in (1, 12, 24, 36, 48, 60)]
+
+
+def test_progress_of_a_simulation_has_a_pace_and_the_time_left(monkeypatch, capsys):
+    clock = iter(np.arange(0, 10_000, 1.5))
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "time", lambda: now)
+    shown = RoundsShown("mine", TrainingSettings(rounds=100, images_per_patient=1, noise="seeded"))
+    for number in range(1, 101):
+        now = float(next(clock))
+        shown.report(number, last=number == 100)
+    lines = rounds_shown(capsys.readouterr().err)
+    assert 150 / PACE_SECONDS <= len(lines) <= 150 / PACE_SECONDS + 2
+    assert lines[0] == "mine: round 1 of 100"
+    assert lines[1] == "mine: round 15 of 100, about 2 min left"
+    assert lines[-1] == "mine: round 100 of 100"
+
+
+def test_progress_on_a_terminal_overwrites_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    run(tmp_path, rounds=60).train()
+    (line,) = [line for line in capsys.readouterr().err.split("\n") if ": round " in line]
+    assert line.count("\r") == 20

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zetadp.base.logs import time_left
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import Items
 from zetadp.base.tensors import to_device
@@ -74,8 +75,8 @@ def pretrain(
         done, now = step + 1, time.monotonic()
         if now - reported > 30 or done == settings.steps:
             reported = now
-            left = (now - begun) / done * (settings.steps - done)
-            progress.info("step %d of %d, loss %.3f, %.0f s left", done, settings.steps, float(running), left)
+            left = time_left((now - begun) / done * (settings.steps - done))
+            progress.info("step %d of %d, loss %.3f, about %s left", done, settings.steps, float(running), left)
     model.eval().requires_grad_(requires_grad=False)
     logger.info("fitting heads to the features")
     shown = json.loads(json.dumps({"network": network.to_json(), "pretraining": asdict(settings)}))
