@@ -114,7 +114,7 @@ def main() -> int:
     parser.add_argument("--dry-run", action="store_true")
     given = parser.parse_args()
     data = {name: folder for name, _, folder in (each.partition("=") for each in given.data) if folder}
-    options = ["--cores", given.cores, "--quiet", "rules", "--rerun-incomplete"]
+    options = ["--cores", given.cores, "--rerun-incomplete"]
     options += ["--dry-run"] if given.dry_run else []
     wanted = work(given.paper, data, options, given.size)
     for each in wanted.left_out:

@@ -23,6 +23,8 @@ TRACKED = ("Snakefile", "config.yaml", "envs", "papers", "profiles", "scripts", 
 SMOKE = "workflow/scenarios/smoke.yaml"
 NOT_TRACKED = shutil.ignore_patterns("__pycache__", "*.egg-info", ".snakemake")
 OF_A_PROCESS = shutil.ignore_patterns("__pycache__", "locks", "log", "slurm_logs", "tmp*")
+# Makes Snakemake announce every job, for tests that ask which ones ran.
+EVERY_JOB = "--printshellcmds"
 RECORDER = str(Path(__file__).with_name("recorder"))
 # A folder that outlives a test session, for the sessions of one run of continuous integration.
 SHARED = "ZETADP_SHARED_RUNS"

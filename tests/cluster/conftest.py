@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
-from checkouts import Checkout, copy_of_repository
+from checkouts import EVERY_JOB, Checkout, copy_of_repository
 from cluster import slurm
 
 
@@ -94,5 +94,5 @@ class ThroughSlurm:
 def through_slurm(cluster, tmp_path_factory):
     """Run the smoke scenario through Slurm, each training on the GPU that the node claims to have."""
     there = copy_of_repository(tmp_path_factory.mktemp("slurm") / "checkout")
-    said = run(there, *SLURM, "--set-resources", "train_model:gpu=1", environment=cluster.environment)
+    said = run(there, *SLURM, EVERY_JOB, "--set-resources", "train_model:gpu=1", environment=cluster.environment)
     return ThroughSlurm(there, said, {number: cluster.jobs()[number] for number in said.submitted()})

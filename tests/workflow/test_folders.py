@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from checkouts import EVERY_JOB
 from commanded import ended
 from decathlon_builder import real_sample, volume, write_tiny_task, write_volume
 
@@ -159,7 +160,7 @@ def test_a_replaced_volume_is_cut_anew_and_no_other_changes(fresh, cache):
         write_volume(task / name, volume((12, 14, 9), 4, np.random.default_rng(int(name[-8]))), "LPS")
         # As a copy that keeps its time: older than all that was made of the volume before it.
         os.utime(task / name, (0, 0))
-        said = fresh.snakemake(*targets, *options, configfile=scenario)
+        said = fresh.snakemake(*targets, *options, EVERY_JOB, configfile=scenario)
         rules = set(re.findall(r"^ *(?:local)?rule (\w+):$", said, flags=re.MULTILINE))
         assert rules == {"index_cohort", "slice_volumes", "make_kspace", "whiten"}
         after, record = slices(), Path(name).name.removesuffix(".nii.gz")
@@ -213,7 +214,7 @@ def test_nothing_is_spent_before_all_that_follows_was_tried(fresh):
     said = fresh.snakemake("--dry-run", configfile=scenario)
     assert "on real patients (cohort mine): at most epsilon 8 at delta 0.001" in said
     fresh.edit("src/zetadp/report/templates/card.md.j2", "## Limits", "## {{ 1 // 0 }}")
-    said = fresh.snakemake("tables", configfile=scenario, code=1)
+    said = fresh.snakemake("tables", EVERY_JOB, configfile=scenario, code=1)
     assert "Error in rule rehearse" in said
     assert "rule train_model:" not in said
     assert not (ledgers / "register").exists()
@@ -222,7 +223,7 @@ def test_nothing_is_spent_before_all_that_follows_was_tried(fresh):
 
 def test_a_model_is_not_evaluated_as_that_of_data_that_changed_since(fresh):
     scenario = hospital(fresh)
-    said = fresh.snakemake("tables", configfile=scenario)
+    said = fresh.snakemake("tables", EVERY_JOB, configfile=scenario)
     assert "Expect nothing from this training" in said.split("rule train_model:")[0]
     table = pd.read_csv(fresh.root / RUN / "predictions.csv")
     assert table.groupby("patient")["record"].nunique().to_dict() == {"patient 5": 1, "patient 6": 2}
@@ -231,7 +232,7 @@ def test_a_model_is_not_evaluated_as_that_of_data_that_changed_since(fresh):
     )
     assert "has 1 attempt" in fresh.snakemake("tables", configfile=scenario, code=1)
     for _ in range(2):
-        said = fresh.snakemake("tables", configfile=scenario, code=1)
+        said = fresh.snakemake("tables", EVERY_JOB, configfile=scenario, code=1)
         assert f"Expected the data that {RUN}/model.safetensors was trained on, found others" in said
     ledger = fresh.root / "ledgers/mine/mine-head-federated-eps-8-seed-0.jsonl"
     with Ledger(ledger) as opened:
