@@ -83,6 +83,7 @@ def _command(parser: argparse.ArgumentParser) -> str:
             about = (action.help or "") % {"default": action.default}
             default = _DEFAULT.search(about)
             name = formatter._format_action_invocation(action)
+            about = about.removesuffix(" (required)")
             value = _text(default[1]) if default else "required" if action.required else NOTHING
             rows.append((_code(name), value, _text(_DEFAULT.sub("", about))))
     examples = "\n".join(line.strip() for line in (parser.epilog or "").splitlines()[1:])

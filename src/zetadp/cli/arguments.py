@@ -34,6 +34,14 @@ class Alone:
     value: str
 
 
+class ListOfCommands(argparse.HelpFormatter):
+    """Help with a list of commands, each in one line; argparse alone leaves too little room for their names."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog)
+        self._action_max_length = 16
+
+
 def add_command(commands: Any, run: Callable[..., None]) -> None:  # noqa: ANN401  (argparse does not name the type)
     """Add a function to a parser's sub-commands, as the command of its name."""
     text, _, examples = cleandoc(run.__doc__ or "").partition("\n\nExamples\n--------\n")
@@ -49,9 +57,13 @@ def add_command(commands: Any, run: Callable[..., None]) -> None:  # noqa: ANN40
     for name, parameter in signature(run).parameters.items():
         how = _read_as(hints[name])
         needed = parameter.default is Parameter.empty
-        if not (needed or parameter.default is False or parameter.default in {None, ()}):
-            how |= {"default": parameter.default, "help": f"{how['help']} (default: %(default)s)"}
+        if not needed and how.get("action") != "store_true":
+            if parameter.default != ():  # several values have a list of their own
+                how["default"] = parameter.default
+            shown = "none" if parameter.default in {None, (), ""} else "%(default)s"
+            how["help"] += "" if "(default: " in how["help"] else f" (default: {shown})"
         if parameter.kind is Parameter.KEYWORD_ONLY:
+            how["help"] += " (required)" if needed else ""
             # A name that Python or another module has for something else ends with an underscore.
             option = f"--{name.strip('_').replace('_', '-')}"
             if how.get("action") != "store_true":

@@ -17,7 +17,7 @@ from typing import Annotated
 from zetadp.base.logs import PlainLines
 from zetadp.base.validation import Share, UserError, shown_lines
 from zetadp.cli import federation, privacy, runs
-from zetadp.cli.arguments import Alone, add_command
+from zetadp.cli.arguments import Alone, ListOfCommands, add_command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,22 +61,24 @@ def command_line() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="zetadp",
+        formatter_class=ListOfCommands,
         description="Private federated learning of complex-valued networks on MRI k-space. "
-        "Snakemake runs the pipeline. These commands use and explain its results. Every command explains itself: "
-        "zetadp COMMAND --help.",
+        "Snakemake runs the pipeline. These commands use and explain its results. zetadp COMMAND --help explains one "
+        "command, with examples.",
     )
     parser.add_argument("--version", action="version", version=_version())
     parser.set_defaults(run=parser.print_help)
-    commands = parser.add_subparsers(metavar="COMMAND")
+    commands = parser.add_subparsers(metavar="COMMAND", title="commands")
     for each in COMMANDS:
         add_command(commands, each)
     between = commands.add_parser(
         "federation",
+        formatter_class=ListOfCommands,
         help="train between hospitals: plan, keys, server, nodes",
-        description="Train between hospitals on Flower, over TLS and with keys. The recipe is docs/federation.md. "
-        "Needs the extra `federation`.",
+        description="Train between hospitals with Flower, over TLS, with a key for each site. docs/federation.md has "
+        "the steps. Needs zetadp[federation].",
     )
-    parts = between.add_subparsers(required=True, metavar="COMMAND")
+    parts = between.add_subparsers(required=True, metavar="COMMAND", title="commands")
     for each in OF_FEDERATIONS:
         add_command(parts, each)
     return parser
@@ -99,26 +101,25 @@ def predict(
     *,
     resample: Annotated[
         str | None,
-        "where files have different grids, resample by their headers onto the grid of the file that fits this pattern "
-        "(without a pattern: of the first file)",
+        "if files have different grids, resample them by their headers onto the grid of the file whose name fits this "
+        "pattern; without a pattern, onto that of the first file",
         "PATTERN",
         Alone("*"),
     ] = None,
     json_: Annotated[bool, "print JSON instead of a table"] = False,
-    anyway: Annotated[bool, "print the most likely sequence even if in doubt"] = False,
+    anyway: Annotated[bool, "print the most likely sequence even in case of doubt"] = False,
 ) -> None:
     """Classify the pulse sequences of a volume.
 
-    The sequence of every channel of a NIfTI volume is a vote of its centre slices. The volume may have any orientation.
-    The order and names of channels and files are not used. A note says what the model was trained on.
+    The centre slices of each channel of a NIfTI volume vote on its sequence. The volume may have any orientation. The
+    order and the names of channels and files are not used. A note says what the model was trained on.
 
-    The default's models compare the sequences of a patient. They need two to four: one 4-D file, a file for each, or
-    the folder of a scan. Other models take any number of channels.
+    Models of the default experiment compare the sequences of one patient, so they need two to four different ones: in
+    one 4-D file, in one file each, or in the folder of a scan. Other models take any number of channels.
 
-    A head of domain study on the backbone that comes with zetadp gives no sequence if it is unsure, or if the image is
-    unlike the images of its training. Such a head needs two to four different sequences of one patient in the file.
-    --anyway prints the most likely sequence in these cases too. The thresholds come from simulated patients. Look at
-    the images yourself if much depends on the answer.
+    A head of domain study on the backbone that comes with zetadp names no sequence if it is unsure, or if an image is
+    unlike its training images. --anyway prints the most likely sequence in these cases too. The thresholds come from
+    simulated patients, so look at the images yourself if much depends on the answer.
 
     Examples
     --------
@@ -149,46 +150,48 @@ def predict(
 
 def convert(
     source: Annotated[Path, "folder to convert"],
-    target: Annotated[Path, "new folder; absent or empty"],
+    target: Annotated[Path, "new or empty folder to write"],
     *,
     patients: Annotated[
         Path | None, "table (.tsv or .csv) with the columns record (name of the scan's folder) and patient"
     ] = None,
     patient_pattern: Annotated[
         str | None,
-        "rule for the patient in the name of a scan's folder: its first group is the patient",
+        "regular expression for the names of scan folders; its first group is the patient",
         "REGEX",
     ] = None,
     test_fraction: Annotated[Share, "expected share of test patients"] = 0.35,
     exact_test_fraction: Annotated[
-        bool, "make exactly this share test patients; a patient's part then depends on who else is in the folder"
+        bool, "use exactly this share of the patients for testing; each patient's part then depends on all others"
     ] = False,
     sequence: Annotated[
         Sequence[str],
-        "sequence of all files whose names fit the pattern: FLAIR, T1w, T1gd, T2w, or none to leave them out",
+        "sequence of all files whose names fit the pattern: FLAIR, T1w, T1gd or T2w; none leaves them out",
         "PATTERN=SEQUENCE",
     ] = (),
     resample: Annotated[
         str | None,
-        "where the sequences of a scan have different grids, resample by their headers onto this one (alone: T1w)",
+        "if the sequences of a scan have different grids, resample them by their headers onto the grid of this one; "
+        "without a value, onto that of T1w",
         "SEQUENCE",
         Alone("T1w"),
     ] = None,
     leave_out_incomplete: Annotated[bool, "leave out scans that lack one of the four sequences"] = False,
-    configuration: Annotated[Path | None, "new file (.yaml) for the configuration of a training", "FILE"] = None,
+    configuration: Annotated[Path | None, "new file (.yaml) for the configuration of a training run", "FILE"] = None,
 ) -> None:
     """Convert NIfTI files or a BIDS folder to the Decathlon layout.
 
     The layout is that of the Medical Segmentation Decathlon. Nothing is written if anything is wrong.
 
-    Recognised are BIDS folders (sub-01/anat/*_FLAIR.nii.gz, *_T1w.nii.gz, *_ce-gadolinium_T1w.nii.gz, *_T2w.nii.gz),
-    and one folder per scan with files such as P7_flair.nii.gz, P7_T1.nii.gz, P7_T1_axial_post_gd.nii.gz and
-    P7_T2.nii.gz, side by side and in subfolders. Two of the four sequences are enough. If a name can be read in two
-    ways, an error asks for --sequence. The name of a scan is the path of its folder, with _ for /. Which scans are of
-    one person is never guessed from these names: BIDS says it, or --patients, or --patient-pattern. Otherwise the
-    guarantee protects a scan and not a patient.
+    The command recognises BIDS folders (sub-01/anat/*_FLAIR.nii.gz, *_T1w.nii.gz, *_ce-gadolinium_T1w.nii.gz,
+    *_T2w.nii.gz), and folders of one scan each, with files such as P7_flair.nii.gz, P7_T1.nii.gz,
+    P7_T1_axial_post_gd.nii.gz and P7_T2.nii.gz, side by side or in subfolders. Two of the four sequences are enough. If
+    a name can be read in two ways, an error asks for --sequence. The name of a scan is the path of its folder, with _
+    for /. The command never guesses from these names which scans belong to one person: BIDS, --patients or
+    --patient-pattern must say so. Otherwise the guarantee protects a scan and not a patient.
 
-    The output ends with what was taken, what was left out, and why. conversion.tsv in the new folder lists every file.
+    The output ends with the files that were used, those that were left out, and why. conversion.tsv in the new folder
+    lists every file.
 
     Examples
     --------
@@ -248,11 +251,11 @@ def convert(
 def report(
     results: Annotated[Path | None, "folder of the experiment (default: that of config.yaml)"] = None,
     *,
-    configfile: Annotated[Path | None, "scenario (.yaml) of the experiment"] = None,
+    configfile: Annotated[Path | None, "scenario (.yaml) that changes config.yaml"] = None,
 ) -> None:
     """Print the table of an experiment, and the paths of its files.
 
-    The table is that of accuracy against epsilon. The workflow also writes report.html, one page with the result, the
+    The table shows accuracy against epsilon. The workflow also writes report.html, one page with the result, the
     figures and the cost in privacy. It needs no network and can be printed.
 
     Examples

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LogJson = Annotated[bool, "log one JSON object a line"]
-HealthAddress = Annotated[str, "answer Prometheus and health checks here, such as 127.0.0.1:9464", "HOST:PORT"]
+LogJson = Annotated[bool, "write one JSON object per log line"]
+HealthAddress = Annotated[str, "address for Prometheus and health checks, such as 127.0.0.1:9464", "HOST:PORT"]
 PORT = 9443
 """Default port of a server."""
 OwnSettings = Annotated[Path, "settings of the hospital (YAML)"]
 PrivateKey = Annotated[Path, "the node's private key (.key)"]
 
 
-def demo(*, folder: Annotated[Path, "new folder for all that is made"] = Path("demo")) -> None:
-    """Train between three simulated hospitals on this machine, in a minute.
+def demo(*, folder: Annotated[Path, "new folder for all files"] = Path("demo")) -> None:
+    """Train between three simulated hospitals on this machine, in about a minute.
 
-    They train a private head over TLS, with noise from the operating system. The folder then holds plan.json,
+    They train a private head over TLS, with noise from the operating system. The folder then has plan.json,
     model.safetensors, ledger.jsonl and privacy.json.
 
     Examples
@@ -48,8 +48,8 @@ def certificates(
 ) -> None:
     """Make the certificate of the server.
 
-    Its files are server.pem and server.key. It is signed with its own key, so hospitals trust a copy of it,
-    authority.pem. Every hospital makes its own key (zetadp federation key), so that no private key is ever sent.
+    The files are server.pem and server.key. The certificate is signed with its own key, so hospitals trust a copy of
+    it, authority.pem. Every hospital makes its own key (zetadp federation key), so no private key is ever sent.
 
     Examples
     --------
@@ -64,11 +64,11 @@ def certificates(
 
 
 def plan(
-    configuration: Annotated[Sequence[Path], "config.yaml, and a scenario (.yaml) that changes it"],
+    configuration: Annotated[Sequence[Path], "config.yaml, and scenarios (.yaml) that change it"],
     *,
     network: Annotated[str, "name of the network in the configuration"],
-    epsilon: Annotated[str, "target epsilon of a run of the configuration"],
-    arm: Annotated[str, "name of an arm with local noise or masked sums"] = "federated",
+    epsilon: Annotated[str, "target epsilon of the run in the configuration"],
+    arm: Annotated[str, "name of the arm, with local noise or masked sums"] = "federated",
     seed: Annotated[int, "seed of the run"] = 0,
     backbone: Annotated[
         Path | None, "public backbone, for a network that needs one (default: the one in this package)"
@@ -77,8 +77,8 @@ def plan(
 ) -> None:
     """Write the plan of a run; every site gets a copy.
 
-    The run is one of a configuration (.yaml), which needs no folder of patients, as a coordinator may have none. The
-    plan's cost in privacy for the patients of each hospital is printed.
+    The run is one of a configuration (.yaml). The configuration needs no folder of patients, because a coordinator may
+    have none. The output gives the cost in privacy for the patients of each hospital.
 
     Examples
     --------
@@ -128,14 +128,14 @@ def _without_patients(content: dict[str, Any]) -> dict[str, Any]:
 def kit(
     plan: Annotated[Path, "the plan (.json)"],
     *,
-    server: Annotated[str, "where the server will listen", "HOST:PORT"],
+    server: Annotated[str, "address of the server", "HOST:PORT"],
     authority: Annotated[Path, "certificate of the authority (.pem)"],
     output: Annotated[Path, "new folder"] = Path("kits"),
 ) -> None:
     """Write a folder for each hospital.
 
-    A folder holds the plan (plan.json), the certificate of the authority (.pem), a page to read, settings to fill in, a
-    service for systemd and a compose file. No folder holds a private key: every hospital makes its own.
+    Each folder has the plan (plan.json), the certificate of the authority (.pem), a page to read, settings to fill in,
+    a service for systemd and a compose file. No folder has a private key: every hospital makes its own.
 
     Examples
     --------
@@ -157,9 +157,9 @@ def roster(
 ) -> None:
     """Make the roster of the hospitals of a plan with masked sums.
 
-    The member files of all hospitals are checked and written with the plan as one roster (roster.json). Every site gets
-    a copy, which its settings name in place of the plan. Its hash must reach every hospital by another way, because
-    whoever can exchange a key unnoticed can read single messages.
+    The member files of all hospitals are checked, and written with the plan as one roster (roster.json). Every site
+    gets a copy, and its settings name the roster in place of the plan. Send the hash of the roster to every hospital by
+    another way: whoever exchanges a key unnoticed can read single messages.
 
     Examples
     --------
@@ -178,16 +178,16 @@ def serve(
     settings: Annotated[Path, "settings of the server (YAML)"],
     *,
     credentials: Annotated[Path, "folder with authority.pem, server.pem, server.key"],
-    host: Annotated[str, "address to listen at"] = "0.0.0.0",  # noqa: S104  (nodes are elsewhere)
-    port: Annotated[int, "port to listen at"] = PORT,
+    host: Annotated[str, "address to listen on"] = "0.0.0.0",  # noqa: S104  (nodes are elsewhere)
+    port: Annotated[int, "port to listen on"] = PORT,
     log_json: LogJson = False,
     health: HealthAddress = "",
 ) -> None:
     """Run the server for one training run, to its end.
 
-    Its settings (server.yaml) name the files for the model (.safetensors), its history (.csv) and the ledger (.jsonl).
-    At the end, the last line of each hospital's ledger is printed, for the hospital to note. The exit code is 0 only if
-    the model was written. After an interruption, start the same command again.
+    The settings (server.yaml) name the files for the model (.safetensors), its history (.csv) and the ledger (.jsonl).
+    At the end, the server prints the last line of each hospital's ledger, for the hospital to note. The exit code is 0
+    only if the model was written. After an interruption, start the same command again.
 
     Examples
     --------
@@ -250,9 +250,9 @@ def member(
 ) -> None:
     """Make a hospital's agreement key for one plan, and the file that states it.
 
-    A plan (plan.json) with masked sums needs it. The private key lies beside the node's signing key (.key) and never
-    leaves the hospital. The member file (NAME.member.json) states the public key, signed with the signing key. It goes
-    to the coordinator, who makes the roster of all members.
+    A plan (plan.json) with masked sums needs this key. The private key is stored next to the node's signing key (.key)
+    and never leaves the hospital. The member file (NAME.member.json) states the public key, signed with the signing
+    key. Send it to the coordinator, who makes the roster of all members.
 
     Examples
     --------
@@ -271,13 +271,13 @@ def approve(
     *,
     key: PrivateKey,
     who: Annotated[str, "name of the person who approves"] = "",
-    hash_: Annotated[str | None, "at least the first twelve digits of the hash of the plan or the roster"] = None,
+    hash_: Annotated[str | None, "hash of the plan or the roster; its first twelve digits are enough"] = None,
 ) -> None:
     """Approve a plan at a hospital, so that its node can start.
 
-    The hospital's settings (node.yaml) name the plan (plan.json). Without --hash, print it and approve nothing. With
-    --hash, sign the plan and the number of permitted attempts with the node's private key (.key). With masked sums, the
-    hash is that of the roster, which names the plan.
+    The hospital's settings (node.yaml) name the plan (plan.json). Without --hash, print the plan and approve nothing.
+    With --hash and --who, sign the plan and the number of permitted attempts with the node's private key (.key). With
+    masked sums, the hash is that of the roster, which contains the plan.
 
     Examples
     --------
@@ -305,18 +305,18 @@ def approve(
 def node(
     settings: OwnSettings,
     *,
-    server: Annotated[str, "where the server listens", "HOST:PORT"],
+    server: Annotated[str, "address of the server", "HOST:PORT"],
     authority: Annotated[Path, "certificate of the authority (.pem)"],
     key: PrivateKey,
-    idle_seconds: Annotated[Positive, "seconds between two requests for work"] = 1.0,
+    idle_seconds: Annotated[Positive, "number of seconds between two requests for work"] = 1.0,
     log_json: LogJson = False,
     health: HealthAddress = "",
 ) -> None:
     """Run a hospital's node until it is stopped.
 
-    The plan that the hospital's settings (node.yaml) name must have been approved. This needs the certificate (.pem) of
-    the authority that signed the server's certificate, and the node's private key (.key). What happens is printed, for
-    the log of a service manager.
+    The plan that the hospital's settings (node.yaml) name must have been approved. The node needs the certificate
+    (.pem) of the authority that signed the server's certificate, and its own private key (.key). It prints what
+    happens, for the log of a service manager.
 
     Examples
     --------

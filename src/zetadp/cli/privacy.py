@@ -20,17 +20,17 @@ TargetEpsilon = Annotated[Positive, "target epsilon, such as 1, 3 or 8"]
 NoiseMultiplier = Annotated[
     float,
     Within(ge=1e-3),  # less hides nobody
-    "standard deviation of the noise in each part, divided by the clipping norm",
+    "standard deviation of the noise in the real and in the imaginary part, divided by the clipping norm",
     "SIGMA",
 ]
 SamplingProbability = Annotated[
     Probability,
-    "probability that a patient is drawn in a round, such as 0.5 or 24/44; 1 if all take part in every round",
+    "probability that a patient is drawn in a round, such as 0.5 or 24/44; 1 if all patients take part in every round",
     "P",
 ]
 Rounds = Annotated[Count, "number of rounds: noisy steps, not epochs", "T"]
 AtDelta = Annotated[
-    Delta, "probability for which epsilon allows an exception, such as 1e-3; less than 1 / number of patients"
+    Delta, "probability with which the bound epsilon may fail, such as 1e-3; less than 1 / number of patients"
 ]
 AsJson = Annotated[bool, "print JSON with all digits"]
 
@@ -50,8 +50,8 @@ def epsilon(
     multiplier x clipping norm) in the real and in the imaginary part of every coordinate. The guarantee compares
     cohorts with and without the contribution of one patient.
 
-    A complex draw of torch.randn splits this variance between the two parts, half in each. If your noise is made that
-    way, give the noise multiplier divided by sqrt(2).
+    A complex draw of torch.randn splits its variance between the two parts, half in each. If you draw noise that way,
+    give the noise multiplier divided by sqrt(2).
 
     Examples
     --------
@@ -71,8 +71,8 @@ def noise(
 ) -> None:
     """Print the smallest noise multiplier that meets an epsilon.
 
-    The training is that of zetadp epsilon, whose help describes it. A complex draw of torch.randn splits the variance
-    between the two parts, half in each. If your noise is made that way, use the printed noise multiplier times sqrt(2).
+    zetadp epsilon --help describes the training. A complex draw of torch.randn splits its variance between the real and
+    the imaginary part, half in each. If you draw noise that way, multiply the printed noise multiplier by sqrt(2).
 
     Examples
     --------
@@ -95,7 +95,7 @@ def rounds(
 ) -> None:
     """Print the largest number of rounds that an epsilon allows.
 
-    The training is that of zetadp epsilon, whose help describes it, also for noise from a complex draw of torch.randn.
+    zetadp epsilon --help describes the training, and what to do about noise from a complex draw of torch.randn.
 
     Examples
     --------
@@ -139,17 +139,17 @@ def ledger(
 ) -> None:
     """Print the privacy statement of one ledger, or of several together.
 
-    It states the cost in privacy of the runs and releases that they record. Several files are accounted together:
-    give the files of all runs on the same patients, and no others. A folder of ledgers stands for all in it, and for
-    those of cohorts that share its patients. Interrupted and repeated runs count too. Two totals
-    are printed: one for the runs with noise, and one for all runs. The second is none if any run had no noise.
+    The statement gives the cost in privacy of the runs and releases that the ledgers record. Several files are
+    accounted together: give the files of all runs on the same patients, and no others. A folder stands for all ledgers
+    in it, and for those of cohorts that share its patients. Interrupted and repeated runs count too. There are two
+    totals: one for the runs with noise, and one for all runs. The second gives no guarantee if any run had no noise.
 
     Unit, delta and source of the noise are those that the ledgers declare. A ledger that your own program writes with
     zetadp.privacy.ledger must declare them in its header: "unit" (patient, speaker or record), "delta", "noise" ("os"
-    or "seeded") and the number of rounds ("training": {"rounds": T}). The sum of runs that were chosen after earlier
-    results is a promise only up to a limit that was set before the first of them; without one, the statement prints an
-    odometer, which holds whenever somebody stops. Where a register lies beside the files, nothing that it names may be
-    missing.
+    or "seeded") and the number of rounds ("training": {"rounds": T}). If runs were chosen after earlier results, their
+    sum is a promise only up to a limit that was set before the first of them. Without a limit, the statement prints an
+    odometer, which holds whenever training stops. If a register lies next to the files, every ledger that it names must
+    be there.
 
     The workflow stores the ledgers of a cohort in ledgers/NAME. NAME is the cohort's name in config.yaml. The folder of
     a run stands for its ledger.
@@ -180,14 +180,14 @@ def ledger(
 def permit(
     file: Annotated[Path, "the run's ledger (.jsonl), or folder of a run of the library", "FILE"],
     *,
-    yes: Annotated[bool, "permit it without a question, in programs"] = False,
+    yes: Annotated[bool, "permit it without asking, for use in programs"] = False,
 ) -> None:
     """Permit another attempt of a finished run on real patients.
 
-    With noise from the operating system, a run is trained once. A job that would train it again stops and says why it
-    came, what costs nothing, and the total epsilon after such an attempt. If results were only copied and have new
-    times, run the same command with snakemake --touch instead. This command prints the total, at the run's own delta,
-    and asks. After the answer yes, it writes one permission into the run's ledger.
+    With noise from the operating system, a run is trained once. A job that would train it again stops, and prints why
+    it was started, what can be done at no cost, and the total epsilon after another attempt. If results were only
+    copied, so that their files have new times, run snakemake --touch instead. This command prints the total at the
+    run's own delta, and asks. After the answer yes, it writes one permission into the run's ledger.
 
     Examples
     --------

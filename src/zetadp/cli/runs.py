@@ -14,42 +14,44 @@ from zetadp.cli.arguments import Probability
 
 def release(
     features: Annotated[Path, "NumPy file (.npz) with features (person, component) and labels (person,) from 0"],
-    file: Annotated[Path, "HDF5 file to write (.h5)"],
+    file: Annotated[Path, "HDF5 file (.h5) to write"],
     *,
     people: Annotated[Count, "declared number of people"],
     classes: Annotated[Count, "number of classes"],
     epsilon: Annotated[Positive, "epsilon for each person, such as 1 or 8"],
     delta: Annotated[
-        Delta, "probability for which epsilon allows an exception, such as 1e-5; less than 1 / number of people"
+        Delta, "probability with which the bound epsilon may fail, such as 1e-5; less than 1 / number of people"
     ],
     rows: Annotated[Count | None, "number of rows (default: about the number of people)"] = None,
-    degree: Annotated[Positive | None, "expected number of people in a row (default: the best one)"] = None,
+    degree: Annotated[
+        Positive | None, "expected number of people in a row (default: the one with the smallest error bound)"
+    ] = None,
     active: Annotated[
         Probability,
-        "share of the rows that are open to each class; below 1, labels assume classes of equal size or of --shares",
+        "share of the rows that each class may enter; below 1, labels assume classes of equal size or of --shares",
     ] = 1.0,
     shares: Annotated[
         Sequence[float], "declared share of each class, in the order of the labels, which add up to 1 (with --active)"
     ] = (),
-    norm: Annotated[Positive, "norm that features are clipped to"] = 1.0,
+    norm: Annotated[Positive, "norm to which features are clipped"] = 1.0,
     ledger: Annotated[Path | None, "ledger of the people (default: ledgers/NAME.jsonl next to the features)"] = None,
     cap: Annotated[
         Positive | None,
-        "epsilon that the total of all ledgers in the folder of --ledger must not exceed, at this delta",
+        "largest total epsilon, at this delta, of all ledgers in the folder of --ledger",
     ] = None,
 ) -> None:
     """Release features of people as noisy mixed rows that anybody may train on.
 
     The rows have exact noise from the operating system. The release is first recorded in the ledger of these people,
-    which lies next to their features, and can be made only once, whatever the output is called (zetadp permit). With
-    --cap, nothing is released if the total epsilon of all runs and releases of these people would exceed the cap.
+    next to their features. It can be made only once, whatever the name of the output (zetadp permit allows another).
+    With --cap, nothing is released if the total epsilon of all runs and releases of these people would exceed the cap.
 
     With --active below 1, each row is open to some classes only, and its label follows from the sizes of the classes:
     equal ones, or those that --shares declares. Declare them without looking at the labels. If classes differ in size
     and their shares are unknown, leave --active at 1.
 
-    The features of a person must be computed from this person's data alone, by a model that was trained on none of
-    these people.
+    The features of a person must be computed from the data of this person alone, by a model that was not trained on any
+    of these people.
 
     Examples
     --------
@@ -117,8 +119,8 @@ def risk(
 ) -> None:
     """Write one page on what a training run may reveal about a person.
 
-    The page (risk.html, with its picture risk.svg) says what the best attack can learn about one person at most, what
-    attacks on the code have shown, and what is not covered. It needs no network and can be printed.
+    The page (risk.html, with its picture risk.svg) shows how much the best possible attack can learn about one person,
+    what attacks on the code have shown, and what is not covered. It needs no network and can be printed.
 
     Examples
     --------
@@ -150,26 +152,28 @@ def verify(
     place: Annotated[Path, "folder of a finished run; with --key, a ledger", "RUN"],
     *,
     ledgers: Annotated[
-        Path | None, "folder of the cohort's ledgers; also check that none of them is missing or cut off"
+        Path | None, "folder of the cohort's ledgers; also checks that none of them is missing or truncated"
     ] = None,
-    head: Annotated[str | None, "head of the ledger's chain that was noted elsewhere, instead of --ledgers"] = None,
+    head: Annotated[str | None, "head of the ledger's chain that you noted earlier, instead of --ledgers"] = None,
     key: Annotated[Path | None, "public key (.pub.pem) of a hospital's node"] = None,
 ) -> None:
     """Check that a finished run is unchanged and its epsilon correct.
 
-    The first line says which run it is, with epsilon, delta and unit. The path of its folder may name no other epsilon,
+    The first line names the run, with epsilon, delta and unit. The path of its folder must not name another epsilon,
     seed, network or arm. The files in its folder must be unchanged since they were sealed (seal.json). Its ledger
     (ledger.jsonl) must be an unbroken chain. Its plan (plan.json) and its statement (privacy.json) must agree with the
-    ledger. Its epsilon must not be below one that other code computes. No data are needed. The exit code is 1 if
-    anything is wrong.
+    ledger. Its epsilon must not be below the one that independent code computes. No data are needed. The exit code is 1
+    if anything is wrong.
 
-    A chain can be made anew, so something outside the folder must vouch for the ledger: the register of the cohort's
-    ledgers (--ledgers; without it, the account that a run of the library names, or ledgers/COHORT above the folder of a
-    run of the pipeline), or a head of the ledger that you noted earlier (--head).
+    Anybody can write a new chain, so something outside the folder must vouch for the ledger: the register of the
+    cohort's ledgers (--ledgers), or a head of the ledger that you noted earlier (--head). Without both, the register is
+    that of the account that a run of the library names, or that of ledgers/COHORT above the folder of a run of the
+    pipeline.
 
     A hospital of a federation has no such folder. Its node signs its ledger with its own key, and the server's copy
-    carries the signatures. With --key (.pub.pem, from the hospital), check that the node signed a ledger up to its last
-    line. With --head too, check that the ledger still has the line that the server printed. An older copy does not.
+    has the signatures. With --key (.pub.pem, from the hospital), check that the node signed a ledger up to its last
+    line. With --head as well, check that the ledger still has the line that the server printed, which an older copy
+    lacks.
 
     Examples
     --------
@@ -199,19 +203,19 @@ def budget(
     node: Annotated[
         str | None, "node of the plan that holds these patients (default: the one with the highest cost)"
     ] = None,
-    cap: Annotated[Positive | None, "epsilon that the total must not exceed"] = None,
-    delta: Annotated[Delta | None, "delta of the totals (default: the least that was declared)"] = None,
+    cap: Annotated[Positive | None, "largest total epsilon"] = None,
+    delta: Annotated[Delta | None, "delta of the totals (default: the smallest declared one)"] = None,
 ) -> None:
     """Print the total epsilon of all runs on a cohort, and the total after a plan.
 
-    Add up all ledgers in a folder: ledgers/NAME of the pipeline, ledgers next to the runs of the library, or
-    state/ledgers of a hospital. The folder of a run stands for that of its ledgers. Cohorts that share its patients
-    count too. Whatever the folder's register names must be there. With --plan (plan.json), also print the total after
-    its training. With --cap, end with exit code 1 if the total is above the cap. Runs without noise make the total
-    infinite. The last line says what of the total is a promise, unless all of it is.
+    The total is that of all ledgers in a folder: ledgers/NAME of the pipeline, ledgers next to the runs of the library,
+    or state/ledgers of a hospital. The folder of a run stands for the folder of its ledgers. Cohorts that share
+    patients with this one count too. Every ledger that the folder's register names must be there. With --plan
+    (plan.json), also print the total after the planned training. With --cap, end with exit code 1 if the total is above
+    the cap. A run without noise makes the total infinite. If only a part of the total is a promise, the last line says
+    which.
 
-    Training itself refuses to exceed a cap that is set in privacy.cap of the configuration, or in cap of a hospital's
-    settings.
+    Training itself refuses to exceed privacy.cap of the configuration, or cap in a hospital's settings.
 
     Examples
     --------

@@ -73,6 +73,22 @@ def test_a_command_takes_the_examples_of_its_help(parser):
         assert "run" in parsed(example.strip())
 
 
+@pytest.mark.parametrize("parser", list(commands()), ids=lambda parser: parser.prog)
+def test_help_shows_what_every_option_is_without_it(parser):
+    for action in parser._actions:
+        if action.option_strings and action.nargs != 0:
+            assert re.search(r" \((default: .+|required)\)$", action.help), action.option_strings
+
+
+@pytest.mark.parametrize("words", ["", " federation"])
+def test_lists_of_commands_have_one_line_for_each(words, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        parsed(f"zetadp{words} --help")
+    listed = re.findall(r"^    (\S+) +\S", capsys.readouterr().out, re.MULTILINE)
+    assert set(listed) >= ({"demo", "certificates"} if words else {"predict", "statement", "federation"})
+
+
 def test_options_are_read_as_their_types_and_defaults_say():
     given = parsed("zetadp federation plan a.yaml b.yaml --network x --epsilon 8")
     assert given.configuration == [Path("a.yaml"), Path("b.yaml")]
