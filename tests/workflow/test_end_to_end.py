@@ -119,6 +119,16 @@ def test_every_job_logged_and_ran_the_library_of_its_checkout(finished):
         assert f"with the library in {finished.root}/src/zetadp\n" in log.read_text(), log
 
 
+def test_the_table_is_printed_once_and_last(finished):
+    table = (results(finished) / "tables/table1.txt").read_text()
+    (log,) = (finished.root / ".snakemake/log").iterdir()
+    before, *after = log.read_text().split(table)
+    assert len(after) == 1
+    assert "(100%) done" in before
+    # What a job shows on the terminal besides errors has this level.
+    assert " NOTICE " not in (finished.root / "logs/make_tables.log").read_text()
+
+
 def test_the_landing_page_of_the_report_shows_the_result(copy, tmp_path):
     """Its text, table and figure are those of the page that the workflow writes."""
     copy.snakemake("--report", "report.zip")
@@ -182,9 +192,10 @@ def test_the_headline_is_of_the_first_runs_and_says_that_others_follow(copy):
     ledgers = copy.root / "ledgers/phantom-smoke"
     shutil.rmtree(ledgers)
     shutil.rmtree(results(copy) / "runs/pretrained")
-    copy.snakemake("headline")
+    said = copy.snakemake("headline")
     headline = results(copy) / "headline"
     text = (headline / "tables/table1.txt").read_text()
+    assert said.count(text) == 1
     assert f"1 of the experiment's {len(RUNS)} runs." in text
     assert "1 private run(s) together: " in text
     assert "pretrained" in text

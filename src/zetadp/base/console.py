@@ -19,9 +19,11 @@ STREAM = "DefaultStreamHandler"
 SILENT = {"group_info", "job_finished", "job_info", "job_started", "progress", "resources_info", "run_info", "shellcmd"}
 SILENT |= {"workflow_started"}
 """Events of Snakemake (`snakemake_interface_logger_plugins.common.LogEvent`) that announce jobs, or its version."""
-STANDING = ("Assuming unrestricted shared", "Building DAG of", "Conda environments: ignored", "Group jobs: inactive")
-STANDING += ("Select jobs to execute", "Using shell: ", "Workflow defines that rule ")
-"""How lines begin that say the same in every call."""
+STANDING = (
+    *("Assuming unrestricted shared", "Building DAG of", "Conda environments: ignored", "Group jobs: inactive"),
+    *("Select jobs to execute", "Using shell: ", "Workflow defines that rule "),
+)
+"""How lines begin that say the same in every call, and ask nothing of a user."""
 EVERYTHING = "all"
 """The rule that asks for everything. Lines on steps that make less begin with the last rule."""
 KNOWN = 0.5
@@ -119,7 +121,7 @@ class _Summary(logging.Filter):
         if event == "job_error":
             self.steps.running.pop(vars(record)["jobid"], None)
         if event not in SILENT:
-            return record.levelno > logging.INFO or not str(record.msg).startswith(STANDING)
+            return record.levelno >= logging.ERROR or not str(record.msg).startswith(STANDING)
         now, content = time.monotonic(), vars(record)
         if event == "run_info":
             counts = {rule: number for rule, number in content["stats"].items() if rule != "total"}

@@ -230,17 +230,14 @@ def _descriptions(kind: Any) -> dict[str, dict[str, str]]:  # noqa: ANN401  (any
 
 def _default_lists(kind: Any) -> dict[str, dict[str, list[Any]]]:  # noqa: ANN401  (any type)
     """Return the default of each field that has a list, by the names of a type's classes: pydantic leaves them out."""
-    made = (
-        (each.__name__, field.name, field.default_factory())
-        for each in filter(is_dataclass, _classes(kind, set()))
-        for field in fields(each)
-        if field.default_factory is not MISSING
-    )
-    lists: dict[str, dict[str, list[Any]]] = {}
-    for owner, name, default in made:
-        if isinstance(default, list | tuple):
-            lists.setdefault(owner, {})[name] = json.loads(json.dumps(default, default=vars))
-    return lists
+    found: dict[str, dict[str, list[Any]]] = {}
+    for each in _classes(kind, set()):
+        lists = found.setdefault(each.__name__, {})
+        for field in fields(each) if is_dataclass(each) else ():
+            default = None if field.default_factory is MISSING else field.default_factory()
+            if isinstance(default, list | tuple):
+                lists[field.name] = json.loads(json.dumps(default, default=vars))
+    return found
 
 
 def _classes(kind: Any, seen: set[Any]) -> Iterator[Any]:  # noqa: ANN401  (any type)
