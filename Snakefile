@@ -45,10 +45,9 @@ if workflow.output_settings.dryrun and CONFIG.cost_shown:
 
 # At the end, below everything else; `make results` shows it itself, also where nothing was to be done.
 onsuccess:
-    table = Path(f"{RESULTS}/tables/table1.txt")
-    if "all" in {job.rule.name for job in workflow.dag.jobs} and not os.environ[
-        COMMAND
-    ].startswith("make results"):
+    shown_by_make = os.environ[COMMAND].startswith("make results")
+    if not shown_by_make and "all" in {job.rule.name for job in workflow.dag.jobs}:
+        table = Path(f"{RESULTS}/tables/table1.txt")
         logger.info(f"{table}:\n\n{table.read_text(encoding='utf-8')}")
 
 

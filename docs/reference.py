@@ -108,13 +108,10 @@ def _below(part: Mapping[str, Any], root: Mapping[str, Any]) -> tuple[str, Mappi
     """Return the part of a schema with the keys of a section, and what a path has between both; None for a value."""
     if "properties" in part:
         return "", part
-    for between, inner in (
-        *((".<name>", each) for each in part.get("patternProperties", {}).values()),
-        ("[]", part.get("items")),
-    ):
-        if inner is not None and "properties" in _inner(inner, root):
-            return between, _inner(inner, root)
-    return None
+    parts = [(".<name>", value) for value in part.get("patternProperties", {}).values()]
+    parts += [("[]", part["items"])] if "items" in part else []
+    inner = ((between, _inner(value, root)) for between, value in parts)
+    return next(((between, value) for between, value in inner if "properties" in value), None)
 
 
 def _kind(part: Mapping[str, Any], root: Mapping[str, Any]) -> str:
@@ -131,7 +128,7 @@ def _kind(part: Mapping[str, Any], root: Mapping[str, Any]) -> str:
         return f"list of {number}" + re.sub(r"(integer|number|section)\b", r"\1s", _kind(part["items"], root))
     names = {"object": "section", "string": "text", "null": "`null`", "boolean": "`true`, `false`"}
     kinds = kind if isinstance(kind, list) else [kind]
-    return " or ".join(names.get(each, each) for each in kinds) + _bounds(part)
+    return " or ".join(names.get(name, name) for name in kinds) + _bounds(part)
 
 
 def _bounds(part: Mapping[str, Any]) -> str:

@@ -119,10 +119,16 @@ class _Summary(logging.Filter):
         """Count what a record says, and return whether it passes."""
         event = str(getattr(record, "event", None))
         if event == "job_error":
-            self.steps.running.pop(vars(record)["jobid"], None)
+            self.steps.running.pop(vars(record).get("jobid", -1), None)
         if event not in SILENT:
             return record.levelno >= logging.ERROR or not str(record.msg).startswith(STANDING)
-        now, content = time.monotonic(), vars(record)
+        try:
+            self._count(event, vars(record), time.monotonic())
+        except KeyError:  # another version of Snakemake names its fields otherwise, and writes its own line
+            return True
+        return False
+
+    def _count(self, event: str, content: Mapping[str, Any], now: float) -> None:
         if event == "run_info":
             counts = {rule: number for rule, number in content["stats"].items() if rule != "total"}
             self.steps, self.target = Steps(counts), EVERYTHING if EVERYTHING in counts else [*counts][-1]
@@ -135,7 +141,6 @@ class _Summary(logging.Filter):
             done, total = content["done"], content["total"]
             if self.pace.due(anyway=done == total):
                 self._write(self._line(done, total, now))
-        return False
 
     def _line(self, done: int, total: int, now: float) -> str:
         left, names = self.steps.left(now), self.steps.names()

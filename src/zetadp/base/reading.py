@@ -230,14 +230,14 @@ def _descriptions(kind: Any) -> dict[str, dict[str, str]]:  # noqa: ANN401  (any
 
 def _default_lists(kind: Any) -> dict[str, dict[str, list[Any]]]:  # noqa: ANN401  (any type)
     """Return the default of each field that has a list, by the names of a type's classes: pydantic leaves them out."""
-    found: dict[str, dict[str, list[Any]]] = {}
-    for each in _classes(kind, set()):
-        lists = found.setdefault(each.__name__, {})
-        for field in fields(each) if is_dataclass(each) else ():
+    defaults: dict[str, dict[str, list[Any]]] = {}
+    for owner in _classes(kind, set()):
+        lists = defaults.setdefault(owner.__name__, {})
+        for field in fields(owner) if is_dataclass(owner) else ():
             default = None if field.default_factory is MISSING else field.default_factory()
             if isinstance(default, list | tuple):
                 lists[field.name] = json.loads(json.dumps(default, default=vars))
-    return found
+    return defaults
 
 
 def _classes(kind: Any, seen: set[Any]) -> Iterator[Any]:  # noqa: ANN401  (any type)

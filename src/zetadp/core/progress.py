@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 import time
 from typing import TYPE_CHECKING
 
-from zetadp.base.logs import NOTICE, Pace, time_left
+from zetadp.base.logs import NOTICE, time_left
 from zetadp.base.workflow import PROGRESS
 
 if TYPE_CHECKING:
     from zetadp.core.plan import Plan
-    from zetadp.core.settings import TrainingSettings
 
 OF_TRAINING = f"{PROGRESS}.training"
 """Name of the logger of a training's lines."""
@@ -69,45 +67,6 @@ class Progress:
         speed = (done - self.start) / max(now - self.begun, 1e-9)
         left = "" if last else f", about {time_left((self.rounds - done) / speed)} left"
         logger.info("%s: round %d of %d, %.1f rounds/s%s%s", self.run, done, self.rounds, speed, watched, left)
-
-
-class RoundsShown:
-    """Show how far a run of the library has come: in one line of a terminal, or in a few lines of a file.
-
-    With noise from the operating system no time is shown, and lines depend on the number of rounds alone: how long
-    rounds took depends on how many patients were drawn.
-
-    Parameters
-    ----------
-    name
-        Name of the run, with which lines begin.
-    training
-        Its settings.
-    """
-
-    def __init__(self, name: str, training: TrainingSettings) -> None:
-        self.name, self.rounds, self.timed = name, training.rounds, training.noise != "os"
-        self.pace, self.first = Pace(), (-1, 0.0)
-
-    def report(self, done: int, *, last: bool) -> None:
-        """Write a line if one is due; the last one always is."""
-        now, terminal = time.monotonic(), sys.stderr.isatty()
-        begins = self.first[0] < 0
-        if begins:
-            self.first = done, now
-        parts = 20 if terminal else 5
-        in_parts = begins or parts * done // self.rounds > parts * (done - 1) // self.rounds
-        if not (last or (self.pace.due() if self.timed and not terminal else in_parts)):
-            return
-        left = ""
-        if self.timed and not (last or begins):
-            seconds = (now - self.first[1]) / (done - self.first[0]) * (self.rounds - done)
-            left = f", about {time_left(seconds)} left"
-        text = f"{self.name}: round {done} of {self.rounds}{left}"
-        # A shorter text must leave nothing of the line that it overwrites.
-        sys.stderr.write(f"{text:<79}" if terminal else text)
-        sys.stderr.write("\r" if terminal and not last else "\n")
-        sys.stderr.flush()
 
 
 def announced_tick(plan: Plan, tick: float) -> float:

@@ -36,11 +36,11 @@ from zetadp.core.checkpoint import RunFiles
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.networks import state_tensors, take_tensors
 from zetadp.core.plan import Plan
-from zetadp.core.progress import RoundsShown
 from zetadp.core.settings import Performance
 from zetadp.core.task import Classification, Task
 from zetadp.core.training import train
 from zetadp.front.losses import Metric, mean_over_patients, metric_name, values_of
+from zetadp.front.progress import RoundsShown
 from zetadp.front.promises import RunPromise
 from zetadp.front.records import Records
 from zetadp.privacy.book import Book, note_people

@@ -26,12 +26,12 @@ from zetadp.base.tensors import load_tensors
 from zetadp.base.validation import UserError
 from zetadp.core.outbox import Outbox
 from zetadp.core.plan import Plan
-from zetadp.core.progress import RoundsShown
 from zetadp.core.promise import Noise
 from zetadp.core.round import Phase
 from zetadp.core.settings import TrainingSettings
 from zetadp.front import run as door
 from zetadp.front.private import private
+from zetadp.front.progress import RoundsShown
 from zetadp.front.promises import ledger
 from zetadp.front.records import Records
 from zetadp.front.run import load
