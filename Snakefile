@@ -30,7 +30,9 @@ wildcard_constraints:
     epsilon="|".join(sorted({run.epsilon for run in RUNS})),
 
 
-include: f"workflow/rules/tasks/{CONFIG.task.name}.smk"
+include: rules_of_task()
+
+
 
 
 onstart:

@@ -63,9 +63,9 @@ class Checkout:
         assert done.returncode == code, done.stdout[-6000:]
         return done.stdout
 
-    def would_run(self, *arguments: str, configfile: str = SMOKE) -> set[str]:
+    def would_run(self, *arguments: str, configfile: str = SMOKE, **changes: str) -> set[str]:
         """Return the rules that have a job to run."""
-        said = self.snakemake("--dry-run", *arguments, configfile=configfile)
+        said = self.snakemake("--dry-run", *arguments, configfile=configfile, **changes)
         # Jobs of a group stand indented below it.
         rules = set(re.findall(r"^ *(?:local)?rule (\w+):$", said, flags=re.MULTILINE))
         assert rules or "Nothing to be done" in said, said

@@ -33,6 +33,7 @@ NO_CODE = {"text", "{toctree}", "{eval-rst}"}
 ELSEWHERE = {
     ("README.md", "python"): "tests/unit/core/test_own_network.py",
     ("library.md", "python"): "tests/unit/test_examples.py",
+    **{("tasks.md", language): "tests/workflow/test_own_task.py" for language in ("python", "toml", "yaml", "sh")},
     ("pipeline.md", "python"): "tests/workflow/test_module.py",
     ("opacus.md", "python"): "tests/unit/test_opacus_bridge.py",
     ("directions/README.md", "python"): "tests/papers/directions/test_kept_table.py",

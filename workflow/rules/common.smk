@@ -9,17 +9,19 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
-# The library beside this workflow works without being installed, also under --use-conda. It goes before one that is
-# installed, here and in the jobs: their code is hashed from these files, so these files must be what they run.
+# The library beside this workflow, and the papers' tasks, work without being installed, also under --use-conda. They go
+# before those that are installed, here and in the jobs: their code is hashed from these files, so these files must be
+# what they run.
 SOURCE = f"{HOME}/src"
-sys.path.insert(0, SOURCE)
-paths = [SOURCE, *os.getenv("PYTHONPATH", "").split(os.pathsep)]
+sys.path[:0] = [SOURCE, HOME]
+paths = [SOURCE, HOME, *os.getenv("PYTHONPATH", "").split(os.pathsep)]
 os.environ.update(PYTHONPATH=os.pathsep.join(dict.fromkeys(filter(None, paths))))
 
 from snakemake.cli import get_profile_dir
 from snakemake.exceptions import WorkflowError
 
 from zetadp.core.plan import RunName
+from zetadp.core.task import module_of, task_of
 from zetadp.config.experiment import runs_of
 from zetadp.config.load import load_config
 from zetadp.base.console import summarise_jobs
@@ -124,10 +126,30 @@ if len({run.network for run in RUNS}) > 1:
 if CONFIG.partition.validation_patients:
     FIGURES.append(f"{RESULTS}/figures/curves.svg")
 
+# What a rule that names a function as its `stage` runs; tasks of other packages name it too.
+STAGE = f"{HOME}/scripts/stage.py"
+
 # The public backbones of a task's domains, where they have one of their own; its rules name that of all others BACKBONE.
 BACKBONES = {}
 
-TASK_CODE = f"zetadp.tasks.{CONFIG.task.name}"
+# A task's rules may also say how tables call a cohort that is downloaded, and what else is made with tables and figures.
+PUBLIC_COHORT = "cohort"
+OF_TASK = []
+
+TASK_CODE = module_of(CONFIG.task.name)
+
+
+def rules_of_task():
+    """Return the file with the rules of the task: one of this workflow, or the one that the task names."""
+    file = Path(HOME, "workflow/rules/tasks", f"{CONFIG.task.name}.smk")
+    if not file.is_file():
+        file = getattr(task_of(CONFIG.task_content), "rules", file)
+    if not Path(file).is_file():
+        raise WorkflowError(
+            f"task.name: expected a task with a file of rules for the workflow, found none for {CONFIG.task.name} at "
+            f"{file}. docs/tasks.md shows how a task names its rules."
+        )
+    return str(file)
 
 
 def images_for(wildcards):

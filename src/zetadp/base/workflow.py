@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -114,9 +115,10 @@ def _open_log(path: Path) -> None:
 
 
 def code_of(script: str, *modules: str, root: Path = ROOT) -> dict[str, str]:
-    """Return a hash of a script and of every module of this package and of ``papers`` that it imports, directly or not.
+    """Return a hash of a script and of every module that it imports, directly or not.
 
-    A file beside a module that the module names, such as a template, is part of it.
+    Modules of this package, of ``papers`` and of the packages of ``modules`` count. A file beside a module that the
+    module names, such as a template, is part of it.
 
     Snakemake sees that a script changed by its modification time, and never looks at imported modules. As a parameter
     of the rule, these hashes make a job run again exactly when code that it can reach changes in meaning. Comments,
@@ -127,23 +129,44 @@ def code_of(script: str, *modules: str, root: Path = ROOT) -> dict[str, str]:
     script
         Path of the script, relative to ``root``.
     modules
-        Modules that the script finds by name, such as its task.
+        Modules that the script finds by name, such as its task. They may be of any package that can be imported.
     root
         The repository.
 
     Returns
     -------
-    Mapping of file, relative to ``root``, to the first 12 digits of its hash.
+    Mapping of file to the first 12 digits of its hash. Files of the repository are relative to ``root``, others to the
+    folder in which their package is.
+
+    Raises
+    ------
+    UserError
+        If one of the modules is not installed.
     """
-    packages = (root / "src" / PACKAGE.name, root / "papers")
+    packages = {package.name: package for package in (root / "src" / PACKAGE.name, root / "papers")}
+    for module in modules:
+        name = module.partition(".")[0]
+        packages[name] = packages.get(name) or _installed(name)
     hashes: dict[Path, str] = {}
-    todo = [root / script, *(place for name in modules for place in _files(name, packages))]
+    searched = tuple(packages.values())
+    todo = [root / script, *(place for name in modules for place in _files(name, searched))]
     while todo:
         file = todo.pop()
         if file not in hashes:
-            hashes[file], imported = _meaning(file, packages, file.stat().st_mtime_ns)
+            hashes[file], imported = _meaning(file, searched, file.stat().st_mtime_ns)
             todo += imported
-    return {file.relative_to(root).as_posix(): hashes[file] for file in sorted(hashes)}
+    roots = (root, *(package.parent for package in searched))
+    shown = {file: next(file.relative_to(at) for at in roots if file.is_relative_to(at)) for file in hashes}
+    return {shown[file].as_posix(): hashes[file] for file in sorted(hashes)}
+
+
+def _installed(name: str) -> Path:
+    """Return the folder of an installed package, or the path of an installed module without its suffix."""
+    spec = find_spec(name)
+    if spec is None or spec.origin is None:
+        raise UserError(f"Expected the installed package {name}, found none. Install it where Snakemake runs.")
+    file = Path(spec.origin)
+    return file.parent if spec.submodule_search_locations else file.with_suffix("")
 
 
 @cache
@@ -160,7 +183,7 @@ def _meaning(file: Path, packages: tuple[Path, ...], _changed: int) -> tuple[str
     for node in nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = [statement for statement in node.body if not _is_text(statement)]
-    reached = (*_first_party(nodes, packages), *_named_beside(file, nodes))
+    reached = (*_first_party(file, nodes, packages), *_named_beside(file, nodes))
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12], reached
 
 
@@ -173,18 +196,28 @@ def _is_text(statement: ast.stmt) -> bool:
     )
 
 
-def _first_party(nodes: Iterable[ast.AST], packages: tuple[Path, ...]) -> Iterable[Path]:
+def _first_party(file: Path, nodes: Iterable[ast.AST], packages: tuple[Path, ...]) -> Iterable[Path]:
     """Yield the files of packages that a module imports, at its top or inside functions."""
     for node in nodes:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        elif isinstance(node, ast.ImportFrom):
+            base = [*_above(file, node.level, packages), *([node.module] if node.module else [])]
             # `from package import module` and `from package.module import name` look alike: try both.
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            names = [".".join(base), *(".".join([*base, alias.name]) for alias in node.names)]
         else:
             continue
         for name in names:
             yield from _files(name, packages)
+
+
+def _above(file: Path, level: int, packages: tuple[Path, ...]) -> tuple[str, ...]:
+    """Return the names of the package from which a module imports with so many dots."""
+    if not level:
+        return ()
+    folder = file.parents[level - 1]
+    above = next((package.parent for package in packages if folder.is_relative_to(package)), folder)
+    return folder.relative_to(above).parts
 
 
 def _named_beside(module: Path, nodes: Iterable[ast.AST]) -> Iterable[Path]:
@@ -201,10 +234,8 @@ def _files(name: str, packages: tuple[Path, ...]) -> Iterable[Path]:
     first, *rest = name.split(".")
     for package in packages:
         path = package.joinpath(*rest)
-        if first == package.name and rest and path.with_suffix(".py").is_file():
-            yield path.with_suffix(".py")
-        elif first == package.name and (path / "__init__.py").is_file():
-            yield path / "__init__.py"
+        if first == package.name:
+            yield from [file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()][:1]
 
 
 @contextmanager

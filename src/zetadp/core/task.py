@@ -1,14 +1,14 @@
 """Tasks: the loss, the reported metric, and the table of predictions for unseen items.
 
 A plan names its task, and every site finds the same task by this name: a module of `zetadp.tasks`, or an entry point in
-the group ``zetadp.tasks`` of an installed package. Nothing is imported from a path in a plan.
+the group ``zetadp.tasks`` of another package. Nothing is imported from a path in a plan.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, is_dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
@@ -36,6 +36,9 @@ SIMULATED_NAME = "phantom"
 
 GROUP = "zetadp.tasks"
 """Group of entry points in which installed packages name their tasks."""
+
+PAPERS = "zetadp-papers"
+"""Name of the package ``papers`` of the repository, which ``pip install zetadp`` does not bring."""
 
 
 class Words(NamedTuple):
@@ -107,7 +110,11 @@ class Task(Protocol):
 
 
 class PipelineTask(Task, Protocol):
-    """A task that also loads its data in a workflow."""
+    """A task that also loads its data in a workflow.
+
+    A task of another package also has ``rules``: the path of the file with its Snakemake rules, which make the files
+    that `load` reads. The rules of the pipeline's own task are in ``workflow/rules/tasks``.
+    """
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
         """Return the items of all records with one role, in the order of the partition's rows.
@@ -281,8 +288,17 @@ def settings_class(name: str) -> type | None:
 
 
 def is_packaged(task: Task) -> bool:
-    """Return whether a task is one of this package, and not of another package or of the user."""
-    return type(task).__module__.partition(".")[0] == __name__.partition(".")[0]
+    """Return whether a task is one of this repository, whose tests show that its losses keep items apart."""
+    package = type(task).__module__.partition(".")[0]
+    if package == __name__.partition(".")[0]:
+        return True
+    points = entry_points(group=GROUP)
+    return package in {point.module.partition(".")[0] for point in points if point.dist and point.dist.name == PAPERS}
+
+
+def module_of(name: str) -> str:
+    """Return the module in which a task is found, without importing it; raise `UserError` if there is no such task."""
+    return f"{GROUP}.{name}" if _is_own(name) else _entry_point(name).module
 
 
 def pipeline_task_of(content: Mapping[str, Any]) -> PipelineTask:
@@ -370,19 +386,36 @@ def records_of(
     return LabelledItems(inputs, targets, items=table).to(device)
 
 
+def _is_own(name: str) -> bool:
+    return name.isidentifier() and find_spec(f"{GROUP}.{name}") is not None
+
+
+def _entry_point(name: str) -> EntryPoint:
+    """Return the entry point of a task; raise `UserError` if there is none."""
+    points = {point.name: point for point in entry_points(group=GROUP)}
+    if name in points:
+        return points[name]
+    raise UserError(
+        f"Expected the name of a task in the plan, found {name!r}.{did_you_mean(name, points)} Give "
+        "task={'name': 'classification', 'classes': 4}, a task of this package, or a task that an installed package "
+        f"has as an entry point in {GROUP}. The tasks of the papers are in {PAPERS}: call `make install` in a checkout "
+        "of the repository of zetadp, or put its folder on PYTHONPATH."
+    )
+
+
 def _maker(name: str) -> Callable[..., Task]:
     if name == "classification":
         return Classification
-    if name.isidentifier() and find_spec(f"zetadp.tasks.{name}"):
-        maker: Callable[..., Task] | None = getattr(import_module(f"zetadp.tasks.{name}"), "task", None)
-        if maker is not None:  # a module that tasks share has none
-            return maker
-    found = {point.name: point for point in entry_points(group=GROUP)}
-    if name in found:
-        installed: Callable[..., Task] = found[name].load()
-        return installed
-    hint = did_you_mean(name, found)
-    raise UserError(
-        f"Expected the name of a task in the plan, found {name!r}.{hint} Give task={{'name': 'classification', "
-        f"'classes': 4}}, a task of this package, or a task that an installed package has as an entry point in {GROUP}."
-    )
+    maker: Callable[..., Task]
+    if _is_own(name):
+        maker = import_module(f"{GROUP}.{name}").task
+        return maker
+    point = _entry_point(name)
+    try:
+        maker = point.load()
+    except (ImportError, AttributeError) as error:
+        package = point.dist.name if point.dist else point.module
+        raise UserError(
+            f"The task {name} cannot be imported: {error}. Install {package} again, with all that it requires."
+        ) from error
+    return maker

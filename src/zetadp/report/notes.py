@@ -43,6 +43,7 @@ def notes(
     sources = set(private["noise_source"])
     found = [
         f"Cohort: {cohort_label}. {_measured(runs)} {held_out}, in %.",
+        *dict.fromkeys(note for notes_of_task in runs["notes"] for note in notes_of_task),
         *([SIMULATION_NOTE] if is_simulated(cohort_label) else []),
         f"ε is {units}, at δ = {deltas}.",
         *([SEEDED_NOTE] if "seeded" in sources else []),

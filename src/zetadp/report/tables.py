@@ -93,7 +93,7 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
     Data frame with networks and arms in the order of ``run_dirs``, then sorted by epsilon (infinity last) and seed.
     ``value`` is the task's ``metric``, in [0, 1]. ``epsilon`` is the target that names the run, ``epsilon_stated`` the
     figure of its privacy statement, and ``threat`` the statement's threat model. ``epsilon_single_messages`` is None
-    unless that is masked sums. The columns ``per_patient``, ``per_patient_images``, ``confusion``, ``classes``,
+    unless that is masked sums. ``notes`` are sentences of the task. The columns ``notes``, ``per_patient``, ``per_patient_images``, ``confusion``, ``classes``,
     ``nodes`` and ``node_metric`` hold objects. The columns of `OF_CLASSES` are None for tasks without classes.
 
     Raises
@@ -242,6 +242,7 @@ def _row(directory: Path) -> dict[str, Any]:
         **{key: metrics[key] for key in MEASURED},
         **{key: metrics.get(key) for key in (*OF_CLASSES, REPLICATES, "decision")},
         "value": metrics[metrics["metric"]],
+        "notes": metrics.get("notes", []),
         **{key: metrics.get(key, math.nan) for key in ("public_start", *BESIDE)},
         "epsilon_stated": spent,
         **{key: privacy[key] for key in STATED},

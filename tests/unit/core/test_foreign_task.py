@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from pathlib import Path
 
 import numpy as np
+import own_task
 import pandas as pd
 import pytest
 import torch
 
 from zetadp.base.storage import write_json
+from zetadp.base.validation import UserError
+from zetadp.base.workflow import code_of
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import make_plan, promise_of
 from zetadp.core.records import LabelledItems
 from zetadp.core.settings import OptimiserSettings, TrainingSettings
-from zetadp.core.task import task_of
+from zetadp.core.task import module_of, task_of
 from zetadp.core.training import train
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.book import recorded_runs
 from zetadp.privacy.statement import run_statement
 from zetadp.report.tables import collect, per_node, table1
 
-PAGE = Path(__file__).parents[3] / "docs/tasks.md"
 FEATURES, PATIENTS = 6, 30
 TASK = {"name": "rotation", "features": FEATURES}
 
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch, tmp_path):
-    """Stand for ``pip install``: a folder has the page's module, and what pip writes beside it of the entry point."""
-    code, entry = (re.search(rf"```{kind}\n(.*?)```", PAGE.read_text(), re.DOTALL)[1] for kind in ("python", "toml"))
-    installed = tmp_path / "installed"
-    written = installed / "my_package-1.0.dist-info"
-    written.mkdir(parents=True)
-    (installed / "my_package.py").write_text(code)
-    (written / "METADATA").write_text("Metadata-Version: 2.1\nName: my_package\nVersion: 1.0\n")
-    name, place = re.search(r'(\w+) = "(.+)"', entry).groups()
-    (written / "entry_points.txt").write_text(f"[zetadp.tasks]\n{name} = {place}\n")
-    monkeypatch.syspath_prepend(installed)
+    monkeypatch.syspath_prepend(own_task.install(tmp_path / "installed"))
     yield
     sys.modules.pop("my_package", None)
 
@@ -81,3 +72,32 @@ def test_it_accounts_evaluates_and_tabulates(tmp_path):
     assert 20 < row["mean"] < 100
     assert row["patients"] == PATIENTS
     assert list(per_node(runs)["node"]) == ["here"]
+
+
+def test_it_is_found_without_being_imported_and_its_module_and_templates_are_its_code(tmp_path):
+    assert module_of("rotation") == "my_package"
+    assert "my_package" not in sys.modules
+    package = tmp_path / "installed/my_package"
+    (package / "stages.py").write_text("from . import draw\n")
+    (package / "draw.py").write_text("AXES = 2\n")
+    code = code_of("scripts/stage.py", "my_package.stages")
+    assert {"my_package/stages.py", "my_package/draw.py", "src/zetadp/base/workflow.py"} <= set(code)
+    (package / "draw.py").write_text("AXES = 30\n")
+    changed = {
+        file for file, digest in code_of("scripts/stage.py", "my_package.stages").items() if code[file] != digest
+    }
+    assert changed == {"my_package/draw.py"}
+    with pytest.raises(UserError, match="Expected the installed package absent, found none"):
+        code_of("scripts/stage.py", "absent.stages")
+
+
+def test_a_task_whose_package_is_incomplete_names_the_package(tmp_path):
+    (tmp_path / "installed/my_package/__init__.py").write_text("import absent\n")
+    with pytest.raises(UserError, match="rotation cannot be imported: No module named 'absent'. Install my_package"):
+        task_of(TASK)
+
+
+def test_without_the_papers_their_tasks_are_refused_with_what_to_install(monkeypatch):
+    monkeypatch.setattr("zetadp.core.task.entry_points", lambda group: ())
+    with pytest.raises(UserError, match="found 'ecg'.* zetadp-papers: call `make install`"):
+        task_of({"name": "ecg"})

@@ -6,8 +6,6 @@ BACKBONE = "resources/public-ecg/encoder.safetensors"
 INPUTS = {
     domain: [f"{COHORT}/{domain}.h5"] for domain in ("spectrum", "signal", "features")
 }
-# The attacks on the training code are about no task; those of the default experiment serve this one as well.
-OF_TASK = []
 
 
 rule collect_ecgs:

@@ -14,8 +14,6 @@ INPUTS = {
     "complex" if PHASE_MNIST.composite != "none" else "image": [EXAMPLES],
     "features": [f"{COHORT}/features.h5"],
 }
-# The attacks on the training code are about no task; those of the default experiment serve this one as well.
-OF_TASK = []
 
 
 if CONFIG.cohort.source == "download":

@@ -8,8 +8,6 @@ SIMULATED = CONFIG.cohort.source == "simulated"
 VOLUMES = f"{COHORT}/volumes" if SIMULATED else CONFIG.cohort.folder
 BACKBONE = "resources/public-volumes/networks.safetensors"
 INPUTS = {"kspace": [f"{COHORT}/slices.h5"]}
-# The attacks on the training code are about no task; those of the default experiment serve this one as well.
-OF_TASK = []
 # Images have no classes.
 FIGURES.remove(f"{RESULTS}/figures/confusion.svg")
 PATIENTS = CONFIG.cohort.patients

@@ -18,7 +18,6 @@ INPUTS = {
     "image": [f"{COHORT}/magnitudes.h5"],
     "features": [f"{COHORT}/features.h5"],
 }
-# The attacks on the training code are about no task; those of the default experiment serve this one as well.
 OF_TASK = [f"{RESULTS}/tables/speakers.csv"]
 
 
