@@ -107,6 +107,8 @@ ifneq ($(TORCH_INDEX),)
 	$(PIP) --no-deps --index-url $(TORCH_INDEX) $(TORCH)
 endif
 	$(PIP) --no-build-isolation --editable '.[workflow]'
+	@# The papers' tasks are found by their metadata in zetadp_papers.dist-info of this folder.
+	@echo '$(CURDIR)' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zetadp_papers.pth"
 	@touch $@
 
 # Ledgers stay: they say what was released about the patients, whether or not the results are kept.

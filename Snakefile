@@ -33,8 +33,6 @@ wildcard_constraints:
 include: rules_of_task()
 
 
-
-
 onstart:
     logger.info(CONFIG.cost_shown)
     start_warm_python()

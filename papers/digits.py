@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from papers.complex_dp.encoder import unit
+from papers.complex_dp.phase_mnist.encoder import DigitEncoder
+from papers.complex_dp.phase_mnist.task import FASHION, MNIST, fetch_digits, read_digits
+from papers.complex_dp.scattering import normalised, scattering_of_images
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import written_whole
-from zetadp.tasks.encoder import unit
-from zetadp.tasks.phase_mnist.encoder import DigitEncoder
-from zetadp.tasks.phase_mnist.task import FASHION, MNIST, fetch_digits, read_digits
-from zetadp.tasks.scattering import normalised, scattering_of_images
 
 if TYPE_CHECKING:
-    from zetadp.tasks.phase_mnist.task import Part
+    from papers.complex_dp.phase_mnist.task import Part
 
 SOURCES = {"mnist": MNIST, "fashion": FASHION}
 NAMES = {"mnist": "MNIST", "fashion": "Fashion-MNIST"}

@@ -19,7 +19,10 @@ import pytest
 import warm
 
 ROOT = Path(__file__).parents[1]
-TRACKED = ("Snakefile", "config.yaml", "envs", "papers", "profiles", "scripts", "src", "workflow")
+TRACKED = (
+    *("Snakefile", "config.yaml", "envs", "papers", "profiles", "scripts", "src", "workflow"),
+    "zetadp_papers.dist-info",
+)
 SMOKE = "workflow/scenarios/smoke.yaml"
 NOT_TRACKED = shutil.ignore_patterns("__pycache__", "*.egg-info", ".snakemake")
 OF_A_PROCESS = shutil.ignore_patterns("__pycache__", "locks", "log", "slurm_logs", "tmp*")

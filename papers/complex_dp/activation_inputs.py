@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from papers.complex_dp.scattering import centred
+from papers.complex_dp.speech_commands.clips import capped, read_clips
+from papers.complex_dp.speech_commands.encoder import log_mel
+from papers.complex_dp.speech_commands.simulated import simulated_words
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import written_whole
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.slicing import centre_slices, resize_area
 from zetadp.phantom.cohort import simulate_patient
 from zetadp.phantom.settings import Simulated
-from zetadp.tasks.scattering import centred
-from zetadp.tasks.speech_commands.clips import capped, read_clips
-from zetadp.tasks.speech_commands.encoder import log_mel
-from zetadp.tasks.speech_commands.simulated import simulated_words
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,7 +2,7 @@
 
     python -m papers.complex_dp.compare_activations
 
-needs the clips (docs/speech_commands.md). The library trains a small complex network privately with each of thirteen
+needs the clips (speech_commands.md). The library trains a small complex network privately with each of thirteen
 activations, on spoken words and on k-space. For each activation, all rates of `RATES` are tried on public simulations,
 and the best rate is used for the ten seeds. A seed gives all activations the same split and the same first weights.
 Each run is stored in results/activations, so that an interrupted comparison continues. Writes search.csv, scores.csv,
@@ -23,6 +23,7 @@ import torch
 
 from papers.complex_dp.activation_inputs import MOST_CLIPS, PATIENTS, SEED, brain_slices, spoken_words
 from papers.complex_dp.ranking import figure, order, sheet, table
+from papers.complex_dp.roc import macro_area
 from papers.experiments import ended, parser_of, write_table
 from papers.keptruns import KeptRuns, places
 from zetadp.base.epsilon import rounded_up
@@ -42,7 +43,6 @@ from zetadp.privacy.kinds import NoisySum
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
-from zetadp.tasks.roc import macro_area
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

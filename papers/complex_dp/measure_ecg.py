@@ -2,7 +2,7 @@
 
     python -m papers.complex_dp.measure_ecg --data FOLDER
 
-FOLDER contains recordings as one array (docs/ecg.md). Each of the ten folds of patients is the test fold once. The
+FOLDER contains recordings as one array (ecg.md). Each of the ten folds of patients is the test fold once. The
 areas of the folds are averaged, because scores of different models cannot be pooled. Networks are trained with the
 settings of the scenario ecg.yaml and the library's plan, ledger and accounting, so every epsilon is the true one.
 Writes table.csv and table.md.
@@ -21,6 +21,11 @@ import numpy as np
 import pandas as pd
 import torch
 
+from papers.complex_dp.ecg.collection import collected, read_folder
+from papers.complex_dp.ecg.encoder import BeatEncoder
+from papers.complex_dp.ecg.recordings import FOLDS, spectrum
+from papers.complex_dp.ecg.task import of_patients, replicates
+from papers.complex_dp.roc import area
 from papers.experiments import configuration, ended, parser_of, write_table
 from zetadp.base.epsilon import UNCLIPPED, epsilon_shown, epsilon_value, rounded_up
 from zetadp.base.randomness import Purpose, stream
@@ -41,11 +46,6 @@ from zetadp.privacy import accounting
 from zetadp.privacy.accounting import compose
 from zetadp.privacy.book import recorded_runs
 from zetadp.report.provenance import origin, seeds_shown
-from zetadp.tasks.ecg.collection import collected, read_folder
-from zetadp.tasks.ecg.encoder import BeatEncoder
-from zetadp.tasks.ecg.recordings import FOLDS, spectrum
-from zetadp.tasks.ecg.task import of_patients, replicates
-from zetadp.tasks.roc import area
 
 DELTA = 4.95e-4
 EPSILON = 1.76

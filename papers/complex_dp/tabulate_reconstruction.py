@@ -22,6 +22,9 @@ from matplotlib.figure import Figure
 
 from papers.complex_dp.baselines import compressed_sensing, zero_filled
 from papers.complex_dp.printed import ZILLER, as_added, as_claimed
+from papers.complex_dp.reconstruction.pretraining import public_slices
+from papers.complex_dp.reconstruction.public import PublicNetworks
+from papers.complex_dp.reconstruction.settings import SEED
 from papers.experiments import Experiment, declared_by, ended, parser_of, write_table
 from zetadp.base.epsilon import epsilon_shown
 from zetadp.base.randomness import Purpose, stream
@@ -32,22 +35,19 @@ from zetadp.core.metrics import LEVEL, REPLICATES
 from zetadp.core.pretrained import load_model
 from zetadp.core.task import pipeline_task_of
 from zetadp.federation.partition import read_partition
+from zetadp.mri.similarity import nmse, psnr, ssim
 from zetadp.nn.models import build
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 from zetadp.report.figurestyle import WIDTH, figure_style, save_svg, set_title
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
-from zetadp.tasks.reconstruction.pretraining import public_slices
-from zetadp.tasks.reconstruction.public import PublicNetworks
-from zetadp.tasks.reconstruction.settings import SEED
-from zetadp.tasks.reconstruction.volumes import nmse, psnr, ssim
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from papers.complex_dp.reconstruction.task import Reconstruction
     from zetadp.nn.settings import NetworkSettings
-    from zetadp.tasks.reconstruction.task import Reconstruction
 
 SCENARIO = "reconstruction"
 PUBLIC_FILE = Path("resources/public-volumes/networks.safetensors")

@@ -23,6 +23,9 @@ from torch.nn import functional
 
 import zetadp
 from papers.complex_dp.printed import ZILLER, as_added, as_claimed
+from papers.complex_dp.roc import macro_area
+from papers.complex_dp.speech_commands.clips import capped, is_tested, read_clips
+from papers.complex_dp.speech_commands.encoder import spectrogram
 from papers.complex_dp.speech_network import READINGS, SpeechNetwork
 from papers.experiments import ended, parser_of
 from zetadp.base.epsilon import rounded_up
@@ -30,9 +33,6 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
-from zetadp.tasks.roc import macro_area
-from zetadp.tasks.speech_commands.clips import capped, is_tested, read_clips
-from zetadp.tasks.speech_commands.encoder import spectrogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

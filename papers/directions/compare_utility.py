@@ -29,6 +29,7 @@ import pandas as pd
 import torch
 from torch.nn import functional
 
+from papers.complex_dp.phase_mnist.task import fetch_digits, read_digits
 from papers.digits import IMAGES, NAMES, SOURCES
 from papers.directions.tabulate_capacity import (
     BATCH,
@@ -46,13 +47,12 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.privacy.directions import gaussian_bound
 from zetadp.privacy.seeded_noise import draw_direction, noisy_mean
 from zetadp.report.provenance import origin, seeds_shown
-from zetadp.tasks.phase_mnist.task import fetch_digits, read_digits
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from zetadp.tasks.phase_mnist.task import Part
+    from papers.complex_dp.phase_mnist.task import Part
 
 SEEDS = {128: (0, 1, 2, 3, 4), 64: (0,), 32: (0,), 16: (0,)}
 """Seeds by size of a batch."""

@@ -25,6 +25,7 @@ from matplotlib.figure import Figure
 from torch import nn
 from torch.nn import functional
 
+from papers.complex_dp.phase_mnist.encoder import simulated_digits
 from papers.digits import encoder, features, images
 from papers.experiments import ended, explained, laid_out, parser_of, write_table
 from papers.neuromixgdp.membership import RowAttack
@@ -42,7 +43,6 @@ from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.threat import CENTRAL_HOLDER
 from zetadp.report.figurestyle import SMALL, blank, figure_style, save_svg, set_title, wrapped
 from zetadp.report.provenance import origin
-from zetadp.tasks.phase_mnist.encoder import simulated_digits
 
 if TYPE_CHECKING:
     from zetadp.core.plan import Plan

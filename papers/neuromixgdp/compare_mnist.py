@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 import torch
 
+from papers.complex_dp.phase_mnist.encoder import simulated_digits
 from papers.digits import KEPT, NAMES, encoder, features, images
 from papers.experiments import ended, parser_of, write_table
 from papers.keptruns import KeptRuns, places
@@ -47,7 +48,6 @@ from zetadp.nn.heads import learnt_head
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.book import recorded_runs
 from zetadp.report.provenance import origin, seeds_shown
-from zetadp.tasks.phase_mnist.encoder import simulated_digits
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import torch
 
+from papers.complex_dp.phase_mnist.encoder import simulated_digits
 from papers.digits import KEPT, encoder, split
 from papers.experiments import ended, parser_of, write_table
 from papers.keptruns import KeptRuns, places
@@ -44,7 +45,6 @@ from zetadp.report.figurestyle import (
     wrapped,
 )
 from zetadp.report.provenance import origin, seeds_shown
-from zetadp.tasks.phase_mnist.encoder import simulated_digits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,12 +11,14 @@ from typing import NamedTuple
 import yaml
 
 from zetadp.base.workflow import code_of
+from zetadp.core.task import module_of
 
 ROOT = Path(__file__).parents[2]
-ENVIRONMENTS = sorted(path.stem for path in (ROOT / "envs").glob("*.yaml"))
+ENVIRONMENTS = {path.stem: path for path in (*ROOT.glob("envs/*.yaml"), *ROOT.glob("papers/*/envs/*.yaml"))}
 OF_A_RUN = {"network", "arm", "epsilon", "seed"}
 
-RULES_OF_TASKS = sorted((ROOT / "workflow/rules/tasks").glob("*.smk"))
+RULES_OF_PAPERS = sorted(ROOT.glob("papers/*/rules/*.smk"))
+RULES_OF_TASKS = [*sorted((ROOT / "workflow/rules/tasks").glob("*.smk")), *RULES_OF_PAPERS]
 # Stages that find their task by its name.
 WITH_TASK = ("evaluate", "rehearse", "train_federated", "train_model", "write_release")
 
@@ -26,7 +28,7 @@ IMPORTED_AS = {"dp-accounting": "dp_accounting", "pyyaml": "yaml"}
 # Calls that need the package which they name.
 BY_NAME = {"importlib.import_module", "import_module", "resources.files", "importlib.resources.files"}
 # What only Snakemake's own process imports, what comes with pydantic where settings are read, and the library itself.
-NOT_OF_STAGES = {"snakemake", "zetadp", "pydantic_core"}
+NOT_OF_STAGES = {"snakemake", "zetadp", "papers", "pydantic_core"}
 
 
 class Rule(NamedTuple):
@@ -68,14 +70,14 @@ class Rule(NamedTuple):
         """The files of the code that the rule runs."""
         if self.stage:
             return code_of("scripts/stage.py", self.stage.partition(":")[0])
-        named = [f"zetadp.tasks.{path.stem}" for path in RULES_OF_TASKS] if self.name in WITH_TASK else []
+        named = [module_of(path.stem) for path in RULES_OF_TASKS] if self.name in WITH_TASK else []
         return code_of(f"scripts/{self.script}.py", *named)
 
 
 def rules() -> dict[str, Rule]:
     """Return the rules that run a script, by their names."""
     found = {}
-    for path in sorted((ROOT / "workflow/rules").rglob("*.smk")):
+    for path in [*sorted((ROOT / "workflow/rules").rglob("*.smk")), *RULES_OF_PAPERS]:
         for text in re.split(r"^ *(?=(?:use )?rule \w+(?::| as .*)$)", path.read_text(), flags=re.MULTILINE)[1:]:
             if "script:" in text and not text.startswith("use "):  # no target, and no variant of another rule
                 name = re.match(r"rule (\w+):", text)[1]
@@ -85,7 +87,7 @@ def rules() -> dict[str, Rule]:
 
 RULES = rules()
 OF_OTHER_TASKS = {
-    *(rule.name for rule in RULES.values() if rule.file in RULES_OF_TASKS and rule.file.stem != "brain_sequences"),
+    *(rule.name for rule in RULES.values() if rule.file in RULES_OF_PAPERS),
     "write_release",  # of runs that release rows
     *("invert_gradients", "name_candidates"),  # attacks that are off by default
 }
@@ -94,7 +96,7 @@ OF_OTHER_TASKS = {
 
 def listed(environment: str) -> dict[str, str]:
     """Return version by PyPI name of the packages in an environment file, Python itself left out."""
-    entries = yaml.safe_load((ROOT / f"envs/{environment}.yaml").read_text())["dependencies"]
+    entries = yaml.safe_load(ENVIRONMENTS[environment].read_text())["dependencies"]
     pairs = [entry.split("=", 1) for entry in entries]
     return {CONDA_TO_PYPI.get(name, name): version for name, version in pairs if name != "python"}
 

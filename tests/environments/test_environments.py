@@ -23,8 +23,8 @@ CALLING = Path(__file__).with_name("calling.py")
 def test_an_environment_lists_what_its_scripts_import_and_no_more(environment):
     needed = set().union(*(imported(rule) for rule in RULES.values() if rule.environment == environment))
     unused, missing = set(listed(environment)) - needed, needed - set(listed(environment))
-    assert not unused, f"envs/{environment}.yaml lists what none of its scripts imports: {sorted(unused)}"
-    assert not missing, f"envs/{environment}.yaml lacks what its scripts import: {sorted(missing)}"
+    assert not unused, f"{environment}.yaml lists what none of its scripts imports: {sorted(unused)}"
+    assert not missing, f"{environment}.yaml lacks what its scripts import: {sorted(missing)}"
 
 
 def test_every_stage_runs_in_its_environment_alone(clean, recorded, tmp_path):
@@ -49,7 +49,7 @@ def test_every_stage_runs_in_its_environment_alone(clean, recorded, tmp_path):
                 assert all((there.root / path).exists() for path in said["made"])
             calls.append({"script": rule.stage or str(there.root / f"scripts/{rule.name}.py"), **said})
         done = call(clean, calls, there.root)
-    assert done.returncode == 0, f"in envs/{clean.name}.yaml:\n{done.stdout[-200:]}{done.stderr[-4000:]}"
+    assert done.returncode == 0, f"in {clean.name}.yaml:\n{done.stdout[-200:]}{done.stderr[-4000:]}"
     assert done.stdout.count("Calling ") == len(calls)
 
 

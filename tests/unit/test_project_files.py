@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,10 @@ LOCK = dict(
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_conda_environments_pin_what_the_lock_pins(environment):
-    content = yaml.safe_load((ROOT / f"envs/{environment}.yaml").read_text())
+    content = yaml.safe_load(ENVIRONMENTS[environment].read_text())
     assert content["channels"] == ["conda-forge", "nodefaults"]
     for name, version in listed(environment).items():
-        assert f"{LOCK[name]}.".startswith(f"{version}."), f"envs/{environment}.yaml asks for {name} {version}"
+        assert f"{LOCK[name]}.".startswith(f"{version}."), f"{environment}.yaml asks for {name} {version}"
 
 
 def test_the_lock_holds_every_declared_dependency_and_no_cuda_build():
@@ -55,6 +56,7 @@ def test_results_wait_for_no_package_of_the_tests_and_jobs_keep_bytecode(target,
 def test_the_version_is_the_same_wherever_it_is_named():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert str(yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"]) == version
+    assert metadata.version("zetadp-papers") == version
     assert re.search(r"^## ([\d.]+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1] == version
 
 

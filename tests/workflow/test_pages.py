@@ -27,7 +27,7 @@ from zetadp.cli.commands import command_line
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-PAGES += sorted([ROOT / "papers/README.md", *ROOT.glob("papers/*/README.md")])
+PAGES += sorted([ROOT / "papers/README.md", *ROOT.glob("papers/*/*.md")])
 BLOCK = re.compile(r"^(?:<!-- not run: (?P<reason>.+) -->\n)?```(?P<language>[\w{}-]*)\n(?P<text>.*?)^```", re.M | re.S)
 NO_CODE = {"text", "{toctree}", "{eval-rst}"}
 ELSEWHERE = {

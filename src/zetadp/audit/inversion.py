@@ -33,12 +33,12 @@ from torch.nn import functional
 from zetadp.base.epsilon import epsilon_label, epsilon_shown
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import MISSING, Sheet, numbers_of
+from zetadp.mri.similarity import nmse, ssim
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.stacked import ordinary_operations
 from zetadp.phantom.public import simulate_public_patient
 from zetadp.phantom.settings import CHANNELS
 from zetadp.privacy import gaussian
-from zetadp.tasks.reconstruction.volumes import nmse, ssim
 
 Objective: TypeAlias = Literal["cosine", "euclidean"]
 

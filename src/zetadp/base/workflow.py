@@ -73,7 +73,7 @@ def run(main: Callable[..., None], snakemake: Any = None) -> None:  # noqa: ANN4
 
 
 def stage_named(name: str) -> Callable[..., None]:
-    """Return a function of the library by its name, such as ``zetadp.tasks.ecg.encoder:BeatEncoder.make``."""
+    """Return a function of the library by its name, such as ``zetadp.phantom.cohort:write_shard``."""
     module, _, function = name.partition(":")
     found: Callable[..., None] = attrgetter(function)(import_module(module))
     return found
@@ -221,11 +221,11 @@ def _above(file: Path, level: int, packages: tuple[Path, ...]) -> tuple[str, ...
 
 
 def _named_beside(module: Path, nodes: Iterable[ast.AST]) -> Iterable[Path]:
-    """Yield the files, other than modules, in a module's folder and below it that one of its strings names."""
+    """Yield the files in a module's folder and below it that one of its strings names, but for modules and rules."""
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and _FILE.fullmatch(node.value):
             path = module.parent / node.value
-            if path.suffix != ".py" and path.is_file():
+            if path.suffix not in {".py", ".smk"} and path.is_file():
                 yield path
 
 

@@ -34,8 +34,7 @@ class TaskSection:
     Attributes
     ----------
     name
-        A task of this package (zetadp.tasks), or one of an installed package; its rules stand in
-        workflow/rules/tasks/<name>.smk.
+        brain_sequences, or a task that an installed package brings with its rules (docs/tasks.md).
     settings
         The task's own settings; its page in docs lists them. Brain sequences have theirs in slices.
     """

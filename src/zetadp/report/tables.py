@@ -93,8 +93,9 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
     Data frame with networks and arms in the order of ``run_dirs``, then sorted by epsilon (infinity last) and seed.
     ``value`` is the task's ``metric``, in [0, 1]. ``epsilon`` is the target that names the run, ``epsilon_stated`` the
     figure of its privacy statement, and ``threat`` the statement's threat model. ``epsilon_single_messages`` is None
-    unless that is masked sums. ``notes`` are sentences of the task. The columns ``notes``, ``per_patient``, ``per_patient_images``, ``confusion``, ``classes``,
-    ``nodes`` and ``node_metric`` hold objects. The columns of `OF_CLASSES` are None for tasks without classes.
+    unless that is masked sums. ``notes`` are sentences of the task. The columns ``notes``, ``per_patient``,
+    ``per_patient_images``, ``confusion``, ``classes``, ``nodes`` and ``node_metric`` hold objects. The columns of
+    `OF_CLASSES` are None for tasks without classes.
 
     Raises
     ------

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from papers.complex_dp.baselines import compressed_sensing, zero_filled
+from papers.complex_dp.reconstruction.settings import Examinations, MaskSettings
+from papers.complex_dp.reconstruction.simulated import examination
 from zetadp.mri.kspace import to_kspace
-from zetadp.tasks.reconstruction.settings import Examinations, MaskSettings
-from zetadp.tasks.reconstruction.simulated import examination
-from zetadp.tasks.reconstruction.volumes import nmse
+from zetadp.mri.similarity import nmse
 
 RANDOM = np.random.default_rng(0)
 

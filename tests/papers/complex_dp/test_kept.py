@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from papers.complex_dp.ecg.encoder import BeatEncoder
+from papers.complex_dp.encoder import WHITENING
 from papers.experiments import configuration
 from papers.join import declared_joins
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
-from zetadp.tasks.ecg.encoder import BeatEncoder
-from zetadp.tasks.encoder import WHITENING
 
 FOLDER = Path(__file__).parents[3] / "papers/complex_dp"
 PAGE = (FOLDER / "README.md").read_text()

@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 
 from papers.complex_dp import tabulate_reconstruction as reconstruction
+from papers.complex_dp.reconstruction.task import Reconstruction
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
-from zetadp.tasks.reconstruction.task import Reconstruction
 
 ROOT = Path(__file__).parents[3]
 PATIENTS = [f"phantom-{number:04d}" for number in range(6)]

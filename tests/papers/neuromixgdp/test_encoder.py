@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from papers.complex_dp.phase_mnist.encoder import DigitEncoder, simulated_digits
 from papers.neuromixgdp import attack_releases, compare_mnist, compare_regimes
-from zetadp.tasks.phase_mnist.encoder import DigitEncoder, simulated_digits
 
 COMPONENTS = 20 + 8
 

@@ -22,11 +22,11 @@ from zetadp.audit.inversion import (
 )
 from zetadp.base.tensors import Layout
 from zetadp.mri.kspace import to_kspace, whiten
+from zetadp.mri.similarity import nmse
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.privacy import gaussian
 from zetadp.privacy.clipping import clipped_sums
 from zetadp.privacy.contributions import Gradient
-from zetadp.tasks.reconstruction.volumes import nmse
 
 SIDE, CLASSES = 16, 4
 WHOLE = NetworkSettings(widths=(8, 16), convolutions=1, head="hidden", hidden=32, groups=4)

@@ -93,11 +93,11 @@ def test_it_is_found_without_being_imported_and_its_module_and_templates_are_its
 
 def test_a_task_whose_package_is_incomplete_names_the_package(tmp_path):
     (tmp_path / "installed/my_package/__init__.py").write_text("import absent\n")
-    with pytest.raises(UserError, match="rotation cannot be imported: No module named 'absent'. Install my_package"):
+    with pytest.raises(UserError, match=r"rotation cannot be imported: No module named 'absent'\. Install my_package"):
         task_of(TASK)
 
 
 def test_without_the_papers_their_tasks_are_refused_with_what_to_install(monkeypatch):
     monkeypatch.setattr("zetadp.core.task.entry_points", lambda group: ())
-    with pytest.raises(UserError, match="found 'ecg'.* zetadp-papers: call `make install`"):
+    with pytest.raises(UserError, match=r"found 'ecg'.* zetadp-papers: call `make install`"):
         task_of({"name": "ecg"})

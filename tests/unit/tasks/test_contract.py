@@ -12,21 +12,21 @@ import pandas as pd
 import pytest
 import torch
 
+from papers.complex_dp.ecg.collection import write_collection
+from papers.complex_dp.ecg.encoder import BATCH, BeatEncoder
+from papers.complex_dp.ecg.simulated import simulated_recordings
+from papers.complex_dp.phase_mnist.encoder import DigitEncoder, simulated_digits
+from papers.complex_dp.reconstruction.settings import Examinations
+from papers.complex_dp.reconstruction.simulated import examination, simulate_volumes
+from papers.complex_dp.reconstruction.volumes import undersample
+from papers.complex_dp.speech_commands.encoder import WordEncoder
+from papers.complex_dp.speech_commands.simulated import simulated_words
 from zetadp.base.storage import Items
 from zetadp.base.tables import read_table
 from zetadp.base.tensors import save_tensors, tensors_digest
 from zetadp.base.validation import UserError
 from zetadp.core.task import PipelineTask, pipeline_task_of, site_task_of
 from zetadp.mri.decathlon import AXES
-from zetadp.tasks.ecg.collection import write_collection
-from zetadp.tasks.ecg.encoder import BATCH, BeatEncoder
-from zetadp.tasks.ecg.simulated import simulated_recordings
-from zetadp.tasks.phase_mnist.encoder import DigitEncoder, simulated_digits
-from zetadp.tasks.reconstruction.settings import Examinations
-from zetadp.tasks.reconstruction.simulated import examination, simulate_volumes
-from zetadp.tasks.reconstruction.volumes import undersample
-from zetadp.tasks.speech_commands.encoder import WordEncoder
-from zetadp.tasks.speech_commands.simulated import simulated_words
 
 CPU = torch.device("cpu")
 SIZES = {"train": 4, "test": 3}

@@ -1,0 +1,1 @@
+"""Left bundle branch block in electrocardiograms: recordings, spectra of one lead, features of the usual beat."""

@@ -1,0 +1,1 @@
+"""Reconstruction of accelerated single-coil MRI: volumes, masks, public networks, metrics."""
