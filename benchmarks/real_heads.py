@@ -48,7 +48,7 @@ from zetadp.nn.backbone import Backbone, load_backbone, shipped_backbone
 from zetadp.nn.settings import STUDY, NetworkSettings
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv, to_markdown
-from zetadp.tasks.brain_sequences.task import by_orders
+from zetadp.tasks.brain_sequences.images import by_orders
 
 RESULTS = Path(__file__).parents[1] / "docs/results"
 FOLDS, DRAWS, RESAMPLES = 5, 5, 2000

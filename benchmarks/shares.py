@@ -35,7 +35,7 @@ from zetadp.nn.models import ConvolutionalClassifier
 from zetadp.nn.settings import FEATURES, IMAGE, SLICE, VOLUME
 from zetadp.phantom.settings import CHANNELS
 from zetadp.tasks.brain_sequences import BrainSequences
-from zetadp.tasks.brain_sequences.task import load_role, to_records
+from zetadp.tasks.brain_sequences.images import load_role, to_records
 
 SCENARIOS = {
     "no atlas (the default)": None,

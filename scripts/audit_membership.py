@@ -21,7 +21,7 @@ from zetadp.phantom.cohort import simulate_patient
 from zetadp.phantom.settings import Simulated
 from zetadp.report.attackfigure import membership_roc
 from zetadp.report.figurestyle import save_svg
-from zetadp.tasks.brain_sequences.task import to_records
+from zetadp.tasks.brain_sequences.images import to_records
 
 GRID = [64, 64, 24]
 SLICES, SIZE = 4, 16

@@ -9,7 +9,7 @@ from zetadp.base.tensors import keep_freed_memory, pick_device
 from zetadp.base.workflow import run
 from zetadp.mri.decathlon import AXES
 from zetadp.nn.backbone import load_backbone
-from zetadp.tasks.brain_sequences.task import of_brains
+from zetadp.tasks.brain_sequences.images import of_brains
 
 
 def main(*, kspace: Path, backbone: Path, features: Path, device: str) -> None:

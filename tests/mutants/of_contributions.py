@@ -30,7 +30,7 @@ from zetadp.privacy.clipping import ClippedSums
 from zetadp.privacy.contributions import Contribution, Contributors
 from zetadp.privacy.grid import Grid, to_grid
 from zetadp.privacy.mechanism import Draw
-from zetadp.tasks.brain_sequences.task import to_records
+from zetadp.tasks.brain_sequences.images import to_records
 
 SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
 COMPLEX = NetworkSettings(widths=(24, 24), convolutions=1, hidden=40, groups=2)
@@ -377,7 +377,7 @@ def whitening_across_patients(original, values, epsilon=1e-05):
     return original(values.reshape(1, -1), epsilon).reshape(values.shape)
 
 
-@mutant("zetadp.tasks.brain_sequences.task:standardise", check_preparation_keeps_patients_apart)
+@mutant("zetadp.tasks.brain_sequences.images:standardise", check_preparation_keeps_patients_apart)
 def standardising_across_patients(original, images):
     return original(images.reshape(1, -1)).reshape(images.shape)
 

@@ -14,7 +14,6 @@ from zetadp.audit.settings import Audit
 from zetadp.base.epsilon import epsilon_value, rounded_up
 from zetadp.base.validation import Count, Filled, OneOf, UserError
 from zetadp.config.sections import (
-    BRAIN,
     EVERYBODY,
     Arm,
     Block,
@@ -25,17 +24,16 @@ from zetadp.config.sections import (
     Network,
     Pretraining,
     Privacy,
-    Slices,
     TaskSection,
     Training,
 )
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import MixingSettings, OptimiserSettings, Performance, TrainingSettings
+from zetadp.core.task import settings_class, task_of
 from zetadp.federation.partition import PartitionSettings, node_name, node_sizes
-from zetadp.mri.decathlon import SEQUENCES
-from zetadp.mri.slicing import SPACING
 from zetadp.nn.settings import DESCENT, IMAGE, MIXED_ROWS
 from zetadp.privacy.threat import CENTRAL_HOLDER, MASKED_SUMS, Sums, Threat
+from zetadp.tasks.brain_sequences.task import Slices
 
 Settings = TypeVar("Settings", TrainingSettings, OptimiserSettings, Performance)
 
@@ -115,8 +113,13 @@ class Config:
 
     @property
     def images_of_a_patient(self) -> int:
-        """The declared number of images of a record."""
-        return len(SEQUENCES) * self.slices.count
+        """The declared number of images of a record; raise `UserError` for a task without such a number."""
+        images = getattr(task_of(self.task_content), "items_of_a_record", None)
+        if images is None:
+            raise UserError(
+                f"Expected patient for task {self.task.name}, which declares no number of items of a patient.", "unit"
+            )
+        return int(images)
 
     @property
     def task_content(self) -> dict[str, Any]:
@@ -274,8 +277,5 @@ def runs_of(blocks: Iterable[Block]) -> list[RunName]:
 
 def task_content(task: TaskSection, slices: Slices) -> dict[str, Any]:
     """Return a task as a plan names it."""
-    if task.name != BRAIN:
-        return {"name": task.name, **task.settings}
-    decided = {"decision": slices.decision} if slices.decision != IMAGE else {}
-    spaced = {"spacing": slices.spacing} if slices.spacing != SPACING else {}
-    return {"name": BRAIN, "slices": slices.count, "size": slices.size, **decided, **spaced}
+    settings_of = getattr(settings_class(task.name), "settings_of", None)
+    return {"name": task.name, **(settings_of(slices) if settings_of else task.settings)}

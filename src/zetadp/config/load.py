@@ -21,24 +21,23 @@ from zetadp.base.strict_yaml import parse_yaml
 from zetadp.base.validation import UserError, did_you_mean, refuse
 from zetadp.config.experiment import Config, runs_of, task_content
 from zetadp.config.sections import (
-    BRAIN,
     EVERYBODY,
     Arm,
     Block,
     Cohort,
     Network,
     Privacy,
-    Slices,
     TaskSection,
     Training,
 )
 from zetadp.core.settings import GAUSSIAN
-from zetadp.core.task import SIMULATED_NAME, settings_class, task_of
+from zetadp.core.task import SIMULATED_NAME, Task, settings_class, task_of
 from zetadp.federation.partition import PartitionSettings, node_sizes
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.slicing import centre_slices
 from zetadp.nn.settings import AT_ONCE, DESCENT, IMAGE, MIXED_ROWS
 from zetadp.phantom.settings import SLICE_THICKNESS
+from zetadp.tasks.brain_sequences.task import Slices
 
 WHERE = "in the configuration"
 Rule = Callable[..., Iterator[str]]
@@ -87,9 +86,9 @@ def load_config(content: Mapping[str, Any]) -> Config:
 
 def _with_settings(task: TaskSection) -> tuple[TaskSection, list[str]]:
     """Return a task with its settings as its own class means them, and their faults."""
-    kind = None if task.name == BRAIN else settings_class(task.name)
-    if kind is None:
-        return task, []  # a rule refuses a task that does not exist
+    kind = settings_class(task.name)
+    if kind is None or hasattr(kind, "settings_of"):
+        return task, []  # a rule refuses a task that does not exist, and settings beside those of a section
     found = read(kind, task.settings, "task.settings")
     return replace(task, settings=found.content), found.faults
 
@@ -193,16 +192,13 @@ def _source(cohort: Cohort, task: TaskSection, slices: Slices, privacy: Privacy)
         if real:
             yield "cohort.real_patients: expected false for a simulated cohort; found true."
         return
-    if source == "download" and task.name == BRAIN and not real:
-        yield "cohort.real_patients: expected true for the Decathlon's patients; found false."
+    yield from getattr(_made(task, slices), "cohort_faults", _none)(cohort)
     if cohort.name.startswith(SIMULATED_NAME):
         yield (
             f"cohort.name: expected a name of its own for a cohort with source {source}; found {cohort.name!r}. "
             f"Names that begin with {SIMULATED_NAME} stand for simulated cohorts, whose ledgers they keep."
         )
-    if source == "download" and task.name == BRAIN and cohort.one_record_per_patient:
-        yield "cohort.one_record_per_patient: expected false: the Decathlon has several scans of some patients."
-    elif cohort.unit != "record" and not (cohort.patient_key or cohort.one_record_per_patient):
+    if cohort.unit != "record" and not (cohort.patient_key or cohort.one_record_per_patient):
         yield (
             f"cohort.unit: expected record for a cohort with source {source}, or to be told which records belong to "
             f"one person; found {cohort.unit}. Name the table in cohort.patient_key, or say "
@@ -234,10 +230,9 @@ def _trainings(cohort: Cohort, privacy: Privacy, runs: Sequence[Block]) -> Itera
 
 @_rule
 def _task(task: TaskSection, slices: Slices) -> Iterator[str]:
-    """Yield settings that only the brain-sequences task can have, and errors that the task itself reports."""
-    if task.name == BRAIN:
-        if task.settings:
-            yield f"task.settings: expected none for {BRAIN}, whose settings are slices; found {task.settings}."
+    """Yield settings that stand in another section, and errors that the task itself reports."""
+    if task.settings and hasattr(settings_class(task.name), "settings_of"):
+        yield f"task.settings: expected none for {task.name}, whose settings are slices; found {task.settings}."
         return
     try:
         task_of(task_content(task, slices))
@@ -246,9 +241,9 @@ def _task(task: TaskSection, slices: Slices) -> Iterator[str]:
 
 
 @_rule
-def _engine(engine: str, task: TaskSection, privacy: Privacy) -> Iterator[str]:
+def _engine(engine: str, task: TaskSection, slices: Slices, privacy: Privacy) -> Iterator[str]:
     """Yield what a federation of processes cannot have."""
-    if task.name != BRAIN and engine != "simulation":
+    if engine != "simulation" and not _has("site", task, slices):
         yield f"engine: expected simulation for task {task.name}; found {engine}."
     if engine == "flower" and privacy.noise != "os":
         yield "privacy.noise: expected os with engine flower: between hospitals seeded noise protects nobody."
@@ -301,12 +296,12 @@ def _volumes(cohort: Cohort, slices: Slices) -> Iterator[str]:
 
 
 @_rule
-def _attacks(audit: Audit, networks: Mapping[str, Network], task: TaskSection) -> Iterator[str]:
+def _attacks(audit: Audit, networks: Mapping[str, Network], task: TaskSection, slices: Slices) -> Iterator[str]:
     """Yield networks and tasks that attacks cannot attack."""
     kinds = {f"audit.inversion.kinds.{n}.network": kind.network for n, kind in enumerate(audit.inversion.kinds)}
     named = {f"audit.candidates.networks.{n}": name for n, name in enumerate(audit.candidates.networks)}
     of_messages = kinds | named
-    if of_messages and task.name != BRAIN:
+    if of_messages and not _has("attackable", task, slices):
         yield f"{next(iter(of_messages))}: expected no attack on messages for task {task.name}."
     for where, name in of_messages.items():
         if name not in networks:
@@ -352,10 +347,19 @@ def _candidates(
             yield f"{where}.{number}: expected a network of runs; found {name}, which no block of runs names."
 
 
-def _has(attribute: str, task: TaskSection, slices: Slices) -> bool:
-    """Return whether a task has an attribute that says where its patients can come from."""
-    if task.name == BRAIN:
-        return True
+def _made(task: TaskSection, slices: Slices) -> Task | None:
+    """Return a task, or None if there is something wrong with it, which another rule reports."""
     with suppress(UserError):
-        return bool(getattr(task_of(task_content(task, slices)), attribute, False))
-    return True  # another rule reports what is wrong with the task
+        return task_of(task_content(task, slices))
+    return None
+
+
+def _has(attribute: str, task: TaskSection, slices: Slices) -> bool:
+    """Return whether a task has an attribute that says what can be done with it; True if the task is wrong."""
+    made = _made(task, slices)
+    return made is None or bool(getattr(made, attribute, False))
+
+
+def _none(_: Cohort) -> Iterator[str]:
+    """Yield nothing."""
+    yield from ()

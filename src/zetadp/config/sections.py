@@ -11,13 +11,9 @@ from typing_extensions import TypedDict
 from zetadp.base.epsilon import CONSENT, Delta, Epsilons
 from zetadp.base.validation import Count, Filled, NotNegative, OneOf, Positive, Seed, Spelled, Within
 from zetadp.core.settings import MOST_ROUNDS, MixingSettings, OptimiserSettings, Patience, Performance, TrainingSettings
-from zetadp.mri.slicing import SPACING
-from zetadp.nn.settings import AT_ONCE, DECISIONS, DESCENT, FEATURES, IMAGE, OWN, BackboneTraining, NetworkSettings
+from zetadp.nn.settings import AT_ONCE, DESCENT, FEATURES, IMAGE, OWN, BackboneTraining, NetworkSettings
 from zetadp.phantom.settings import Simulated
 from zetadp.privacy.threat import MASKED_SUMS, Sums, Threat
-
-BRAIN = "brain_sequences"
-"""The task that has slices, a cohort in the Decathlon's layout and a public backbone."""
 
 EVERYBODY = "all"
 """Value of ``participation``: every patient takes part in every round."""
@@ -39,7 +35,7 @@ class TaskSection:
         The task's own settings; its page in docs lists them. Brain sequences have theirs in slices.
     """
 
-    name: Annotated[str, Spelled("[a-z][a-z0-9_]*")] = BRAIN
+    name: Annotated[str, Spelled("[a-z][a-z0-9_]*")] = "brain_sequences"
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -96,31 +92,6 @@ class Cohort:
     def real(self) -> bool:
         """Whether the data are of real people: as declared; by default, all but simulated cohorts are."""
         return self.source != "simulated" if self.real_patients is None else self.real_patients
-
-
-@dataclass(frozen=True)
-class Slices:
-    """Which slices of a volume are used, and their size.
-
-    Attributes
-    ----------
-    count
-        Centre planes along the axial axis, of each sequence. The image of a plane is that of the nearest slice.
-    spacing
-        Distance of two planes in mm, whatever the distance of the slices in a file. In a file that gives none, slices
-        are counted.
-    size
-        Side of the square slices after area averaging, in pixels.
-    decision
-        What is classified at once, in the task of pulse sequences. image is each image by itself; slice is the images
-        of all sequences of a slice together, one of each sequence; volume is the volumes of all sequences of a patient
-        together, one of each.
-    """
-
-    count: Count = 20
-    spacing: Positive = SPACING
-    size: Annotated[int, Within(ge=8)] = 32
-    decision: Annotated[str, OneOf(DECISIONS)] = IMAGE
 
 
 def _keys(*kinds: type, without: Sequence[str] = ()) -> dict[str, Any]:

@@ -168,21 +168,6 @@ def confusion_counts(predictions: pd.DataFrame, names: Sequence[str], called: st
     return counts
 
 
-def volume_accuracy(predictions: pd.DataFrame, sequences: Sequence[str]) -> float:
-    """Return the accuracy of a majority vote over the slices of each volume: a patient's scan in one sequence.
-
-    A tie goes to the sequence with the larger sum of probabilities, then to the earlier one in ``sequences``. Without a
-    column ``record``, every patient has one scan.
-    """
-    volume = [name for name in ("patient", "record", "sequence") if name in predictions]
-    groups = predictions.groupby([*volume, "predicted"], as_index=False)
-    votes = groups["probability"].agg(["size", "sum"])
-    votes["order"] = votes["predicted"].map({name: index for index, name in enumerate(sequences)})
-    votes = votes.sort_values(["size", "sum", "order"], ascending=[False, False, True], kind="stable")
-    winners = votes.drop_duplicates(volume)
-    return float((winners["predicted"] == winners["sequence"]).mean())
-
-
 def _class_metrics(confusion: np.ndarray, label: int) -> dict[str, float | None]:
     """Return recall, precision and F1 of one class; ``None`` where the denominator is zero."""
     hits, true, predicted = confusion[label, label], confusion[label].sum(), confusion[:, label].sum()

@@ -5,8 +5,9 @@ from run_builder import SEQUENCES, predictions
 from scipy.stats import binomtest
 
 from zetadp.base.validation import UserError
-from zetadp.core.metrics import accuracy_interval, mean_interval, volume_accuracy
+from zetadp.core.metrics import accuracy_interval, mean_interval
 from zetadp.core.metrics import summarise as summarise_classes
+from zetadp.tasks.brain_sequences.images import volume_accuracy
 
 
 def summarise(table, names):

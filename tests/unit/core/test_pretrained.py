@@ -14,7 +14,7 @@ from zetadp.core.task import task_of
 from zetadp.mri.kspace import to_kspace
 from zetadp.nn.heads import head_scores
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.tasks.brain_sequences import prepared_inputs
+from zetadp.tasks.brain_sequences.images import prepared_inputs
 
 TASK = {"name": "brain_sequences", "slices": 20, "size": SIZE}
 

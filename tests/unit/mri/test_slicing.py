@@ -11,7 +11,7 @@ from zetadp.base.storage import Items
 from zetadp.base.validation import UserError
 from zetadp.mri.decathlon import AXES
 from zetadp.mri.slicing import centre_slices, resize_area
-from zetadp.tasks.brain_sequences.task import load_role, to_records
+from zetadp.tasks.brain_sequences.images import load_role, to_records
 
 
 @given(depth=st.integers(1, 300), data=st.data())

@@ -39,9 +39,9 @@ from zetadp.mri.volumes import centre_images, log_assumptions, read_volume
 from zetadp.nn.backbone import less_their_mean
 from zetadp.nn.heads import head_scores
 from zetadp.nn.settings import IMAGE, STUDY
-from zetadp.tasks.brain_sequences import BrainSequences, prepared_inputs
-from zetadp.tasks.brain_sequences.task import PUBLIC_FEATURES as FILE
-from zetadp.tasks.brain_sequences.task import by_orders, has_thresholds
+from zetadp.tasks.brain_sequences.images import PUBLIC_FEATURES as FILE
+from zetadp.tasks.brain_sequences.images import by_orders, has_thresholds, prepared_inputs
+from zetadp.tasks.brain_sequences.task import BrainSequences
 
 
 def predict_volume(model: FinishedModel, path: Path) -> pd.DataFrame:

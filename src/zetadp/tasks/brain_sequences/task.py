@@ -1,43 +1,67 @@
-"""The first task: tell the pulse sequence of an axial slice of a brain volume, from its k-space, image or features."""
+"""The pipeline's task: name the pulse sequence of an axial slice of a brain volume, from k-space, image or features.
+
+Every start of the workflow makes this task, so what takes seconds to import is imported where it is used.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import pandas as pd
-import torch
-from torch import Tensor
-from torch.nn import functional
 
-from zetadp.base.storage import Items, present
-from zetadp.base.tensors import load_tensors, tensors_digest
-from zetadp.base.validation import Count, OneOf, Positive, UserError
-from zetadp.core.metrics import volume_accuracy
-from zetadp.core.plan import Plan
-from zetadp.core.records import LabelledItems
-from zetadp.core.task import Classification, Words, places_of
+from zetadp.base.storage import Items
+from zetadp.base.validation import Count, OneOf, Positive, UserError, Within
+from zetadp.core.task import Classification, Words
 from zetadp.mri.decathlon import AXES, SEQUENCES, read_task
-from zetadp.mri.kspace import to_kspace, whiten_records
 from zetadp.mri.slicing import SPACING
-from zetadp.nn.backbone import Backbone, load_backbone
-from zetadp.nn.settings import DECISIONS, FEATURES, IMAGE, STUDY, TOGETHER, VOLUME
+from zetadp.nn.settings import DECISIONS, FEATURES, IMAGE, TOGETHER, VOLUME
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
+    from torch import Tensor
+
+    from zetadp.core.plan import Plan
+    from zetadp.core.records import LabelledItems
+    from zetadp.nn.backbone import Backbone
 
 logger = logging.getLogger(__name__)
 
-PUBLIC_FEATURES = Path(__file__).parents[2] / "data/abstention_study.safetensors"
-"""The package's file of public features, to which the thresholds of a model are fitted."""
 ALONE = "alone"
 """Column of predictions with what an image by itself says."""
 KEEN = 10.0
 """How strongly a record prefers the head that explains it better, found on public patients (docs/settings.md)."""
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Which slices of a volume are used, and their size.
+
+    Attributes
+    ----------
+    count
+        Centre planes along the axial axis, of each sequence. The image of a plane is that of the nearest slice.
+    spacing
+        Distance of two planes in mm, whatever the distance of the slices in a file. In a file that gives none, slices
+        are counted.
+    size
+        Side of the square slices after area averaging, in pixels.
+    decision
+        What is classified at once, in the task of pulse sequences. image is each image by itself; slice is the images
+        of all sequences of a slice together, one of each sequence; volume is the volumes of all sequences of a patient
+        together, one of each.
+    """
+
+    count: Count = 20
+    spacing: Positive = SPACING
+    size: Annotated[int, Within(ge=8)] = 32
+    decision: Annotated[str, OneOf(DECISIONS)] = IMAGE
 
 
 @dataclass(frozen=True)
@@ -66,6 +90,32 @@ class BrainSequences(Classification):
     spacing: Positive = SPACING
 
     called = "sequence"
+    simulates = True
+    downloads = True
+    attackable = True
+    """Whether attacks on messages of training know the items."""
+
+    @staticmethod
+    def settings_of(slices: Slices) -> dict[str, Any]:
+        """Return the settings of the task, which have a section of the configuration to themselves.
+
+        What is as in earlier versions is left out, so that plans stay what they were.
+        """
+        decided = {"decision": slices.decision} if slices.decision != IMAGE else {}
+        spaced = {"spacing": slices.spacing} if slices.spacing != SPACING else {}
+        return {"slices": slices.count, "size": slices.size, **decided, **spaced}
+
+    def cohort_faults(self, cohort: Any) -> Iterator[str]:  # noqa: ANN401  (a section of the configuration, above)
+        """Yield what is wrong of a section ``cohort`` that takes the official data of the Decathlon."""
+        if cohort.source == "download" and not cohort.real:
+            yield "cohort.real_patients: expected true for the Decathlon's patients; found false."
+        if cohort.source == "download" and cohort.one_record_per_patient:
+            yield "cohort.one_record_per_patient: expected false: the Decathlon has several scans of some patients."
+
+    @property
+    def items_of_a_record(self) -> int:
+        """The declared number of images of a record."""
+        return len(SEQUENCES) * self.slices
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -76,10 +126,14 @@ class BrainSequences(Classification):
         """Return the shape of what a network takes of one slice."""
         if domain not in FEATURES:
             return (1, self.size, self.size)
+        from zetadp.tasks.brain_sequences.images import of_brains
+
         return (1, 1, of_brains(backbone).components)
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
         """Return the slices of all records with one role, and whose they are (`zetadp.core.task.PipelineTask.load`)."""
+        from zetadp.tasks.brain_sequences.images import load_role, to_records
+
         images, rows = load_role(files, partition, role)
         count, slices = images.shape[1:3]
         items = rows.loc[rows.index.repeat(count * slices)].reset_index(drop=True)
@@ -90,8 +144,11 @@ class BrainSequences(Classification):
         self, folder: Path, plan: Plan, cache: Path, *, part: str, patients: int, backbone: Backbone | None
     ) -> LabelledItems:
         """Check and prepare the volumes of one site, once (`zetadp.core.task.SiteTask.site`)."""
+        import torch
+
         from zetadp.mri.index import index_cohort
         from zetadp.mri.volumes import ChangedError, read_centre_slices
+        from zetadp.tasks.brain_sequences.images import prepare, to_records
 
         train, test = (patients, 0) if part == "train" else (0, patients)
         table = index_cohort(folder, train_patients=train, test_patients=test, slices=self.slices, spacing=self.spacing)
@@ -116,6 +173,9 @@ class BrainSequences(Classification):
 
     def backbone(self, file: Path, device: torch.device) -> Backbone:
         """Return the public backbone."""
+        from zetadp.nn.backbone import load_backbone
+        from zetadp.tasks.brain_sequences.images import of_brains
+
         return of_brains(load_backbone(file, device))
 
     @property
@@ -138,6 +198,8 @@ class BrainSequences(Classification):
 
     def words_of(self, domain: str, backbone: Backbone | None) -> Words:
         """Return what the card of a model says: whether `zetadp predict` abstains depends on its features."""
+        from zetadp.tasks.brain_sequences.images import has_thresholds
+
         if not has_thresholds(domain, backbone):
             return self.words
         limits = (
@@ -158,6 +220,8 @@ class BrainSequences(Classification):
         """
         if self.decision == IMAGE:
             return super().probabilities(outputs)
+        from zetadp.tasks.brain_sequences.images import by_orders
+
         count = outputs.shape[1]
         images = outputs.reshape(-1, count, self.slices, count).transpose(1, 2)  # record, slice, image, class
         if self.decision == VOLUME:
@@ -173,7 +237,9 @@ class BrainSequences(Classification):
         function of ``keen`` times how much better it explains the record. So where private training has taught nothing
         about a record, the public head decides.
         """
-        trained, known = (_explained(self._by_volume(scores).mean(dim=2)) for scores in (own, public))
+        from zetadp.tasks.brain_sequences.images import explained
+
+        trained, known = (explained(self._by_volume(scores).mean(dim=2)) for scores in (own, public))
         weight = (keen * (trained - known)).sigmoid()[:, None, None, None]
         mixed = weight * self._by_volume(own) + (1 - weight) * self._by_volume(public)
         return mixed.reshape(own.shape)
@@ -194,137 +260,13 @@ class BrainSequences(Classification):
 
         Where images are classified together, also the decision, and the accuracy of each image by itself.
         """
+        from zetadp.tasks.brain_sequences.images import volume_accuracy
+
         found = {**super().summarise(predictions), "volume_accuracy": volume_accuracy(predictions, SEQUENCES)}
         if self.decision != IMAGE:
             found["decision"] = self.decision
             found["image_accuracy"] = float((predictions[ALONE] == predictions[self.called]).mean())
         return found
-
-
-def has_thresholds(domain: str, backbone: Backbone | None) -> bool:
-    """Return whether there are thresholds at which a model abstains: of heads on a study of the shipped backbone."""
-    if backbone is None or domain != STUDY:
-        return False
-    return tensors_digest(backbone.tensors()) == str(load_tensors(PUBLIC_FEATURES)[1]["backbone"])
-
-
-def orders_of(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all orders of the classes, shape (order, class), and the score of each one for images that all differ.
-
-    Parameters
-    ----------
-    scores
-        Shape (..., image, class), with as many images as classes. An image that is absent has scores of NaN. It fits
-        every class equally well, so the orders of the other images are their assignments to different classes.
-
-    Returns
-    -------
-    The orders, and the sums of scores that they pick, shape (..., order).
-    """
-    count = scores.shape[-1]
-    orders = torch.tensor(list(permutations(range(count))), device=scores.device)
-    known = torch.where(scores.isnan(), 0, scores)
-    return orders, known[..., torch.arange(count), orders].sum(dim=-1)
-
-
-def by_orders(scores: Tensor) -> Tensor:
-    """Return the probability of each class, (..., image, class), for images that all differ; scores likewise.
-
-    The probabilities of an absent image are NaN, as its scores.
-    """
-    orders, sums = orders_of(scores)
-    picks = functional.one_hot(orders, scores.shape[-1]).to(scores.dtype)
-    shares = torch.einsum("...o,oic->...ic", sums.softmax(dim=-1), picks).clamp(max=1)  # sums exceed it by rounding
-    return torch.where(scores.isnan(), torch.nan, shares)
-
-
-def _explained(scores: Tensor) -> Tensor:
-    """Return the log-likelihood of the likeliest order, shape (record,), for scores (record, volume, class)."""
-    return orders_of(scores.log_softmax(dim=-1))[1].amax(dim=-1)
-
-
-def load_role(files: Sequence[Path], partition: pd.DataFrame, role: str) -> tuple[np.ndarray, pd.DataFrame]:
-    """Return the images of all records with one role and, in the same order, their rows of the partition.
-
-    Images have shape (record, sequence, slice, row, column). Beside the result, one file is in memory at a time.
-
-    Raises
-    ------
-    UserError
-        If the files do not hold every record with this role.
-    """
-    rows = partition[partition["role"] == role].reset_index(drop=True)
-    place = {record: number for number, record in enumerate(rows["record"])}
-    found: set[str] = set()
-    result = np.empty(0)
-    for number, file in enumerate(files):
-        shard = Items.read(file, ("values",))
-        values, names = shard.arrays["values"], shard.names["record"]
-        if number == 0:
-            result = np.empty((len(rows), *values.shape[1:]), values.dtype)
-        for record, value in zip(names, values, strict=True):
-            if record in place:
-                result[place[record]] = value
-        found.update(names)
-    places_of(place, found, "records", files[0].parent if files else Path("no file"))  # all of them, or an error
-    return result, rows
-
-
-def to_records(values: np.ndarray, device: torch.device) -> LabelledItems:
-    """Return images of shape (record, sequence, slice, row, column) as records on a device.
-
-    An item is one image, whose class is the index of its sequence. Images of a sequence that a record lacks are NaN.
-    """
-    records, sequences, slices = values.shape[:3]
-    images = as_given(values).reshape(records, sequences * slices, 1, *values.shape[3:])
-    labels = torch.arange(sequences).repeat_interleave(slices)
-    known = present(values).ravel().repeat(slices)
-    return replace(LabelledItems.stacked(images, labels), present=known).to(device)
-
-
-def as_given(values: np.ndarray) -> torch.Tensor:
-    """Return prepared images as networks take them: real ones standardised, complex ones unchanged."""
-    return torch.from_numpy(values if np.iscomplexobj(values) else standardise(values))
-
-
-def standardise(images: np.ndarray) -> np.ndarray:
-    """Give each real image (..., row, column) mean zero and standard deviation one, as float32.
-
-    The scale of MRI intensities is arbitrary, and no statistic may cross patients. A constant image becomes NaN.
-    """
-    centred = images - images.mean(axis=(-2, -1), keepdims=True)
-    # NaN makes the patient contribute zero. A warning in a log would reveal that there is such a patient.
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(centred / centred.std(axis=(-2, -1), keepdims=True), dtype=np.float32)
-
-
-def prepare(slices: np.ndarray, domain: str, backbone: Backbone | None) -> np.ndarray:
-    """Return what a network of some domain is given of slices, shape (record, ..., row, column), each record by itself.
-
-    The image stays as it is; k-space is transformed and whitened; features are the public backbone's of k-space. The
-    rules of the workflow do the same in several stages.
-    """
-    if domain == "image":
-        return slices
-    kspace = to_kspace(slices)
-    return whiten_records(kspace) if domain == "kspace" else of_brains(backbone).record_features(kspace)
-
-
-def prepared_inputs(slices: np.ndarray, domain: str, backbone: Backbone | None) -> Tensor:
-    """Return a network's inputs, (item, 1, row, column), for all slices of one record, (item, row, column)."""
-    return as_given(prepare(slices[None], domain, backbone)[0]).unsqueeze(1)
-
-
-def of_brains(backbone: Backbone | None) -> Backbone:
-    """Return a backbone; raise `UserError` if there is none, or if it was trained on other sequences."""
-    if backbone is None:
-        raise UserError("Expected a plan that names the backbone whose features its network takes, found none.")
-    if backbone.sequences != SEQUENCES:
-        raise UserError(
-            f"Expected a backbone of the sequences {', '.join(SEQUENCES)}, found one that was trained on "
-            f"{', '.join(backbone.sequences)}. Pretrain one on the former."
-        )
-    return backbone
 
 
 task = BrainSequences

@@ -18,6 +18,7 @@ from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.heads import head_scores
 from zetadp.nn.settings import NetworkSettings
 from zetadp.phantom.public import simulate_public_patient
+from zetadp.tasks.brain_sequences.images import by_orders
 from zetadp.tasks.brain_sequences.prediction import (
     RIGHT,
     UNLIKE,
@@ -25,7 +26,6 @@ from zetadp.tasks.brain_sequences.prediction import (
     mean_scores,
     threshold,
 )
-from zetadp.tasks.brain_sequences.task import by_orders
 
 PATIENT = 450
 """A simulated patient to whom nothing was fitted, with two volumes of which the public head is unsure."""

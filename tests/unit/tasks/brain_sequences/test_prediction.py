@@ -17,8 +17,8 @@ from zetadp.core.pretrained import load_model, model_content
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.volumes import read_centre_slices
+from zetadp.tasks.brain_sequences.images import of_brains, prepare, standardise
 from zetadp.tasks.brain_sequences.prediction import predict_volume
-from zetadp.tasks.brain_sequences.task import of_brains, prepare, standardise
 
 SLICES, SIZE = 5, 8
 SHAPE = (21, 26, 11)

@@ -17,6 +17,7 @@ from zetadp.nn.backbone import SHIFTS, load_backbone, moved, shipped_backbone
 from zetadp.nn.heads import head_scores
 from zetadp.nn.models import NetworkSettings
 from zetadp.phantom.public import simulate_public_patient
+from zetadp.tasks.brain_sequences.images import by_orders
 from zetadp.tasks.brain_sequences.pretraining import (
     EVERY,
     draw_batch,
@@ -24,7 +25,6 @@ from zetadp.tasks.brain_sequences.pretraining import (
     public_accuracy,
     read_study,
 )
-from zetadp.tasks.brain_sequences.task import by_orders
 
 
 @pytest.fixture(scope="module")
