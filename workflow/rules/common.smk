@@ -81,6 +81,7 @@ def check_sources():
 try:
     check_sources()
     CONFIG = load_config(config)
+    TASK_CODE = module_of(CONFIG.task.name)
 except UserError as error:
     raise WorkflowError(str(error)) from None
 
@@ -135,8 +136,6 @@ BACKBONES = {}
 # A task's rules may also say how tables call a cohort that is downloaded, and what else is made with tables and figures.
 PUBLIC_COHORT = "cohort"
 OF_TASK = []
-
-TASK_CODE = module_of(CONFIG.task.name)
 
 
 def rules_of_task():

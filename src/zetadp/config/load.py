@@ -31,7 +31,7 @@ from zetadp.config.sections import (
     Training,
 )
 from zetadp.core.settings import GAUSSIAN
-from zetadp.core.task import SIMULATED_NAME, Task, settings_class, task_of
+from zetadp.core.task import SIMULATED_NAME, Task, pipeline_task_of, settings_class, task_of
 from zetadp.federation.partition import PartitionSettings, node_sizes
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.slicing import centre_slices
@@ -235,7 +235,7 @@ def _task(task: TaskSection, slices: Slices) -> Iterator[str]:
         yield f"task.settings: expected none for {task.name}, whose settings are slices; found {task.settings}."
         return
     try:
-        task_of(task_content(task, slices))
+        pipeline_task_of(task_content(task, slices))
     except UserError as error:
         yield f"task: {error}"
 

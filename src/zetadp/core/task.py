@@ -396,12 +396,19 @@ def _is_own(name: str) -> bool:
 
 
 def _entry_point(name: str) -> EntryPoint:
-    """Return the entry point of a task; raise `UserError` if there is none."""
-    points = {point.name: point for point in entry_points(group=GROUP)}
-    if name in points:
-        return points[name]
+    """Return the entry point of a task; raise `UserError` if there is none, or if packages disagree about it."""
+    points = entry_points(group=GROUP)
+    named = {point.value: point for point in points if point.name == name}
+    if len(named) > 1:
+        raise UserError(
+            f"Expected one installed package with a task {name}, found {' and '.join(sorted(named))}. Uninstall all "
+            "but one of these packages."
+        )
+    if named:
+        return next(iter(named.values()))
+    hint = did_you_mean(name, {point.name for point in points})
     raise UserError(
-        f"Expected the name of a task in the plan, found {name!r}.{did_you_mean(name, points)} Give "
+        f"Expected the name of a task in the plan, found {name!r}.{hint} Give "
         "task={'name': 'classification', 'classes': 4}, a task of this package, or a task that an installed package "
         f"has as an entry point in {GROUP}. The tasks of the papers are in {PAPERS}: call `make install` in a checkout "
         "of the repository of zetadp, or put its folder on PYTHONPATH."

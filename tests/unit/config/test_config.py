@@ -205,6 +205,7 @@ FAULTS = [
     (merged(PAPER, DIGITS), {"task": {"name": "unheard_of"}}, "task", "'unheard_of'"),
     (default(), {"task": {"name": "phase_mnist"}, "slices": {"decision": "image"}}, "cohort.source", "phase_mnist"),
     (PAPER, {"task": {"settings": {"slices": 3}}}, "task.settings", "slices"),
+    (PAPER, {"task": {"name": "classification"}}, "task", "reads data of its own"),
     (PER_IMAGE, {"task": {"name": "ecg"}}, "networks.complex.training.unit", "ecg, which declares no number"),
     # Attacks
     (ATTACKED, attack(inversion={"kinds": [{"network": "complx"}]}), "audit.inversion.kinds.0.network", "'complex'"),

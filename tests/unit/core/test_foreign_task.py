@@ -97,6 +97,17 @@ def test_a_task_whose_package_is_incomplete_names_the_package(tmp_path):
         task_of(TASK)
 
 
+def test_two_packages_with_a_task_of_one_name_are_refused(monkeypatch, tmp_path):
+    other = own_task.install(tmp_path / "other")
+    (other / "my_package-1.0.dist-info").rename(other / "their_package-1.0.dist-info")
+    for name, old, new in (("METADATA", "my_package", "their_package"), ("entry_points.txt", ":Rotation", ":Turn")):
+        file = other / "their_package-1.0.dist-info" / name
+        file.write_text(file.read_text().replace(old, new))
+    monkeypatch.syspath_prepend(other)
+    with pytest.raises(UserError, match="one installed package with a task rotation, found my_package:Rotation and"):
+        task_of(TASK)
+
+
 def test_without_the_papers_their_tasks_are_refused_with_what_to_install(monkeypatch):
     monkeypatch.setattr("zetadp.core.task.entry_points", lambda group: ())
     with pytest.raises(UserError, match=r"found 'ecg'.* zetadp-papers: call `make install`"):
