@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 
 import numpy as np
@@ -112,3 +114,11 @@ def test_without_the_papers_their_tasks_are_refused_with_what_to_install(monkeyp
     monkeypatch.setattr("zetadp.core.task.entry_points", lambda group: ())
     with pytest.raises(UserError, match=r"found 'ecg'.* zetadp-papers: call `make install`"):
         task_of({"name": "ecg"})
+
+
+def test_what_make_install_installs_finds_the_tasks_of_the_papers_from_any_folder(tmp_path):
+    code = "from zetadp.core.task import task_of; print(task_of({'name': 'ecg'}).metric)"
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    call = [sys.executable, "-c", code]
+    done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "ROC-AUC\n"
