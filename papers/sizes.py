@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zetadp.config.load import overlay, read_overlaid
-from zetadp.config.sections import BRAIN
+from zetadp.config.sections import TaskSection
 from zetadp.nn.settings import FEATURES
 
 ROOT = Path(__file__).parents[1]
@@ -85,7 +85,7 @@ def smoke(scenario: dict[str, Any]) -> dict[str, Any]:
 
 def of_brains(scenario: dict[str, Any]) -> bool:
     """Return whether a scenario is of the task whose public networks are shipped, and which audits the code."""
-    return bool(scenario.get("task", {}).get("name", BRAIN) == BRAIN)
+    return bool(scenario.get("task", {}).get("name", TaskSection.name) == TaskSection.name)
 
 
 def _training(own: dict[str, Any]) -> dict[str, Any]:
