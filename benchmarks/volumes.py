@@ -33,7 +33,7 @@ from zetadp.phantom.cohort import write_dataset_json, write_patients
 from zetadp.phantom.settings import Simulated
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
-from zetadp.tasks.brain_sequences.task import of_brains
+from zetadp.tasks.brain_sequences.images import of_brains
 
 GRID, SLICES = [240, 240, 155], 20
 PATIENTS, CORES, INDEXING = 750, 8, 4

@@ -56,7 +56,7 @@ def test_reconstruction_goes_from_simulated_patients_to_its_table(fresh):
     assert card.startswith("# Reconstruction of accelerated MRI: tuned")
     assert "- SSIM, public weights alone" in card
     assert "- NMSE:" in card
-    assert {path.name for path in (results / "figures").iterdir()} == {"accuracy.svg", "curves.svg"}
+    assert {path.name for path in (results / "figures").iterdir()} == {"accuracy.svg"}
 
     # The same volumes as a user's own: one that takes another's place is read, and a folder that is gone is named.
     scenario, own = tiny(), fresh.root / "mine"
