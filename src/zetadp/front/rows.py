@@ -152,9 +152,9 @@ def write_release(path: Path, rows: Tensor, plan: Plan, inputs: int, statement: 
 
     task = task_of(plan.task)
     mixture, mixing = mixture_of(plan, task, inputs), plan.training.mixing
+    assert isinstance(task, Classification)  # `mixture_of` refuses others
     examples = mixture.examples(rows, plan.noise_of_row)
     real = mixing is not None and mixing.real and not task.balanced
-    assert isinstance(task, Classification)  # `mixture_of` refuses others
     classes = np.array(task.names, dtype=h5py.string_dtype())
     with hdf5_written_whole(path) as file:
         file.attrs.update(format=FORMAT, readme=README)
@@ -218,8 +218,8 @@ def read_rows(path: Path) -> ReleasedRows:
                 f"Expected {path} to say how much noise its features have and what they were clipped to, found "
                 "neither: an earlier version wrote it. Train on its features and labels with other code."
             )
-        arrays = (file[name][:] for name in ("features", "labels"))
-        return ReleasedRows(*arrays, float(file.attrs["noise"]), float(file.attrs["norm"]))
+        features, labels = (file[name][:] for name in ("features", "labels"))
+        return ReleasedRows(features, labels, float(file.attrs["noise"]), float(file.attrs["norm"]))
 
 
 def read_statement(path: Path) -> Statement:
