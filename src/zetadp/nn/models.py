@@ -25,7 +25,7 @@ from zetadp.nn.spectral import SpectrogramClassifier
 from zetadp.nn.stacked import blocks, modulus, ordinary, stack, unstack
 from zetadp.nn.unet import UNet, inverse_fourier
 
-SIGNAL_POWER = 4.0
+SIGNAL_POWER = 3.0
 """How fast the signal's variance falls over the components of a head, found on public patients (docs/settings.md)."""
 UNTRAINED_BLOCK = 1 << 17
 """Numbers in a block without gradients. A block and its copy take 1 MiB in float32, as common L2 caches have."""

@@ -97,7 +97,7 @@ class NetworkSettings:
         Number of components that a head takes, counted from the first; 0 takes all.
     taper
         How strong the noise of all rounds is beside the signal in a head's first component. A head multiplies its
-        component i, counted from 0, by ``(1 + taper**2 * (1 + i / 4) ** 4) ** -0.5``, and its bias by the factor of
+        component i, counted from 0, by ``(1 + taper**2 * (1 + i / 4) ** 3) ** -0.5``, and its bias by the factor of
         component 0 (`taper_factors`). Gradients and noise of the last components then move the scores
         less. ``noise``: the number follows from the noise of the plan. 0 leaves all as they are.
     start

@@ -292,7 +292,7 @@ PLAIN = OptimiserSettings(0.5, drop_after=1, name="sgd", averaged=0.6)
 @pytest.mark.parametrize("taper", [0.0, 1.5])
 def test_a_head_at_full_participation_is_clipped_descent_from_the_public_weights(paths, taper):
     """And its weights are averaged over the last three rounds."""
-    factors = (1 + taper**2 * (1 + torch.arange(3) / 4) ** 4) ** -0.5
+    factors = (1 + taper**2 * (1 + torch.arange(3) / 4) ** 3) ** -0.5
     data = records(6, images_per_class=2)
     data = replace(data, inputs=data.inputs[:, :, :1].clone())  # images of one row, as features are
     random = torch.Generator().manual_seed(5)

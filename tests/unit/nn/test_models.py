@@ -90,7 +90,7 @@ def test_a_head_scores_the_real_part_of_an_affine_map_of_its_first_components():
 def test_a_taper_scales_the_components_of_a_head():
     plain, tapered = (network(replace(NETWORKS["head"], taper=taper), dtype=torch.float64) for taper in (0.0, 0.5))
     features = torch.randn(5, 1, 1, SIZE, dtype=torch.complex128, generator=torch.Generator().manual_seed(0))
-    factors = torch.tensor([1.25**-0.5, (1 + 1.25**4 / 4) ** -0.5, (1 + 1.5**4 / 4) ** -0.5], dtype=torch.float64)
+    factors = torch.tensor([1.25**-0.5, (1 + 1.25**3 / 4) ** -0.5, (1 + 1.5**3 / 4) ** -0.5], dtype=torch.float64)
     tapered.load_state_dict(plain.state_dict())  # the factors are no weights
     plain.affine.bias.data *= factors[0]
     scaled = torch.cat((features[..., :3] * factors, features[..., 3:]), dim=-1)
