@@ -81,7 +81,7 @@ SHOWN = [
         ("neuromixgdp", "cifar100", {"data": ["CIFAR-100"], "class_rate": [share]}, "| {true:.3g} | {descent:.1f} |")
         for share in (0.03, 0.1, 0.3)
     ),
-    ("neuromixgdp", "shares", {"sizes": ["unequal"], "method": HIERARCHICAL}, "| {accuracy:.1f} |"),
+    ("neuromixgdp", "shares", {"method": HIERARCHICAL, "head": ["subtracted"]}, "| {accuracy:.1f} |"),
     ("directions", "matched", {"attack": ["iga"], "mechanism": MATCHED}, "{matched:.2f} | {others:.2f} |"),
 ]
 

@@ -36,7 +36,7 @@ use rule make_figures as draw_headline with:
     output:
         **{
             kind: f"{HEADLINE}/figures/{kind}.svg"
-            for kind in OF_RUNS
+            for kind in ("accuracy", *OF_RUNS)
             if kind != "networks" or len({run.network for run in FIRST_RUNS}) > 1
         },
     log:

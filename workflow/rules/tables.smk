@@ -25,9 +25,8 @@ rule make_tables:
         "../../scripts/make_tables.py"
 
 
-# The figures that this experiment has, by their names.
+# The other figures that this experiment has, by their names.
 OF_RUNS = {
-    **drawn("accuracy", "accuracy against epsilon, figure"),
     **drawn("networks", "other networks"),
     **drawn("confusion", "confusion of the sequences"),
     **drawn("curves", "training curves", category="Training"),
@@ -40,6 +39,7 @@ rule make_figures:
         privacy=collect(f"{RESULTS}/{RUN}/privacy.json", run=RUNS),
         histories=collect(f"{RESULTS}/{RUN}/history.csv", run=RUNS),
     output:
+        accuracy=drawn("accuracy", "accuracy against epsilon, figure")["accuracy"],
         **OF_RUNS,
     log:
         "logs/make_figures.log",
