@@ -28,6 +28,7 @@ rule calibrate:
         "logs/calibrate/{calibration}.log",
     wildcard_constraints:
         calibration=r"eps-[\d.e+-]+-[0-9a-f]{8}",
+    priority: 3  # a second or less each, and the audit, which is long, needs all of them
     conda:
         "../../envs/train.yaml"
     resources:
