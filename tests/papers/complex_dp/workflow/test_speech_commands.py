@@ -86,7 +86,7 @@ def test_clips_go_to_tables_per_clip_and_per_speaker(fresh, folder, monkeypatch)
     assert speakers.loc[("head", "8"), "epsilon_per_speaker"] == pytest.approx(expected, rel=2e-3)
     assert speakers.loc[("head", "inf"), "epsilon_per_speaker"] == np.inf
     assert "AUC is measured on" in (results / "tables/table1.md").read_text()
-    assert "chance (50 %)" in "".join(re.findall(r"<!-- (.*?) -->", (results / "figures/accuracy.svg").read_text()))
+    assert "test AUC in %" in "".join(re.findall(r"<!-- (.*?) -->", (results / "figures/accuracy.svg").read_text()))
 
     # The same clips by speaker, in the same folder: the public encoder is made once.
     scenario = tiny("speech_commands_speakers", folder, 1)
