@@ -68,6 +68,7 @@ def test_the_recipe_of_masked_sums_works_as_printed(tmp_path, monkeypatch, capsy
         said(capsys, "federation", "key", f"{name}.pub.pem", f"{name}.key")
         said(capsys, *(word.replace("node-02", name) for word in member))
     assert "node-01, node-02, node-03" in said(capsys, *roster)
+    assert "node-01, node-02, node-03" in said(capsys, *roster)  # the same again
     node = yaml.safe_load(NODE) | {"plan": "roster.json", "state": "state"}
     Path("node.yaml").write_text(yaml.safe_dump(node))
     asked = said(capsys, "federation", "approve", "node.yaml", "--key", "node-02.key")

@@ -122,13 +122,30 @@ def test_a_coordinator_without_patients_plans_for_hospitals_of_unequal_size(tmp_
     alone = COORDINATOR | {"networks": {"complex": {}}, "training": {}}
     (tmp_path / "alone.yaml").write_text(json.dumps(alone))
     for files in (["alone.yaml"], [str(ROOT / "config.yaml"), "over.yaml"]):
-        output = tmp_path / "plan.json"
+        output = tmp_path / f"plan-of-{len(files)}.json"
         names = [str(tmp_path / file) for file in files]
         run = ["--network", "complex", "--epsilon", "8", "--output", str(output)]
         assert main(["federation", "plan", *names, *run]) == 0
         plan = Plan.read(output)
         assert [node.population for node in plan.nodes] == [9, 6, 12]
         assert promise_of(plan, "node-02").epsilon <= 8
+
+
+def test_a_plan_that_sites_may_use_is_not_overwritten_by_another(tmp_path, capsys):
+    (tmp_path / "one.yaml").write_text(json.dumps(COORDINATOR))
+    two = COORDINATOR | {"arms": {"federated": {"expected_patients": 6, "rounds": 5}}}
+    (tmp_path / "two.yaml").write_text(json.dumps(two))
+    output = tmp_path / "plan.json"
+
+    def planned(name: str) -> int:
+        files = [str(ROOT / "config.yaml"), str(tmp_path / name)]
+        return main(["federation", "plan", *files, "--network", "complex", "--epsilon", "8", "--output", str(output)])
+
+    assert planned("one.yaml") == planned("one.yaml") == 0
+    first = output.read_bytes()
+    assert planned("two.yaml") == 1
+    assert f"found {output} with other content" in capsys.readouterr().err
+    assert output.read_bytes() == first
 
 
 def test_a_run_that_the_configuration_lacks_is_a_users_error(capsys):

@@ -11,7 +11,9 @@ from zetadp.base.validation import Positive, UserError, needs_a_person
 from zetadp.cli.arguments import SERVER, log_to_terminal, tell
 
 if TYPE_CHECKING:
+    from zetadp.core.plan import Plan
     from zetadp.federation.health import Health
+    from zetadp.federation.masks import Roster
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +80,8 @@ def plan(
     """Write the plan of a run; every site gets a copy.
 
     The run is one of a configuration (.yaml). The configuration needs no folder of patients, because a coordinator may
-    have none. The output gives the cost in privacy for the patients of each hospital.
+    have none. The output gives the cost in privacy for the patients of each hospital. Another plan is never
+    overwritten: each training needs a file of its own (--output).
 
     Examples
     --------
@@ -102,13 +105,28 @@ def plan(
     planned = make_plan(config.plan(run))
     if config.networks[network].needs_backbone:
         planned = with_public(planned, load_backbone(backbone or shipped_backbone(planned.network)))
-    planned.write(output)
+    _write_terms(planned, output)
     print(f"{output}: {planned.training.rounds} rounds, noise {planned.training.noise}; hash {planned.digest}")
     for node in planned.nodes:
         print(f"  {promise_of(planned, node.name)}")
         print(
             f"    of {node.population} {planned.protects}s, {node.expected:g} a round, sigma {node.noise_multiplier:g}"
         )
+
+
+def _write_terms(terms: Plan | Roster, output: Path) -> None:
+    """Write a plan or a roster, but not over another one, which sites may have approved or train by."""
+    if output.exists():
+        try:
+            same = type(terms).read(output).digest == terms.digest
+        except UserError:
+            same = False
+        if not same:
+            raise UserError(
+                f"Expected a new file, found {output} with other content. Hospitals may have approved it: name another "
+                "file with --output, or delete this one if nobody has it."
+            )
+    terms.write(output)
 
 
 def _without_patients(content: dict[str, Any]) -> dict[str, Any]:
@@ -169,7 +187,7 @@ def roster(
     from zetadp.federation.masks import Roster
 
     made = Roster.made(Plan.read(plan), members)
-    made.write(output)
+    _write_terms(made, output)
     print(f"{output}: {', '.join(member.name for member in made.members)}")
     print(f"Send it to every hospital. Tell every hospital its hash by another way: {made.digest}")
 
