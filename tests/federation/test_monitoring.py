@@ -47,6 +47,12 @@ def test_counters_follow_a_training_and_are_read_by_http(tmp_path):
         health.serve(address)
 
 
+def test_a_node_shows_no_seconds():
+    names = {sample.name for family in Health(3, node=True).registry.collect() for sample in family.samples}
+    assert names >= {"zetadp_round", "zetadp_members_away"}
+    assert "zetadp_round_seconds" not in names
+
+
 def test_a_member_that_left_is_counted_and_named_at_once(tmp_path, caplog):
     plan = make_plan(rounds=2)
     line = DirectLine(hospitals(plan, tmp_path))
@@ -80,6 +86,8 @@ def test_what_only_a_person_can_mend_has_an_exit_code_at_which_systemd_stops(tmp
     words = ["node", kits[0] / "node.yaml", "--server", "s.example:9443", "--authority", keys.authority]
     code, _, err = ended(capsys, "federation", *words, "--key", tmp_path / "node-01.key")
     assert "Nobody has approved" in err
+    _, _, line = ended(capsys, "federation", *words, "--key", tmp_path / "node-01.key", "--log-json")
+    assert "Nobody has approved" in json.loads(line)["message"]
     server, unit = (file.read_text() for file in (kits[0].parent / "zetadp-server.service", *kits[0].glob("*.service")))
     for text in (server, unit):
         assert f"RestartPreventExitStatus={code}" in text

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
-from zetadp.base.logs import PlainLines
+from zetadp.base.logs import JsonLines, PlainLines
 from zetadp.base.validation import Share, UserError, shown_lines
 from zetadp.cli import federation, privacy, runs
 from zetadp.cli.arguments import Alone, ListOfCommands, add_command
@@ -33,7 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.pop("run")(**given)
         sys.stdout.flush()
     except UserError as error:
-        print(f"zetadp: {shown_lines(str(error))}", file=sys.stderr)
+        if given.get("log_json"):  # a collector of logs reads why the process ended as well
+            end = logging.makeLogRecord({"msg": str(error), "levelno": logging.ERROR, "levelname": "ERROR"})
+            print(JsonLines("zetadp").format(end), file=sys.stderr)
+        else:
+            print(f"zetadp: {shown_lines(str(error))}", file=sys.stderr)
         return error.exit_code
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in {"flwr", "cryptography"}:

@@ -354,7 +354,7 @@ def node(
         participant = Participant.read(own, key)
         pick_device(own.device)
         approved = participant.check_approved()
-        counters = _health(health, participant.plan.training.rounds)
+        counters = _health(health, participant.plan.training.rounds, node=True)
     log_to_terminal(participant.name, as_json=log_json)
     logger.info("%s; %s; starting", participant.promise, approved)
     from zetadp.federation.node import run_node
@@ -363,10 +363,10 @@ def node(
         run_node(participant, server, authority, idle_seconds, counters)
 
 
-def _health(address: str, rounds: int) -> Health:
+def _health(address: str, rounds: int, *, node: bool = False) -> Health:
     from zetadp.federation.health import Health
 
-    counters = Health(rounds)
+    counters = Health(rounds, node=node)
     if address:
         counters.serve(address)
     return counters

@@ -13,6 +13,13 @@ class Health:
 
     A node shows no seconds: how long a round took depends on how many patients were drawn.
 
+    Parameters
+    ----------
+    rounds
+        Rounds of the plan.
+    node
+        Whether they are those of a node.
+
     Attributes
     ----------
     registry
@@ -20,20 +27,22 @@ class Health:
     round, rounds
         Rounds done, or at a node recorded, and rounds of the plan.
     away
-        Members that are not connected; at a node, 1 while it is not connected to the server.
+        Members that are not connected, at the server; at a node, 1 while it is not connected to the server.
     tries
         Requests for a round that were begun, with the repeated ones.
     seconds
         Seconds that the last round took, at the server.
     """
 
-    def __init__(self, rounds: int) -> None:
+    def __init__(self, rounds: int, *, node: bool = False) -> None:
         self.registry = CollectorRegistry()
         self.round = Gauge("zetadp_round", "Rounds that are done", registry=self.registry)
         self.rounds = Gauge("zetadp_rounds", "Rounds of the plan", registry=self.registry)
-        self.away = Gauge("zetadp_members_away", "Members that are not connected", registry=self.registry)
+        away = "1 while this node is not connected to the server" if node else "Members that are not connected"
+        self.away = Gauge("zetadp_members_away", away, registry=self.registry)
         self.tries = Counter("zetadp_tries", "Tries of rounds that were begun", registry=self.registry)
-        self.seconds = Gauge("zetadp_round_seconds", "Seconds of the last round at the server", registry=self.registry)
+        seconds = "Seconds of the last round at the server"
+        self.seconds = Gauge("zetadp_round_seconds", seconds, registry=None if node else self.registry)
         self.rounds.set(rounds)
 
     def serve(self, address: str) -> None:
