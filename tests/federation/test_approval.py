@@ -176,6 +176,9 @@ def test_a_server_has_the_keys_of_its_roster_or_of_its_settings(members, hospita
     found = masked.agreed[1]
     PLAN.write(hospital.plan)
     local = ServerSettings(hospital.plan, **files, keys=keys).agreed[1]
+    twice = dict.fromkeys(keys, next(iter(keys.values())))
+    with pytest.raises(UserError, match=r"the same one at \['node-01', "):
+        assert ServerSettings(hospital.plan, **files, keys=twice).agreed
     assert local == found
 
 

@@ -166,6 +166,10 @@ def test_a_hospital_is_made_of_its_files(tmp_path):
     with pytest.raises(UserError, match="Nobody has approved"):
         load_hospital(participant)
     participant.approve("a test", participant.digest)
+    (tmp_path / "images").rename(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"found no folder .*images"):
+        load_hospital(participant)
+    (tmp_path / "elsewhere").rename(tmp_path / "images")
     hospital = load_hospital(participant)
     assert len(hospital.units) == plan.nodes[1].population
     assert hospital.settings.simulation is False

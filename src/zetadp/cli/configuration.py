@@ -74,7 +74,7 @@ class ConvertedCohort:
             f"{self.folder}: {train} training and {test} test {self.unit}s, with {of_train} and {of_test} scans.",
             self._parts(),
         ]
-        if self.unit == "record":
+        if self.unit == "record" and train:  # patients of the test have no guarantee
             lines.append(
                 "Nothing says which scans are of one person, so the guarantee protects one scan, and a person with "
                 "several is protected less.\nTo protect patients, convert again with --patients TABLE (columns record "

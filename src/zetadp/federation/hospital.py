@@ -358,6 +358,11 @@ def _check_who_is_one(settings: HospitalSettings, plan: Plan) -> None:
     key = settings.images / PATIENT_KEY
     if settings.simulation or plan.protects == "record" or settings.one_record_per_patient or key.is_file():
         return
+    if not settings.images.is_dir():
+        raise UserError(
+            f"Expected the folder of this hospital's patients as images in the settings, found no folder "
+            f"{settings.images}. Name the one that zetadp convert made. The user who runs the node must have access."
+        )
     raise UserError(
         f"Expected {key}, since the plan promises a guarantee for each {plan.cohort_unit}, found no file. Write it "
         "(zetadp convert with --patients or --patient-pattern), or if no person has two records in the folder, set "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -188,6 +189,7 @@ class ServerSettings(SiteSettings):
         if set(self.keys) != set(wanted):
             raise UserError(f"Expected in keys a key for each of {wanted}, found {sorted(self.keys)}.")
         keys = {name: read_public_key(path) for name, path in self.keys.items()}
-        if len({key.public_numbers() for key in keys.values()}) < len(keys):
-            raise UserError(f"Expected a key of its own for each of {wanted}, found one key at several nodes.")
+        same = Counter(key.public_numbers() for key in keys.values())
+        if double := [name for name, key in keys.items() if same[key.public_numbers()] > 1]:
+            raise UserError(f"Expected in keys a different key for each node, found the same one at {double}.")
         return plan, keys, None

@@ -227,6 +227,14 @@ def test_convert_says_what_to_declare_in_patients(tmp_path, capsys):
     assert len(index_cohort(target, **numbers, slices=5)) == 5
 
 
+@pytest.mark.parametrize(("fraction", "protected"), [(0, True), (1, False)])
+def test_convert_speaks_of_a_guarantee_of_training_patients_alone(fraction, protected, tmp_path, capsys):
+    source = write_scans(tmp_path / "scans", "P1", "P2")
+    code, out, _ = ended(capsys, "convert", source, tmp_path / "task", "--test-fraction", fraction)
+    assert code == 0
+    assert ("the guarantee protects one scan" in out) is protected
+
+
 @pytest.mark.parametrize("exact", [False, True])
 def test_convert_writes_a_configuration_that_loads(exact, tmp_path, capsys):
     """Names come from the folder, paths are absolute, and the parts are as many as the user asked for."""
