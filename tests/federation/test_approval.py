@@ -89,6 +89,7 @@ def test_a_plan_or_a_roster_is_approved_by_its_hash_at_the_command_line(kind, pl
     told = said(capsys, *command)
     assert plan.digest in told
     assert digest in told
+    assert ("As long as masks hide single messages, someone who has" in told) is plan.masked
     (digits,) = re.findall("--hash ([0-9a-f]+)$", told, flags=re.MULTILINE)
     for wrong in (digits[:11], make_plan(noise="os", rounds=5).digest, SUMS.digest):
         assert digest in mistake(capsys, *command, "--who", "A. Physician", "--hash", wrong)

@@ -142,9 +142,10 @@ def _part(plan: Plan, node: NodeConstants) -> Iterator[str]:
     if math.isfinite(promise.person):
         exposed = accounting.grouped(plan.mechanisms(node.name), plan.units_of_a_person or 1)
         share = Risk(plan.label, (), (exposed,), "holds").right_guesses(TEN, promise.delta)
+        condition = "As long as masks hide single messages, someone" if plan.masked else "Someone"
         yield (
-            f"            Someone who has the data of {TEN} candidates, one of whom took part, names the right one at "
-            f"most {percent_up(share)} of the time; {100 / TEN:g} % is guessing."
+            f"            {condition} who has the data of {TEN} candidates, one of whom took part, names the right one "
+            f"at most {percent_up(share)} of the time; {100 / TEN:g} % is guessing."
         )
     yield "            A training that is begun again costs as much again; `attempts` in node.yaml sets how often."
     if math.isfinite(promise.person):

@@ -232,6 +232,11 @@ def _attacks(risk: Risk, evidence: Evidence) -> Iterator[Section]:
             f"{count} attacks on the code that ran, with simulated people, looked for leaks beyond the claim: "
             f"{stands} found none, {count - stands} refuted a claim."
         )
+        if weak := int((found["audit"]["power"] < 0.5).sum()):
+            text.append(
+                f"{weak} of them had too few trials to find the named fault in most cases (power below 0.5 in the "
+                "table): that such an attack found none says little."
+            )
         sheets.append(suite.sheet(found["audit"], "of the code"))
     if "candidates" in found:
         sheets.append(candidates.sheet(found["candidates"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,7 @@ from zetadp.cli.commands import main
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.risk import CANDIDATES, Risk
+from zetadp.privacy.risk import CANDIDATES, Risk, percent_up
 from zetadp.report.rendering import to_csv
 from zetadp.report.riskpage import Evidence, headline, risk_figure, write_risk
 
@@ -48,6 +49,17 @@ def write_ledger(folder, *attempts, noise="os", images=None, name="ledger"):
             for number in range(1, rounds):
                 ledger.record([replace(first, round=number)])
     return folder / f"{name}.jsonl"
+
+
+def test_the_page_on_privacy_rounds_odds_up_as_bounds():
+    """For one Gaussian: the best attack finds Phi(Phi^-1(a) + mu), and decides rightly with Phi(mu / 2)."""
+    page = (Path(__file__).parents[3] / "docs/privacy.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| (.+ %) \| (.+ %) \| (.+ %) \| (.+ %) \|$", page, flags=re.MULTILINE)
+    assert [row[0] for row in rows] == ["1", "3", "8"]
+    for epsilon, *shown in rows:
+        mu = gaussian.mu(float(epsilon), 1e-3)
+        finds = [norm.cdf(norm.ppf(alarms) + mu) for alarms in (0.01, 0.05, 0.1)]
+        assert shown == [percent_up(share) for share in (*finds, norm.cdf(mu / 2))]
 
 
 @pytest.mark.parametrize(("epsilon", "shares"), [(1, (0.186, 0.026, 0.0034)), (8, (0.789, 0.404, 0.157))])
@@ -142,8 +154,8 @@ def audit(folder):
     folder.mkdir()
     once = Claim({NoisySum(1.0, 1.0): 1})
     results = [
-        AuditResult(Audited(name), once, Errors(wrong, wrong, 1466, 1466, 0.999))
-        for name, wrong in (("one round", 450), ("training", 9))
+        AuditResult(replace(Audited(name), power=power), once, Errors(wrong, wrong, 1466, 1466, 0.999))
+        for name, wrong, power in (("one round", 450, 0.02), ("training", 9, 0.99))
     ]
     (folder / "audit.csv").write_text(to_csv(frame(results), ("a note",)))
     return folder
@@ -183,6 +195,7 @@ def test_the_command_takes_the_folder_of_a_run_or_a_ledger(tmp_path, capsys):
     text = (run / "risk.html").read_text()
     assert "head central" in text
     assert "refuted a claim" in text
+    assert "1 of them had too few trials" in text
     assert main(["risk", str(run / "ledger.jsonl"), "--output", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out/risk.html").exists()
     assert main(["risk", str(tmp_path / "nothing")]) == 1
