@@ -160,10 +160,10 @@ def verify(
     """Check that a finished run is unchanged and its epsilon correct.
 
     The first line names the run, with epsilon, delta and unit. The path of its folder must not name another epsilon,
-    seed, network or arm. The files in its folder must be unchanged since they were sealed (seal.json). Its ledger
-    (ledger.jsonl) must be an unbroken chain. Its plan (plan.json) and its statement (privacy.json) must agree with the
-    ledger. Its epsilon must not be below the one that independent code computes. No data are needed. The exit code is 1
-    if anything is wrong.
+    seed, network or arm. The files that its seal names (seal.json) must be unchanged. The output names the other files,
+    which are not checked; zetadp risk writes risk.html again from the ledger. The ledger (ledger.jsonl) must be an
+    unbroken chain. Plan (plan.json) and statement (privacy.json) must agree with it. Its epsilon must not be below the
+    one that independent code computes. No data are needed. The exit code is 1 if anything is wrong.
 
     Anybody can write a new chain, so something outside the folder must vouch for the ledger: the register of the
     cohort's ledgers (--ledgers), or a head of the ledger that you noted earlier (--head). Without both, the register is
@@ -182,15 +182,18 @@ def verify(
     zetadp verify state/ledgers/head-federated-eps-8-seed-0.jsonl --key node-02.pub.pem
     """
     if key is None:
-        from zetadp.privacy.verification import verify_run
+        from zetadp.privacy.verification import unsealed, verify_run
 
         checks = verify_run(place, ledgers or (None if head else account_of(place)), head)
+        others = unsealed(place)
     else:
         from zetadp.federation.ledgers import check_ledger
 
-        checks = check_ledger(place, key, head)
+        checks, others = check_ledger(place, key, head), []
     for check in checks:
         print(f"wrong: {check.what}: {check.fault}" if check.fault else f"ok: {check.what}")
+    if others:
+        print(f"not checked, as the seal does not name them: {', '.join(others)}")
     wrong = sum(bool(check.fault) for check in checks)
     if wrong:
         raise UserError(f"{wrong} of {len(checks)} checks of {place} failed. Do not rely on it.")

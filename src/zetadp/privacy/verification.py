@@ -192,6 +192,15 @@ def checked(what: str, check: Callable[..., object], *given: object) -> Check:
     return Check(what)
 
 
+def unsealed(folder: Path) -> list[str]:
+    """Return the names of the files of a run's folder that its seal does not name, for which nothing vouches."""
+    try:
+        names = set(read_json(folder / SEAL)["files"])
+    except (UserError, OSError, ValueError, KeyError, TypeError):
+        names = set()
+    return sorted(file.name for file in folder.iterdir() if file.is_file() and file.name not in names | {SEAL})
+
+
 def _as_sealed(folder: Path) -> Iterator[Check]:
     try:
         files = read_json(folder / SEAL)["files"]

@@ -59,10 +59,22 @@ def run(original, tmp_path):
 def test_a_run_as_it_was_left_is_in_order(original, capsys):
     assert main(["verify", str(original), "--ledgers", str(original.parent / "ledgers")]) == 0
     said = capsys.readouterr().out
-    assert said.count("ok: ") == len(said.splitlines()) >= len(FILES) + 5
+    *checks, last = said.splitlines()
+    assert said.count("ok: ") == len(checks) >= len(FILES) + 5
+    assert last.startswith("not checked, as the seal does not name them: ")
     assert re.match(
         r"ok: this is the run .*: epsilon [78]\S* at delta 0.001 for each patient, guarantee: simulated\n", said
     )
+
+
+def test_files_that_no_seal_names_are_named_as_not_checked(run, original, capsys):
+    """The page for data-protection officers is written after the seal, and anybody can alter it."""
+    (run / "risk.html").write_text("nobody is at risk")
+    noted = read_ledger(run / "ledger.jsonl")[-1].last
+    assert main(["verify", str(run), "--head", noted]) == 0
+    (line,) = re.findall(r"^not checked.*: (.*)$", capsys.readouterr().out, flags=re.MULTILINE)
+    assert "risk.html" in line.split(", ")
+    assert not set(FILES) & set(line.split(", "))
 
 
 def test_a_run_in_a_folder_that_names_another_epsilon_is_wrong(original, tmp_path, capsys):
