@@ -8,11 +8,13 @@ import shutil
 from dataclasses import replace
 
 import pytest
+import torch
 import yaml
 from commanded import mistake, said
 from federation.sites import make_plan, roster_of, sums_plan
 
 from zetadp.base.storage import read_json
+from zetadp.base.tensors import save_tensors
 from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.cli.commands import command_line
@@ -23,6 +25,7 @@ from zetadp.federation.masks import Member, Roster
 from zetadp.federation.participant import Participant, agreement_file, make_member
 from zetadp.federation.settings import HospitalSettings, ServerSettings
 from zetadp.privacy import accounting
+from zetadp.privacy.ledger import Ledger
 
 PLAN, SUMS = make_plan(noise="os"), sums_plan(noise="os")
 NAMES = [node.name for node in SUMS.nodes]
@@ -181,6 +184,26 @@ def test_a_server_has_the_keys_of_its_roster_or_of_its_settings(members, hospita
     with pytest.raises(UserError, match=r"the same one at \['node-01', "):
         assert ServerSettings(hospital.plan, **files, keys=twice).agreed
     assert local == found
+
+
+def test_a_server_does_not_write_over_the_files_of_another_training(hospital, tmp_path):
+    """Its ledger would count both trainings, and the model of the first one would be lost."""
+    files = dict.fromkeys(("history", "ledger", "checkpoint"), tmp_path / "file")
+    settings = ServerSettings(hospital.plan, model=tmp_path / "model", ledger_file=tmp_path / "live.jsonl", **files)
+    settings = replace(settings, keys={name: tmp_path / f"{name}.pub.pem" for name in NAMES})
+    settings.check_files()
+    with Ledger(settings.ledger_file) as ledger:
+        ledger.start(PLAN.header())
+        head = ledger.head
+    save_tensors(settings.model, {"a": torch.zeros(1)}, {"ledger_head": head})
+    settings.check_files()  # the same training, begun again
+    save_tensors(settings.model, {"a": torch.zeros(1)}, {"ledger_head": "0" * 64})
+    with pytest.raises(UserError, match="which does not come from"):
+        settings.check_files()
+    with Ledger(tmp_path / "other.jsonl") as ledger:
+        ledger.start(PLAN.header() | {"run": {"network": "another"}})
+    with pytest.raises(UserError, match=r"ledger_file: Expected the ledger of this training"):
+        replace(settings, ledger_file=tmp_path / "other.jsonl").check_files()
 
 
 def test_a_kit_holds_a_plan_a_page_and_settings_whose_commands_are_understood_and_no_private_key(tmp_path):

@@ -71,7 +71,8 @@ def test_the_recipe_of_masked_sums_works_as_printed(tmp_path, monkeypatch, capsy
     assert "node-01, node-02, node-03" in said(capsys, *roster)  # the same again
     node = yaml.safe_load(NODE) | {"plan": "roster.json", "state": "state"}
     Path("node.yaml").write_text(yaml.safe_dump(node))
-    asked = said(capsys, "federation", "approve", "node.yaml", "--key", "node-02.key")
+    asking = ["federation", "approve", "node.yaml", "--key", "node-02.key"]
+    asked = said(capsys, *asking)
     digest = Roster.read(Path("roster.json")).digest
     assert f"roster:   {digest}" in asked
     approve = next(words for words in shown if words[:2] == ["federation", "approve"] and "--hash" in words)
@@ -83,6 +84,9 @@ def test_the_recipe_of_masked_sums_works_as_printed(tmp_path, monkeypatch, capsy
     assert "with the plan pretrained-together-eps-8-seed-0: epsilon " in said(
         capsys, "budget", "state/ledgers", "--plan", "roster.json", "--node", "node-02"
     )
+    Path("node.yaml").write_text(yaml.safe_dump(node | {"cap": 100}))
+    assert "Trainings recorded in " not in asked
+    assert re.search(r"cost these patients epsilon [\d.]+, and [\d.]+ with all attempts", said(capsys, *asking))
 
 
 def test_the_settings_of_the_page_are_read(tmp_path):

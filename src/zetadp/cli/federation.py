@@ -219,6 +219,7 @@ def serve(
     with needs_a_person():
         own = ServerSettings.read(settings)
         plan, keys, _ = own.agreed
+        own.check_files()
         files = Credentials(credentials.resolve())
         files.check_server()
     require_free_port(host, port)
@@ -314,7 +315,7 @@ def approve(
         return
     print(
         f"{invitation(participant.plan, participant.name, participant.roster)}\n\n"
-        f"The settings permit {participant.settings.attempts} attempt(s).\n"
+        f"The settings permit {participant.settings.attempts} attempt(s).\n{participant.with_recorded()}"
         "Nothing is approved yet. If you agree to all of this, run:\n"
         f"  zetadp federation approve {settings} --key {key} --who 'YOUR NAME' --hash {participant.digest[:SHORTEST]}"
     )

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
+from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import make_folder, read_json, write_json
 from zetadp.base.validation import UserError, shown
 from zetadp.core.plan import Plan
@@ -27,8 +28,11 @@ from zetadp.core.settings import GAUSSIAN, NO_EXACT_DIRECTION
 from zetadp.federation.certificates import Credentials, check_signature, make_private_key, read_node_key, signature
 from zetadp.federation.masks import Member, Roster, read_terms
 from zetadp.federation.settings import HospitalSettings
+from zetadp.privacy.book import Book
 from zetadp.privacy.budget import Cap
+from zetadp.privacy.exposure import declared_run, total
 from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.threat import IF_HIDDEN
 
 SHORTEST = 12
 """Fewest digits of a hash that name a plan or a roster, also in names of files."""
@@ -192,6 +196,21 @@ class Participant:
             self.cap.continuing(self.ledger)
         else:
             self.cap.check_plan(self.ledger, self.header(self.plan.header()), self.settings.attempts)
+
+    def with_recorded(self) -> str:
+        """Return a line on what all trainings of the state folder cost a patient; nothing before the first one."""
+        delta, recorded = self.promise.delta, Book.read(self.ledger.parent).runs(about=self.ledger)
+        if not recorded:
+            return ""
+        attempts = read_ledger(self.ledger) if self.ledger.exists() else []
+        left = self.settings.attempts - sum(bool(attempt.events) for attempt in attempts)
+        after = [*recorded, *[declared_run(self.plan.label, self.header(self.plan.header()))] * left]
+        hidden = f", {IF_HIDDEN}" if any(run.sums for run in after) else ""
+        return (
+            f"Trainings recorded in {self.settings.state} cost these patients epsilon "
+            f"{rounded_up(total(recorded, delta))}, and {rounded_up(total(after, delta))} with all attempts of this one"
+            f", at delta {delta:g}{hidden}.\n"
+        )
 
     def header(self, header: Mapping[str, Any]) -> dict[str, Any]:
         """Return the description of an attempt for this hospital's ledger: whose it is, and how many are declared."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
@@ -19,6 +19,8 @@ from zetadp.core.settings import Patience
 from zetadp.federation.certificates import read_public_key
 from zetadp.federation.masks import Roster, read_terms
 from zetadp.privacy.budget import Cap
+from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.statement import head_in
 
 LEAST_ANSWER_SECONDS = 0.1
 """Times of answers vary as much between machines and networks, so a shorter tick hides nothing."""
@@ -193,3 +195,24 @@ class ServerSettings(SiteSettings):
         if double := [name for name, key in keys.items() if same[key.public_numbers()] > 1]:
             raise UserError(f"Expected in keys a different key for each node, found the same one at {double}.")
         return plan, keys, None
+
+    def check_files(self) -> None:
+        """Refuse files of another training: its ledger would count this one too, and its model would be lost.
+
+        Raises
+        ------
+        UserError
+            If the ledger is that of another run, or the model is there and does not come from this ledger.
+        """
+        run = asdict(self.agreed[0].run)
+        attempts = read_ledger(self.ledger_file) if self.ledger_file.exists() else []
+        if attempts and (recorded := attempts[-1].header.get("run")) != run:
+            raise UserError(
+                f"ledger_file: Expected the ledger of this training or a new file, found {self.ledger_file} of the run "
+                f"{recorded}. Name other files for each training: ledger_file, checkpoint, model, history and ledger."
+            )
+        if self.model.exists() and not any(head_in(self.model) in attempt.heads for attempt in attempts):
+            raise UserError(
+                f"model: Expected a new file, found {self.model}, which does not come from {self.ledger_file} and "
+                "would be overwritten. Name other files for each training: model, history and ledger."
+            )
