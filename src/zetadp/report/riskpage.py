@@ -17,6 +17,7 @@ from zetadp.base.storage import write_text
 from zetadp.base.tables import Sheet
 from zetadp.privacy.risk import CANDIDATES, DELTAS, DRAWN, FALSE_ALARMS, Risk, percent_up
 from zetadp.privacy.statement import does_not_cover
+from zetadp.privacy.threat import Sums
 from zetadp.privacy.totals import Total
 from zetadp.report.figurestyle import WIDTH, figure_style, panel_grid, save_svg, set_title
 from zetadp.report.rendering import Section, page_html
@@ -98,10 +99,29 @@ def headline(risk: Risk) -> str:
         f"Someone who has the data of {TEN} candidates, and knows that exactly one of them took part, names the right "
         f"one at most {guess} of the time, also with everybody else's data at hand; {_percent(1 / TEN)} is guessing."
     )
+    if _sums(risk):
+        claim = f"As long as masks hide single messages, {claim[0].lower()}{claim[1:]}"
     if risk.guarantee == "simulated":
         claim = claim[0].lower() + claim[1:]
         return f"This was a simulation and protects nobody. With noise that does not come from a seed, {claim}"
     return claim
+
+
+def _sums(risk: Risk) -> list[Sums]:
+    """Return what masked sums of the runs rely on; nothing where each message has enough noise of its own."""
+    return [run.sums for run in risk.runs if run.sums is not None]
+
+
+def _of_masks(risk: Risk) -> list[str]:
+    """Return what the figures rely on if messages are masked, and epsilon without it."""
+    if not (sums := _sums(risk)) or risk.guarantee == "none":
+        return []
+    undone = Total.of(risk.runs, risk.delta, unmasked=True).epsilon
+    return [
+        "The figures hold as long as masks hide single messages and at most "
+        f"{min(each.colluding for each in sums)} hospital(s) tell the server what they know. Against anyone who could "
+        f"undo the masks, epsilon is {rounded_up(undone, 3)} at δ = {risk.delta:g}."
+    ]
 
 
 def risk_figure(risk: Risk) -> Figure:
@@ -161,6 +181,7 @@ def _sections(risk: Risk, ledger: str, evidence: Evidence, picture: Path) -> Ite
             f"The figures are about one {person}. They bound the effect of all of the {unit}'s data together. "
             "They hold for every attack, even by someone who knows everybody else's data and sees all that left the "
             f"data holder: {'all released rows' if rows else 'the messages of every round and all models'}.",
+            *_of_masks(risk),
             f"The figures count what this ledger records: {recorded}. Releases of the same {unit}s that other ledgers "
             "record add to it.",
             *([] if risk.guarantee == "none" else filter(None, [str(Total.of(risk.runs, risk.delta))])),
@@ -170,7 +191,7 @@ def _sections(risk: Risk, ledger: str, evidence: Evidence, picture: Path) -> Ite
     if risk.guarantee != "none":
         yield Section("Figures", tables=[_candidates_sheet(risk), *_curve_sheets(risk), _odds(risk)])
     yield from _attacks(risk, evidence)
-    yield Section("What is not covered", points=does_not_cover(unit, rows=rows))
+    yield Section("What is not covered", points=does_not_cover(unit, summed=bool(_sums(risk)), rows=rows))
     yield Section(
         "How to check this page",
         points=[

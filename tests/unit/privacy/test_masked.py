@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -15,12 +16,14 @@ from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.events import Event, histories, kind_from_json
-from zetadp.privacy.exposure import Run, Series, declared_run, over_runs, run_of
+from zetadp.privacy.exposure import Run, Series, declared_run, over_runs, run_of, total
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Attempt
 from zetadp.privacy.masked import MaskedSum
-from zetadp.privacy.statement import run_statement, total_statement
+from zetadp.privacy.risk import Risk
+from zetadp.privacy.statement import does_not_cover, run_statement, total_statement
 from zetadp.privacy.threat import Sums
+from zetadp.report.riskpage import Evidence, headline, write_risk
 
 DELTA, TARGET, ROUNDS, SHARE = 1e-3, 8.0, 20, 2.0
 SUMS = Sums(colluding=1, missing=1, spare=2)
@@ -110,6 +113,19 @@ def test_totals_count_sums_as_servers_see_them_and_say_what_single_messages_cost
     assert set(over_runs([run()], DELTA, unmasked=True)["node-0"]) == {NoisySum(1.0, SHARE)}
     again = state(run(), earlier=[run()])["earlier_attempts"]["spent"]
     assert again == pytest.approx(gaussian.epsilon(DELTA, math.sqrt(2 * tries / 9) / SHARE), rel=1e-9)
+
+
+def test_the_page_of_risks_says_that_its_figures_rely_on_the_masks(tmp_path):
+    """Somebody who sees all messages and can undo the masks has a larger epsilon than the page's figures."""
+    runs = (run(),)
+    risk = Risk("sums", runs, tuple(over_runs(runs, DELTA).values())[:1], "holds")
+    write_risk(risk, tmp_path, "ledger.jsonl", Evidence())
+    page = (tmp_path / "risk.html").read_text()
+    assert headline(risk).startswith("As long as masks hide single messages, someone who has")
+    (undone,) = re.findall(r"undo the masks, epsilon is ([\d.]+) at", page)
+    assert float(undone) == pytest.approx(total(runs, DELTA, unmasked=True), rel=0.01)
+    assert float(undone) > 2 * risk.epsilon(DELTA)
+    assert all(text in page for text in does_not_cover("patient", summed=True)[-2:])
 
 
 def test_two_records_of_one_person_are_not_composed_where_both_lie_in_one_sum():
