@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from commanded import mistake
 from federation.sites import make_plan
 
+from zetadp.base.tensors import save_tensors
 from zetadp.base.validation import NEEDS_A_PERSON
 from zetadp.cli import main
 from zetadp.federation.certificates import make_credentials
@@ -67,6 +69,12 @@ def swap(site: Path, source: str, target: str) -> None:
     shutil.copy(site / source, site / target)
 
 
+def put_model(site: Path) -> None:
+    """Put a model of another training where the settings name theirs."""
+    put_settings(site, model="model")
+    save_tensors(site / "model", {"a": torch.zeros(1)}, {"ledger_head": "0" * 64})
+
+
 FAULTS_OF_SERVERS = {
     "server.yaml": lambda site: (site / "server.yaml").unlink(),
     "server.yaml ": lambda site: (site / "server.yaml").write_text(""),
@@ -78,8 +86,9 @@ FAULTS_OF_SERVERS = {
     "certificate": lambda site: shutil.copy(make_credentials(site / "others", NAMES).authority, site / "keys"),
     "keys/node-02.pub.pem": lambda site: swap(site, "keys/node-02.key", "keys/node-02.pub.pem"),
     "keys/node-02.pub.pem ": lambda site: (site / "keys/node-02.pub.pem").unlink(),
-    "one key": lambda site: swap(site, "keys/node-01.pub.pem", "keys/node-02.pub.pem"),
+    "the same one at ['node-01', 'node-02']": lambda site: swap(site, "keys/node-01.pub.pem", "keys/node-02.pub.pem"),
     "'node-02'": lambda site: put_settings(site, keys={"node-01": "keys/node-01.pub.pem"}),
+    "does not come from": put_model,
     "modle": lambda site: put_settings(site, modle="a"),
     "'tires' at patience": lambda site: put_settings(site, patience={"tires": 3}),
     "evaluate_every": lambda site: put_settings(site, evaluate_every=0),
