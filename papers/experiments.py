@@ -46,7 +46,7 @@ def scenario_file(scenario: str) -> str:
 def declared_by(*scenarios: str | None) -> tuple[str, str]:
     """Return cohorts and seeds of scenarios, as `zetadp.report.provenance.origin` takes them."""
     configs = [configuration(scenario) for scenario in scenarios]
-    cohorts = "; ".join(cohort_shown(asdict(config.cohort)) for config in configs)
+    cohorts = "; ".join(cohort_shown(asdict(config.cohort), simulated=config.simulated) for config in configs)
     return cohorts, seeds_shown(int(run.seed) for config in configs for run in config.run_names)
 
 

@@ -1,6 +1,7 @@
 """Draw one held-out patient: slices, k-space, whitened k-space."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from zetadp.federation.partition import read_partition
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.patientfigure import patient_figure
-from zetadp.report.tables import is_simulated
+from zetadp.report.provenance import Cohort
 
 
 def main(
@@ -20,7 +21,7 @@ def main(
     whitened: list[Path],
     partition: Path,
     patient: Path,
-    cohort_label: str,
+    cohort: dict[str, Any],
 ) -> None:
     """Draw the middle slice of the first test patient."""
     rows = read_partition(partition)
@@ -28,13 +29,14 @@ def main(
     images = images_of(slices, record)
     (known,) = present(images[None])
     middle = images.shape[1] // 2
-    whose = "Simulated patient" if is_simulated(cohort_label) else "Patient"
+    people = Cohort(**cohort)
+    whose = "Simulated patient" if people.simulated else "Patient"
     figure = patient_figure(
         images[known, middle],
         images_of(kspace, record)[known, middle],
         images_of(whitened, record)[known, middle],
         [name for name, is_known in zip(SEQUENCES, known, strict=True) if is_known],
-        title=f"{whose} {record}, held out, slice {middle} of those used (axial, from 0), {cohort_label}",
+        title=f"{whose} {record}, held out, slice {middle} of those used (axial, from 0), {people}",
     )
     save_svg(figure, patient)
 

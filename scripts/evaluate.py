@@ -1,10 +1,12 @@
 """Evaluate a finished run on held-out patients, account for its privacy, and write its model card."""
 
 from pathlib import Path
+from typing import Any
 
 from zetadp.base.tensors import keep_freed_memory
 from zetadp.base.workflow import run
 from zetadp.report.evaluation import RunOutputs, evaluate_run
+from zetadp.report.provenance import Cohort
 
 
 def main(
@@ -24,7 +26,7 @@ def main(
     sealed: Path,
     ledger_file: str,
     device: str,
-    cohort_label: str,
+    cohort: dict[str, Any],
 ) -> None:
     """Write predictions and metrics, the privacy statement as JSON and as text, the card of the model, and the seal.
 
@@ -33,7 +35,8 @@ def main(
     keep_freed_memory()
     files = RunOutputs(model, ledger, agreed, predictions, metrics, privacy, text, card, sealed)
     account = Path(ledger_file)
-    evaluate_run(files, images, partition, table, backbone, account=account, device=device, cohort_label=cohort_label)
+    people = Cohort(**cohort)
+    evaluate_run(files, images, partition, table, backbone, account=account, device=device, cohort=people)
 
 
 if __name__ == "__main__":

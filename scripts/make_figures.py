@@ -1,11 +1,13 @@
 """Draw the figures of an experiment's runs."""
 
 from pathlib import Path
+from typing import Any
 
 from zetadp.base.workflow import run
 from zetadp.report import figures, tables
 from zetadp.report.accuracyfigure import accuracy_against_epsilon, compare_networks
 from zetadp.report.figurestyle import save_svg
+from zetadp.report.provenance import Cohort
 
 
 def main(
@@ -14,7 +16,7 @@ def main(
     privacy: list[Path],
     histories: list[Path],
     accuracy: Path,
-    cohort_label: str,
+    cohort: dict[str, Any],
     networks: Path | None = None,
     curves: Path | None = None,
     confusion: Path | None = None,
@@ -23,17 +25,17 @@ def main(
 
     The experiment decides on the other figures: other networks, training curves, and confusion of classes.
     """
-    runs = tables.collect([path.parent for path in metrics])
-    table = tables.table1(runs, cohort_label)
+    runs, people = tables.collect([path.parent for path in metrics]), Cohort(**cohort)
+    table = tables.table1(runs, people)
     chance, leading = tables.chance_of(runs), tables.leading_network(table)
-    save_svg(accuracy_against_epsilon(table, cohort_label, networks=[leading], chance=chance), accuracy)
+    save_svg(accuracy_against_epsilon(table, people, networks=[leading], chance=chance), accuracy)
     if networks is not None:
         others = [name for name in table["network"].unique() if name != leading]
-        save_svg(compare_networks(table, cohort_label, networks=others, chance=chance), networks)
+        save_svg(compare_networks(table, people, networks=others, chance=chance), networks)
     if curves is not None:
-        save_svg(figures.training_curves(tables.histories(runs), cohort_label, chance=chance), curves)
+        save_svg(figures.training_curves(tables.histories(runs), people, chance=chance), curves)
     if confusion is not None:
-        save_svg(figures.confusion_matrices(runs, cohort_label), confusion)
+        save_svg(figures.confusion_matrices(runs, people), confusion)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,14 @@
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from zetadp.base.logs import NOTICE
 from zetadp.base.storage import read_json, write_text
 from zetadp.base.workflow import run
 from zetadp.report import rendering, tables
 from zetadp.report.notes import notes
-from zetadp.report.provenance import origin, seeds_shown
+from zetadp.report.provenance import Cohort, origin, seeds_shown
 from zetadp.report.resultpage import reached
 
 
@@ -22,24 +23,25 @@ def main(
     md: Path,
     txt: Path,
     per_node: Path,
-    cohort: str,
-    cohort_label: str,
+    declared: str,
+    cohort: dict[str, Any],
     planned: int,
 ) -> None:
     """Write accuracy against epsilon in three formats from the same cells, and the table by node as CSV.
 
-    ``planned`` is the number of runs of the experiment; a table of fewer runs has a note that the others follow.
+    ``declared`` is the line on the cohort's origin. ``planned`` is the number of runs of the experiment; a table of
+    fewer runs has a note that the others follow.
     """
-    runs = tables.collect([path.parent for path in metrics])
-    below = notes(runs, cohort_label, read_json(total), planned)
-    table = tables.table1(runs, cohort_label)
+    runs, people = tables.collect([path.parent for path in metrics]), Cohort(**cohort)
+    below = notes(runs, people, read_json(total), planned)
+    table = tables.table1(runs, people)
     sheet = rendering.accuracy_sheet(table, below)
     trained = [read_json(path).get("environment", {}) for path in metrics]
-    made = origin(cohort, seeds_shown(runs["seed"]), runs=trained)
+    made = origin(declared, seeds_shown(runs["seed"]), runs=trained)
     write_text(csv, rendering.to_csv(table, (*made, *below)))
     sheets = [replace(sheet, notes=()), *rendering.further_sheets(table)]
     sheets[-1] = replace(sheets[-1], notes=(*sheet.notes, *made))
-    first = reached(table)
+    first = reached(table, simulated=people.simulated)
     write_text(md, "\n".join([f"{rendering.markdown_text(first)}\n", *map(rendering.to_markdown, sheets)]))
     text = f"{first}\n\n{rendering.to_text(rendering.accuracy_sheet(table, below, intervals=False))}"
     write_text(txt, text)

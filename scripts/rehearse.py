@@ -6,6 +6,7 @@ from typing import Any
 from zetadp.base.storage import write_text
 from zetadp.base.tensors import keep_freed_memory
 from zetadp.base.workflow import run
+from zetadp.report.provenance import Cohort
 from zetadp.report.rehearsal import rehearse
 
 
@@ -19,7 +20,7 @@ def main(
     runs: list[dict[str, Any]],
     ledger_folder: str,
     device: str,
-    cohort_label: str,
+    cohort: dict[str, Any],
 ) -> None:
     """Evaluate the starting weights of every run, and note that nothing failed.
 
@@ -34,7 +35,7 @@ def main(
         results=done.parent,
         ledgers=Path(ledger_folder),
         device=device,
-        cohort_label=cohort_label,
+        cohort=Cohort(**cohort),
     )
     tried = f"{len(runs)} run(s) with {len(prepared)} file(s)"
     write_text(done, f"{tried} were tried before the first training. Nothing was released.\n")

@@ -38,7 +38,6 @@ def main(
     finish_seconds: int,
     cap: str,
     series: str,
-    real_patients: bool,
     federation: dict[str, Any],
     device: str,
     ledger_file: str,
@@ -75,7 +74,7 @@ def main(
         checkpoint_seconds=performance["checkpoint_seconds"],
         threads=1,
         patience=Patience(**patience),
-        once=declared.exact,
+        once=declared.protects_people,
         cap=Cap.named(cap, declared.delta),
         series=series,
         data=training_data(table, partition, Path(ledger_file)),
@@ -97,7 +96,7 @@ def main(
                 backbone=public,
                 chunk=performance["chunk"],
                 threads=1,
-                simulation=not real_patients,
+                simulation=declared.simulated,
             )
             federated.start_node(hospital)
         federated.run(server)

@@ -59,7 +59,7 @@ def main(
     limit = Cap.named(cap, declared.delta)
     live = Path(ledger_file)
     data = training_data(table, partition, live)
-    files = RunFiles(live, Path(checkpoint), declared.exact, limit, Series.named(series), data)
+    files = RunFiles(live, Path(checkpoint), declared.protects_people, limit, Series.named(series), data)
     trained = train(
         declared,
         records,

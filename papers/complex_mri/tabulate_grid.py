@@ -22,7 +22,7 @@ from zetadp.report import rendering, tables
 from zetadp.report.accuracyfigure import accuracy_against_epsilon
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.notes import notes
-from zetadp.report.provenance import origin
+from zetadp.report.provenance import Cohort, origin
 
 SCENARIO = "paper_small"
 PRINTED = Path(__file__).with_name("printed.csv")
@@ -54,18 +54,19 @@ def main() -> None:
     if not folders:
         raise UserError(f"Expected finished runs in {experiment.results}/runs, found none. Run: make paper-complex_mri")
     cohort = asdict(experiment.config.cohort)
-    label = f"simulated cohort {cohort['name']}, {cohort['train_patients']} + {cohort['test_patients']} patients"
+    size = f"{cohort['train_patients']} + {cohort['test_patients']} patients"
+    people = Cohort(f"cohort {cohort['name']}, {size}", simulated=True)
     runs = tables.collect(folders)
-    table = tables.table1(runs, label)
+    table = tables.table1(runs, people)
     trained = [read_json(folder / "metrics.json")["environment"] for folder in folders]
     made = origin(*declared_by(SCENARIO), runs=trained)
-    below = (*notes(runs, label, planned=len(names)), NOTE)
+    below = (*notes(runs, people, planned=len(names)), NOTE)
     sheet = rendering.accuracy_sheet(table, (*below, *made))
     table, printed = beside_printed(table)
     sheet = replace(sheet, rows=(*sheet.rows, *printed))
     write_text(given.output / "table.csv", rendering.to_csv(table, (*made, *below)))
     write_text(given.output / "table.md", rendering.to_markdown(sheet))
-    save_svg(accuracy_against_epsilon(table, label, chance=tables.chance_of(runs)), given.output / "accuracy.svg")
+    save_svg(accuracy_against_epsilon(table, people, chance=tables.chance_of(runs)), given.output / "accuracy.svg")
     print(rendering.to_text(sheet))
 
 

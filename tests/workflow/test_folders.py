@@ -128,7 +128,8 @@ def test_patients_with_two_to_four_sequences_share_a_cohort(fresh, capsys):
     scenario["networks"] = {"head": {"training": {"images_per_patient": 16, "rounds": 2}}}
     scenario["runs"][0]["networks"] = ["head", "linear"]
     runs = [f"results/mine/runs/{name}/federated/eps-8/seed-0" for name in ("head", "linear")]
-    others = ("resources/mine/duplicates/mine.csv", "results/mine/figures/patient.svg")
+    figures = [f"results/mine/figures/{name}.svg" for name in ("patient", "accuracy")]
+    others = ("resources/mine/duplicates/mine.csv", "results/mine/tables/table1.md", *figures)
     targets = [*(f"{run}/metrics.json" for run in runs), *others]
     fresh.snakemake(*targets, configfile=fresh.overlay(yaml.safe_dump(scenario)))
     for name in ("head", "linear"):
@@ -140,6 +141,9 @@ def test_patients_with_two_to_four_sequences_share_a_cohort(fresh, capsys):
         metrics = json.loads((run / "metrics.json").read_text())
         assert metrics["images"] == 28
         assert 0 <= metrics["public_start" if name == "head" else "accuracy"] <= 1
+        assert "results on a simulation, not on patients" in (run / "MODEL_CARD.md").read_text()
+    assert "On a simulated cohort" in (fresh.root / "results/mine/tables/table1.md").read_text()
+    assert ["simulated cohort mine" in (fresh.root / figure).read_text() for figure in figures] == [True, True]
     model = fresh.root / "results/mine/runs/head/federated/eps-8/seed-0/model.safetensors"
     code, out, _ = ended(capsys, "predict", model, task / "imagesTs/BRATS_005.nii.gz", "--anyway")
     assert (code, len(out.splitlines())) == (0, 4)

@@ -285,15 +285,15 @@ def gpus():
     return 1 if wanted else 0
 
 
-def cohort_label():
-    """Return how tables and figures name the cohort."""
+def described_cohort():
+    """Return how tables, figures and cards describe the cohort (zetadp.report.provenance.Cohort)."""
     cohort = CONFIG.cohort
-    kind = {
-        "simulated": "simulated cohort",
-        "download": PUBLIC_COHORT,
-        "folder": "cohort",
-    }[cohort.source]
-    return f"{kind} {cohort.name}, {cohort.train_patients} + {cohort.test_patients} {cohort.unit}s"
+    kind = PUBLIC_COHORT if cohort.source == "download" else "cohort"
+    size = f"{cohort.train_patients} + {cohort.test_patients} {cohort.unit}s"
+    return {
+        "label": f"{kind} {cohort.name}, {size}",
+        "simulated": CONFIG.simulated,
+    }
 
 
 def drawn(name, result, category="Results"):

@@ -37,7 +37,7 @@ rule evaluate:
     params:
         ledger_file=f"{LEDGERS}/{CONFIG.name}-{LOG_WILDCARDS}.jsonl",
         device=CONFIG.device,
-        cohort_label=cohort_label(),
+        cohort=described_cohort(),
         code=code_of("scripts/evaluate.py", TASK_CODE),
     script:
         "../../scripts/evaluate.py"

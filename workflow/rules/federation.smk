@@ -38,7 +38,6 @@ if CONFIG.engine == "flower" and FEDERATED_ARMS:
         params:
             plan=plan_json,
             performance=performance,
-            real_patients=CONFIG.cohort.real,
             federation=asdict(CONFIG.federation),
             device=CONFIG.device,
             ledger_file=f"{LEDGERS}/{CONFIG.name}-{LOG_WILDCARDS}.jsonl",

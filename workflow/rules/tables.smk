@@ -17,8 +17,10 @@ rule make_tables:
     conda:
         "../../envs/tables.yaml"
     params:
-        cohort=cohort_shown(asdict(CONFIG.cohort)),
-        cohort_label=cohort_label(),
+        declared=cohort_shown(
+            asdict(CONFIG.cohort), simulated=CONFIG.simulated
+        ),
+        cohort=described_cohort(),
         planned=len(RUNS),
         code=code_of("scripts/make_tables.py"),
     script:
@@ -49,7 +51,7 @@ rule make_figures:
         mem_mb=4000,
         runtime="30m",
     params:
-        cohort_label=cohort_label(),
+        cohort=described_cohort(),
         code=code_of("scripts/make_figures.py"),
     script:
         "../../scripts/make_figures.py"
@@ -76,6 +78,7 @@ rule write_report:
         "../../envs/tables.yaml"
     params:
         name=CONFIG.name,
+        simulated=CONFIG.simulated,
         stage="zetadp.report.resultpage:write_report",
         code=code_of("scripts/stage.py", "zetadp.report.resultpage"),
     script:

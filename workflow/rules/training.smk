@@ -75,7 +75,7 @@ rule rehearse:
         ],
         ledger_folder=LEDGERS,
         device=CONFIG.device,
-        cohort_label=cohort_label(),
+        cohort=described_cohort(),
         code=code_of("scripts/rehearse.py", TASK_CODE),
     script:
         "../../scripts/rehearse.py"

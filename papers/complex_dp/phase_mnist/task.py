@@ -285,6 +285,7 @@ class PhaseMnist(Classification):
     called = "digit"
     downloads = True
     rules = Path(__file__).parents[1] / "rules/phase_mnist.smk"
+    of_patients = False
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
         """Return the examples with one role (`zetadp.core.task.PipelineTask.load`)."""

@@ -54,6 +54,7 @@ class SpeechCommands(Classification):
     metric = "auc"
     called = "word"
     rules = Path(__file__).parents[1] / "rules/speech_commands.smk"
+    of_patients = False
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ from zetadp.nn.backbone import Backbone
 from zetadp.phantom.public import simulate_public_patient
 from zetadp.phantom.settings import CHANNELS
 from zetadp.privacy import gaussian
+from zetadp.privacy.threat import NoiseSource
 
 SEED = 43
 """Seed of patients, weights and trials."""
@@ -60,7 +61,7 @@ def of_candidates(plan: Plan, patients: int) -> Plan:
     return replace(
         plan,
         run=RunName(plan.run.network, "candidates", "inf", SEED),
-        training=replace(plan.training, noise="seeded"),
+        training=replace(plan.training, noise=NoiseSource.SEEDED),
         nodes=tuple(NodeConstants(f"patient-{number:03d}", 1, 1) for number in range(patients)),
         cohort="candidates",
         task={"name": "classification", "classes": len(CHANNELS)},

@@ -56,7 +56,7 @@ from zetadp.nn.models import NetworkSettings
 from zetadp.privacy.book import recorded_runs
 from zetadp.privacy.calibration import noise_for_epsilon
 from zetadp.privacy.exposure import Run, seen_by
-from zetadp.privacy.threat import Audience
+from zetadp.privacy.threat import Audience, NoiseSource
 
 progress = logging.getLogger(PROGRESS)
 
@@ -107,7 +107,7 @@ def arms(
                 rounds=rounds,
                 images_per_patient=len(records.inputs) // settings.patients,
                 optimiser=OptimiserSettings(learning_rate=settings.learning_rate),
-                noise=settings.noise,
+                noise=NoiseSource(settings.noise),
             ),
             nodes=tuple(NodeConstants(node_name(node), *constants) for node in range(NODES)),
             task={"name": "classification", "classes": int(records.targets.max()) + 1},

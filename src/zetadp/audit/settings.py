@@ -7,6 +7,7 @@ from typing import Annotated
 
 from zetadp.base.epsilon import Epsilons
 from zetadp.base.validation import Checked, Count, Filled, OneOf, Positive, Seed, Within, check_fields
+from zetadp.privacy.threat import NOISE_SOURCES, NoiseSource
 
 LEAST_TRIALS = 50
 """Fewest trials on each side of an audit."""
@@ -69,7 +70,7 @@ class MembershipSettings:
     shadows: Annotated[int, Within(ge=16)] = 100
     trainings: Annotated[int, Within(ge=16)] = 400
     seed: Seed = 0
-    noise: Annotated[str, OneOf(("seeded", "os"))] = "seeded"
+    noise: Annotated[str, OneOf(NOISE_SOURCES)] = NoiseSource.SEEDED.value
 
     def __post_init__(self) -> None:
         """Check every setting."""

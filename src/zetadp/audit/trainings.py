@@ -66,6 +66,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure
 from zetadp.privacy.kinds import NoisySum, sampled_loss
 from zetadp.privacy.ledger import read_ledger
+from zetadp.privacy.threat import NOISE_SOURCES, NoiseSource
 
 logger, progress = logging.getLogger(__name__), logging.getLogger(PROGRESS)
 
@@ -129,7 +130,7 @@ class Audited(Checked):
     probability: Share = 1.0
     population: Count = 1
     rounds: Count = 1
-    noise: Annotated[str, OneOf(("seeded", "os"))] = "seeded"
+    noise: Annotated[str, OneOf(NOISE_SOURCES)] = NoiseSource.SEEDED.value
     imaginary: bool = False
     difference: Annotated[str, OneOf(("none", "nodes", "rounds"))] = "none"
     trials: Count = 300
@@ -150,7 +151,7 @@ class Audited(Checked):
                 images_per_patient=CLASSES,
                 optimiser=OptimiserSettings(learning_rate=DRIFT / (self.clip * self.rounds)),
                 clip=self.clip,
-                noise=self.noise,
+                noise=NoiseSource(self.noise),
             ),
             nodes=tuple(
                 NodeConstants(f"node-{place + 1:04d}", self.population, expected, self.noise_multiplier)

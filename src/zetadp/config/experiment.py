@@ -126,6 +126,18 @@ class Config:
         """The task as a plan names it."""
         return task_content(self.task, self.slices)
 
+    @property
+    def simulated(self) -> bool:
+        """Whether the patients are simulated.
+
+        They are if nobody in the cohort is real. Public data of real people whom nobody must protect, such as
+        handwritten digits, are not: their task has ``of_patients = False``, or they come by download.
+        """
+        cohort = self.cohort
+        if cohort.real or cohort.source != "folder":
+            return cohort.source == "simulated"
+        return bool(getattr(task_of(self.task_content), "of_patients", True))
+
     def threat(self, arm: str) -> Threat:
         """Return the threat model of an arm: as declared, or by default central for the arm ``central``, else local."""
         return self.arms[arm].threat or ("central" if arm == CENTRAL_HOLDER else "local")

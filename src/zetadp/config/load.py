@@ -31,17 +31,20 @@ from zetadp.config.sections import (
     Training,
 )
 from zetadp.core.settings import GAUSSIAN
-from zetadp.core.task import SIMULATED_NAME, Task, pipeline_task_of, settings_class, task_of
+from zetadp.core.task import Task, pipeline_task_of, settings_class, task_of
 from zetadp.federation.partition import PartitionSettings, node_sizes
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.slicing import centre_slices
 from zetadp.nn.settings import AT_ONCE, DESCENT, IMAGE, MIXED_ROWS
 from zetadp.phantom.settings import SLICE_THICKNESS
+from zetadp.privacy.threat import NoiseSource
 from zetadp.tasks.brain_sequences.task import Slices
 
 WHERE = "in the configuration"
 Rule = Callable[..., Iterator[str]]
 _RULES: list[Rule] = []
+RESERVED = "phantom"
+"""Beginning of the names of cohorts that the workflow simulates. Other cohorts need other names, and other ledgers."""
 SOURCES = {"simulated": "simulates", "download": "downloads"}
 """Attribute that a task has whose rules can make a cohort of a source."""
 
@@ -193,10 +196,11 @@ def _source(cohort: Cohort, task: TaskSection, slices: Slices, privacy: Privacy)
             yield "cohort.real_patients: expected false for a simulated cohort; found true."
         return
     yield from getattr(_made(task, slices), "cohort_faults", _none)(cohort)
-    if cohort.name.startswith(SIMULATED_NAME):
+    if cohort.name.startswith(RESERVED):
         yield (
             f"cohort.name: expected a name of its own for a cohort with source {source}; found {cohort.name!r}. "
-            f"Names that begin with {SIMULATED_NAME} stand for simulated cohorts, whose ledgers they keep."
+            f"Names that begin with {RESERVED} are reserved for cohorts that the workflow simulates, and so are their "
+            "ledgers."
         )
     if cohort.unit != "record" and not (cohort.patient_key or cohort.one_record_per_patient):
         yield (
@@ -204,7 +208,7 @@ def _source(cohort: Cohort, task: TaskSection, slices: Slices, privacy: Privacy)
             f"one person; found {cohort.unit}. Name the table in cohort.patient_key, or say "
             "cohort.one_record_per_patient: true if no two records are of one person."
         )
-    if real and privacy.noise != "os":
+    if real and privacy.noise != NoiseSource.OS:
         declare = " If they are not real, say cohort.real_patients: false." if source == "folder" else ""
         yield f"privacy.noise: expected os for real patients; found {privacy.noise}, which protects nobody.{declare}"
 
@@ -245,7 +249,7 @@ def _engine(engine: str, task: TaskSection, slices: Slices, privacy: Privacy) ->
     """Yield what a federation of processes cannot have."""
     if engine != "simulation" and not _has("site", task, slices):
         yield f"engine: expected simulation for task {task.name}; found {engine}."
-    if engine == "flower" and privacy.noise != "os":
+    if engine == "flower" and privacy.noise != NoiseSource.OS:
         yield "privacy.noise: expected os with engine flower: between hospitals seeded noise protects nobody."
 
 

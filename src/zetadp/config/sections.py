@@ -13,7 +13,7 @@ from zetadp.base.validation import Count, Filled, NotNegative, OneOf, Positive, 
 from zetadp.core.settings import MOST_ROUNDS, MixingSettings, OptimiserSettings, Patience, Performance, TrainingSettings
 from zetadp.nn.settings import AT_ONCE, DESCENT, FEATURES, IMAGE, OWN, BackboneTraining, NetworkSettings
 from zetadp.phantom.settings import Simulated
-from zetadp.privacy.threat import MASKED_SUMS, Sums, Threat
+from zetadp.privacy.threat import MASKED_SUMS, NOISE_SOURCES, NoiseSource, Sums, Threat
 
 EVERYBODY = "all"
 """Value of ``participation``: every patient takes part in every round."""
@@ -47,7 +47,7 @@ class Cohort:
     ----------
     name
         Stands for the patients. Ledgers, and the total privacy cost of every run ever made, are kept under this name;
-        other patients need another name. Names that begin with phantom are for simulated cohorts.
+        other patients need another name. Names that begin with phantom are reserved for source simulated.
     source
         simulated (a cohort grown from anatomy and signal equations), download (from the official address; for brain
         sequences Task01_BrainTumour of the Medical Segmentation Decathlon) or folder (one you have).
@@ -90,7 +90,7 @@ class Cohort:
 
     @property
     def real(self) -> bool:
-        """Whether the data are of real people: as declared; by default, all but simulated cohorts are."""
+        """Whether somebody must be protected: as declared; by default, everybody but in simulated cohorts."""
         return self.source != "simulated" if self.real_patients is None else self.real_patients
 
 
@@ -352,7 +352,7 @@ class Privacy:
     """
 
     delta: Delta = 0.001
-    noise: Annotated[str, OneOf(("seeded", "os"))] = "seeded"
+    noise: Annotated[str, OneOf(NOISE_SOURCES)] = NoiseSource.SEEDED.value
     cap: Positive | None = None
     trainings: Count = 1
     without_noise: str | None = None

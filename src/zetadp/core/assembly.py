@@ -113,7 +113,7 @@ class Assembly:
 
     def mechanism(self, name: str, entropy: int, ledger: Ledger) -> NodeMechanism:
         """Return a node's mechanism: exact with noise from the operating system, otherwise seeded with ``entropy``."""
-        event, exact = self.plan.event(name, 0), self.plan.exact
+        event, exact = self.plan.event(name, 0), self.plan.protects_people
         if not exact and isinstance(event.kind, NoisySum) and event.kind.private:
             event = replace(event, kind=KINDS[self.plan.training.release].hiding(event.kind, self.phase.message))
         return NodeMechanism(
@@ -216,7 +216,7 @@ def mixture_of(plan: Plan, task: Task, inputs: int) -> Mixture:
 
 
 def _grid(plan: Plan, dimension: int) -> Grid | None:
-    if not (plan.exact or plan.masked):
+    if not (plan.protects_people or plan.masked):
         return None
     sigmas = [node.noise_multiplier for node in plan.nodes]
     most_noise, population = max(sigmas), max(node.population for node in plan.nodes)

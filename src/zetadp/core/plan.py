@@ -141,7 +141,7 @@ class Plan:
     cohort
         Name of the cohort.
     simulated
-        Whether the patients are simulated.
+        Whether it is declared that no patient is real. The source of the noise is another thing (`protects_people`).
     task
         Name and settings of the task, and how inputs are prepared.
     partition
@@ -198,7 +198,7 @@ class Plan:
         if self.network.taper == BY_NOISE and (self.noise_of_mean() or not self.run.private):
             beside_signal = self.noise_of_mean() / math.sqrt(self.training.rounds) / SIGNAL
             object.__setattr__(self, "network", replace(self.network, taper=float(f"{beside_signal:.4g}")))
-        if self.training.noise == "os" and len({node.noise_multiplier > 0 for node in self.nodes}) > 1:
+        if not self.training.seeded and len({node.noise_multiplier > 0 for node in self.nodes}) > 1:
             raise ValueError(
                 "Expected noise from the operating system at all nodes or at none, found nodes with and without noise."
             )
@@ -220,7 +220,7 @@ class Plan:
             yield "unit", f"Expected unit patient for domain {STUDY}: one image changes the features of all others."
         if self.unit == "image" and at_once:
             yield "unit", f"Expected unit patient for estimator {training.estimator}, found image."
-        if training.noise == "os" and self.unit == "patient" and self.delta * self.people > 1:
+        if not training.seeded and self.unit == "patient" and self.delta * self.people > 1:
             yield "delta", f"Expected delta of at most 1 / {self.people}, the number of patients, found {self.delta:g}."
         if self.sums is not None:
             self.sums.shares(len(self.nodes))
@@ -257,9 +257,9 @@ class Plan:
         return math.inf if self.run.epsilon == UNCLIPPED else self.training.clip
 
     @property
-    def exact(self) -> bool:
-        """Whether noise is exact and comes from the operating system."""
-        return self.training.noise == "os" and self.nodes[0].noise_multiplier > 0
+    def protects_people(self) -> bool:
+        """Whether the run protects its people: its noise is exact and comes from the operating system's generator."""
+        return not self.training.seeded and self.nodes[0].noise_multiplier > 0
 
     @property
     def tries(self) -> int:

@@ -26,6 +26,7 @@ from zetadp.nn.settings import FEATURES, STUDY
 from zetadp.privacy.exposure import runs_of
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import cost_of_attempts
+from zetadp.privacy.threat import NOISE_SOURCES
 
 if TYPE_CHECKING:
     from zetadp.core.task import Words
@@ -62,7 +63,7 @@ class TrainedOn(Checked):
     units: Count
     epsilon: str
     delta: Delta
-    noise: Annotated[str, OneOf(("seeded", "os"))]
+    noise: Annotated[str, OneOf(NOISE_SOURCES)]
     simulated: bool
     attempts: Count = 1
     spent: Annotated[float, Within(ge=0)] | None = None
@@ -291,7 +292,7 @@ def save_model(
         plan.people,
         plan.run.epsilon,
         plan.delta,
-        noise=how.noise,
+        noise=how.noise.value,
         simulated=plan.simulated,
         attempts=max(1, len(attempts)),
         spent=spent if math.isfinite(spent) else None,

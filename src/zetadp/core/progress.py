@@ -45,7 +45,7 @@ class Progress:
 
     def __init__(self, plan: Plan, metric: str, start: int) -> None:
         self.run, self.start, self.rounds = plan.run, start, plan.training.rounds
-        self.timed = plan.training.noise != "os"
+        self.timed = plan.training.seeded
         self.begun = self.reported = time.monotonic()
         self.name, self.metric = metric, math.nan
 

@@ -16,6 +16,7 @@ from zetadp.base.validation import Checked, Count, OneOf, Positive, Share, UserE
 from zetadp.nn.settings import AT_ONCE, DESCENT, MIXED_ROWS
 from zetadp.privacy.events import KINDS
 from zetadp.privacy.kinds import NoisySum
+from zetadp.privacy.threat import NOISE_SOURCES, NoiseSource
 
 MOST_ROUNDS = 100_000
 """Most rounds of a run; accounting for more would take minutes, and no training needs them."""
@@ -205,7 +206,7 @@ class TrainingSettings:
     images_per_patient: Annotated[int, Within(ge=1, le=10**6)] = 4
     optimiser: OptimiserSettings = field(default_factory=OptimiserSettings)
     clip: Annotated[float, Within(ge=1e-9, le=1e9)] = 1.0
-    noise: Annotated[str, OneOf(("seeded", "os"))] = "seeded"
+    noise: Annotated[NoiseSource, OneOf(NOISE_SOURCES)] = NoiseSource.SEEDED
     estimator: Annotated[str, OneOf((DESCENT, *AT_ONCE))] = DESCENT
     feature_norm: Positive = 0.8
     mixing: MixingSettings | None = None
@@ -224,6 +225,11 @@ class TrainingSettings:
             del found["optimiser"]["recipe"]
         return found
 
+    @property
+    def seeded(self) -> bool:
+        """Whether sampling and noise follow from a seed, so that the run can be repeated and protects nobody."""
+        return self.noise == NoiseSource.SEEDED
+
     def bare(self) -> TrainingSettings:
         """Return the settings that determine the noise, with defaults for everything else."""
         if self.mixing is None:
@@ -233,7 +239,8 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         """Check every setting."""
         check_fields(self)
-        if not KINDS[self.release].gaussian and self.noise == "os":
+        object.__setattr__(self, "noise", NoiseSource(self.noise))
+        if not KINDS[self.release].gaussian and not self.seeded:
             raise UserError(
                 f"Expected release {GAUSSIAN} with noise os, found {self.release}: {NO_EXACT_DIRECTION}.", "release"
             )

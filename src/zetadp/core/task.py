@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
     Take = Callable[[Mapping[str, np.ndarray], np.ndarray], Sequence[np.ndarray]]
 
-SIMULATED_NAME = "phantom"
-"""Beginning of the names of simulated cohorts. Other cohorts need other names, so that their ledgers are separate."""
-
 GROUP = "zetadp.tasks"
 """Group of entry points in which installed packages name their tasks."""
 
@@ -117,7 +114,7 @@ class PipelineTask(Task, Protocol):
 
     The configuration asks a task for these, if it has them: ``simulates`` and ``downloads`` (whether the rules can make
     a cohort of this source), ``cohort_faults`` (a method from the section ``cohort`` to what is wrong in it),
-    ``items_of_a_record`` (a declared number), ``attackable`` (whether attacks on messages know the items), and
+    ``of_patients`` (False if no item is ever of a patient), ``items_of_a_record`` (a declared number), ``attackable`` (whether attacks on messages know the items), and
     ``settings_of`` (a static method that takes the settings from the section ``slices``).
     """
 

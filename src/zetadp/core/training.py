@@ -157,9 +157,9 @@ def train(
         parts.task.check(records.targets)
     receiver, phase = parts.receiver(), replace(parts.phase, chunk=how.chunk)
     if model is not None or not is_packaged(parts.task):
-        phase = check_run(phase, records, [positions for own in held for positions in own], alone=plan.exact)
+        phase = check_run(phase, records, [positions for own in held for positions in own], alone=plan.protects_people)
     phase = replace(phase, chunk=phase.chunk or items_in_a_pass(phase, records.inputs))
-    protected = plan.training.noise == "os"
+    protected = not plan.training.seeded
     with Ledger(files.ledger) as ledger:
         if files.cap is not None:
             ledger.before_record = partial(files.cap.check_again, ledger)
@@ -240,7 +240,7 @@ def _begin(
     secret = Secret.of(files.ledger.parent)
     # A hash of patients' data is private, so only a keyed hash is written.
     keyed = secret.tag(_fingerprint(header, records, units))
-    if plan.training.noise == "os":
+    if not plan.training.seeded:
         entropy, draws = secrets.randbits(128), None
     else:
         entropy, draws = plan.entropy(_repeat(plan, ledger, keyed)), {"plan": plan.seeding, "data": keyed}

@@ -22,7 +22,7 @@ from zetadp.nn.settings import NetworkSettings
 from zetadp.phantom.cohort import write_dataset_json, write_patients
 from zetadp.phantom.settings import Simulated
 from zetadp.privacy.statement import account_run
-from zetadp.privacy.threat import MASKED_SUMS, Sums
+from zetadp.privacy.threat import MASKED_SUMS, NoiseSource, Sums
 
 HOSPITALS, PATIENTS, WATCHED = 3, 12, 6
 EPSILON, DELTA, ROUNDS, SPARE = "8", 1e-3, 10, 2
@@ -90,7 +90,7 @@ def demo_plan() -> Plan:
         images_per_patient=80,
         optimiser=OptimiserSettings(name="sgd", learning_rate=1.0, drop_after=1.0, averaged=0.5),
         clip=0.3,
-        noise="os",
+        noise=NoiseSource.OS,
     )
     plan = Plan(
         RunName("demo", "federated", EPSILON, 0),

@@ -114,7 +114,7 @@ class Hospital:
             task.check(records.targets)
         if not is_packaged(task):
             phase = replace(Assembly.of(plan, records, start).phase, chunk=self.settings.chunk)
-            phase = check_run(phase, records, self.units, alone=plan.exact)
+            phase = check_run(phase, records, self.units, alone=plan.protects_people)
             self.rules, self.chunk = phase.has_rules, phase.chunk
 
     def exchange(self, request: Request) -> Answer | Refusal:

@@ -115,8 +115,8 @@ def _training(plan: Plan, roster: Roster | None) -> Iterator[str]:
     start = "from a public network" if net.start == "public" else "from random weights"
     yield f"  network:  {net.family} on {net.domain}, {start}{trained}"
     yield f"  rounds:   {how.rounds}, with {len(plan.nodes)} nodes"
-    os = how.noise == "os"
-    yield f"  noise:    from {'the operating system' if os else 'a seed, which protects nobody: for simulations only'}"
+    source = "a seed, which protects nobody: for simulations only" if how.seeded else "the operating system"
+    yield f"  noise:    from {source}"
     if plan.sums is not None and plan.masked:
         relied = plan.sums.shares(len(plan.nodes))
         least, colluding = plan.sums.least_members(len(plan.nodes)), plan.sums.colluding

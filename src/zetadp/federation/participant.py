@@ -135,7 +135,7 @@ class Participant:
                 "there for simulations without a federation."
             )
         simulated = "Where no patient is real, set simulation in the node's own settings."
-        if not self.settings.simulation and not (how.noise == "os" and sigma > 0):
+        if not self.settings.simulation and not plan.protects_people:
             raise UserError(
                 f"Expected a plan with noise from the operating system at {name}, found noise: {how.noise} with "
                 f"multiplier {sigma}. It would protect nobody. {simulated}"

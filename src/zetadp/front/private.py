@@ -29,6 +29,7 @@ from zetadp.front.promises import check_reals
 from zetadp.front.records import HERE, Records
 from zetadp.front.run import PrivateRun, run_places
 from zetadp.nn.settings import NetworkSettings
+from zetadp.privacy.threat import NoiseSource
 from zetadp.privacy.verification import RUN
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def private(
         images_per_patient=int(items_per_patient),
         optimiser=OptimiserSettings(recipe=recipe_of(model, given, scheduler, rounds=int(rounds))),
         clip=float(clip),
-        noise="os" if seed is None else "seeded",
+        noise=NoiseSource.OS if seed is None else NoiseSource.SEEDED,
     )
     plan = Plan(
         RunName(place.resolve().name, "private", label_of(epsilon), int(seed or 0)),
@@ -181,13 +182,12 @@ def private(
         tuple(NodeConstants(name, size, float(per_round) * size / everybody) for name, size in sizes.items()),
         delta=float(delta),
         task=described(chosen),
-        simulated=seed is not None,
     )
     plan = make_plan(plan)
     if not (place / RUN).exists():
         # Before the folder is made: what is refused leaves nothing behind.
         phase = Assembly.of(plan, records.items, model=copied(own), task=chosen).phase
-        check_run(phase, records.items, records.places, alone=plan.exact)
+        check_run(phase, records.items, records.places, alone=plan.protects_people)
     return PrivateRun(plan, own, chosen, place, ledgers, records, where, most_epsilon, stop)
 
 

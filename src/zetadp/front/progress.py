@@ -24,7 +24,7 @@ class RoundsShown:
     """
 
     def __init__(self, name: str, training: TrainingSettings) -> None:
-        self.name, self.rounds, self.timed = name, training.rounds, training.noise != "os"
+        self.name, self.rounds, self.timed = name, training.rounds, training.seeded
         self.pace, self.first = Pace(), (-1, 0.0)
 
     def report(self, done: int, *, last: bool) -> None:

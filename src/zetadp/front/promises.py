@@ -49,7 +49,7 @@ class RunPromise:
     delta: float
     together: float | None
     runs_before: int
-    simulated: bool
+    seeded: bool
     noise: Noise
     total: Total | None = None
 
@@ -74,7 +74,7 @@ class RunPromise:
             delta=plan.delta,
             together=None if together is None else together.spent,
             runs_before=before,
-            simulated=plan.training.noise == "seeded",
+            seeded=plan.training.seeded,
             noise=Noise.of(plan, _dimension(plan, model)),
             total=together,
         )
@@ -87,7 +87,7 @@ class RunPromise:
             if self.total is not None:
                 text += with_earlier(self.total, self.runs_before)
             text += f". {self.noise}"
-        return f"Simulated: the noise is seeded and protects nobody. {text}" if self.simulated else text
+        return f"Simulated: the noise is seeded and protects nobody. {text}" if self.seeded else text
 
     __repr__ = __str__
 

@@ -28,7 +28,7 @@ from zetadp.privacy.book import note_people
 from zetadp.privacy.budget import Cap
 from zetadp.privacy.ledger import check_ledger_name, read_ledger
 from zetadp.privacy.statement import Statement, last_statement
-from zetadp.privacy.threat import CENTRAL_HOLDER
+from zetadp.privacy.threat import CENTRAL_HOLDER, NoiseSource
 
 
 def release_plan(
@@ -93,7 +93,7 @@ def release_plan(
         training = TrainingSettings(
             1,
             images_per_patient=1,
-            noise="os" if seed is None else "seeded",
+            noise=NoiseSource.OS if seed is None else NoiseSource.SEEDED,
             estimator=MIXED_ROWS,
             feature_norm=float(norm),
             mixing=mixing,
@@ -216,7 +216,7 @@ def release_records(
     files = RunFiles(
         ledger,
         ledger.with_suffix(".checkpoint.safetensors"),
-        once=plan.exact,
+        once=plan.protects_people,
         cap=limit,
     )
     with private_files():

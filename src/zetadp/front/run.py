@@ -314,7 +314,7 @@ class PrivateRun:
     def _files(self) -> RunFiles:
         """The files that training keeps, with the limit on everything together."""
         # Whoever loses the checkpoint of a run on real patients must not pay for it twice without a word.
-        once = self.plan.training.noise == "os"
+        once = not self.plan.training.seeded
         cap = None if self._most is None else Cap(self._most, self.plan.delta)
         return RunFiles(self.ledger, self.folder / "checkpoint", once, cap)
 

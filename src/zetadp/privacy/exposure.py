@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from zetadp.base.epsilon import SMALLEST_DELTA
 from zetadp.base.validation import UserError, in_range, one_of, positive, whole
@@ -21,7 +21,16 @@ from zetadp.privacy.events import NodeHistory, events_in, histories
 from zetadp.privacy.kinds import Kind, NoisySum
 from zetadp.privacy.ledger import Attempt
 from zetadp.privacy.masked import MaskedSum
-from zetadp.privacy.threat import COHORT_UNITS, Audience, Sums, Threat, Unit, check_threat
+from zetadp.privacy.threat import (
+    COHORT_UNITS,
+    NOISE_SOURCES,
+    Audience,
+    NoiseSource,
+    Sums,
+    Threat,
+    Unit,
+    check_threat,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +151,7 @@ class Run:
     threat: Threat = "local"
     sums: Sums | None = None
     images: int | None = None
-    noise: Literal["seeded", "os"] = "os"
+    noise: NoiseSource = NoiseSource.OS
     unit: Unit = "patient"
     delta: float = 1e-3
     series: Series | None = None
@@ -161,7 +170,8 @@ class Run:
         whole(1, MOST_RELEASES, declared_rounds=self.declared_rounds, images=1 if self.images is None else self.images)
         check_threat(self.threat, len(self.nodes), self.sums)
         one_of(COHORT_UNITS, unit=self.unit)
-        one_of(("seeded", "os"), noise=self.noise)
+        one_of(NOISE_SOURCES, noise=self.noise)
+        object.__setattr__(self, "noise", NoiseSource(self.noise))
         in_range(SMALLEST_DELTA, 1 - SMALLEST_DELTA, delta=self.delta)
         if not self.nodes:
             raise UserError(f"The ledger of run {self.name!r} holds no rounds: train before accounting.")
@@ -271,9 +281,9 @@ def declared_run(name: str, header: Mapping[str, Any]) -> Run:
     return run_of(name, Attempt(dict(header)))
 
 
-def noise_of(runs: Iterable[Run]) -> Literal["seeded", "os"]:
+def noise_of(runs: Iterable[Run]) -> NoiseSource:
     """Return the source of the noise of all runs. With one seeded run, it is ``seeded``."""
-    return "os" if {run.noise for run in runs} == {"os"} else "seeded"
+    return NoiseSource.OS if {run.noise for run in runs} == {NoiseSource.OS} else NoiseSource.SEEDED
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from zetadp.base.validation import UserError, checked_name, shown
 from zetadp.privacy import register
 from zetadp.privacy.events import Event, entries_of, events_in
 from zetadp.privacy.register import REGISTER, START, BrokenChainError, Link, Register, follow
+from zetadp.privacy.threat import NoiseSource
 
 FORMAT = 3
 """Version of a ledger's lines. There is one: a ledger of another format is refused."""
@@ -479,7 +480,7 @@ def begun(path: Path, attempts: Sequence[Attempt]) -> Sequence[Attempt]:
 
 def protected_attempts(attempts: Sequence[Attempt]) -> int:
     """Return the number of attempts that released something with noise from the operating system."""
-    return sum(bool(attempt.releases()) and attempt.header.get("noise") == "os" for attempt in attempts)
+    return sum(bool(attempt.releases()) and attempt.header.get("noise") == NoiseSource.OS for attempt in attempts)
 
 
 def _parse(path: Path) -> tuple[list[Attempt], str, int]:

@@ -21,7 +21,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure
 from zetadp.privacy.book import recorded_runs
 from zetadp.privacy.exposure import Run, declared_together, distinct, noise_of, over_runs, promised
-from zetadp.privacy.threat import Unit
+from zetadp.privacy.threat import NoiseSource, Unit
 
 CANDIDATES = (2, 10, 100, 1000)
 """Numbers of equally likely candidates, of which an attacker names one."""
@@ -77,7 +77,7 @@ class Risk:
             raise UserError(f"Expected releases in {ledger}, found none.")
         if not all(run.private for run in runs):
             return cls(name or runs[-1].name, tuple(runs), (), "none")
-        delta, guarantee = min(run.delta for run in runs), "holds" if noise_of(runs) == "os" else "simulated"
+        delta, guarantee = min(run.delta for run in runs), "holds" if noise_of(runs) == NoiseSource.OS else "simulated"
         exposures = over_runs(runs, delta, measure=promised).values()
         # Which of several exposures is the weakest, only the accountant of declared releases says.
         kept = _weakest(exposures) if declared_together(runs) else tuple(distinct(exposures))

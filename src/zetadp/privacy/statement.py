@@ -40,7 +40,7 @@ from zetadp.privacy.exposure import (
 )
 from zetadp.privacy.ledger import Attempt, read_ledger
 from zetadp.privacy.offers import offer
-from zetadp.privacy.threat import CENTRAL_HOLDER, NOTHING_HIDDEN, PERSONS, Audience, Unit
+from zetadp.privacy.threat import CENTRAL_HOLDER, NOTHING_HIDDEN, PERSONS, Audience, NoiseSource, Unit
 from zetadp.privacy.totals import Total
 
 FALSE_ALARMS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
@@ -105,7 +105,7 @@ def run_statement(
     totals = seen_by(run, "server") or {}
     kinds = distinct(totals.values())
     summed = run.sums is not None and run.private
-    unhidden = any(each.private and each.noise == "seeded" for each in earlier)
+    unhidden = any(each.private and each.noise == NoiseSource.SEEDED for each in earlier)
     named: tuple[Audience, ...] = ("server", "messages", "node", "reader") if run.sums else ("server", "node", "reader")
     audiences = {audience: _audience(run, audience) for audience in named}
     alone = audiences["messages"] if summed else None
@@ -183,7 +183,7 @@ def _with_earlier(run: Run, earlier: Sequence[Run]) -> dict[str, Any] | None:
         return None
     runs = [*earlier, run]
     together = Total.of(runs, run.delta)
-    seeded = sum(each.private and each.noise == "seeded" for each in earlier)
+    seeded = sum(each.private and each.noise == NoiseSource.SEEDED for each in earlier)
     found: dict[str, Any] = {
         "number": len(earlier),
         "epsilon_together": _number(together.epsilon),
@@ -333,7 +333,7 @@ def _setting(unit: Unit, runs: Sequence[Run]) -> dict[str, Any]:
         "unit": unit,
         "neighbours": _words("neighbours", unit),
         "sampling": _words("sampling", unit, probabilities, all(run.mixed_rows for run in runs)),
-        "noise_source": source,
+        "noise_source": source.value,
         "noise": _words("noise", source, bool(private), any(run.directions for run in private)),
     }
 
@@ -508,7 +508,7 @@ def _guarantee(runs: Sequence[Run]) -> str:
     """Return ``none`` if no run had noise, ``simulated`` if the noise of any came from a seed, or else ``holds``."""
     if not any(run.private for run in runs):
         return "none"
-    return "simulated" if noise_of(runs) == "seeded" else "holds"
+    return "simulated" if noise_of(runs) == NoiseSource.SEEDED else "holds"
 
 
 def _number(value: float) -> float | str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
 
 from zetadp.base.validation import Checked, UserError, Within, one_of
@@ -22,6 +23,17 @@ PERSONS = ("patient", "speaker")
 """Units that are whole persons."""
 COHORT_UNITS = (*PERSONS, "record")
 """What a cohort's units can be."""
+
+
+class NoiseSource(StrEnum):
+    """Source of sampling and noise: the operating system's generator, or a seed, which protects nobody."""
+
+    SEEDED = "seeded"
+    OS = "os"
+
+
+NOISE_SOURCES = tuple(source.value for source in NoiseSource)
+"""The sources as settings and ledgers spell them."""
 
 MASKED_SUMS: Threat = "masked_sums"
 

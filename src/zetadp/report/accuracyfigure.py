@@ -34,6 +34,7 @@ from zetadp.report.figurestyle import (
     without_noise_shown,
     wrapped,
 )
+from zetadp.report.provenance import Cohort
 from zetadp.report.tables import best_without_noise, chance_named, holders, metric_shown, not_empty, private_rows
 
 PUBLIC = "public weights alone"
@@ -45,7 +46,7 @@ _GAP = 0.4
 
 
 def accuracy_against_epsilon(
-    table: pd.DataFrame, cohort_label: str, *, networks: Sequence[str] | None = None, chance: float | None = None
+    table: pd.DataFrame, cohort: Cohort, *, networks: Sequence[str] | None = None, chance: float | None = None
 ) -> Figure:
     """Draw the task's metric against epsilon, with one curve for each network and arm.
 
@@ -53,8 +54,8 @@ def accuracy_against_epsilon(
     ----------
     table
         Result of `tables.table1`.
-    cohort_label
-        Name of the cohort for the title.
+    cohort
+        The cohort that the title names.
     networks
         Networks that have curves; by default all. The best network without noise is that of the whole table.
     chance
@@ -101,20 +102,20 @@ def accuracy_against_epsilon(
         if len(curves) > 1:
             columns = legend_columns(list(curves), 0.9 * WIDTH)
             panel.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, frameon=False, borderaxespad=0.2)
-        set_title(figure, f"{metric[:1].upper()}{metric[1:]}{_subject(drawn, curves)} against ε, {cohort_label}")
+        set_title(figure, f"{metric[:1].upper()}{metric[1:]}{_subject(drawn, curves)} against ε, {cohort}")
         meaning = "; ".join(filter(None, (_marks(drawn), without_noise_shown(places))))
         figure.supxlabel(wrapped(meaning, SMALL, 0.97 * WIDTH), x=0.01, ha="left", fontsize=SMALL)
     return figure
 
 
 def compare_networks(
-    table: pd.DataFrame, cohort_label: str, *, networks: Sequence[str] | None = None, chance: float | None = None
+    table: pd.DataFrame, cohort: Cohort, *, networks: Sequence[str] | None = None, chance: float | None = None
 ) -> Figure:
     """Draw the task's metric of networks, one row for each network and arm.
 
     Parameters
     ----------
-    table, cohort_label, networks, chance
+    table, cohort, networks, chance
         As for `accuracy_against_epsilon`, but guessing always has a line.
 
     Returns
@@ -150,7 +151,7 @@ def compare_networks(
         panel.set(xlim=(0, 101), ylim=(len(rows) - 0.4, -0.6))
         panel.grid(axis="x", color=_GRID, linewidth=0.6)
         panel.set_xlabel(f"test {metric} in %")
-        set_title(figure, f"{metric[:1].upper()}{metric[1:]} of {'other ' if networks else ''}networks, {cohort_label}")
+        set_title(figure, f"{metric[:1].upper()}{metric[1:]} of {'other ' if networks else ''}networks, {cohort}")
         meaning = "; ".join(filter(None, (guarantee_shown(drawn), without_noise_shown(epsilons))))
         set_legend(figure, [panel], _marks(drawn), meaning)
     return figure

@@ -78,7 +78,7 @@ def audit_figure(results: Sequence[AuditResult], experiment: str) -> Figure:
     return figure
 
 
-def membership_roc(attacks: Sequence[Attack], claims: Mapping[str, Claim], cohort_label: str) -> Figure:
+def membership_roc(attacks: Sequence[Attack], claims: Mapping[str, Claim], people: str) -> Figure:
     """Draw the ROC of membership inference, one panel for each attacked arm, with logarithmic axes.
 
     Parameters
@@ -87,7 +87,7 @@ def membership_roc(attacks: Sequence[Attack], claims: Mapping[str, Claim], cohor
         Attacked arms. All are drawn against the claims of the private arm.
     claims
         Claims of the private arm, by audience: ``reader`` and ``server``.
-    cohort_label
+    people
         Name of the patients for the title.
 
     Returns
@@ -123,7 +123,7 @@ def membership_roc(attacks: Sequence[Attack], claims: Mapping[str, Claim], cohor
         label_outer(panels, len(panels), "false-positive rate", "true-positive rate")
         meaning = f"the band holds at all points and in all panels together, but for a chance of {FALSE_ALARM:g}"
         set_legend(figure, panels, meaning)
-        set_title(figure, f"Membership inference against finished models, {cohort_label}")
+        set_title(figure, f"Membership inference against finished models, {people}")
     return figure
 
 

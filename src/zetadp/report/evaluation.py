@@ -19,7 +19,7 @@ from zetadp.privacy.ledger import LostError, read_ledger
 from zetadp.privacy.statement import account_run
 from zetadp.privacy.verification import seal
 from zetadp.report.modelcard import model_card
-from zetadp.report.provenance import environment
+from zetadp.report.provenance import Cohort, environment
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def evaluate_run(
     *,
     account: Path,
     device: str,
-    cohort_label: str,
+    cohort: Cohort,
 ) -> None:
     """Write everything that evaluation writes of a run.
 
@@ -77,8 +77,8 @@ def evaluate_run(
         The live ledger of the run.
     device
         ``auto``, ``cpu`` or ``cuda``.
-    cohort_label
-        Name of the cohort on the card.
+    cohort
+        The cohort.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def evaluate_run(
     statement.write(files.privacy, files.text)
     measured = read_json(files.metrics)
     trained = plan.network.to_json()  # with the taper that follows from the noise
-    write_text(files.card, model_card(measured["run"], trained, statement, measured, cohort_label, model.words))
+    write_text(files.card, model_card(measured["run"], trained, statement, measured, cohort, model.words))
     made = [value for name, value in vars(files).items() if name != "sealed"]
     seal(files.sealed, made)
 

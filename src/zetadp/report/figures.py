@@ -38,6 +38,7 @@ from zetadp.report.figurestyle import (
     without_noise_shown,
     wrapped,
 )
+from zetadp.report.provenance import Cohort
 from zetadp.report.tables import CELL, chance_named, holders, metric_shown, not_empty
 
 Cell = tuple[str, str, str]
@@ -46,15 +47,15 @@ MANY_CLASSES = 6
 """Largest number of classes for which the fields of a matrix have room for two numbers."""
 
 
-def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float | None = None) -> Figure:
+def training_curves(histories: pd.DataFrame, cohort: Cohort, *, chance: float | None = None) -> Figure:
     """Draw the task's metric on held-out validation patients against rounds, one line for each epsilon.
 
     Parameters
     ----------
     histories
         Result of `tables.histories`; its ``value`` is in [0, 1], and missing if no patient was watched.
-    cohort_label
-        Name of the cohort for the title.
+    cohort
+        The cohort that the title names.
     chance
         Score of guessing, in %; no line by default.
 
@@ -82,7 +83,7 @@ def training_curves(histories: pd.DataFrame, cohort_label: str, *, chance: float
             panel.set_xlim(left=0)
             panel.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         label_outer(panels, columns, "round", f"validation {metric_shown(histories['metric'].iloc[0])} in %")
-        set_title(figure, f"Training, {cohort_label}")
+        set_title(figure, f"Training, {cohort}")
         seeds = histories.groupby(["network", "arm", "epsilon"])["seed"].nunique()
         meaning = f"Held-out validation {holders(histories)}; {spread_shown(seeds, 'bands')}"
         set_legend(figure, panels, meaning, guarantee_shown(histories), without_noise_shown(epsilons))
@@ -106,7 +107,7 @@ def _draw_curve(panel: Axes, run: pd.DataFrame, label: str, index: int, colour: 
     panel.plot(rounds, mean, label=label, markevery=every, **{**line_look(index), "color": colour})
 
 
-def confusion_matrices(runs: pd.DataFrame, cohort_label: str) -> Figure:
+def confusion_matrices(runs: pd.DataFrame, cohort: Cohort) -> Figure:
     """Draw the confusion matrix of each network, arm and epsilon in ``runs``, counts summed over seeds.
 
     The colour and the upper number are the share of the true class (row) in %; the lower number counts images. With
@@ -137,7 +138,7 @@ def confusion_matrices(runs: pd.DataFrame, cohort_label: str) -> Figure:
             name_panel(panel, f"{called[network]}, {shown[arm]}\n{epsilon_named(epsilon)}, {seeds}", 3, 0.58)
         label_outer(panels, columns, f"predicted {word}", f"true {word}")
         figure.colorbar(image, ax=panels, label=f"share of the true {word} in %", shrink=0.6, aspect=30, pad=0.02)
-        set_title(figure, f"Confusion on held-out test {holders(runs)}, {cohort_label}")
+        set_title(figure, f"Confusion on held-out test {holders(runs)}, {cohort}")
         left_out = _named(others, called, shown)
         meaning = [guarantee_shown(runs), without_noise_shown(epsilon for _, _, epsilon in cells)]
         notes = ["; ".join(filter(None, meaning)), f"Not shown, for lack of room: {left_out}" if left_out else ""]

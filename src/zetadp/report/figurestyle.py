@@ -23,7 +23,7 @@ from matplotlib.textpath import text_to_path
 
 from zetadp.base.epsilon import UNCLIPPED, epsilon_value
 from zetadp.base.storage import written_whole
-from zetadp.privacy.threat import arm_shown
+from zetadp.privacy.threat import NoiseSource, arm_shown
 
 WIDTH = 9.6  # inches: 922 px in browsers, which show an SVG inch as 96 px; report pages cut figures above 1000 px
 MAX_HEIGHT = 12.0  # inches: 1152 px
@@ -223,7 +223,7 @@ def guarantee_shown(runs: pd.DataFrame) -> str:
     whole = sorted(units - {"image"}) or ["image"]
     unless = " unless marked" if "image" in units - set(whole) else ""
     deltas = " or ".join(f"{delta:g}" for delta in sorted(set(private["delta"].astype(float))))
-    simulated = ", simulated noise" if (source == "seeded").any() else ""
+    simulated = ", simulated noise" if (source == NoiseSource.SEEDED.value).any() else ""
     return f"ε per {' or '.join(whole)}{unless}, δ = {deltas}{simulated}"
 
 

@@ -11,10 +11,10 @@ from zetadp.base.tables import MISSING, Sheet
 from zetadp.core.task import Words
 from zetadp.nn.settings import FEATURES, STUDY, NetworkSettings
 from zetadp.privacy.statement import spent
-from zetadp.privacy.threat import MASKED_SUMS, PERSONS, arm_shown
+from zetadp.privacy.threat import MASKED_SUMS, PERSONS, NoiseSource, arm_shown
 from zetadp.report import notes
+from zetadp.report.provenance import Cohort
 from zetadp.report.rendering import filled, to_markdown
-from zetadp.report.tables import is_simulated
 
 FALSE_ALARM = 0.01
 """Share of wrongly accused people at which the card says what an attack finds."""
@@ -52,7 +52,7 @@ def model_card(
     network: Mapping[str, Any],
     privacy: Mapping[str, Any],
     metrics: Mapping[str, Any],
-    cohort_label: str,
+    cohort: Cohort,
     words: Words,
 ) -> str:
     """Return the card of one trained model as Markdown.
@@ -67,8 +67,8 @@ def model_card(
         Content of the run's ``privacy.json``.
     metrics
         Content of the run's ``metrics.json``; its ``environment`` becomes the provenance.
-    cohort_label
-        Name of the cohort. It contains the word "simulated" if the cohort is.
+    cohort
+        The cohort.
     words
         Texts of the model's task.
     """
@@ -90,15 +90,15 @@ def model_card(
         metrics=metrics,
         words=words,
         described=_described(NetworkSettings(**network)),
-        cohort=cohort_label,
-        simulated=is_simulated(cohort_label),
+        cohort=str(cohort),
+        simulated=cohort.simulated,
         arm=arm_shown(run["arm"], threat),
         epsilon=epsilon,
         chosen=epsilon_named(epsilon),
         items=metrics.get("items_called", "images"),
         person=privacy["unit"] if privacy["unit"] in PERSONS else PERSONS[0],
         private=math.isfinite(epsilon_value(epsilon)),
-        seeded=privacy["noise_source"] == "seeded",
+        seeded=privacy["noise_source"] == NoiseSource.SEEDED,
         sums=threat == MASKED_SUMS,
         spent=spent(privacy),
         again=again,

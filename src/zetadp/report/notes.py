@@ -10,8 +10,9 @@ import pandas as pd
 
 from zetadp.base.epsilon import UNCLIPPED, epsilon_named, epsilon_order, epsilon_value, judged, rounded_up
 from zetadp.nn.settings import SLICE, TOGETHER, VOLUME
-from zetadp.privacy.threat import MASKED_SUMS
-from zetadp.report.tables import EPSILON_TOLERANCE, holders, is_simulated, metric_shown
+from zetadp.privacy.threat import MASKED_SUMS, NoiseSource
+from zetadp.report.provenance import Cohort
+from zetadp.report.tables import EPSILON_TOLERANCE, holders, metric_shown
 
 INFINITY_NOTE = "ε = ∞: gradients are clipped but get no noise. These runs carry no privacy guarantee."
 WORSE_NOTE = "- Training made it worse than these public weights. Use them instead: they cost no privacy."
@@ -21,7 +22,7 @@ SEEDED_NOTE = "Noise: seeded. ε is that of the ideal mechanism, simulated: repr
 
 
 def notes(
-    runs: pd.DataFrame, cohort_label: str, total: Mapping[str, Any] | None = None, planned: int | None = None
+    runs: pd.DataFrame, cohort: Cohort, total: Mapping[str, Any] | None = None, planned: int | None = None
 ) -> tuple[str, ...]:
     """Return the notes that belong below every table of these runs.
 
@@ -29,8 +30,8 @@ def notes(
     ----------
     runs
         Result of `tables.collect`.
-    cohort_label
-        Name of the cohort. It contains the word "simulated" if the cohort is.
+    cohort
+        The cohort.
     total
         Content of the cohort's ``privacy_total.json``, whose ``statement`` gives the total epsilon of all runs.
     planned
@@ -42,12 +43,12 @@ def notes(
     deltas = ", ".join(f"{delta:g}" for delta in sorted(runs["delta"].astype(float).unique()))
     sources = set(private["noise_source"])
     found = [
-        f"Cohort: {cohort_label}. {_measured(runs)} {held_out}, in %.",
+        f"Cohort: {cohort}. {_measured(runs)} {held_out}, in %.",
         *dict.fromkeys(note for notes_of_task in runs["notes"] for note in notes_of_task),
-        *([SIMULATION_NOTE] if is_simulated(cohort_label) else []),
+        *([SIMULATION_NOTE] if cohort.simulated else []),
         f"ε is {units}, at δ = {deltas}.",
-        *([SEEDED_NOTE] if "seeded" in sources else []),
-        *(["Noise: exact, from the operating system’s generator."] if "os" in sources else []),
+        *([SEEDED_NOTE] if NoiseSource.SEEDED in sources else []),
+        *(["Noise: exact, from the operating system’s generator."] if NoiseSource.OS in sources else []),
         *_sums(private),
         *_images(private),
         *([INFINITY_NOTE] if (runs["epsilon"] == "inf").any() else []),

@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,10 +49,32 @@ def origin(
     return tuple(f"{key}: {value}" for key, value in zip(KEYS, found, strict=True))
 
 
-def cohort_shown(cohort: Mapping[str, Any]) -> str:
-    """Return name, size and seed of a cohort, from ``cohort`` of a configuration."""
+@dataclass(frozen=True)
+class Cohort:
+    """The people behind a result, as tables, figures and model cards describe them.
+
+    Attributes
+    ----------
+    label
+        Kind, name and size, such as ``cohort phantom, 40 + 10 patients``.
+    simulated
+        Whether the patients are simulated. The name proves nothing: people choose it.
+    """
+
+    label: str
+    simulated: bool
+
+    def __str__(self) -> str:
+        return f"simulated {self.label}" if self.simulated else self.label
+
+
+def cohort_shown(cohort: Mapping[str, Any], *, simulated: bool) -> str:
+    """Return name, size and seed of a cohort, from ``cohort`` of a configuration, and whether it is ``simulated``."""
     size = f"{cohort['train_patients']} + {cohort['test_patients']} {cohort['unit']}s"
-    drawn = f"seed {cohort['simulated']['seed']}" if cohort["source"] == "simulated" else "not simulated"
+    if cohort["source"] == "simulated":
+        drawn = f"seed {cohort['simulated']['seed']}"
+    else:
+        drawn = "simulated" if simulated else "not simulated"
     return f"{cohort['name']}, {size}, {drawn}"
 
 

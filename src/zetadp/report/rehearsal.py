@@ -38,6 +38,7 @@ from zetadp.report.accuracyfigure import accuracy_against_epsilon, compare_netwo
 from zetadp.report.evaluation import RunOutputs, evaluate_run
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.notes import notes
+from zetadp.report.provenance import Cohort
 from zetadp.report.riskpage import Evidence, write_risk
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ def rehearse(
     results: Path,
     ledgers: Path,
     device: str,
-    cohort_label: str,
+    cohort: Cohort,
 ) -> None:
     """Try everything that follows the trainings of an experiment, without training.
 
@@ -69,7 +70,7 @@ def rehearse(
         The table of who is where, the cohort's index, and the files of `zetadp.core.promise.write_noise`.
     results, ledgers
         Folder of the results, and of the cohort's ledgers, which are read and not written.
-    device, cohort_label
+    device, cohort
         As for `zetadp.report.evaluation.evaluate_run`.
 
     Raises
@@ -91,10 +92,10 @@ def rehearse(
             files, people = RunOutputs.within(folder), (partition, table)
             room += _write_untrained(plan, images, people, backbone, ledger, files, where)
             _warn_of_change(files.agreed, results)
-            evaluate_run(files, images, *people, backbone, account=ledger, device=device, cohort_label=cohort_label)
+            evaluate_run(files, images, *people, backbone, account=ledger, device=device, cohort=cohort)
             write_risk(Risk.of(ledger), folder, str(ledger), Evidence())
             folders.append(folder)
-        _show(folders, ledger.parent, cohort_label)
+        _show(folders, ledger.parent, cohort)
         for folder in (results, ledgers):
             check_writable(folder / "rehearsal")
             if (free := shutil.disk_usage(folder).free) < room:
@@ -161,22 +162,22 @@ def _write_untrained(
     trained = Trained(parts.phase.model, history, head, None)
     save_model(files.model, trained, plan, inputs=items.inputs.shape[-1], backbone=public, ledger=ledger)
     releases = plan.tries * len(plan.nodes)
-    messages = min(KEPT_BYTES, 8 * releases * parts.phase.message) if plan.exact else 0
+    messages = min(KEPT_BYTES, 8 * releases * parts.phase.message) if plan.protects_people else 0
     return 3 * files.model.stat().st_size + releases * LEDGER_BYTES + 2 * messages  # the checkpoint is a model as well
 
 
-def _show(folders: Sequence[Path], ledgers: Path, cohort_label: str) -> None:
+def _show(folders: Sequence[Path], ledgers: Path, cohort: Cohort) -> None:
     """Write the total, the table and the figures of the runs."""
     place = folders[0].parents[4]
     total = total_statement(Book.read(ledgers).runs())
     total.write(place / "total.json", place / "total.txt")
     runs = tables.collect(folders)
-    table, below = tables.table1(runs, cohort_label), notes(runs, cohort_label, total)
+    table, below = tables.table1(runs, cohort), notes(runs, cohort, total)
     write_text(place / "table.txt", rendering.to_text(rendering.accuracy_sheet(table, below)))
     write_text(place / "nodes.csv", rendering.to_csv(tables.per_node(runs), below))
     chance = tables.chance_of(runs)
-    save_svg(accuracy_against_epsilon(table, cohort_label, chance=chance), place / "accuracy.svg")
-    save_svg(compare_networks(table, cohort_label, chance=chance), place / "networks.svg")
-    save_svg(figures.training_curves(tables.histories(runs), cohort_label, chance=chance), place / "curves.svg")
+    save_svg(accuracy_against_epsilon(table, cohort, chance=chance), place / "accuracy.svg")
+    save_svg(compare_networks(table, cohort, chance=chance), place / "networks.svg")
+    save_svg(figures.training_curves(tables.histories(runs), cohort, chance=chance), place / "curves.svg")
     if runs["confusion"].notna().all():
-        save_svg(figures.confusion_matrices(runs, cohort_label), place / "confusion.svg")
+        save_svg(figures.confusion_matrices(runs, cohort), place / "confusion.svg")

@@ -12,10 +12,10 @@ import pandas as pd
 from zetadp.base.epsilon import epsilon_named, epsilon_value, rounded_up
 from zetadp.base.storage import read_json, write_text
 from zetadp.core.metrics import LEVEL
-from zetadp.privacy.threat import MASKED_SUMS
+from zetadp.privacy.threat import MASKED_SUMS, NoiseSource
 from zetadp.report.provenance import KEYS
 from zetadp.report.rendering import Section, accuracy_sheet, further_sheets, page_html
-from zetadp.report.tables import best_without_noise, is_simulated, leading_network, metric_shown, private_rows
+from zetadp.report.tables import best_without_noise, leading_network, metric_shown, private_rows
 
 _SHOWN = {
     "networks.svg": "Other networks",
@@ -30,7 +30,9 @@ _OF_A_RUN = (
 )
 
 
-def write_report(*, table: Path, total: Path, text: Path, pictures: list[Path], page: Path, name: str) -> None:
+def write_report(
+    *, table: Path, total: Path, text: Path, pictures: list[Path], page: Path, name: str, simulated: bool
+) -> None:
     """Write the page of an experiment, which needs no other file and no network.
 
     Parameters
@@ -43,8 +45,8 @@ def write_report(*, table: Path, total: Path, text: Path, pictures: list[Path], 
         SVG files, known by their names.
     page
         The page.
-    name
-        Name of the experiment.
+    name, simulated
+        Name of the experiment, and whether its cohort is simulated.
     """
     frame = pd.read_csv(table, comment="#", dtype={"epsilon": str})
     lines = table.read_text(encoding="utf-8").splitlines()
@@ -57,7 +59,7 @@ def write_report(*, table: Path, total: Path, text: Path, pictures: list[Path], 
     others = {shown: drawn[file] for file, shown in _SHOWN.items() if file in drawn}
     # The landing page of Snakemake's report shows the first three sections as well.
     sections = [
-        Section("Result", [reached(frame)], pictures=main),
+        Section("Result", [reached(frame, simulated=simulated)], pictures=main),
         Section("Cost in privacy", [spent(read_json(total))]),
         Section("All networks", tables=[accuracy_sheet(frame, below)]),
         *([Section("Further tables", tables=further)] if (further := further_sheets(frame)) else []),
@@ -69,16 +71,18 @@ def write_report(*, table: Path, total: Path, text: Path, pictures: list[Path], 
     write_text(page, page_html(f"Results of the experiment {name}", sections, repeated=3))
 
 
-def reached(table: pd.DataFrame) -> str:
+def reached(table: pd.DataFrame, *, simulated: bool) -> str:
     """Return a sentence with what the leading network reaches, at the epsilon that is closest to one.
 
     Parameters
     ----------
     table
         Result of `tables.table1`.
+    simulated
+        Whether its cohort is simulated.
     """
     metric, network = metric_shown(str(table["metric"].iloc[0])), leading_network(table)
-    cohort = "On a simulated cohort, the" if is_simulated(str(table["cohort"].iloc[0])) else "The"
+    cohort = "On a simulated cohort, the" if simulated else "The"
     private, free = private_rows(table), best_without_noise(table).to_dict("records")
     rows = private[private["network"] == network]
     if rows.empty:
@@ -116,6 +120,6 @@ def spent(total: Mapping[str, Any]) -> str:
         return f"{without}."
     runs = "The one private run costs" if rows["runs"] == 1 else f"The {rows['runs']} private runs together cost"
     found = f"{runs} each {total['unit']} at most ε = {rounded_up(float(rows['epsilon']))} at δ = {total['delta']:g}"
-    if total["noise_source"] == "seeded":
+    if total["noise_source"] == NoiseSource.SEEDED:
         found += "; the noise is seeded, so this is a simulation and protects nobody"
     return f"{found}{f'; {without}' if broken else ''}."

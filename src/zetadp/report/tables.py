@@ -21,6 +21,7 @@ from zetadp.base.validation import UserError
 from zetadp.core.metrics import LEVEL, accuracy_interval
 from zetadp.privacy.offers import offer
 from zetadp.privacy.threat import PERSONS
+from zetadp.report.provenance import Cohort
 
 CELL = ["network", "arm", "epsilon"]
 MEASURED = ("metric", "per_patient", "per_patient_images")
@@ -33,11 +34,6 @@ REPLICATES = "replicates"
 STATED = ("delta", "unit", "noise_source", "nodes")
 # Calibration stays below the target, so an excess beyond rounding was not planned, and a note reports it.
 EPSILON_TOLERANCE = 1e-9
-
-
-def is_simulated(cohort_label: str) -> bool:
-    """Return whether a cohort is simulated: its label then contains the word "simulated"."""
-    return "simulated" in cohort_label.lower()
 
 
 def metric_shown(metric: str) -> str:
@@ -141,15 +137,15 @@ def histories(runs: pd.DataFrame) -> pd.DataFrame:
     return ordered(pd.concat(parts, ignore_index=True), "seed", "round")
 
 
-def table1(runs: pd.DataFrame, cohort_label: str) -> pd.DataFrame:
+def table1(runs: pd.DataFrame, cohort: Cohort) -> pd.DataFrame:
     """Return the task's metric against epsilon, one row for each network, arm and epsilon.
 
     Parameters
     ----------
     runs
         Result of `collect`.
-    cohort_label
-        Name of the cohort for readers. It contains the word "simulated" if the cohort is.
+    cohort
+        The cohort.
 
     Returns
     -------
@@ -181,7 +177,7 @@ def table1(runs: pd.DataFrame, cohort_label: str) -> pd.DataFrame:
                 "ci_low": 100 * low,
                 "ci_high": 100 * high,
                 **{key: 100 * float(group[key].mean()) for key in ("public_start", *BESIDE)},
-                "cohort": cohort_label,
+                "cohort": str(cohort),
                 "unit": _common(group, "unit"),
                 "threat": _common(group, "threat"),
                 "noise": "none" if math.isinf(epsilon_value(cell[2])) else _common(group, "noise_source"),

@@ -74,7 +74,7 @@ def test_the_attack_can_refute_half_the_variance_of_large_plans(probability, sig
 def test_honest_code_passes_and_the_attack_sees_all_there_is_to_see(audited):
     trials = audited.trials if audited.rounds > 1 else trials_for(ONE)
     plan = audited.plan(2)
-    assert (plan.clip, plan.exact) == (audited.clip, audited.noise == "os")
+    assert (plan.clip, plan.protects_people) == (audited.clip, audited.noise == "os")
     result = audit(replace(audited, trials=trials))
     assert result.claim.mechanisms == audited.mechanisms
     assert result.claim.epsilon == accounting.epsilon(audited.mechanisms, 1e-3)

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from copy import deepcopy
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from zetadp.config.experiment import Config
 from zetadp.config.load import load_config, overlay
 from zetadp.core.plan import Plan, RunName
 from zetadp.privacy.threat import Sums
+from zetadp.report.provenance import cohort_shown
 
 ROOT = Path(__file__).parents[3]
 SCENARIOS = sorted([*ROOT.glob("workflow/scenarios/*.yaml"), *ROOT.glob("papers/*/scenarios/*.yaml")])
@@ -294,6 +296,17 @@ def test_every_scenario_over_the_default_is_right(path):
         assert plan.run == run
         # What a model's file will say of its patients: a field, whatever the cohort is called.
         assert plan.simulated == (not config.cohort.real)
+    digits_or_words = config.task.name in {"phase_mnist", "speech_commands"}
+    assert config.simulated == (not config.cohort.real and not digits_or_words)
+
+
+@pytest.mark.parametrize("name", ["unsimulated-brains", "volumes-of-a-phantom"])
+def test_a_folder_is_simulated_if_it_is_declared_so_whatever_its_name(name):
+    declared = {"name": name, "real_patients": False}
+    simulated, real = (load_config(merged(MINE, {"cohort": given})) for given in (declared, {"name": name}))
+    assert (simulated.simulated, real.simulated) == (True, False)
+    shown = [cohort_shown(asdict(config.cohort), simulated=config.simulated) for config in (simulated, real)]
+    assert [text.rpartition(", ")[2] for text in shown] == ["simulated", "not simulated"]
 
 
 def test_each_scenario_has_results_of_its_own_name():

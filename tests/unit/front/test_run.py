@@ -403,7 +403,10 @@ def test_dropout_draws_by_unit_repeats_with_a_seed_and_is_off_in_evaluation(tmp_
     first, again, other = (weights(each) for each in (one, two, without))
     assert all(torch.equal(mine, same) for mine, same in zip(first, again, strict=True))
     assert not all(torch.equal(mine, same) for mine, same in zip(first, other, strict=True))
-    assert one.promise.simulated
+    assert one.promise.seeded
+    # A seed of the noise makes nobody's patients simulated.
+    assert not one.plan.simulated
+    assert not one.plan.protects_people
     assert one.evaluate(test).value == one.evaluate(test).value
     assert run(tmp_path, "noisy", model=model).train().statement.guarantee == "holds"
 

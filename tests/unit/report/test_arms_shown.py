@@ -12,10 +12,11 @@ from zetadp.report import figures, rendering, tables
 from zetadp.report.accuracyfigure import accuracy_against_epsilon, compare_networks
 from zetadp.report.modelcard import model_card
 from zetadp.report.notes import notes
+from zetadp.report.provenance import Cohort
 from zetadp.tasks.brain_sequences import BrainSequences
 
 NETWORK = NetworkSettings().to_json()
-LABEL = "simulated cohort"
+COHORT = Cohort("cohort", simulated=True)
 THREAT = {
     "model": "masked_sums",
     "sums": {"colluding": 2, "missing": 0, "spare": 0, "shares": 3},
@@ -52,7 +53,7 @@ SHOWN = {
 
 def card_of(folder) -> str:
     metrics, words = read_json(folder / "metrics.json"), BrainSequences().words
-    return model_card(metrics["run"], NETWORK, read_json(folder / "privacy.json"), metrics, LABEL, words)
+    return model_card(metrics["run"], NETWORK, read_json(folder / "privacy.json"), metrics, COHORT, words)
 
 
 @pytest.mark.parametrize("what", SHOWN)
@@ -60,7 +61,7 @@ def test_it_is_named_wherever_the_run_is_shown_and_nowhere_else(tmp_path, what):
     case = SHOWN[what]
     folder, other = (write_run(tmp_path, {"a": 12, "b": 15}, **privacy) for privacy in (case["privacy"], {}))
     runs, alone = tables.collect([folder, other]), tables.collect([folder])
-    table, below = tables.table1(runs, LABEL), notes(runs, LABEL)
+    table, below = tables.table1(runs, COHORT), notes(runs, COHORT)
     column, values = case["column"]
     assert set(table[column]) == values
     printed = rendering.to_markdown(rendering.accuracy_sheet(table, below))
@@ -72,8 +73,8 @@ def test_it_is_named_wherever_the_run_is_shown_and_nowhere_else(tmp_path, what):
     assert not any(words in plain for words in case["card"])
     assert case["absent"] not in own
     for figure in (
-        accuracy_against_epsilon(tables.table1(alone, LABEL), "c"),
-        compare_networks(tables.table1(alone, LABEL), "c"),
+        accuracy_against_epsilon(tables.table1(alone, COHORT), COHORT),
+        compare_networks(tables.table1(alone, COHORT), COHORT),
         figures.confusion_matrices(alone, "c"),
         figures.training_curves(tables.histories(alone), "c"),
     ):

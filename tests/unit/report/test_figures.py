@@ -17,9 +17,10 @@ from zetadp.report import figures, figurestyle
 from zetadp.report.accuracyfigure import BEST, PUBLIC, accuracy_against_epsilon, compare_networks
 from zetadp.report.figures import confusion_matrices
 from zetadp.report.patientfigure import patient_figure
+from zetadp.report.provenance import Cohort
 from zetadp.report.tables import collect, histories, table1
 
-LABEL = "simulated cohort phantom-longer, 484 + 266 patients"
+COHORT = Cohort("cohort phantom-longer, 484 + 266 patients", simulated=True)
 
 
 @pytest.fixture(scope="module")
@@ -36,18 +37,18 @@ def patient(**changes):
     images = np.random.default_rng(0).random((4, 16, 16)).astype(np.float32)
     kspace = to_kspace(images)
     arrays = {"images": images, "kspace": kspace, "whitened": whiten(kspace)} | changes
-    return patient_figure(**arrays, sequences=SEQUENCES, title=f"Held-out patient P07, slice 77, {LABEL}")
+    return patient_figure(**arrays, sequences=SEQUENCES, title=f"Held-out patient P07, slice 77, {COHORT}")
 
 
 def accuracy(folders):
-    return accuracy_against_epsilon(table1(collect(folders), LABEL), LABEL, chance=25)
+    return accuracy_against_epsilon(table1(collect(folders), COHORT), COHORT, chance=25)
 
 
 DRAW = {
     "accuracy": accuracy,
-    "networks": lambda folders: compare_networks(table1(collect(folders), LABEL), LABEL, chance=25),
-    "confusion": lambda folders: confusion_matrices(collect(folders), LABEL),
-    "curves": lambda folders: figures.training_curves(histories(collect(folders)), LABEL),
+    "networks": lambda folders: compare_networks(table1(collect(folders), COHORT), COHORT, chance=25),
+    "confusion": lambda folders: confusion_matrices(collect(folders), COHORT),
+    "curves": lambda folders: figures.training_curves(histories(collect(folders)), COHORT),
     "patient": lambda folders: patient(),
 }
 
@@ -95,7 +96,7 @@ def test_curves_show_means_and_intervals_on_a_logarithmic_axis(tmp_path):
         for epsilon in ("0.3", "3", "30", "inf")
         for seed in (0, 1)
     ]
-    table = table1(collect(folders), LABEL)
+    table = table1(collect(folders), COHORT)
     (panel,) = accuracy(folders).axes
     assert [tick.get_text() for tick in panel.get_xticklabels()] == ["0.3", "3", "30", "∞"]
     assert np.diff(panel.get_xticks())[:2] == pytest.approx([1, 1])
@@ -104,9 +105,9 @@ def test_curves_show_means_and_intervals_on_a_logarithmic_axis(tmp_path):
     assert (free.lines[0].get_markerfacecolor(), free.lines[0].get_linestyle()) == ("white", "None")
     assert bars(panel, "local noise") == pytest.approx(table[["ci_low", "ci_high"]].to_numpy()[:3])
     assert panel.get_legend() is None, "the title names the only curve"
-    assert f"Accuracy of network complex with local noise against ε, {LABEL}" in texts(panel.figure)
+    assert f"Accuracy of network complex with local noise against ε, {COHORT}" in texts(panel.figure)
     # Without intervals, bars are the spread of seeds at 55 % and 62.5 %.
-    bare = accuracy_against_epsilon(table.assign(ci_low=np.nan, ci_high=np.nan), LABEL)
+    bare = accuracy_against_epsilon(table.assign(ci_low=np.nan, ci_high=np.nan), COHORT)
     assert bars(bare.axes[0], "local noise")[0] == pytest.approx([58.75 - 5.3033, 58.75 + 5.3033], abs=1e-3)
 
 
@@ -119,8 +120,8 @@ def test_the_default_s_legend_has_five_words_at_most(tmp_path):
     ]
     folders.append(write_run(tmp_path, {"a": 19, "b": 20}, network="head", epsilon="inf", public=0.85))
     folders.append(write_run(tmp_path, {"a": 8, "b": 14}))
-    table = table1(collect(folders), LABEL)
-    figure = accuracy_against_epsilon(table, LABEL, networks=["head"], chance=25)
+    table = table1(collect(folders), COHORT)
+    figure = accuracy_against_epsilon(table, COHORT, networks=["head"], chance=25)
     (panel,) = figure.axes
     legend = [text.get_text() for text in panel.get_legend().get_texts()]
     assert legend == ["local noise", "masked sums"]
@@ -137,7 +138,7 @@ def test_other_networks_have_a_row_each_and_hollow_marks_without_noise(tmp_path)
     folders = [write_run(tmp_path, {"a": 18, "b": 19}, network="head", epsilon="inf")]
     folders += [write_run(tmp_path, {"a": 10, "b": 14}, network="twin", public=0.5)]
     folders += [write_run(tmp_path, {"a": 8, "b": 14}, epsilon=epsilon) for epsilon in ("3", "unclipped")]
-    figure = compare_networks(table1(collect(folders), LABEL), LABEL, networks=["twin", "complex"], chance=25)
+    figure = compare_networks(table1(collect(folders), COHORT), COHORT, networks=["twin", "complex"], chance=25)
     (panel,) = figure.axes
     assert [tick.get_text() for tick in panel.get_yticklabels()] == ["twin", "complex"]
     marks = {each.get_label(): each.lines[0] for each in panel.containers}
@@ -163,12 +164,12 @@ def test_a_figure_of_runs_without_noise_alone_is_not_empty(tmp_path):
 )
 def test_epsilon_and_those_held_out_are_named_as_the_statements_have_it(tmp_path, privacy, said):
     folder = write_run(tmp_path, {"a": 8, "b": 14}, **privacy)
-    runs, table = collect([folder]), table1(collect([folder]), LABEL)
-    by_epsilon = accuracy_against_epsilon(table, LABEL)
-    curves = figures.training_curves(histories(runs), LABEL)
+    runs, table = collect([folder]), table1(collect([folder]), COHORT)
+    by_epsilon = accuracy_against_epsilon(table, COHORT)
+    curves = figures.training_curves(histories(runs), COHORT)
     expected = said if said != "ε" else "∞: clipped, no noise, no guarantee"
     assert [panel.get_xlabel() for panel in by_epsilon.axes] == [said]
-    assert expected in texts(confusion_matrices(runs, LABEL))
+    assert expected in texts(confusion_matrices(runs, COHORT))
     assert any(expected in text for text in texts(curves))
     whose = "records" if privacy.get("unit") == "record" else "patients"
     for figure in (by_epsilon, curves):
@@ -192,7 +193,7 @@ def test_each_of_several_public_starts_is_named(tmp_path):
 
 def test_of_many_matrices_one_without_noise_and_those_of_the_smallest_epsilons_are_drawn(folders):
     runs = pd.concat([collect(folders).assign(network=f"network_{number}") for number in range(7)], ignore_index=True)
-    figure = confusion_matrices(runs, LABEL)
+    figure = confusion_matrices(runs, COHORT)
     drawn = [axes.get_title(loc="left") for axes in figure.axes if axes.get_title(loc="left")]
     assert len(drawn) == figures.MAX_MATRICES
     assert sum("ε = 1" in title for title in drawn) == figures.MAX_MATRICES - 1
@@ -202,7 +203,7 @@ def test_of_many_matrices_one_without_noise_and_those_of_the_smallest_epsilons_a
 
 def test_confusion_sums_counts_over_seeds(folders):
     # Patients a and b have 20 images in order; FLAIR is right in all 2 x 2 x 5, T1w in 3 + 5 + 4 + 5.
-    assert {"100.0 20", "85.0 17"} <= texts(confusion_matrices(collect(folders[:2]), LABEL))
+    assert {"100.0 20", "85.0 17"} <= texts(confusion_matrices(collect(folders[:2]), COHORT))
 
 
 def test_the_patient_s_panels_are_its_data_and_an_empty_image_is_borne(tmp_path):

@@ -5,18 +5,20 @@ from zetadp.base.storage import read_json
 from zetadp.nn.settings import FAMILIES, NetworkSettings
 from zetadp.report.modelcard import model_card
 from zetadp.report.notes import notes
+from zetadp.report.provenance import Cohort
 from zetadp.report.tables import collect
 from zetadp.tasks.brain_sequences import BrainSequences
 
+SIMULATED = Cohort("cohort", simulated=True)
 NETWORK = NetworkSettings(widths=(16, 32, 64)).to_json()
 
 
-def card(tmp_path, *, label="simulated cohort", right=None, settings=NETWORK, measured=None, changed=None, **run):
+def card(tmp_path, *, cohort=SIMULATED, right=None, settings=NETWORK, measured=None, changed=None, **run):
     """Return the card of a run; ``changed`` and further keywords change its statement, ``measured`` its metrics."""
     folder = write_run(tmp_path, right or {"a": 12, "b": 16}, **run)
     metrics = read_json(folder / "metrics.json") | (measured or {})
     return model_card(
-        metrics["run"], settings, read_json(folder / "privacy.json") | (changed or {}), metrics, label,
+        metrics["run"], settings, read_json(folder / "privacy.json") | (changed or {}), metrics, cohort,
         BrainSequences().words,
     )  # fmt: skip
 
@@ -84,7 +86,8 @@ def test_the_card_describes_every_network_and_says_which_weights_are_public(tmp_
 
 
 def test_a_real_cohort_is_not_called_simulated(tmp_path):
-    real = card(tmp_path, label="Decathlon brain task", noise_source="os", statement="Training was private.")
+    cohort = Cohort("Decathlon brain task decathlon", simulated=False)
+    real = card(tmp_path, cohort=cohort, noise_source="os", statement="Training was private.")
     assert "simulat" not in real.lower()
     assert "other scanners" in real
 
@@ -117,6 +120,6 @@ def test_the_card_and_the_tables_say_what_public_weights_reach_and_when_training
     alone = "public weights alone, before any private training"
     assert (alone in text) == (public is not None)
     assert public is None or f"{alone}: {100 * public:.2f} %" in text
-    below = notes(collect([tmp_path / "runs/complex/federated/eps-3/seed-0"]), "simulated cohort")
+    below = notes(collect([tmp_path / "runs/complex/federated/eps-3/seed-0"]), SIMULATED)
     assert any("training made it worse, 70.0 % after 81.2 %" in note for note in below) == worse
     assert "(no interval: it needs at least two test patients)" in card(tmp_path, right={"a": 12})

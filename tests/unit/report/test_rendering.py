@@ -4,10 +4,13 @@ from xml.etree import ElementTree as ET
 
 import pandas as pd
 import pytest
+from matplotlib.text import Text
 from run_builder import write_run
 
 from zetadp.base.tables import Sheet
+from zetadp.report.accuracyfigure import accuracy_against_epsilon
 from zetadp.report.notes import notes
+from zetadp.report.provenance import Cohort
 from zetadp.report.rendering import (
     Section,
     accuracy_sheet,
@@ -16,9 +19,10 @@ from zetadp.report.rendering import (
     to_markdown,
     to_text,
 )
-from zetadp.report.resultpage import write_report
+from zetadp.report.resultpage import reached, write_report
 from zetadp.report.tables import collect, table1
 
+SIMULATED, REAL = (Cohort("cohort", simulated=simulated) for simulated in (True, False))
 TOTAL = {"statement": "4 private run(s) together: (4.05, 0.001) & more."}
 
 
@@ -34,7 +38,7 @@ def runs(tmp_path):
 
 @pytest.fixture
 def sheet(runs):
-    return accuracy_sheet(table1(runs, "simulated cohort"), notes(runs, "simulated cohort", TOTAL))
+    return accuracy_sheet(table1(runs, SIMULATED), notes(runs, SIMULATED, TOTAL))
 
 
 def test_cells_hold_mean_spread_and_interval(sheet):
@@ -50,7 +54,7 @@ def test_the_network_that_is_declared_first_leads_and_public_weights_have_a_colu
     folders = [
         write_run(tmp_path, {"a": 8, "b": 14}, network="head", arm=arm, public=0.5) for arm in ("sums", "federated")
     ]
-    table = table1(collect([*folders, write_run(tmp_path, {"a": 8, "b": 14}, network="complex")]), "cohort")
+    table = table1(collect([*folders, write_run(tmp_path, {"a": 8, "b": 14}, network="complex")]), REAL)
     sheet = accuracy_sheet(table, intervals=False)
     assert sheet.columns == ("network", "arm", "public weights", "ε = 3")
     assert sheet.rows == (
@@ -75,20 +79,33 @@ def test_every_format_holds_every_number_and_note(sheet, render):
 
 def test_notes_say_what_applies_and_nothing_else(runs):
     private = runs[runs["epsilon"] == "1"]
-    text = " ".join(notes(private.assign(noise_source="os", unit="record"), "Decathlon brain task"))
+    text = " ".join(notes(private.assign(noise_source="os", unit="record"), REAL))
     assert "per record" in text
     assert "operating system" in text
     for absent in ("simulat", "∞", "nclipped", "seeded"):
         assert absent not in text
-    text = " ".join(notes(runs.assign(epsilon="unclipped"), "cohort"))
+    text = " ".join(notes(runs.assign(epsilon="unclipped"), REAL))
     assert "neither clipped nor get noise" in text
     # Without a private run no noise was drawn from any source.
     assert "seeded" not in text
 
 
+@pytest.mark.parametrize("simulated", [True, False])
+@pytest.mark.parametrize("name", ["brains", "unsimulated-brains", "volumes-of-a-phantom"])
+def test_no_name_of_a_cohort_says_whether_it_is_simulated(runs, name, simulated):
+    cohort = Cohort(f"cohort {name}, 40 + 2 patients", simulated=simulated)
+    table, below = table1(runs, cohort), notes(runs, cohort)
+    assert set(table["cohort"]) == {f"{'simulated ' * simulated}cohort {name}, 40 + 2 patients"}
+    assert ("these are results on a simulation, not on patients" in " ".join(below)) is simulated
+    assert reached(table, simulated=cohort.simulated).startswith("On a simulated cohort") is simulated
+    title = f"against ε, {'simulated ' * simulated}cohort {name}"
+    texts = [text.get_text() for text in accuracy_against_epsilon(table, cohort).findobj(Text)]
+    assert any(title in " ".join(text.split()) for text in texts)
+
+
 def test_csv_comes_back_in_full_precision(runs):
-    table = table1(runs, "simulated cohort, 40 + 2 patients")
-    text = to_csv(table, notes(runs, "simulated cohort", TOTAL))
+    table = table1(runs, Cohort("cohort, 40 + 2 patients", simulated=True))
+    text = to_csv(table, notes(runs, SIMULATED, TOTAL))
     back = pd.read_csv(io.StringIO(text), comment="#", dtype={"epsilon": str})
     pd.testing.assert_frame_equal(back, table, check_exact=True, check_dtype=False)
     assert "# The cohort is simulated" in text
@@ -121,8 +138,8 @@ def test_a_cell_of_csv_is_no_formula_and_is_read_whole():
 
 def test_a_table_of_some_of_the_runs_says_so(runs):
     said = "6 of the experiment's 13 runs. The others follow, and the total grows with them."
-    assert said in notes(runs, "cohort", TOTAL, 13)
-    assert not [note for note in notes(runs, "cohort", TOTAL, 6) if "others follow" in note]
+    assert said in notes(runs, REAL, TOTAL, 13)
+    assert not [note for note in notes(runs, REAL, TOTAL, 6) if "others follow" in note]
 
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="400" height="90"/>'
@@ -158,7 +175,7 @@ REACHED = {
 
 @pytest.mark.parametrize("noise", RUNS_OF)
 def test_the_page_opens_with_what_the_networks_reach_and_then_what_it_cost(tmp_path, noise):
-    cohort = "simulated cohort" if noise == "seeded" else "cohort"
+    cohort = SIMULATED if noise == "seeded" else REAL
     folders = [
         write_run(tmp_path, {"a": 18, "b": 19}, network=network, epsilon=epsilon, noise_source=noise, **start)
         for network, epsilon in RUNS_OF[noise]
@@ -173,7 +190,8 @@ def test_the_page_opens_with_what_the_networks_reach_and_then_what_it_cost(tmp_p
     pictures = [tmp_path / f"{name}.svg" for name in ("accuracy", "confusion")]
     for picture in pictures:
         picture.write_text(SVG)
-    write_report(table=table, total=total, text=text, pictures=pictures, page=tmp_path / "report.html", name="mine")
+    files = {"table": table, "total": total, "text": text, "pictures": pictures, "page": tmp_path / "report.html"}
+    write_report(**files, name="mine", simulated=cohort.simulated)
     page = ET.parse(tmp_path / "report.html").getroot()
     shown = " ".join("".join(page.find("{*}body").itertext()).split())
     assert shown.startswith(f"Results of the experiment mine Result {REACHED[noise]} Cost in privacy {cost}")

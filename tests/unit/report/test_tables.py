@@ -8,9 +8,10 @@ from run_builder import write_run
 
 from zetadp.base.validation import UserError
 from zetadp.report.notes import notes
+from zetadp.report.provenance import Cohort
 from zetadp.report.tables import collect, histories, per_node, table1
 
-LABEL = "simulated cohort"
+COHORT = Cohort("cohort", simulated=True)
 
 
 @pytest.fixture
@@ -21,18 +22,18 @@ def three_seeds(tmp_path):
 
 
 def test_mean_and_spread_are_those_of_the_seeds(three_seeds):
-    (row,) = table1(three_seeds, LABEL).to_dict("records")
+    (row,) = table1(three_seeds, COHORT).to_dict("records")
     assert row["seeds"] == 3
     assert row["mean"] == pytest.approx(65.0)
     assert row["std"] == pytest.approx(100 * math.sqrt((0.15**2 + 0.05**2 + 0.2**2) / 2))
     assert (row["network"], row["arm"], row["epsilon"]) == ("complex", "federated", "3")
-    assert (row["cohort"], row["unit"], row["noise"], row["patients"]) == (LABEL, "patient", "seeded", 2)
+    assert (row["cohort"], row["unit"], row["noise"], row["patients"]) == ("simulated cohort", "patient", "seeded", 2)
 
 
 def test_interval_resamples_patients_jointly_over_seeds(three_seeds):
     # Averaged over seeds a has 28/60 and b 50/60. A resample of two patients is aa, ab or bb, the same for all seeds,
     # so the ends of the interval are exactly the two patients. Independent resamples would reach them far less often.
-    (row,) = table1(three_seeds, LABEL).to_dict("records")
+    (row,) = table1(three_seeds, COHORT).to_dict("records")
     assert row["ci_low"] == pytest.approx(100 * 28 / 60)
     assert row["ci_high"] == pytest.approx(100 * 50 / 60)
 
@@ -46,14 +47,14 @@ def test_a_metric_that_is_no_mean_over_patients_brings_its_resamples(tmp_path):
         metrics |= {"metric": "area", "area": 0.75, "area_interval": metrics["accuracy_interval"]}
         (folder / "metrics.json").write_text(json.dumps({**metrics, "replicates": own.tolist()}))
     runs = collect(folders)
-    (row,) = table1(runs, LABEL).to_dict("records")
+    (row,) = table1(runs, COHORT).to_dict("records")
     assert [row["ci_low"], row["ci_high"]] == pytest.approx(100 * np.quantile(drawn.mean(axis=0), [0.025, 0.975]))
     assert row["metric"] == "area"
-    assert any("area is measured on 2 held-out test patients" in note for note in notes(runs, LABEL))
+    assert any("area is measured on 2 held-out test patients" in note for note in notes(runs, COHORT))
 
 
 def test_one_seed_has_no_spread_but_an_interval(tmp_path):
-    (row,) = table1(collect([write_run(tmp_path, {"a": 10, "b": 14})]), LABEL).to_dict("records")
+    (row,) = table1(collect([write_run(tmp_path, {"a": 10, "b": 14})]), COHORT).to_dict("records")
     assert math.isnan(row["std"])
     assert row["ci_low"] < row["mean"] < row["ci_high"]
 
@@ -61,7 +62,7 @@ def test_one_seed_has_no_spread_but_an_interval(tmp_path):
 def test_epsilons_are_ordered_as_numbers_with_infinity_and_unclipped_last(tmp_path):
     labels = ["10", "inf", "0.5", "unclipped", "3"]
     runs = collect([write_run(tmp_path, {"a": 10, "b": 12}, epsilon=label) for label in labels])
-    table = table1(runs, LABEL)
+    table = table1(runs, COHORT)
     assert list(table["epsilon"]) == ["0.5", "3", "10", "inf", "unclipped"]
     assert list(table["noise"]) == ["seeded", "seeded", "seeded", "none", "none"]
 
@@ -70,9 +71,9 @@ def test_a_run_that_spent_more_than_its_name_says_is_told_to_the_reader(tmp_path
     """A round released again after an interruption costs more than planned; the table must not hide it."""
     above = collect([_spent(tmp_path / "above", "3", 3.1)])
     assert above["epsilon_stated"].item() == 3.1
-    assert [note for note in notes(above, LABEL) if "stated ε is 3.1" in note and "ε = 3, seed 0" in note]
+    assert [note for note in notes(above, COHORT) if "stated ε is 3.1" in note and "ε = 3, seed 0" in note]
     below = collect([_spent(tmp_path / "below", "3", 2.9)])
-    assert not [note for note in notes(below, LABEL) if "stated" in note]
+    assert not [note for note in notes(below, COHORT) if "stated" in note]
 
 
 @pytest.mark.parametrize(("target", "stated"), [("3", "inf"), ("inf", 3.0), ("unclipped", 3.0)])
@@ -91,7 +92,7 @@ def _spent(root, target, stated):
 def test_seeds_under_different_guarantees_are_not_averaged(tmp_path):
     runs = collect([write_run(tmp_path, {"a": 1}), write_run(tmp_path, {"a": 2}, seed=1, delta=1e-5)])
     with pytest.raises(UserError, match="one delta for all seeds of complex, federated, 3"):
-        table1(runs, LABEL)
+        table1(runs, COHORT)
 
 
 def test_missing_and_doubled_runs_are_named(tmp_path):
@@ -105,7 +106,7 @@ def test_missing_and_doubled_runs_are_named(tmp_path):
     (folder / "privacy.json").write_text('{"epsilon": 3}')
     with pytest.raises(UserError, match=r"privacy\.json, found no delta"):
         collect([folder])
-    for table in (lambda runs: table1(runs, LABEL), histories, per_node):
+    for table in (lambda runs: table1(runs, COHORT), histories, per_node):
         with pytest.raises(UserError, match="at least one finished run"):
             table(pd.DataFrame())
 

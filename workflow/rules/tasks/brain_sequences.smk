@@ -50,7 +50,7 @@ rule draw_patient:
             category="Data",
             labels={
                 "result": "one held-out patient"
-                + (", simulated" if CONFIG.cohort.source == "simulated" else "")
+                + (", simulated" if CONFIG.simulated else "")
             },
         ),
     log:
@@ -61,7 +61,7 @@ rule draw_patient:
         mem_mb=4000,
         runtime="30m",
     params:
-        cohort_label=cohort_label(),
+        cohort=described_cohort(),
         code=code_of("scripts/draw_patient.py"),
     script:
         "../../../scripts/draw_patient.py"

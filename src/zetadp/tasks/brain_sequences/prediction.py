@@ -39,6 +39,7 @@ from zetadp.mri.volumes import centre_images, log_assumptions, read_volume
 from zetadp.nn.backbone import less_their_mean
 from zetadp.nn.heads import head_scores
 from zetadp.nn.settings import IMAGE, STUDY
+from zetadp.privacy.threat import NoiseSource
 from zetadp.tasks.brain_sequences.images import PUBLIC_FEATURES as FILE
 from zetadp.tasks.brain_sequences.images import by_orders, has_thresholds, prepared_inputs
 from zetadp.tasks.brain_sequences.task import BrainSequences
@@ -159,7 +160,7 @@ def origin(model: FinishedModel) -> str:
     simulated = []
     if about.simulated:
         simulated.append("its patients were simulated")
-    if about.noise == "seeded" and math.isfinite(epsilon):
+    if about.noise == NoiseSource.SEEDED and math.isfinite(epsilon):
         simulated.append("its noise came from a seed, which protects nobody")
     if simulated:
         found += f"\nWarning: this training was a simulation: {', and '.join(simulated)}."
