@@ -101,8 +101,8 @@ def load_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[s
     text = metadata.get("content", "")
     if metadata.get("digest") != _digest(tensors, text):
         raise UserError(
-            f"Expected {path} as it was written, found another content: the file is damaged, was altered, or is of an "
-            "earlier version of zetadp. Copy it again, or make it again."
+            f"Expected {path} as it was written, found another content: the file is damaged or was altered. "
+            "Copy it again, or make it again."
         )
     return tensors, json.loads(text)
 

@@ -40,6 +40,8 @@ FORMAT = 4
 """Version of a plan's file."""
 SEEDING = 1
 """Version of the list of values that determine seeded draws."""
+SALT = 4
+"""Constant in that list. It means nothing; another number would change every seeded draw."""
 HEAD = NetworkSettings("head", "features")
 """The network of a bare plan with mixed rows."""
 SIGNAL = 0.009
@@ -387,14 +389,13 @@ class Plan:
     def seeding(self) -> str:
         """Hash of a fixed list of values, version `SEEDING`, that distinguishes seeded runs.
 
-        Settings that plans gained later join the list only where they are used, so that runs of an older version keep
-        their draws. A setting that networks or optimisers gain is therefore left out of `_values` and added at the end.
-        The list holds nothing that is computed from data, such as weights or features, because its last bits would
-        differ between processors.
+        Every seeded result follows from it, so the list of a run never changes: a new setting is left out of `_values`
+        and joins the end of the list for the runs that use it. The list holds nothing that is computed from data, such
+        as weights or features, because its last bits would differ between processors.
         """
         net, own, optimiser = self.network, self.training, self.training.optimiser
         run = [*_values(self.run), self.cohort]
-        network = [*_values(net, "taper"), 4]  # 4 was once the rank of updates, a setting that is gone
+        network = [*_values(net, "taper"), SALT]
         training = [own.rounds, own.images_per_patient, float(own.clip), own.estimator, float(own.feature_norm)]
         training += [optimiser.name, *map(float, _values(optimiser, "name", "recipe"))]
         nodes = [[n.name, n.population, float(n.expected), float(n.noise_multiplier)] for n in self.nodes]

@@ -100,7 +100,7 @@ class FinishedModel:
     backbone
         The public backbone whose features the network takes; None for other networks.
     trained_on
-        What its file says of its training; None in files of earlier versions.
+        What its file says of its training; None if it says nothing.
     """
 
     network: nn.Module

@@ -53,8 +53,6 @@ HASHED_AT_ONCE = 4096
 """Items that are in memory together while all are hashed."""
 KEPT_BYTES = 2**28
 """Approximate bytes of stored messages after which a checkpoint is written, so that they can be deleted."""
-FOLLOWS = ("threat", "dimension")
-"""What a ledger's first line says although it follows from the plan: no part of a run's fingerprint."""
 
 
 @dataclass(frozen=True)
@@ -261,13 +259,9 @@ def _repeat(plan: Plan, ledger: Ledger, keyed: str) -> int:
 
 
 def _fingerprint(header: Mapping[str, object], records: LabelledItems, units: Sequence[Sequence[np.ndarray]]) -> str:
-    """Return a hash of all that defines a run: its public constants, the units of each node, and every item.
-
-    It must stay the same from version to version: another hash of the same data gives them other draws.
-    """
-    constants = {key: value for key, value in header.items() if key not in FOLLOWS}
+    """Return a hash of all that defines a run: its public constants, the units of each node, and every item."""
     held = [[list(map(int, positions)) for positions in own] for own in units]
-    digest = hashlib.sha256(json.dumps([constants, held], sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps([header, held], sort_keys=True).encode())
     for tensor in (records.inputs, records.targets):
         for first in range(0, len(tensor), HASHED_AT_ONCE):  # inputs may be looked up on a disk
             part = tensor[torch.arange(first, min(first + HASHED_AT_ONCE, len(tensor)))]

@@ -210,13 +210,13 @@ def read_rows(path: Path) -> ReleasedRows:
     Raises
     ------
     UserError
-        If the file is absent, not a release, or of an earlier version that did not write noise and norm.
+        If the file is absent, is not a release, or lacks noise and norm.
     """
     with _opened(path) as file:
         if not {"noise", "norm"} <= set(file.attrs):
             raise UserError(
                 f"Expected {path} to say how much noise its features have and what they were clipped to, found "
-                "neither: an earlier version wrote it. Train on its features and labels with other code."
+                "neither. Get the file again from those who released it."
             )
         features, labels = (file[name][:] for name in ("features", "labels"))
         return ReleasedRows(features, labels, float(file.attrs["noise"]), float(file.attrs["norm"]))

@@ -155,7 +155,7 @@ class NetworkSettings:
     def to_json(self) -> dict[str, Any]:
         """Return the settings as a JSON object, which identifies this network in ledgers and hashes.
 
-        Without a taper it has no such key, as in earlier versions.
+        Only a network with a taper has this key.
         """
         found = {**asdict(self), "widths": list(self.widths)}
         if not self.taper:

@@ -228,8 +228,8 @@ class Register:
                     raise BrokenChainError(number, "was not written with the secret of the folder")
                 if not found._take(content):
                     raise UserError(
-                        f"Expected a register of this version, found that line {number} of {path} is of a kind that it "
-                        "does not know. No total can be computed from it here: use the version of zetadp that wrote it."
+                        f"Expected lines of the known kinds in the register {path}, found another in line {number}. No "
+                        "total can be computed from it here: use the version of zetadp that wrote it."
                     )
                 head = link.head
                 found.heads.add(head)
@@ -246,9 +246,9 @@ class Register:
                 self.shares[other] = max(count, self.shares.get(other, 0))
             case {"records": list(tags)}:
                 self.records.update(tags)
-            case {"people": list(tags), "ledger": str(ledger), **more}:
+            case {"people": list(tags), "bare": list(bare), "ledger": str(ledger)}:
                 self.people.setdefault(ledger, set()).update(tags)
-                self.bare |= dict(zip(tags, more.get("bare", ()), strict=False))  # earlier versions noted none
+                self.bare |= dict(zip(tags, bare, strict=True))
             case _:
                 return False
         return True

@@ -112,8 +112,6 @@ def check_data(files: RunOutputs, account: Path, table: Path, partition: Path) -
         The cohort's index, and the table of who is where.
     """
     trained_on = read_ledger(files.ledger)[-1].header.get("data")
-    if trained_on is None:  # written by an earlier version
-        return
     if not account.exists():
         raise LostError([f"{account} is missing"])
     if trained_on != training_data(table, partition, account):

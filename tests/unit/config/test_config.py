@@ -409,7 +409,7 @@ def test_a_plan_names_its_task_with_its_settings():
     assert load_config(once).plan(run).task == {"name": "phase_mnist", "composite": "once"}
     brain = {"name": "brain_sequences", "slices": 20, "size": 32}
     assert load_config(default()).plan(run).task == {**brain, "decision": "slice"}
-    by_itself = merged(default(), {"slices": {"decision": "image"}})  # plans of earlier versions stay what they were
+    by_itself = merged(default(), {"slices": {"decision": "image"}})  # the default is not part of a plan
     assert load_config(by_itself).plan(run).task == brain
 
 

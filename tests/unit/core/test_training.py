@@ -15,7 +15,6 @@ import zetadp.core.training
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
-from zetadp.core.assembly import Assembly
 from zetadp.core.checkpoint import Checkpoint, RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import noise_of_plan
@@ -201,18 +200,9 @@ def test_the_checkpoint_of_other_settings_is_not_continued(tmp_path, paths, what
     assert [len(attempt.releases()) for attempt in attempts] == [6, 2 * rounds[-1]]
 
 
-def test_how_one_looks_saves_and_fits_into_memory_does_not_stop_a_resume_nor_does_an_earlier_version(
-    paths, monkeypatch
-):
-    header = Assembly.header
-
-    def older(self):
-        return {key: value for key, value in header(self).items() if key not in ("threat", "dimension")}
-
-    with monkeypatch.context() as earlier:
-        earlier.setattr(Assembly, "header", older)
-        with pytest.raises(KilledError):
-            trained(paths, after_round=stop_after(3))
+def test_how_one_looks_saves_and_fits_into_memory_does_not_stop_a_resume(paths):
+    with pytest.raises(KilledError):
+        trained(paths, after_round=stop_after(3))
     rounds, how = [], Performance(evaluate_every=1, checkpoint_seconds=1e6, chunk=4)
     trained(paths, how=how, after_round=lambda done, _: rounds.append(done))
     assert rounds == [4, 5]
