@@ -13,6 +13,10 @@ import yaml
 from checkouts import TRACKED
 from environments.declared import ENVIRONMENTS, listed
 
+import zetadp
+from zetadp.core import plan
+from zetadp.privacy import ledger
+
 ROOT = Path(__file__).parents[2]
 LOCK = dict(
     line.strip().lower().split("==")
@@ -57,7 +61,15 @@ def test_the_version_is_the_same_wherever_it_is_named():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert str(yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"]) == version
     assert metadata.version("zetadp-papers") == version
-    assert re.search(r"^## ([\d.]+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1] == version
+    released = version.partition(".dev")[0]
+    assert re.search(r"^## ([\d.]+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1] == released
+
+
+def test_the_page_lists_what_is_public_and_the_formats_of_files():
+    section = (ROOT / "docs/api.md").read_text().split("## What is public")[1].split("\n## ")[0]
+    assert set(re.findall(r"`zetadp\.(\w+)`", section)) == set(zetadp.__all__)
+    assert f"`plan.json`, format {plan.FORMAT} " in section
+    assert f"ledgers, format {ledger.FORMAT} " in section
 
 
 CONTAINER = (ROOT / "Containerfile").read_text()

@@ -112,10 +112,11 @@ class PipelineTask(Task, Protocol):
     A task of another package also has ``rules``: the path of the file with its Snakemake rules, which make the files
     that `load` reads. The rules of the pipeline's own task are in ``workflow/rules/tasks``.
 
-    The configuration asks a task for these, if it has them: ``simulates`` and ``downloads`` (whether the rules can make
-    a cohort of this source), ``cohort_faults`` (a method from the section ``cohort`` to what is wrong in it),
-    ``of_patients`` (False if no item is ever of a patient), ``items_of_a_record`` (a declared number), ``attackable`` (whether attacks on messages know the items), and
-    ``settings_of`` (a static method that takes the settings from the section ``slices``).
+    The configuration asks a task for these, if it has them: ``simulates`` and ``downloads`` (whether the rules can
+    make a cohort of this source), ``cohort_faults`` (a method from the section ``cohort`` to what is wrong in it),
+    ``of_patients`` (False if no item is ever of a patient), ``items_of_a_record`` (a declared number),
+    ``attackable`` (whether attacks on messages know the items), and ``settings_of`` (a static method that takes the
+    settings from the section ``slices``).
     """
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
