@@ -36,6 +36,7 @@ from zetadp.base.tables import MISSING, Sheet, numbers_of
 from zetadp.mri.similarity import nmse, ssim
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.stacked import ordinary_operations
+from zetadp.nn.unet import fourier
 from zetadp.phantom.public import simulate_public_patient
 from zetadp.phantom.settings import CHANNELS
 from zetadp.privacy import gaussian
@@ -155,10 +156,10 @@ def _descended(start: Tensor, objective: Callable[[Tensor], Tensor], steps: int)
 def whitened_kspace(images: Tensor, epsilon: float = 1e-5) -> Tensor:
     """Return whitened k-space of real images, shape (image, row, column), in differentiable form.
 
-    It agrees with `to_kspace` and `whiten` of `zetadp.kspace` up to rounding.
+    It agrees with `to_kspace` and `whiten` of `zetadp.mri.kspace` up to rounding.
     """
     axes = (-2, -1)
-    k = torch.fft.fftshift(torch.fft.fft2(torch.fft.ifftshift(images, dim=axes), norm="ortho"), dim=axes)
+    k = fourier(images)
     k = k - k.mean(dim=axes, keepdim=True)
     n = k[0].numel()
 

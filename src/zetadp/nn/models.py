@@ -266,12 +266,12 @@ def _check_side(size: int, halvings: int, what: str) -> None:
 
 
 def _train(trained: str, model: nn.Module, *last: nn.Module) -> None:
-    """Make only trained parameters require a gradient: those of the last parts and, if asked for, of norms."""
+    """Make only trained parameters require a gradient: all of them, or those of the last parts and of norms."""
     if trained == "all":
         return
     norms = [module for module in model.modules() if isinstance(module, (ComplexGroupNorm, GroupNorm))]
     model.requires_grad_(requires_grad=False)
-    for part in (*last, *(norms if trained == "norms" else [])):
+    for part in (*last, *norms):
         part.requires_grad_(requires_grad=True)
 
 

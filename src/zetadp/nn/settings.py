@@ -103,8 +103,8 @@ class NetworkSettings:
     start
         Starting weights: ``random``, or ``public`` for those of the backbone.
     trained
-        Trained weights: ``all``; ``head``; or the head together with scales and shifts of the normalisation
-        (``norms``). The head of a U-Net is its last convolution and the weight of data consistency.
+        Trained weights: ``all``, or the head together with scales and shifts of the normalisation (``norms``). The
+        head of a U-Net is its last convolution and the weight of data consistency.
     """
 
     family: Annotated[str, OneOf(tuple(FAMILIES))] = "complex"
@@ -119,7 +119,7 @@ class NetworkSettings:
     components: Annotated[int, Within(ge=0, le=10**6)] = 0
     taper: float | str = 0
     start: Annotated[str, OneOf(("random", "public"))] = "random"
-    trained: Annotated[str, OneOf(("all", "norms", "head"))] = "all"
+    trained: Annotated[str, OneOf(("all", "norms"))] = "all"
 
     def __post_init__(self) -> None:
         """Check every setting; lists from configuration files become tuples."""

@@ -42,7 +42,6 @@ INPUTS = {
 TRAINED = {
     "all": "All its weights were",
     "norms": "Its head and the scales and shifts of its normalisation were",
-    "head": "Its head alone was",
 }
 """How cards call families, domains and trained weights of networks."""
 

@@ -26,6 +26,7 @@ from zetadp.core.training import train
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.book import recorded_runs
 from zetadp.privacy.statement import run_statement
+from zetadp.report.provenance import Cohort
 from zetadp.report.tables import collect, per_node, table1
 
 FEATURES, PATIENTS = 6, 30
@@ -68,7 +69,7 @@ def test_it_accounts_evaluates_and_tabulates(tmp_path):
     about = {"run": vars(plan.run), "task": "rotation", "node_metric": {}}
     write_json(folder / "metrics.json", metrics | about)
     runs = collect([folder])
-    row = table1(runs, "a toy").iloc[0]
+    row = table1(runs, Cohort("a toy", simulated=True)).iloc[0]
     assert row["metric"] == "explained"
     assert row["mean"] == pytest.approx(100 * metrics["explained"])
     assert 20 < row["mean"] < 100

@@ -67,9 +67,7 @@ def test_the_transform_is_that_of_the_library():
     torch.testing.assert_close(behind(torch.from_numpy(to_kspace(image))), without(torch.from_numpy(image)))
 
 
-@pytest.mark.parametrize(
-    ("trained", "frozen"), [("all", ()), ("norms", ("blocks.0.",)), ("head", ("blocks.0.", "blocks.1."))]
-)
+@pytest.mark.parametrize(("trained", "frozen"), [("all", ()), ("norms", ("blocks.0.",))])
 def test_only_what_is_trained_requires_a_gradient(trained, frozen):
     model = build(replace(NETWORKS["complex fourier"], trained=trained), CLASSES, SIZE, np.random.default_rng(0))
     places = {".".join(name.split(".")[:2]) + "." for name in Layout.of(model).names}

@@ -57,7 +57,7 @@ def test_without_a_correction_the_image_is_zero_filled():
 
 
 @pytest.mark.parametrize(
-    ("family", "trained"), [("unet", "all"), ("unet", "norms"), ("real_unet", "all"), ("real_unet", "head")]
+    ("family", "trained"), [("unet", "all"), ("unet", "norms"), ("real_unet", "all"), ("real_unet", "norms")]
 )
 def test_contributions_are_the_gradients_of_each_patient(family, trained):
     model, inputs, targets = network(family, trained), measured(6), torch.rand(6, 16, 16)

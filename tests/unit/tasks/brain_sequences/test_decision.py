@@ -13,9 +13,11 @@ from run_builder import write_run
 from zetadp.base.storage import read_json, write_json
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.report import notes, rendering, tables
+from zetadp.report.provenance import Cohort
 from zetadp.tasks.brain_sequences import BrainSequences
 from zetadp.tasks.brain_sequences.task import KEEN
 
+COHORT = Cohort("cohort", simulated=True)
 RECORDS, SLICES, COUNT = 3, 5, len(SEQUENCES)
 ALONE, TOGETHER = BrainSequences(slices=SLICES), BrainSequences(slices=SLICES, decision="slice")
 VOLUMES = BrainSequences(slices=SLICES, decision="volume")
@@ -123,15 +125,15 @@ def test_of_two_heads_the_one_that_explains_a_record_better_counts_more(scores):
 def test_tables_show_each_image_by_itself_and_volumes_too(tmp_path):
     right = {"a": 20, "b": 10}
     folder = write_run(tmp_path, right)
-    by_itself = tables.table1(tables.collect([folder]), "simulated")
+    by_itself = tables.table1(tables.collect([folder]), COHORT)
     assert rendering.further_sheets(by_itself) == []
     write_json(folder / "metrics.json", read_json(folder / "metrics.json") | {"image_accuracy": 0.625})
     runs = tables.collect([folder])
-    table = tables.table1(runs, "simulated")
+    table = tables.table1(runs, COHORT)
     images, volumes = rendering.further_sheets(table)
     assert (images.title, images.rows[0][2:]) == ("Test accuracy of each image by itself in %", ("62.5",))
     assert (volumes.title, volumes.rows[0][2:]) == ("Test accuracy of volumes in %", ("75.0",))
-    assert any("The images of a slice are classified together" in note for note in notes.notes(runs, "simulated"))
+    assert any("The images of a slice are classified together" in note for note in notes.notes(runs, COHORT))
     write_json(folder / "metrics.json", read_json(folder / "metrics.json") | {"decision": "volume"})
-    said = notes.notes(tables.collect([folder]), "simulated")
+    said = notes.notes(tables.collect([folder]), COHORT)
     assert any("The volumes of a patient are classified together" in note for note in said)
