@@ -59,7 +59,7 @@ class Cohort:
         Declared number of test patients; a public constant.
     real_patients
         Whether the volumes are of real people, who require privacy.noise os. null means yes for download and folder, no
-        for simulated; a folder of simulated volumes must say false.
+        for simulated. A folder of simulated volumes must say false; its results are then called simulated.
     unit
         What the guarantee protects, a patient, a speaker (the same, for spoken words) or a record. For data that are
         not simulated, patient and speaker need patient_key or one_record_per_patient.
