@@ -17,7 +17,7 @@ from zetadp.config.sections import (
     EVERYBODY,
     Arm,
     Block,
-    Cohort,
+    CohortSection,
     Federation,
     FileName,
     Key,
@@ -84,7 +84,7 @@ class Config:
     """
 
     name: FileName
-    cohort: Cohort
+    cohort: CohortSection
     networks: Annotated[dict[Key, Network], Filled()]
     arms: Annotated[dict[Key, Arm], Filled()]
     runs: Annotated[list[Block], Filled()]

@@ -24,7 +24,7 @@ from zetadp.config.sections import (
     EVERYBODY,
     Arm,
     Block,
-    Cohort,
+    CohortSection,
     Network,
     Privacy,
     TaskSection,
@@ -163,7 +163,7 @@ def _estimators(networks: Mapping[str, Network]) -> Iterator[str]:
 
 
 @_rule
-def _images(networks: Mapping[str, Network], training: Training, cohort: Cohort) -> Iterator[str]:
+def _images(networks: Mapping[str, Network], training: Training, cohort: CohortSection) -> Iterator[str]:
     """Yield runs whose unit is the image, where it does not protect anybody."""
     for name, network in networks.items():
         if network.all_training(training)["unit"] == IMAGE and cohort.source != "simulated":
@@ -175,7 +175,7 @@ def _images(networks: Mapping[str, Network], training: Training, cohort: Cohort)
 
 
 @_rule
-def _source(cohort: Cohort, task: TaskSection, slices: Slices, privacy: Privacy) -> Iterator[str]:
+def _source(cohort: CohortSection, task: TaskSection, slices: Slices, privacy: Privacy) -> Iterator[str]:
     """Yield settings that a cohort inherits from another one by mistake.
 
     A scenario changes config.yaml, whose cohort is simulated. Keys that the scenario leaves out keep the values of that
@@ -214,7 +214,7 @@ def _source(cohort: Cohort, task: TaskSection, slices: Slices, privacy: Privacy)
 
 
 @_rule
-def _trainings(cohort: Cohort, privacy: Privacy, runs: Sequence[Block]) -> Iterator[str]:
+def _trainings(cohort: CohortSection, privacy: Privacy, runs: Sequence[Block]) -> Iterator[str]:
     """Yield trainings on real patients that nobody wrote down: each costs the same patients again."""
     if not cohort.real:
         return
@@ -266,7 +266,7 @@ def _names(runs: Sequence[Block], networks: Mapping[str, Network], arms: Mapping
 
 
 @_rule
-def _sizes(cohort: Cohort, partition: PartitionSettings) -> Iterator[str]:
+def _sizes(cohort: CohortSection, partition: PartitionSettings) -> Iterator[str]:
     """Yield sizes of hospitals that the cohort cannot have."""
     of_scanners = cohort.simulated.scanner_patients
     if of_scanners is not None and sum(of_scanners) != cohort.train_patients:
@@ -287,7 +287,7 @@ def _sizes(cohort: Cohort, partition: PartitionSettings) -> Iterator[str]:
 
 
 @_rule
-def _volumes(cohort: Cohort, slices: Slices) -> Iterator[str]:
+def _volumes(cohort: CohortSection, slices: Slices) -> Iterator[str]:
     """Yield planes that lie outside of a simulated volume."""
     if cohort.source == "simulated":
         try:
@@ -364,6 +364,6 @@ def _has(attribute: str, task: TaskSection, slices: Slices) -> bool:
     return made is None or bool(getattr(made, attribute, False))
 
 
-def _none(_: Cohort) -> Iterator[str]:
+def _none(_: CohortSection) -> Iterator[str]:
     """Yield nothing."""
     yield from ()

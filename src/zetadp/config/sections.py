@@ -40,7 +40,7 @@ class TaskSection:
 
 
 @dataclass(frozen=True)
-class Cohort:
+class CohortSection:
     """Whose data, and what may be said of them.
 
     Attributes

@@ -35,7 +35,7 @@ OTHER = {
         {"taper": 0.5},
         {"taper": 1.0},
         {"start": "public"},
-        {"trained": "head"},
+        {"trained": "norms"},
     ],
     "training": [
         {"rounds": 2},
