@@ -1,4 +1,4 @@
-"""What everything else stands on: files, tensors, random streams, checks, devices."""
+"""The foundation of all other packages: files, tensors, random streams, checks, devices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 
 def lazily(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return a package's ``__getattr__`` and ``__dir__``: PyTorch takes seconds to import, and few commands need it.
+    """Return a package's ``__getattr__`` and ``__dir__``, which import a module when one of its names is first used.
+
+    PyTorch takes seconds to import, and few commands need it.
 
     Parameters
     ----------

@@ -1,6 +1,7 @@
-"""Arrays of numbers of any library as tensors: one function through which everything enters that a user hands over.
+"""Arrays of numbers of any library as tensors. All arrays that a user passes go through one function.
 
-It converts what keeps its meaning, such as the order of bytes, and refuses what would lose it, such as a mask.
+It converts properties without a meaning, such as the order of bytes. It refuses arrays that would lose their meaning,
+such as masked ones.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor
 from zetadp.base.validation import UserError, first_sentence
 
 FAILURES = (KeyError, OSError, RuntimeError, TypeError, ValueError)
-"""Errors of libraries about values that are no numbers or cannot be read."""
+"""Errors of libraries about values that are not numbers or cannot be read."""
 WIDEST = {"f": np.float64, "c": np.complex128}
 """The widest types that PyTorch has, by NumPy's kind of number."""
 NARROWER = {
@@ -25,7 +26,7 @@ NARROWER = {
     torch.float16: torch.float32,
     torch.bfloat16: torch.float32,
 }
-"""Types of numbers that networks do not take, and the type that they become."""
+"""Types of numbers that networks do not take, with the types to which they are converted."""
 
 
 def tensor_of(values: Any, name: str, *, hint: str = "") -> Tensor:  # noqa: ANN401  (a user may give anything)
@@ -36,20 +37,20 @@ def tensor_of(values: Any, name: str, *, hint: str = "") -> Tensor:  # noqa: ANN
     Parameters
     ----------
     values
-        A tensor, an array, anything that NumPy makes an array of, or a sequence of such.
+        A tensor, an array, anything that NumPy converts to an array, or a sequence of these.
     name
-        The argument that gave them, for the message.
+        The user's argument, for the message.
     hint
-        What to do if they are no numbers, for the message.
+        Advice for values that are not numbers, for the message.
 
     Raises
     ------
     UserError
-        If values are masked, sparse, without values, or no numbers.
+        If values are masked, sparse, without values, or not numbers.
     """
     try:
-        if isinstance(values, list | tuple) and values and all(isinstance(one, Tensor) for one in values):
-            return torch.stack([tensor_of(one, name) for one in values])
+        if isinstance(values, list | tuple) and values and all(isinstance(part, Tensor) for part in values):
+            return torch.stack([tensor_of(part, name) for part in values])
         if isinstance(values, Tensor):
             return _plain(values, name)
         return _from_array(values, name)
@@ -72,22 +73,22 @@ def network_numbers(items: Tensor, name: str) -> Tensor:
         return items
     if items.dtype in NARROWER:
         return items.to(NARROWER[items.dtype])
-    found = items.to(torch.float32)
-    if not items.is_floating_point() and (found.double() != items.double()).any():
+    numbers = items.to(torch.float32)
+    if not items.is_floating_point() and (numbers.double() != items.double()).any():
         raise UserError(
             f"{name}: Expected whole numbers that float32 holds exactly, found some beyond "
             f"{exact_up_to(torch.float32):.0f}. Scale or number them."
         )
-    return found
+    return numbers
 
 
-def exact_up_to(kind: Any) -> float:  # noqa: ANN401  (a type of NumPy, PyTorch or pandas)
+def exact_up_to(number_type: Any) -> float:  # noqa: ANN401  (a type of NumPy, PyTorch or pandas)
     """Return the number up to which a type of real numbers holds all whole numbers; infinity for other types."""
-    if isinstance(kind, torch.dtype):
-        return 2 / torch.finfo(kind).eps if kind.is_floating_point else float("inf")
-    kind = getattr(kind, "numpy_dtype", kind)
-    floating = isinstance(kind, np.dtype) and kind.kind == "f"
-    return 2 / float(np.finfo(kind).eps) if floating else float("inf")
+    if isinstance(number_type, torch.dtype):
+        return 2 / torch.finfo(number_type).eps if number_type.is_floating_point else float("inf")
+    number_type = getattr(number_type, "numpy_dtype", number_type)
+    floating = isinstance(number_type, np.dtype) and number_type.kind == "f"
+    return 2 / float(np.finfo(number_type).eps) if floating else float("inf")
 
 
 def has_mask(values: Any) -> bool:  # noqa: ANN401  (a user may give anything)
@@ -99,27 +100,27 @@ def has_mask(values: Any) -> bool:  # noqa: ANN401  (a user may give anything)
 def _plain(values: Tensor, name: str) -> Tensor:
     """Return a tensor as an ordinary one."""
     if values.layout != torch.strided or values.is_meta:
-        what, remedy = ("without values", "Load it") if values.is_meta else ("sparse", "Call .to_dense()")
-        raise UserError(f"{name}: Expected a dense tensor with values, found one that is {what}. {remedy}.")
-    found = values.detach().resolve_conj().resolve_neg()
-    return (found.dequantize() if found.is_quantized else found).as_subclass(Tensor)
+        reason, remedy = ("without values", "Load it") if values.is_meta else ("sparse", "Call .to_dense()")
+        raise UserError(f"{name}: Expected a dense tensor with values, found one that is {reason}. {remedy}.")
+    tensor = values.detach().resolve_conj().resolve_neg()
+    return (tensor.dequantize() if tensor.is_quantized else tensor).as_subclass(Tensor)
 
 
 def _from_array(values: Any, name: str) -> Tensor:  # noqa: ANN401  (a user may give anything)
-    """Return anything that NumPy makes an array of as a tensor."""
+    """Return anything that NumPy converts to an array as a tensor."""
     if has_mask(values):
         raise UserError(
             f"{name}: Expected numbers everywhere, found a masked array, whose masked values would count as numbers. "
             "Fill them with .filled(value), or leave those items out."
         )
-    found = np.asarray(values)
-    kind = found.dtype
-    if kind.kind in WIDEST and kind.itemsize > np.dtype(WIDEST[kind.kind]).itemsize:
-        found = found.astype(WIDEST[kind.kind])
-    if not kind.isnative:
-        found = found.astype(kind.newbyteorder("="))
-    if any(step < 0 for step in found.strides):
-        found = found.copy()
+    array = np.asarray(values)
+    dtype = array.dtype
+    if dtype.kind in WIDEST and dtype.itemsize > np.dtype(WIDEST[dtype.kind]).itemsize:
+        array = array.astype(WIDEST[dtype.kind])
+    if not dtype.isnative:
+        array = array.astype(dtype.newbyteorder("="))
+    if any(step < 0 for step in array.strides):
+        array = array.copy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # arrays that cannot be written to: nothing here writes to them
-        return torch.from_numpy(found)
+        return torch.from_numpy(array)

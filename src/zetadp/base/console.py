@@ -1,6 +1,6 @@
-"""What Snakemake writes to the terminal: one line on all steps of the workflow at a time, and all that matters in full.
+"""Snakemake's output on the terminal: one line of progress for all steps of the workflow, and every important line.
 
-Snakemake announces every job in some ten lines. Its own log, in .snakemake/log, keeps them.
+Snakemake announces every job in about ten lines. They remain in its own log, in .snakemake/log.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ STREAM = "DefaultStreamHandler"
 SILENT = {"group_info", "job_finished", "job_info", "job_started", "progress", "resources_info", "run_info", "shellcmd"}
 SILENT |= {"workflow_started"}
 """Events of Snakemake (`snakemake_interface_logger_plugins.common.LogEvent`) that announce jobs, or its version."""
-STANDING = (
+ROUTINE = (
     *("Assuming unrestricted shared", "Building DAG of", "Conda environments: ignored", "Group jobs: inactive"),
     *("Select jobs to execute", "Using shell: ", "Workflow defines that rule "),
 )
-"""How lines begin that say the same in every call, and ask nothing of a user."""
+"""Beginnings of lines that are the same in every call and need no action."""
 EVERYTHING = "all"
-"""The rule that asks for everything. Lines on steps that make less begin with the last rule."""
-KNOWN = 0.5
-"""Share of the waiting steps whose rules must have been timed before a time left is an estimate and not a guess."""
-ENDED = 0.2
-"""Share of all steps that must have ended otherwise."""
+"""The rule that requests all results. For any other target, the lines begin with the name of its rule."""
+TIMED_SHARE = 0.5
+"""The remaining time is estimated once this share of the waiting steps have rules with a measured time."""
+FINISHED_SHARE = 0.2
+"""The remaining time is also estimated once this share of all steps has finished."""
 
 
 def summarise_jobs(settings: Any) -> None:  # noqa: ANN401  (injected by Snakemake)
     """Let Snakemake write one line on all jobs, at most one in `PACE_SECONDS`, in place of several lines on each job.
 
-    Warnings, errors and what the Snakefile logs stay as they are. So does everything where a user asks Snakemake for
-    more (``--verbose``, ``--printshellcmds``, ``--debug-dag``) or for another logger.
+    Warnings, errors and the Snakefile's own log lines stay as they are. Nothing changes if the user asks Snakemake for
+    more output (``--verbose``, ``--printshellcmds``, ``--debug-dag``) or for another logger.
 
     Parameters
     ----------
@@ -53,10 +53,10 @@ def summarise_jobs(settings: Any) -> None:  # noqa: ANN401  (injected by Snakema
 
 
 class Steps:
-    """The steps of a workflow, and how long those that are left may take.
+    """The steps of a workflow, and the time that the remaining ones may take.
 
-    A step is expected to take the mean time of its rule, or of all rules where none of its rule has ended, and as many
-    steps to run at a time as did so far.
+    A step is expected to take the mean time of its rule, or of all rules if no step of its rule has finished. The
+    number of steps that run at a time is expected to stay as it was so far.
 
     Parameters
     ----------
@@ -68,42 +68,43 @@ class Steps:
         self.waiting = Counter(counts)
         self.running: dict[int, tuple[str, float]] = {}
         self.seconds: dict[str, list[float]] = {}
-        self.begun: float | None = None
+        self.started: float | None = None
 
     def start(self, job: int, rule: str, now: float) -> None:
         """Note that a job started."""
-        self.begun = now if self.begun is None else self.begun
+        self.started = now if self.started is None else self.started
         self.waiting[rule] -= job not in self.running
         self.running[job] = rule, now
 
     def finish(self, job: int, now: float) -> None:
         """Note that a job ended."""
         if job in self.running:
-            rule, begun = self.running.pop(job)
-            self.seconds.setdefault(rule, []).append(now - begun)
+            rule, started = self.running.pop(job)
+            self.seconds.setdefault(rule, []).append(now - started)
 
     def left(self, now: float) -> float | None:
-        """Return the seconds that are left; None while too little has been timed (`KNOWN`, `ENDED`)."""
+        """Return the remaining seconds; None while too few steps were timed (`TIMED_SHARE`, `FINISHED_SHARE`)."""
         ended = [length for lengths in self.seconds.values() for length in lengths]
         waiting = {rule: number for rule, number in self.waiting.items() if number > 0}
         timed = sum(number for rule, number in waiting.items() if rule in self.seconds)
         number = len(ended) + len(self.running) + sum(waiting.values())
-        if self.begun is None or (timed < KNOWN * sum(waiting.values()) and len(ended) < ENDED * number) or not ended:
+        too_few = timed < TIMED_SHARE * sum(waiting.values()) and len(ended) < FINISHED_SHARE * number
+        if self.started is None or too_few or not ended:
             return None
         usual = sum(ended) / len(ended)
         typical = {rule: sum(lengths) / len(lengths) for rule, lengths in self.seconds.items()}
-        begun = [(typical.get(rule, usual), now - start) for rule, start in self.running.values()]
-        rest = [max(length - spent, 0) for length, spent in begun]
+        running = [(typical.get(rule, usual), now - start) for rule, start in self.running.values()]
+        rest = [max(length - spent, 0) for length, spent in running]
         work = sum(rest) + sum(number * typical.get(rule, usual) for rule, number in waiting.items())
-        busy = sum(ended) + sum(spent for _, spent in begun)
-        at_once = max(busy / max(now - self.begun, 1e-9), 1)
+        busy = sum(ended) + sum(spent for _, spent in running)
+        at_once = max(busy / max(now - self.started, 1e-9), 1)
         return max(work / at_once, *rest, 0)
 
     def names(self) -> str:
-        """Return the rules that run, those with most jobs first."""
+        """Return the running rules, those with most jobs first."""
         rules = Counter(rule for rule, _ in self.running.values()).most_common()
-        shown = [f"{number} {rule}" if number > 1 else rule for rule, number in rules[:3]]
-        return ", ".join([*shown, *(["..."] if len(rules) > 3 else [])])
+        texts = [f"{number} {rule}" if number > 1 else rule for rule, number in rules[:3]]
+        return ", ".join([*texts, *(["..."] if len(rules) > 3 else [])])
 
 
 class _Summary(logging.Filter):
@@ -116,15 +117,15 @@ class _Summary(logging.Filter):
         self.pace, self.of_all_jobs = Pace(), Pace(shared=PACE_FILE)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Count what a record says, and return whether it passes."""
+        """Count the event of a record, and return whether the record passes."""
         event = str(getattr(record, "event", None))
         if event == "job_error":
             self.steps.running.pop(vars(record).get("jobid", -1), None)
         if event not in SILENT:
-            return record.levelno >= logging.ERROR or not str(record.msg).startswith(STANDING)
+            return record.levelno >= logging.ERROR or not str(record.msg).startswith(ROUTINE)
         try:
             self._count(event, vars(record), time.monotonic())
-        except KeyError:  # another version of Snakemake names its fields otherwise, and writes its own line
+        except KeyError:  # another version of Snakemake has other names for its fields, and writes its own line
             return True
         return False
 
@@ -144,14 +145,14 @@ class _Summary(logging.Filter):
 
     def _line(self, done: int, total: int, now: float) -> str:
         left, names = self.steps.left(now), self.steps.names()
-        about = f", about {time_left(left)} left" if left is not None and done < total else ""
-        return f"{done} of {total} steps{about}{f' (running: {names})' if names else ''}"
+        estimate = f", about {time_left(left)} left" if left is not None and done < total else ""
+        return f"{done} of {total} steps{estimate}{f' (running: {names})' if names else ''}"
 
     def _write(self, text: str) -> None:
-        """Write a line, and let the jobs wait with theirs."""
+        """Write a line, and delay the next line of the jobs."""
         if self.silent:
             return
         self.of_all_jobs.due(anyway=True)
-        what = "" if self.target == EVERYTHING else f"{self.target}: "
-        line = f"{time.strftime('%H:%M:%S')} {what}{text}"
+        target = "" if self.target == EVERYTHING else f"{self.target}: "
+        line = f"{time.strftime('%H:%M:%S')} {target}{text}"
         self.handler.emit(logging.makeLogRecord({"msg": line, "levelno": logging.INFO, "levelname": "INFO"}))

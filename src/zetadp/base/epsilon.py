@@ -11,7 +11,7 @@ from zetadp.base.validation import Filled, UserError, Within
 UNCLIPPED = "unclipped"
 """Label of a run without clipping and without noise."""
 CONSENT = "I know that this protects nobody"
-"""What a user must write to train without noise on real patients."""
+"""Sentence that a user must write to train without noise on real patients."""
 SMALLEST_DELTA = 1e-10
 """Smallest delta. Below it, rounding errors of the Fourier transform that composes distributions matter."""
 USELESS = 1000
@@ -24,7 +24,7 @@ def epsilon_value(label: str | float) -> float:
     Raises
     ------
     UserError
-        If the label is none of the two and no number above zero.
+        If the label is neither of the two nor a number above zero.
     """
     if label == UNCLIPPED:
         return math.inf
@@ -38,7 +38,7 @@ def epsilon_value(label: str | float) -> float:
 
 
 def epsilon_label(value: str | float) -> str:
-    """Return the one spelling of epsilon that tables and names of folders use.
+    """Return the spelling of epsilon that tables and names of folders use.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def epsilon_order(label: str) -> tuple[float, bool]:
 
 
 def epsilon_shown(label: str) -> str:
-    """Return epsilon as readers see it: ``"∞"`` for infinity."""
+    """Return epsilon as tables and figures print it: ``"∞"`` for infinity."""
     return "∞" if label == "inf" else label
 
 
@@ -94,8 +94,8 @@ def rounded_up(value: float | str, digits: int = 4) -> str:
     return f"{float(exact.quantize(unit, rounding=ROUND_CEILING)):.{digits}g}"
 
 
-def judged(value: float | str) -> str:
-    """Return epsilon of a person rounded up, and above 1000 that it is of no use; ``none`` if infinite or unknown.
+def describe_guarantee(value: float | str) -> str:
+    """Return epsilon of a person rounded up, with a remark if it is above 1000; ``none`` if infinite or unknown.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def judged(value: float | str) -> str:
 
     Examples
     --------
-    >>> judged(631.24), judged(6285.1), judged("inf")
+    >>> describe_guarantee(631.24), describe_guarantee(6285.1), describe_guarantee("inf")
     ('631.3', '6286 (no useful guarantee)', 'none')
     """
     if not math.isfinite(float(value)):
@@ -113,7 +113,7 @@ def judged(value: float | str) -> str:
 
 
 class AsEpsilon:
-    """Spelling of an epsilon: a number above zero, inf or unclipped, which becomes its one text."""
+    """Type of an epsilon in settings: a number above zero, inf or unclipped, which becomes its standard text."""
 
     def check(self, name: str, value: Any) -> None:  # noqa: ANN401  (a user may give anything)
         """Raise ``ValueError`` unless the value is an epsilon."""
@@ -129,7 +129,7 @@ class AsEpsilon:
         return core_schema.no_info_plain_validator_function(self.label)
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Any:  # noqa: ANN401  (pydantic's types)
-        """Return what editors may accept."""
+        """Return the JSON schema, for editors."""
         return {"type": ["number", "string"]}
 
     @staticmethod

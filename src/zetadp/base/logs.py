@@ -1,4 +1,4 @@
-"""Log lines for people and for machines, in which every text of another party is escaped, and the pace of progress."""
+"""Log lines for people and for programs, in which texts from outside are escaped, and the pace of progress lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logging.addLevelName(NOTICE, "NOTICE")
 
 
 class Pace:
-    """Says when a line of progress is due: the first at once, and each later one some seconds after the last.
+    """Decides when a line of progress is due: the first immediately, every later one some seconds after the last.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Pace:
 
     def due(self, *, anyway: bool = False) -> bool:
         """Return whether a line is due, and count it as written if it is; ``anyway`` counts it in any case."""
-        # Without the file, as on another machine, each process has a pace of its own.
+        # Without the file, as on another machine, each process has its own pace.
         with suppress(OSError):
             if self.shared is not None:
                 return self._due_together(self.shared, anyway)
@@ -81,7 +81,7 @@ class Paced(logging.Filter):
 
 
 def time_left(seconds: float) -> str:
-    """Return a time that is left, in words: minutes from two of them on, hours from two of them on."""
+    """Return a remaining time in words: in minutes from 2 minutes, in hours from 2 hours."""
     for length, unit in ((3600, "h"), (60, "min")):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -89,7 +89,7 @@ def time_left(seconds: float) -> str:
 
 
 class PlainLines(logging.Formatter):
-    """Lines of text. Characters that a terminal would obey are escaped, whoever wrote them."""
+    """Lines of text. Control characters, which a terminal would obey, are escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record, and below it the lines of its traceback."""
@@ -102,7 +102,7 @@ class JsonLines(logging.Formatter):
     Parameters
     ----------
     site
-        Whose log it is.
+        Name of the site that writes the log.
     """
 
     def __init__(self, site: str) -> None:

@@ -1,7 +1,7 @@
-"""Seeded random streams, each named by what it is for, and random bytes of the operating system.
+"""Seeded random streams, each named by its purpose, and random bytes of the operating system.
 
-A stream is a function of the seed, its purpose and the place where it is used (node, round, patient), never of what
-was drawn before. Resuming a run therefore needs no generator state, and no two uses can share numbers by accident.
+A stream is a function of the seed, its purpose and the position of its use (node, round, patient), never of earlier
+draws. Resuming a run therefore needs no generator state, and no two uses can share numbers by accident.
 NumPy's seed sequence uses all bits of a seed. PyTorch's CPU generator uses only 32: of the 100 000 streams of a grid
 as large as the paper's, two would probably be equal.
 
@@ -18,7 +18,7 @@ import numpy as np
 
 
 class Purpose(IntEnum):
-    """What a stream is for; streams of different purpose are independent."""
+    """Purpose of a stream; streams of different purposes are independent."""
 
     SAMPLING = 1
     NOISE = 2
@@ -33,17 +33,17 @@ class Purpose(IntEnum):
     DROPOUT = 11
 
 
-def stream(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:
-    """Return the generator for one purpose at one place.
+def stream(seed: int, purpose: Purpose, *position: int) -> np.random.Generator:
+    """Return the generator for one purpose at one position.
 
     Parameters
     ----------
     seed
         The seed of the run or of the cohort, zero or positive.
     purpose
-        What the numbers are for.
-    *place
-        Non-negative integers that tell apart the uses of one purpose, for instance node and round.
+        Purpose of the numbers.
+    *position
+        Non-negative integers that distinguish the uses of one purpose, for instance node and round.
 
     Examples
     --------
@@ -53,7 +53,7 @@ def stream(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:
     >>> a == stream(7, Purpose.SAMPLING, 0, 3).standard_normal()
     False
     """
-    sequence = np.random.SeedSequence(seed, spawn_key=(int(purpose), *place))
+    sequence = np.random.SeedSequence(seed, spawn_key=(int(purpose), *position))
     return np.random.Generator(np.random.Philox(sequence))
 
 
@@ -72,7 +72,7 @@ def random_bytes(source: ByteSource, count: int) -> bytes:
     TypeError
         If the source is not a function, for instance a seed.
     RuntimeError
-        If it returns fewer or more bytes. Missing bytes must never be taken for zeros.
+        If it returns fewer or more bytes. Missing bytes must never count as zeros.
     """
     if not callable(source):
         raise TypeError(f"Expected a function that returns random bytes, found {source!r}. Exact noise takes no seed.")

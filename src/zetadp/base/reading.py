@@ -1,8 +1,8 @@
 """Strict reading of settings: every key is known, every value of its kind, and all faults come at once.
 
 The settings are dataclasses, with their rules in their types (`zetadp.base.validation`) and in ``__post_init__``.
-Pydantic compares content with them; this module says what it finds in our words, takes what other programs change in
-numbers and names, and makes the schema and the page of keys.
+Pydantic compares content with them. This module words the faults, accepts numbers and names that other programs have
+changed, and makes the schema and the page of keys.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _ENTRY = re.compile(r"^(\w[\w, ]*)\n((?:    .*\n?|\n)+)", re.MULTILINE)
 
 
 class Read(NamedTuple):
-    """What content holds.
+    """Result of reading content.
 
     Attributes
     ----------
     value
         The settings; None if there are faults.
     content
-        What was read, with numbers and names as they are meant.
+        The content that was read, with corrected numbers and names.
     faults
         Every fault, with the path of its key.
     """
@@ -51,7 +51,7 @@ def read(kind: Any, content: Any, where: str = "") -> Read:  # noqa: ANN401  (an
     kind
         The type: a dataclass, or a list or dictionary of them.
     content
-        What YAML or JSON holds.
+        Content of a YAML or JSON file.
     where
         Path of the content's key, for messages.
     """
@@ -65,14 +65,14 @@ def read(kind: Any, content: Any, where: str = "") -> Read:  # noqa: ANN401  (an
         except UserError as error:
             return Read(None, content, [f"{where}: {error}" if where else str(error)])
         except ValidationError as error:
-            errors = [{**each, "loc": each["loc"][1:]} for each in error.errors()]
+            errors = [{**fault, "loc": fault["loc"][1:]} for fault in error.errors()]
         if again:
-            content = _meant(content, errors)
+            content = _interpreted(content, errors)
     schema = schema_of(kind)
-    return Read(None, content, [_message(each, where, schema) for each in errors])
+    return Read(None, content, [_message(fault, where, schema) for fault in errors])
 
 
-def read_file(kind: type[Settings], path: Path, what: str) -> Settings:
+def read_file(kind: type[Settings], path: Path, owner: str) -> Settings:
     """Return the settings that a YAML or JSON file holds. Paths in it are relative to its folder.
 
     Parameters
@@ -81,8 +81,8 @@ def read_file(kind: type[Settings], path: Path, what: str) -> Settings:
         The dataclass of the settings.
     path
         The file.
-    what
-        Whose settings it should hold, for messages.
+    owner
+        Site whose settings the file should hold, for messages.
 
     Raises
     ------
@@ -97,15 +97,17 @@ def read_file(kind: type[Settings], path: Path, what: str) -> Settings:
         else:
             content = parse_yaml(text, str(path), merges=False)
         if not isinstance(content, dict):
-            found = "nothing" if content is None else type(content).__name__
-            raise UserError(f"Expected {path} to hold the settings of {what}: found {found}, not keys with values.")
+            content_type = "nothing" if content is None else type(content).__name__
+            raise UserError(
+                f"Expected {path} to hold the settings of {owner}: found {content_type}, not keys with values."
+            )
     except OSError as error:
-        raise UserError(f"Expected {path} to hold the settings of {what}: {error.strerror or error}.") from error
+        raise UserError(f"Expected {path} to hold the settings of {owner}: {error.strerror or error}.") from error
     except ValueError as error:
-        raise UserError(f"Expected {path} to hold the settings of {what}: {str(error).rstrip('.')}.") from error
+        raise UserError(f"Expected {path} to hold the settings of {owner}: {str(error).rstrip('.')}.") from error
     settings, _, faults = read(kind, content)
     if faults:
-        raise UserError(f"Expected {path} to hold the settings of {what}: {' '.join(faults)}")
+        raise UserError(f"Expected {path} to hold the settings of {owner}: {' '.join(faults)}")
     for name, value in vars(settings).items():
         object.__setattr__(settings, name, _resolved(value, path.parent))
     return cast("Settings", settings)
@@ -114,7 +116,7 @@ def read_file(kind: type[Settings], path: Path, what: str) -> Settings:
 def _resolved(value: Any, folder: Path) -> Any:  # noqa: ANN401  (any value)
     if isinstance(value, Path):
         return (folder / value).resolve()
-    return {key: _resolved(each, folder) for key, each in value.items()} if isinstance(value, dict) else value
+    return {key: _resolved(item, folder) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 @cache
@@ -125,56 +127,56 @@ def _model(kind: Any) -> Any:  # noqa: ANN401  (any type)
     return create_model("Content", __config__=strict, value=(kind, ...))
 
 
-def _meant(given: Any, errors: Sequence[Mapping[str, Any]]) -> Any:  # noqa: ANN401  (any content)
-    """Return content with numbers, truth values and names as they are meant, where the type wants them.
+def _interpreted(original: Any, errors: Sequence[Mapping[str, Any]]) -> Any:  # noqa: ANN401  (any content)
+    """Return content in which texts became numbers or truth values, and numbers became names, where the type needs it.
 
     Snakemake leaves nested values on the command line (``--config 'partition={nodes: 3}'``) as text, YAML reads
     ``2e-3``, which has no decimal point, as text, spreadsheets write whole numbers as 4.0, and a name may be a number.
     """
-    content: Any = {"value": deepcopy(given)}
+    content: Any = {"value": deepcopy(original)}
     for error in errors:
-        place = ("value", *error["loc"])
-        holder, last = content, place[-1]
+        path = ("value", *error["loc"])
+        container, last = content, path[-1]
         try:
-            for key in place[:-1]:
-                holder = holder[key]
-            holder[last] = _value_meant(holder[last], error["type"])
+            for key in path[:-1]:
+                container = container[key]
+            container[last] = _interpreted_value(container[last], error["type"])
         except (KeyError, IndexError, TypeError):
             continue
     return content["value"]
 
 
-def _value_meant(value: Any, fault: str) -> Any:  # noqa: ANN401  (any content)
-    wanted = fault.partition("_")[0]
-    if wanted == "string" and isinstance(value, int) and not isinstance(value, bool):
+def _interpreted_value(value: Any, fault: str) -> Any:  # noqa: ANN401  (any content)
+    expected = fault.partition("_")[0]
+    if expected == "string" and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    if isinstance(value, float) and wanted == "int" and value.is_integer():
+    if isinstance(value, float) and expected == "int" and value.is_integer():
         return int(value)
     if not isinstance(value, str):
         return value
-    if value == "null" and wanted != "literal":
+    if value == "null" and expected != "literal":
         return None
-    if wanted == "bool":
+    if expected == "bool":
         return {"true": True, "false": False}.get(value, value)
-    for parse in {"int": (int, float), "float": (int, float)}.get(wanted, ()):
+    for parse in {"int": (int, float), "float": (int, float)}.get(expected, ()):
         try:
             number = parse(value)
         except ValueError:
             continue
-        return int(number) if wanted == "int" and number == number // 1 else number
+        return int(number) if expected == "int" and number == number // 1 else number
     return value
 
 
 def _message(error: Mapping[str, Any], where: str, schema: Mapping[str, Any]) -> str:
-    """Return one fault in our words."""
-    place = [shown(str(part)) for part in error["loc"] if part != "[key]"]
-    path = ".".join([where, *place] if where else place) or "the top level"
-    kind, found = error["type"], shown(repr(error["input"])[:200])
+    """Return the message about one fault."""
+    keys = [shown(str(part)) for part in error["loc"] if part != "[key]"]
+    path = ".".join([where, *keys] if where else keys) or "the top level"
+    kind, value = error["type"], shown(repr(error["input"])[:200])
     if kind in {"unexpected_keyword_argument", "extra_forbidden"}:
         known = list(_part(schema, schema, error["loc"][:-1]).get("properties", {}))
         above = path.rpartition(".")[0] or "the top level"
-        hint = did_you_mean(place[-1], known) or (f" Known keys: {', '.join(known)}." if known else " It has none.")
-        return f"Unknown key {place[-1]!r} at {above}.{hint}"
+        hint = did_you_mean(keys[-1], known) or (f" Known keys: {', '.join(known)}." if known else " It has none.")
+        return f"Unknown key {keys[-1]!r} at {above}.{hint}"
     if kind in {"missing", "missing_argument", "missing_keyword_only_argument"}:
         return f"{path}: expected this key, which has no default; found none."
     if kind == "value_error":
@@ -182,23 +184,23 @@ def _message(error: Mapping[str, Any], where: str, schema: Mapping[str, Any]) ->
     if kind == "literal_error":
         choices = re.findall(r"'([^']+)'", error["ctx"]["expected"])
         hint = did_you_mean(str(error["input"]), choices)
-        return f"{path}: expected one of {', '.join(choices)}; found {found}.{hint}"
+        return f"{path}: expected one of {', '.join(choices)}; found {value}.{hint}"
     quotes = " Write it in quotes." if kind == "string_type" and not isinstance(error["input"], dict | list) else ""
-    wanted = error["msg"].removeprefix("Input should be ").removeprefix("a valid ").removeprefix("an instance of ")
-    return f"{path}: expected {wanted[:1].lower()}{wanted[1:]}; found {found}.{quotes}"
+    expected = error["msg"].removeprefix("Input should be ").removeprefix("a valid ").removeprefix("an instance of ")
+    return f"{path}: expected {expected[:1].lower()}{expected[1:]}; found {value}.{quotes}"
 
 
-def _part(schema: Mapping[str, Any], root: Mapping[str, Any], place: Sequence[Any]) -> Mapping[str, Any]:
-    """Return the part of a schema that describes a place of the content."""
+def _part(schema: Mapping[str, Any], root: Mapping[str, Any], path: Sequence[Any]) -> Mapping[str, Any]:
+    """Return the part of a schema that describes the content at a path."""
     if "$ref" in schema:
-        return _part(root["$defs"][schema["$ref"].rpartition("/")[2]], root, place)
+        return _part(root["$defs"][schema["$ref"].rpartition("/")[2]], root, path)
     if "anyOf" in schema:
-        return _part(next(each for each in schema["anyOf"] if each.get("type") != "null"), root, place)
-    if not place:
+        return _part(next(choice for choice in schema["anyOf"] if choice.get("type") != "null"), root, path)
+    if not path:
         return schema
     others = [*schema.get("patternProperties", {}).values(), schema.get("additionalProperties"), schema.get("items")]
-    inner = schema.get("properties", {}).get(place[0], next(filter(None, others), {}))
-    return _part(inner, root, place[1:])
+    inner = schema.get("properties", {}).get(path[0], next(filter(None, others), {}))
+    return _part(inner, root, path[1:])
 
 
 @cache
@@ -220,12 +222,12 @@ def schema_of(kind: Any) -> dict[str, Any]:  # noqa: ANN401  (any type)
 
 def _descriptions(kind: Any) -> dict[str, dict[str, str]]:  # noqa: ANN401  (any type)
     """Return the text on each field, by the names of a type's classes."""
-    found: dict[str, dict[str, str]] = {}
-    for each in _classes(kind, set()):
-        texts = found.setdefault(each.__name__, {})
-        for base in reversed([*getattr(each, "described_by", ()), *each.__mro__]):
+    descriptions: dict[str, dict[str, str]] = {}
+    for member in _classes(kind, set()):
+        texts = descriptions.setdefault(member.__name__, {})
+        for base in reversed([*getattr(member, "described_by", ()), *member.__mro__]):
             texts |= attributes(base)
-    return found
+    return descriptions
 
 
 def _default_lists(kind: Any) -> dict[str, dict[str, list[Any]]]:  # noqa: ANN401  (any type)
@@ -241,8 +243,8 @@ def _default_lists(kind: Any) -> dict[str, dict[str, list[Any]]]:  # noqa: ANN40
 
 
 def _classes(kind: Any, seen: set[Any]) -> Iterator[Any]:  # noqa: ANN401  (any type)
-    for each in get_args(kind):
-        yield from _classes(each, seen)
+    for argument in get_args(kind):
+        yield from _classes(argument, seen)
     if isinstance(kind, type) and kind not in seen and (is_dataclass(kind) or hasattr(kind, "__total__")):
         seen.add(kind)
         yield kind
@@ -251,7 +253,7 @@ def _classes(kind: Any, seen: set[Any]) -> Iterator[Any]:  # noqa: ANN401  (any 
 
 
 def attributes(kind: type) -> dict[str, str]:
-    """Return what the docstring of a class says of each of its attributes, in one line each."""
+    """Return the description of each attribute in a class's docstring, on one line."""
     section = cleandoc(kind.__doc__ or "").partition("Attributes\n----------\n")[2]
     return {
         name.strip(): " ".join(text.split()).replace("``", "")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DIGEST = "sha256"
-"""Attribute of a dataset with the digest of its values. One flipped bit in an image is seen by no other check."""
+"""Attribute of a dataset with the digest of its values. No other check detects one flipped bit in an image."""
 _PRIVATE = threading.Lock()
 _private_blocks = 0
 _before_private = 0
@@ -45,7 +45,7 @@ def written_whole(path: Path) -> Iterator[Path]:
 
     The content is synced to disk before the rename, so a reader sees the old file, the new file, and nothing between.
     A full disk or a read-only folder becomes a `UserError`; the temporary file is removed. A process that is killed
-    leaves its temporary file, which the next one that writes ``path`` on the same machine removes.
+    leaves its temporary file. The next process that writes ``path`` on the same machine removes it.
     """
     with writing(path):
         make_folder(path.parent)
@@ -72,7 +72,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 _NOT_SUPPORTED = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF, errno.ENOLCK}
-"""Errors with which file systems answer what they cannot do."""
+"""Errors of file systems that do not support an operation."""
 _REMEDIES = {
     "Free space or choose another folder": (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
     "Choose a folder that you may write to": (errno.EACCES, errno.EPERM, errno.EROFS),
@@ -82,9 +82,9 @@ _REMEDIES = {
 
 
 def remedy(error: OSError) -> str:
-    """Return in one sentence what helps against an error of writing; for an unknown one, look at disk and folder."""
-    found = (text for text, numbers in _REMEDIES.items() if error.errno in numbers)
-    return f"{next(found, 'Look at the disk and the folder')}, then run again."
+    """Return advice about an error of writing, in one sentence."""
+    remedies = (text for text, numbers in _REMEDIES.items() if error.errno in numbers)
+    return f"{next(remedies, 'Look at the disk and the folder')}, then run again."
 
 
 def lock(file: IO[bytes], path: Path, *, wait: bool = True) -> None:
@@ -120,7 +120,7 @@ def lock(file: IO[bytes], path: Path, *, wait: bool = True) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise a `UserError` if a file cannot be written, before work begins whose result it shall hold."""
+    """Raise a `UserError` if a file cannot be written; called before the work whose result it will hold."""
     with writing(path):
         make_folder(path.parent)
         tempfile.TemporaryFile(dir=path.parent).close()
@@ -132,7 +132,7 @@ def check_writable(path: Path) -> None:
 def folder_written_whole(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder next to ``folder``; it replaces ``folder`` when the block ends without an error.
 
-    A process that is killed leaves its temporary folder, which the next one that writes ``folder`` removes.
+    A process that is killed leaves its temporary folder. The next process that writes ``folder`` removes it.
 
     Raises
     ------
@@ -162,10 +162,10 @@ def folder_written_whole(folder: Path) -> Iterator[Path]:
 
 def make_folder(folder: Path) -> None:
     """Make a folder and those above it, and sync the names of the new ones."""
-    new = [place for place in (folder, *folder.parents) if not place.exists()]
+    new = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    for place in new:
-        sync_folder(place.parent)
+    for parent in new:
+        sync_folder(parent.parent)
 
 
 @contextmanager
@@ -192,7 +192,7 @@ def keep_private(path: Path) -> None:
 
 
 def settle(paths: Iterable[Path]) -> None:
-    """Make finished files readable by their owner only, and give all of them one time, the present one."""
+    """Make finished files readable by their owner only, and set the time of all of them to the present time."""
     now = time.time()
     for path in paths:
         keep_private(path)
@@ -207,8 +207,8 @@ _WARNED: set[int] = set()
 def sync_folder(folder: Path) -> None:
     """Sync a folder: without this, a power failure may lose the name of a new file although its content was synced.
 
-    Some file systems of networks and of other operating systems cannot. Work goes on there, with one warning: contents
-    are synced all the same, a ledger that is gone is missed by its register, and an account by the runs in it.
+    Some network file systems and other operating systems cannot sync folders. Work then continues after one warning.
+    Contents are synced in any case. The register reports a missing ledger, and the runs report a missing account.
     """
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -279,7 +279,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401  (JSON is untyped)
-    """Turn NumPy scalars, paths and non-finite floats into what JSON can hold."""
+    """Convert NumPy scalars, paths and non-finite floats to types of JSON."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -324,11 +324,11 @@ class Items:
     source: Path = Path()
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
-    def part(self, wanted: np.ndarray) -> Items:
+    def part(self, selection: np.ndarray) -> Items:
         """Return the items at some positions, or those for which a boolean mask is true."""
-        arrays = {name: values[wanted] for name, values in self.arrays.items()}
+        arrays = {name: values[selection] for name, values in self.arrays.items()}
         return replace(
-            self, arrays=arrays, names=self.names[wanted] if wanted.dtype == bool else self.names.iloc[wanted]
+            self, arrays=arrays, names=self.names[selection] if selection.dtype == bool else self.names.iloc[selection]
         )
 
     def write(self, path: Path, axes: Sequence[str], units: str) -> None:
@@ -346,8 +346,8 @@ class Items:
         with hdf5_written_whole(path) as file:
             data = [file.create_dataset(name, data=values, track_times=False) for name, values in self.arrays.items()]
             data[0].attrs.update({"axes": list(axes), "units": units})
-            for each, values in zip(data, self.arrays.values(), strict=True):
-                each.attrs[DIGEST] = _digest(values)
+            for dataset, values in zip(data, self.arrays.values(), strict=True):
+                dataset.attrs[DIGEST] = _digest(values)
             for column in self.names:
                 texts = list(self.names[column].astype(str))
                 file.create_dataset(str(column), data=texts, dtype=h5py.string_dtype(), track_times=False)
@@ -395,7 +395,7 @@ def _reading(path: Path) -> Iterator[h5py.File]:
     import h5py
 
     try:
-        # Items are written whole. A lock only tells of other programs, and some file systems have none.
+        # Items are written whole. A lock only shows that another program uses the file. Some file systems lack locks.
         with h5py.File(path, "r", locking="best-effort") as file:
             yield file
     except OSError as error:
@@ -403,15 +403,15 @@ def _reading(path: Path) -> Iterator[h5py.File]:
             raise UserError(f"Cannot read the items {path}: {error}. Delete the file and run again.") from error
         reason = "another program holds it" if error.errno == errno.EAGAIN else os.strerror(error.errno)
         raise UserError(
-            f"Cannot open the items {path}: {reason}. Nothing says that it is damaged: close the programs that use "
-            "it, look at the disk and the rights, and run again."
+            f"Cannot open the items {path}: {reason}. The file is probably not damaged: close the programs that use "
+            "it, check the disk and the permissions, and run again."
         ) from error
     except (KeyError, ValueError, UnicodeDecodeError) as error:
         raise UserError(f"Cannot read the items {path}: {error}. Delete the file and run again.") from error
 
 
 def _checked(data: h5py.Dataset) -> np.ndarray:
-    """Return the values of a dataset if they are those that were written; raise ``ValueError`` if not."""
+    """Return the values of a dataset; raise ``ValueError`` if they are not the values that were written."""
     values = np.asarray(data[()])
     if data.attrs[DIGEST] != _digest(values):
         raise ValueError(f"the values of {data.name} are not those that were written")

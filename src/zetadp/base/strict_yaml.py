@@ -1,7 +1,7 @@
-"""YAML in which every key and every number means what its reader takes it for.
+"""YAML without keys and numbers that are easily misread.
 
-In YAML, a key that is written twice silently replaces the first one, ``1:30`` is 90 and ``010`` is 8. So a limit that
-somebody reads in a file may not be the one that holds. All YAML that a user writes goes through `parse_yaml`.
+In YAML, a key that is written twice silently replaces the first one, ``1:30`` is 90 and ``010`` is 8. A limit that
+somebody reads in a file may therefore not be the limit that applies. `parse_yaml` reads all YAML that a user writes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def parse_yaml(text: str, where: str, *, merges: bool = True) -> Any:  # noqa: A
     where
         The file or option that holds it, for messages.
     merges
-        Whether a section may take the keys of another one that has an anchor (``<<: *head``). Keys beside it replace
-        those that it takes. A configuration uses this on purpose; in the few settings of a site it would only hide one.
+        Whether a section may take the keys of another section that has an anchor (``<<: *head``), except those that it
+        sets itself. A configuration uses this on purpose. In the few settings of a site it would only hide a setting.
 
     Raises
     ------
@@ -83,7 +83,7 @@ class _Loader(yaml.SafeLoader):
         self.merges = merges
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:  # noqa: ANN401  (as in PyYAML)
-        """Return a mapping, whose keys are checked before anything is made of them."""
+        """Return a mapping after checking its keys."""
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         self.faults += self._of_keys(node)
         return node
@@ -94,10 +94,11 @@ class _Loader(yaml.SafeLoader):
             line = _line(key)
             name = self._name(key)
             if name in lines:
-                places = f"twice in line {line}" if line == lines[name] else f"in line {lines[name]} and in line {line}"
+                twice = f"in line {lines[name]} and in line {line}"
+                position = f"twice in line {line}" if line == lines[name] else twice
                 yield (
-                    f"Expected '{shown(key.value)}' once, found it {places}. The second one would silently replace the "
-                    "first. Keep one of them."
+                    f"Expected '{shown(key.value)}' once, found it {position}. The second one would silently replace "
+                    "the first. Keep one of them."
                 )
             if name is not None:
                 lines.setdefault(name, line)
@@ -110,27 +111,27 @@ class _Loader(yaml.SafeLoader):
                 )
 
     def _name(self, key: yaml.Node) -> Hashable:
-        """Return what Python compares of a key, where 1 and 1.0 are equal; None for a key that is not a scalar."""
+        """Return a key as Python compares it, with 1 equal to 1.0; None for a key that is not a scalar."""
         if not isinstance(key, yaml.ScalarNode):
             return None
         if key.tag == MERGE:
             return MERGE
         try:
-            made: Hashable = self.construct_object(key, deep=True)
+            value: Hashable = self.construct_object(key, deep=True)
         except (yaml.YAMLError, ValueError):
-            made = key.value
-        return made
+            value = key.value
+        return value
 
     def number(self, node: yaml.ScalarNode, *, kind: str) -> Any:  # noqa: ANN401  (as in PyYAML)
-        """Return a number; note one that has another base than ten."""
-        made = getattr(yaml.SafeLoader, f"construct_yaml_{kind}")(self, node)
+        """Return a number; note a fault if its base is not ten."""
+        value = getattr(yaml.SafeLoader, f"construct_yaml_{kind}")(self, node)
         digits = node.value.lstrip("+-")
         if ":" in digits or (kind == "int" and digits[0] == "0" and digits.isdecimal() and len(digits) > 1):
             self.faults.append(
-                f"Expected a number as people write it, found {node.value} in line {_line(node)}, which YAML takes for "
-                f"{made:g}. Write the number without ':' and leading zeros, or a text in quotes."
+                f"Expected a decimal number, found {node.value} in line {_line(node)}, which YAML reads as {value:g}. "
+                "Write the number without ':' and leading zeros, or a text in quotes."
             )
-        return made
+        return value
 
 
 for _kind in ("int", "float"):

@@ -1,4 +1,4 @@
-"""Tables of text, from outside and for readers; and folders from outside, whose hidden files do not exist.
+"""Tables of text, from users and for readers, and folders of users, whose hidden files are ignored.
 
 A patient may be called ``NA``, ``007`` or ``1e5``. A reader that guesses types changes such names or loses them, so
 every value stays the text that the file holds.
@@ -106,7 +106,7 @@ def visible(folder: Path, pattern: str = "*") -> list[Path]:
 def fingerprint(files: Iterable[Path]) -> str:
     """Return a short digest of the names, lengths and times of files, which changes when one is replaced or missing.
 
-    A file that takes another's place may be older than what was made of the first, so comparing times is not enough.
+    A file that replaces another may be older than the results of the first, so comparing times is not enough.
     """
     digest = hashlib.sha256()
     for file in files:
@@ -145,7 +145,7 @@ class Sheet:
     names: int = 1
 
     def __post_init__(self) -> None:
-        """Show what a page would not print, such as a line break in a name, so that no name looks like two rows."""
+        """Escape characters that a page would not print, such as a line break in a name, which looks like two rows."""
         texts = {
             "title": shown(self.title),
             "columns": tuple(map(shown, self.columns)),
@@ -255,7 +255,7 @@ def wrong_parts(rows: pd.DataFrame, declared: Mapping[str, int], source: str) ->
     parts = rows.groupby("patient")["part"].nunique()
     return problems + [
         f"Expected patient {patient} in one part, found records in both: "
-        f"{'; '.join(f'{part} {own[patient]}' for part, own in members.items() if patient in own)}. Move all records "
-        "of a patient to one part."
+        f"{'; '.join(f'{part} {records[patient]}' for part, records in members.items() if patient in records)}. Move "
+        "all records of a patient to one part."
         for patient in parts.index[parts > 1]
     ]

@@ -1,4 +1,4 @@
-"""Texts and pages from Jinja templates, each of which lies in a folder beside the module that fills it."""
+"""Texts and pages from Jinja templates, which are stored in a folder next to the module that fills them."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def template(file: Path, filters: Mapping[str, Callable[..., Any]], *, html: boo
 
 
 def _on_one_line(value: object) -> object:
-    """Show what a page would not print, in everything but text that the template escaped itself."""
+    """Escape characters that a page would not print, except in text that the template escaped itself."""
     return shown(value) if type(value) is str else value

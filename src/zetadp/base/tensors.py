@@ -1,12 +1,12 @@
-"""Tensors: the device that they are on, named ones in safetensors files, and a network's as one flat vector.
+"""Tensors: their device, named tensors in safetensors files, and the parameters of a network as one flat vector.
 
 Reading such a file executes no code, unlike pickle.
 
-Every file holds a digest of its content. A network in which one bit has flipped still answers, and confidently, so no
-file is used whose digest does not fit.
+Every file holds a digest of its content. A network with one flipped bit still gives confident answers, so a file with a
+wrong digest is refused.
 
 TF32 keeps 10 bits of every factor of a product instead of float32's 23. By default PyTorch lets cuDNN use it in
-convolutions, so it is turned off here: everything is float32.
+convolutions. It is turned off here, and everything is float32.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WITHOUT_NUMPY = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 """Types of numbers that NumPy lacks."""
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """Options of glibc's ``mallopt``."""
-KEPT = 1 << 30
+CACHED_BYTES = 1 << 30
 """Bytes of freed memory that the process keeps."""
 
 
@@ -53,8 +53,9 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
 def fix_signs(axes: Tensor) -> Tensor:
     """Return axes, the columns of a matrix, each with the sign that makes its number of largest modulus positive.
 
-    An eigenvector has no sign. Which one a library returns depends on the last bits of its input, and these depend on
-    the processor. Noise does not turn with the axes, so without this convention equal seeds would train other heads.
+    The sign of an eigenvector is arbitrary. The sign that a library returns depends on the last bits of its input, and
+    these depend on the processor. Noise does not change sign with the axes, so without this convention equal seeds
+    could train different heads.
     """
     largest = axes.abs().argmax(dim=0, keepdim=True)
     return axes * axes.gather(0, largest).sign()
@@ -139,11 +140,11 @@ class Layout:
         A complex view must begin at an even position of the vector, and the number of real parameters can be odd.
         """
         trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        named = sorted(trained, key=lambda entry: not entry[1].is_complex())
+        parameters = sorted(trained, key=lambda entry: not entry[1].is_complex())
         return cls(
-            names=tuple(name for name, _ in named),
-            shapes=tuple(p.shape for _, p in named),
-            complex=tuple(p.is_complex() for _, p in named),
+            names=tuple(name for name, _ in parameters),
+            shapes=tuple(p.shape for _, p in parameters),
+            complex=tuple(p.is_complex() for _, p in parameters),
         )
 
     @property
@@ -183,15 +184,15 @@ def pick_device(name: str) -> torch.device:
         If PyTorch has no such device.
     """
     try:
-        found = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
-        torch.zeros(1, device=found).item()  # which a device without numbers, such as meta, refuses
+        device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+        torch.zeros(1, device=device).item()  # fails for a device without values, such as meta
     except (RuntimeError, AssertionError, TypeError) as error:
         raise UserError(
             f"device: Expected auto, cpu, or cuda where PyTorch has one, found {name!r}: {first_sentence(error)} Use "
             "device auto or cpu."
         ) from error
     use_float32()
-    return found
+    return device
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
@@ -245,7 +246,7 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:
         return False
-    return bool(mallopt(M_TRIM_THRESHOLD, KEPT) and mallopt(M_MMAP_MAX, 0))
+    return bool(mallopt(M_TRIM_THRESHOLD, CACHED_BYTES) and mallopt(M_MMAP_MAX, 0))
 
 
 def use_float32() -> None:

@@ -1,8 +1,8 @@
-"""Checks of input, in one place so that all messages read alike.
+"""Checks of input, in one module so that all messages have the same form.
 
 A settings class is a frozen dataclass. The rules of its fields, such as bounds and choices, are metadata of their
-types; as a `Checked` class it asks them when it is made. Reading a file (`zetadp.base.reading`) takes the same rules
-from the same types, and so does the schema that editors read. Functions check their arguments by the same rules.
+types. A `Checked` class applies them when an object is made. Reading a file (`zetadp.base.reading`) and the schema for
+editors take the same rules from the same types. Functions check their arguments by the same rules.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 Name = TypeVar("Name", bound=str)
 Settings = TypeVar("Settings")
 
-MOST_NAMED = 50
+MAX_PROBLEMS = 50
 """Most problems that a message names."""
-LONGEST_NAME = 100
+MAX_NAME_LENGTH = 100
 """Most characters of a name that another party gives; it becomes part of file names, which have at most 255."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -43,7 +43,7 @@ class UserError(Exception):
     message
         The message.
     key
-        Name of the setting at fault, where the object that refuses it knows no path to it.
+        Name of the wrong setting, if the object that refuses it does not know the setting's path.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ NEEDS_A_PERSON = 78
 
 @contextmanager
 def needs_a_person() -> Iterator[None]:
-    """Give mistakes that a person has to mend an exit code of their own, at which service managers do not restart."""
+    """Give mistakes that a person must correct a separate exit code, after which service managers do not restart."""
     try:
         yield
     except UserError as error:
@@ -74,8 +74,8 @@ def needs_a_person() -> Iterator[None]:
 class RefusedValueError(ValueError):
     """A named value that a rule refuses; ``key`` is its name."""
 
-    def __init__(self, name: str, wanted: str, value: object, hint: str = "") -> None:
-        super().__init__(f"Expected {name} {wanted}, found {value!r}.{hint}")
+    def __init__(self, name: str, expected: str, value: object, hint: str = "") -> None:
+        super().__init__(f"Expected {name} {expected}, found {value!r}.{hint}")
         self.key = name
 
 
@@ -85,19 +85,19 @@ def refuse(problems: Sequence[str], where: str) -> None:
     Parameters
     ----------
     problems
-        What is wrong, one sentence or more each.
+        The problems, of one sentence or more each.
     where
-        Where it is wrong, such as ``in the cohort data/Task01``.
+        The faulty input, such as ``in the cohort data/Task01``.
     """
     if problems:
-        lines = [f"{number}. {problem}" for number, problem in enumerate(problems[:MOST_NAMED], start=1)]
-        numbered = "\n".join([*lines, *(["and so on"] if len(problems) > MOST_NAMED else [])])
+        lines = [f"{number}. {problem}" for number, problem in enumerate(problems[:MAX_PROBLEMS], start=1)]
+        numbered = "\n".join([*lines, *(["and so on"] if len(problems) > MAX_PROBLEMS else [])])
         raise UserError(f"Found {len(problems)} problem{'s' if len(problems) > 1 else ''} {where}:\n{numbered}")
 
 
 @dataclass(frozen=True)
 class Within:
-    """Bounds of a number, which stays as it was written: a whole number is not turned into one with a point.
+    """Bounds of a number. The number keeps its type: a whole number does not become a float.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ class Within:
 
     def check(self, name: str, value: Any) -> None:  # noqa: ANN401  (a user may give anything)
         """Raise ``ValueError`` unless the value is a number in the bounds."""
-        # A whole number may be too large for a float, which `math.isfinite` makes of it.
+        # A whole number may be too large for the float to which `math.isfinite` converts it.
         is_finite = isinstance(value, int) or (isinstance(value, Real) and math.isfinite(value))
         is_number = is_finite and not isinstance(value, bool)
         if not (is_number and all(compare(value, bound) for _, bound, compare in self._bounds())):
@@ -120,8 +120,8 @@ class Within:
             raise RefusedValueError(name, bounds or "to be a number", value)
 
     def _bounds(self) -> Iterator[tuple[str, float, Callable[[float, float], bool]]]:
-        given = (">=", self.ge, operator.ge), (">", self.gt, operator.gt), ("<=", self.le, operator.le)
-        for sign, bound, compare in (*given, ("<", self.lt, operator.lt)):
+        rules = (">=", self.ge, operator.ge), (">", self.gt, operator.gt), ("<=", self.le, operator.le)
+        for sign, bound, compare in (*rules, ("<", self.lt, operator.lt)):
             if bound is not None:
                 yield sign, bound, compare
 
@@ -135,7 +135,7 @@ class Within:
 
 
 class Whole:
-    """A whole number, of any type of number but truth values; `check_fields` asks it of every field of type int."""
+    """Rule for whole numbers of any type, except truth values; `check_fields` applies it to every field of type int."""
 
     def check(self, name: str, value: Any) -> None:  # noqa: ANN401  (a user may give anything)
         """Raise ``ValueError`` unless the value is a whole number."""
@@ -152,7 +152,7 @@ class OneOf:
     def check(self, name: str, value: Any) -> None:  # noqa: ANN401  (a user may give anything)
         """Raise ``ValueError`` unless the value is one of the choices; name the nearest one."""
         if value not in self.choices:
-            nearest = did_you_mean(str(value), self.choices)  # what a file holds may be no text
+            nearest = did_you_mean(str(value), self.choices)  # the value in a file may not be a text
             raise RefusedValueError(name, f"to be one of {', '.join(self.choices)}", value, nearest)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:  # noqa: ANN401  (pydantic's types)
@@ -180,7 +180,7 @@ class Spelled:
 
 @dataclass(frozen=True)
 class Filled:
-    """A list, or keys with values, of at least so many entries."""
+    """Bounds of the number of entries of a list or a mapping."""
 
     least: int = 1
     most: int | None = None
@@ -209,7 +209,7 @@ def check_fields(settings: Any) -> None:  # noqa: ANN401  (any dataclass)
 
 
 class Checked:
-    """What checks the fields of a dataclass, when it is made, as their types say."""
+    """Base of dataclasses whose fields are checked against their types when an object is made."""
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -223,7 +223,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _rules(hint: Any, value: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401  (any type, any value)
-    """Yield each rule of a type with the value that it is about, also those of a tuple's or list's entries."""
+    """Yield each rule of a type with the value to check, also the rules for the entries of a tuple or list."""
     if get_origin(hint) is Annotated:
         yield from ((rule, value) for rule in hint.__metadata__)
         hint = hint.__origin__
@@ -234,10 +234,10 @@ def _rules(hint: Any, value: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401 
         yield OneOf(inner), value
     elif type(None) in inner:
         if value is not None:
-            yield from _rules(next(each for each in inner if each is not type(None)), value)
+            yield from _rules(next(choice for choice in inner if choice is not type(None)), value)
     elif inner and isinstance(value, tuple | list):
-        for each in value:
-            yield from _rules(inner[0], each)
+        for entry in value:
+            yield from _rules(inner[0], entry)
 
 
 def _as_written(value: Any, check: Any) -> Any:  # noqa: ANN401  (pydantic's types)
@@ -291,43 +291,43 @@ def settings_of(kind: type[Settings], section: Mapping[str, Any], name: str) -> 
 
 
 def checked_name(name: object, what: str) -> str:
-    """Return a name that another party gave: of a cohort, run, node, file or attempt.
+    """Return a name from outside: of a cohort, run, node, file or attempt.
 
     Such a name becomes part of paths, commands, tables and pages. It has ASCII letters, digits, ``.``, ``_`` and ``-``,
-    begins with none of ``.`` and ``-``, and has at most 100 characters. So it is never a path, a hidden file, an option
-    of a command, a formula of a spreadsheet or markup.
+    does not begin with ``.`` or ``-``, and has at most 100 characters. It is therefore never a path, a hidden file, an
+    option of a command, a formula of a spreadsheet or markup.
 
     Parameters
     ----------
     name
-        What was given, of any type.
+        The name, which may be of any type.
     what
-        The key or file that gave it, for the message: ``cohort.name``, ``the plan's run``.
+        The key or file with the name, for the message: ``cohort.name``, ``the plan's run``.
 
     Raises
     ------
     UserError
-        If it is another text, or no text.
+        If it is another text, or not a text.
 
     Examples
     --------
     >>> checked_name("eps-8_v1.2", "run")
     'eps-8_v1.2'
     """
-    if isinstance(name, str) and len(name) <= LONGEST_NAME and _NAME.fullmatch(name):
+    if isinstance(name, str) and len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name):
         return name
-    found = shown(name[:LONGEST_NAME]) if isinstance(name, str) else shown(repr(name)[:LONGEST_NAME])
+    text = shown(name[:MAX_NAME_LENGTH]) if isinstance(name, str) else shown(repr(name)[:MAX_NAME_LENGTH])
     raise UserError(
-        f"{what}: Expected a name of at most {LONGEST_NAME} letters (a to z), digits, '.', '_' and '-' that begins "
-        f"with a letter, a digit or '_', found '{found}'. Choose another name."
+        f"{what}: Expected a name of at most {MAX_NAME_LENGTH} letters (a to z), digits, '.', '_' and '-' that begins "
+        f"with a letter, a digit or '_', found '{text}'. Choose another name."
     )
 
 
-def checked_path(given: object, what: str) -> Path:
+def checked_path(path: object, what: str) -> Path:
     """Return the path that an argument names, or raise a `UserError` with the argument's name."""
-    if isinstance(given, str | os.PathLike) and str(given).strip():
-        return Path(str(given))
-    raise UserError(f"{what}: Expected the path of a file or folder, such as 'runs/mine', found {given!r:.60}.")
+    if isinstance(path, str | os.PathLike) and str(path).strip():
+        return Path(str(path))
+    raise UserError(f"{what}: Expected the path of a file or folder, such as 'runs/mine', found {path!r:.60}.")
 
 
 def first_sentence(error: Exception) -> str:
@@ -336,10 +336,10 @@ def first_sentence(error: Exception) -> str:
 
 
 def shown(text: str) -> str:
-    r"""Return any text with every character escaped that a terminal would not print: line breaks, colours, directions.
+    r"""Return a text in which characters that a terminal would not print are escaped: line breaks, colours, directions.
 
-    Use it where a message holds a text that may be anything, such as the name of a patient or of a file. A page in HTML
-    or Markdown escapes its own characters in addition.
+    Use it for texts from outside in messages, such as the name of a patient or of a file. A page in HTML or Markdown
+    escapes its own characters in addition.
 
     Examples
     --------
@@ -374,20 +374,20 @@ def name_key(name: str | bytes | int) -> str:
     return "".join(character for character in folded if character.isprintable() and not character.isspace())
 
 
-_BARE = (
+_ID_VARIANTS = (
     (re.compile(r"(?<![^\W_])sub(?:[-_]+|(?=\d))"), ""),  # the prefix of BIDS
     (re.compile(r"(?<=[^\W\d_])[-_]+(?=\d)"), ""),  # p-1 and p1
     (re.compile(r"(?<![\d.])(\d+)\.0+(?![\d.])"), r"\1"),  # a number that went through a column of floats
     (re.compile(r"(?<!\d)(?<!\d\.)0+(?=\d)"), ""),  # a number that went through a column of integers
 )
-"""What programs for tables, converters and word processors change in ids, each with what stands for it."""
+"""Changes that spreadsheets, converters and word processors make to ids, as patterns with their replacements."""
 
 
 def bare_key(name: str | bytes | int) -> str:
-    """Return a form in which different ids are equal that may well be one id, changed by a program.
+    """Return a form of an id that is equal for ids that a program may have changed into each other.
 
-    Beyond `name_key` it has no leading zeros, no ending ``.0``, no prefix ``sub-``, no hyphen before a number, and one
-    kind of hyphen. Ids that are equal in this form may still be two persons: ask.
+    Like `name_key`, and also without leading zeros, ending ``.0``, prefix ``sub-`` and hyphen before a number, and with
+    one kind of hyphen. Ids that are equal in this form may still be two persons: ask.
 
     Examples
     --------
@@ -396,26 +396,27 @@ def bare_key(name: str | bytes | int) -> str:
     >>> bare_key("p\u20101") == bare_key("P-01") == bare_key("p1"), bare_key("p10") == bare_key("p1")
     (True, False)
     """
-    text = "".join("-" if unicodedata.category(one) == "Pd" or one == "\u2212" else one for one in name_key(name))
-    for pattern, plain in _BARE:
+    text = re.sub("\u2212", "-", name_key(name))
+    text = "".join("-" if unicodedata.category(character) == "Pd" else character for character in text)
+    for pattern, plain in _ID_VARIANTS:
         text = pattern.sub(plain, text)
     return text
 
 
 def check_distinct(names: Iterable[str | bytes | int], where: str) -> None:
-    """Refuse names of persons or records of which one is empty or two have one `name_key`.
+    """Refuse names of persons or records if one is empty or two have the same `name_key`.
 
     Parameters
     ----------
     names
         The names, as often as they occur.
     where
-        The file or key that gave them, for the message.
+        The file or key with the names, for the message.
 
     Raises
     ------
     UserError
-        If a name is empty, or two of them have one key.
+        If a name is empty, or two of them have the same key.
     """
     spellings: dict[str, set[str | bytes | int]] = {}
     for name in names:

@@ -1,12 +1,12 @@
-"""A ``python`` that starts at once: its processes are forked from one that has imported the third-party packages.
+"""A ``python`` that starts at once: its processes are forked from a process that has imported third-party packages.
 
 A workflow runs hundreds of scripts, each in a Python of its own. Most of them work for a moment, after they have
 imported PyTorch, pandas and their like for seconds. `start_python` returns the path of a program that is called like
 Python. It hands its arguments, folder, environment and open files to a process that waits with those packages loaded.
 That process forks a child for each call. The child runs a script or a module as ``__main__``, finds modules on the
 ``PYTHONPATH`` of its caller, and ends with an exit status or a signal, as the interpreter does. The waiting process
-runs nothing itself, so a call never sees what an earlier one did, and a child that dies takes nothing with it. Nothing
-of zetadp is loaded before the fork: every call imports the library of its own checkout.
+runs nothing itself, so calls do not affect each other, even if a child dies. Nothing of zetadp is loaded before the
+fork: every call imports the library of its own checkout.
 
 The program runs Python itself whenever there is nothing to fork from: before the packages are loaded, after the waiting
 process has ended, or where forking is not safe, because a package has started a thread.
@@ -97,7 +97,7 @@ def start_python(loaded: Sequence[str], path: str = "", *, wait: bool = False) -
     loaded
         Modules, and scripts by their paths, to import before the fork. A module that is not installed is left out.
     path
-        Folders where they find modules of their own, as in ``PYTHONPATH``.
+        Folders of further modules, as in ``PYTHONPATH``.
     wait
         Whether to wait until they are imported. If not, calls before that run Python itself.
 
@@ -123,11 +123,11 @@ def start_python(loaded: Sequence[str], path: str = "", *, wait: bool = False) -
         stdout=subprocess.PIPE,
         stderr=None if wait else subprocess.DEVNULL,
         env={**os.environ, **ONE_THREAD, "PYTHONPATH": path},
-        start_new_session=True,  # a terminal that interrupts or ends its programs leaves this one to its caller
+        start_new_session=True,  # a terminal that interrupts or ends its programs leaves this process to its caller
     )
 
     def end() -> None:
-        server.communicate()  # it ends with its input, and so does all that it started
+        server.communicate()  # it ends with its input, together with its children
         shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(end)
@@ -137,7 +137,7 @@ def start_python(loaded: Sequence[str], path: str = "", *, wait: bool = False) -
 
 
 def _serve(program: Path, loaded: Sequence[str]) -> tuple[list[str], str, dict[str, str]]:
-    """Fork a child for every caller until standard input ends; return in each child what it was called with."""
+    """Fork a child for every caller until standard input ends; return in each child the arguments of its call."""
     for name in loaded:
         with suppress(ModuleNotFoundError):
             (runpy.run_path if name.endswith(".py") else importlib.import_module)(name)
@@ -195,8 +195,8 @@ def _serve(program: Path, loaded: Sequence[str]) -> tuple[list[str], str, dict[s
                     os.dup2(handle, number)
                     os.close(handle)
                 watched.close()
-                for each in (listener, caller, *callers):
-                    each.close()
+                for connection in (listener, caller, *callers):
+                    connection.close()
                 signal.set_wakeup_fd(-1)
                 for handle in (ended, wake):
                     os.close(handle)
@@ -204,7 +204,7 @@ def _serve(program: Path, loaded: Sequence[str]) -> tuple[list[str], str, dict[s
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 called: tuple[list[str], str, dict[str, str]] = marshal.loads(content)  # noqa: S302  (a caller of this user)
                 return called
-            elif source in callers:  # that has gone
+            elif source in callers:  # a caller that has gone
                 _end(callers[source])
                 watched.unregister(source)
                 del callers[source]
@@ -212,7 +212,7 @@ def _serve(program: Path, loaded: Sequence[str]) -> tuple[list[str], str, dict[s
 
 
 def _end(child: int) -> None:
-    """Kill a child and what it started."""
+    """Kill a child and its own children."""
     for end in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
             end(child, signal.SIGKILL)
@@ -221,17 +221,17 @@ def _end(child: int) -> None:
 def _report(callers: dict[socket.socket, int], watched: selectors.BaseSelector) -> None:
     """Send callers the exit status of their children."""
     with suppress(ChildProcessError):
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            for caller in [caller for caller, child in callers.items() if child == found[0]]:
+        while (finished := os.waitpid(-1, os.WNOHANG))[0]:
+            for caller in [caller for caller, child in callers.items() if child == finished[0]]:
                 with suppress(OSError):
-                    caller.sendall(os.waitstatus_to_exitcode(found[1]).to_bytes(8, "big", signed=True))
+                    caller.sendall(os.waitstatus_to_exitcode(finished[1]).to_bytes(8, "big", signed=True))
                 watched.unregister(caller)
                 del callers[caller]
                 caller.close()
 
 
-def _become(program: str, path: list[str], arguments: list[str], folder: str, environment: dict[str, str]) -> Any:  # noqa: ANN401  (what runpy returns)
-    """Continue as Python does when it is called so."""
+def _run_program(program: str, path: list[str], arguments: list[str], folder: str, environment: dict[str, str]) -> Any:  # noqa: ANN401  (what runpy returns)
+    """Run a script or module as Python does with these arguments."""
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
@@ -248,8 +248,8 @@ def _become(program: str, path: list[str], arguments: list[str], folder: str, en
     importlib.invalidate_caches()
     module = arguments[0] == "-m"
     sys.argv[:] = arguments[module:]
-    own = "" if module else str(Path(arguments[0]).parent.resolve())
-    sys.path[:] = [own, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *path]
+    script_folder = "" if module else str(Path(arguments[0]).parent.resolve())
+    sys.path[:] = [script_folder, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *path]
     sys.modules.pop("sitecustomize", None)
     with suppress(ImportError):
         importlib.import_module("sitecustomize")
@@ -287,4 +287,4 @@ if __name__ == "__main__":
     _program, *_loaded = sys.argv[1:]
     _path = sys.path[:]
     _called = _serve(Path(_program), _loaded)
-    _exit_after(lambda: _become(_program, _path, *_called))
+    _exit_after(lambda: _run_program(_program, _path, *_called))

@@ -28,20 +28,20 @@ PACKAGE = Path(__file__).parents[1]
 ROOT = PACKAGE.parents[1]
 _FILE = re.compile(r"(\w[\w-]*/)*\w[\w.-]*\.\w+", re.ASCII)
 PROGRESS = "zetadp.progress"
-"""Name of the logger of lines that say how far a long stage has come; trainings have one below it."""
+"""Name of the logger for the progress of long stages; training runs have a logger below it."""
 PACE_FILE = Path(".snakemake/last_line")
-"""File with the time of the last line of progress, of Snakemake or of a job, in the folder where all of them run."""
+"""File with the time of the last line of progress, of Snakemake or of a job, in their working folder."""
 TRIGGERS = ("code", "brought", "stage")
 """Parameters that no script takes: code and a user's files make a job run again, and a stage names its function."""
 
 
 def run(main: Callable[..., None], snakemake: Any = None) -> None:  # noqa: ANN401  (injected by Snakemake)
-    """Call a script's ``main`` with what its rule declares.
+    """Call a script's ``main`` with the declarations of its rule.
 
     The names of inputs, outputs and params are the keyword arguments of ``main``. Wildcards, resources and ``threads``
     are passed if ``main`` has arguments of these names. Paths become `pathlib.Path`, several files a list of them.
     Everything that is logged goes to the rule's log file. The terminal shows warnings, errors and notices, and at most
-    one line in `PACE_SECONDS` of how far long stages have come (the logger `PROGRESS`). A `UserError` ends the job with
+    one line on the progress of long stages in `PACE_SECONDS` (the logger `PROGRESS`). A `UserError` ends the job with
     its message and without a traceback. Snakemake puts its object among the globals of the script that defines
     ``main``.
     """
@@ -75,12 +75,12 @@ def run(main: Callable[..., None], snakemake: Any = None) -> None:  # noqa: ANN4
 def stage_named(name: str) -> Callable[..., None]:
     """Return a function of the library by its name, such as ``zetadp.phantom.cohort:write_shard``."""
     module, _, function = name.partition(":")
-    found: Callable[..., None] = attrgetter(function)(import_module(module))
-    return found
+    stage: Callable[..., None] = attrgetter(function)(import_module(module))
+    return stage
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that ignores a full disk: the terminal shows what a user has to know."""
+    """A log file that ignores a full disk: the terminal shows the important lines."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's name)
         if not isinstance(sys.exc_info()[1], OSError):
@@ -117,12 +117,12 @@ def _open_log(path: Path) -> None:
 def code_of(script: str, *modules: str, root: Path = ROOT) -> dict[str, str]:
     """Return a hash of a script and of every module that it imports, directly or not.
 
-    Modules of this package, of ``papers`` and of the packages of ``modules`` count. A file beside a module that the
-    module names, such as a template, is part of it.
+    Modules of this package, of ``papers`` and of the packages of ``modules`` count, together with files that they name
+    in their own folder, such as templates.
 
-    Snakemake sees that a script changed by its modification time, and never looks at imported modules. As a parameter
-    of the rule, these hashes make a job run again exactly when code that it can reach changes in meaning. Comments,
-    docstrings, formatting, a fresh checkout and unrelated modules change nothing.
+    Snakemake detects changes of a script by its modification time, and never looks at imported modules. As a parameter
+    of the rule, these hashes make a job run again exactly when the meaning of its code changes. Comments, docstrings,
+    formatting, a fresh checkout and unrelated modules change nothing.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def code_of(script: str, *modules: str, root: Path = ROOT) -> dict[str, str]:
     Returns
     -------
     Mapping of file to the first 12 digits of its hash. Files of the repository are relative to ``root``, others to the
-    folder in which their package is.
+    folder of their package.
 
     Raises
     ------
@@ -149,15 +149,15 @@ def code_of(script: str, *modules: str, root: Path = ROOT) -> dict[str, str]:
         packages[name] = packages.get(name) or _installed(name)
     hashes: dict[Path, str] = {}
     searched = tuple(packages.values())
-    todo = [root / script, *(place for name in modules for place in _files(name, searched))]
+    todo = [root / script, *(file for name in modules for file in _files(name, searched))]
     while todo:
         file = todo.pop()
         if file not in hashes:
             hashes[file], imported = _meaning(file, searched, file.stat().st_mtime_ns)
             todo += imported
     roots = (root, *(package.parent for package in searched))
-    shown = {file: next(file.relative_to(at) for at in roots if file.is_relative_to(at)) for file in hashes}
-    return {shown[file].as_posix(): hashes[file] for file in sorted(hashes)}
+    names = {file: next(file.relative_to(above) for above in roots if file.is_relative_to(above)) for file in hashes}
+    return {names[file].as_posix(): hashes[file] for file in sorted(hashes)}
 
 
 def _installed(name: str) -> Path:
@@ -173,8 +173,8 @@ def _installed(name: str) -> Path:
 def _meaning(file: Path, packages: tuple[Path, ...], _changed: int) -> tuple[str, tuple[Path, ...]]:
     """Return the hash of a module's syntax tree without docstrings, and the files that it imports or names.
 
-    The modification time is there for the cache only: many rules reach the same modules. A string that is a statement
-    of its own counts as a docstring, wherever it stands: below a constant it describes that constant.
+    The modification time is a parameter for the cache only: many rules reach the same modules. Every string that is a
+    statement counts as a docstring, also the description below a constant.
     """
     if file.suffix != ".py":
         return hashlib.sha256(file.read_bytes()).hexdigest()[:12], ()
@@ -183,7 +183,7 @@ def _meaning(file: Path, packages: tuple[Path, ...], _changed: int) -> tuple[str
     for node in nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = [statement for statement in node.body if not _is_text(statement)]
-    reached = (*_first_party(file, nodes, packages), *_named_beside(file, nodes))
+    reached = (*_first_party(file, nodes, packages), *_resource_files(file, nodes))
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12], reached
 
 
@@ -212,7 +212,7 @@ def _first_party(file: Path, nodes: Iterable[ast.AST], packages: tuple[Path, ...
 
 
 def _above(file: Path, level: int, packages: tuple[Path, ...]) -> tuple[str, ...]:
-    """Return the names of the package from which a module imports with so many dots."""
+    """Return the names of the package from which a module imports with a number of dots."""
     if not level:
         return ()
     folder = file.parents[level - 1]
@@ -220,8 +220,8 @@ def _above(file: Path, level: int, packages: tuple[Path, ...]) -> tuple[str, ...
     return folder.relative_to(above).parts
 
 
-def _named_beside(module: Path, nodes: Iterable[ast.AST]) -> Iterable[Path]:
-    """Yield the files in a module's folder and below it that one of its strings names, but for modules and rules."""
+def _resource_files(module: Path, nodes: Iterable[ast.AST]) -> Iterable[Path]:
+    """Yield the files in a module's folder and below it that its strings name, except modules and rules."""
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and _FILE.fullmatch(node.value):
             path = module.parent / node.value

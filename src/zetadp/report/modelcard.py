@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from zetadp.base.epsilon import epsilon_label, epsilon_named, epsilon_value, judged, rounded_up
+from zetadp.base.epsilon import describe_guarantee, epsilon_label, epsilon_named, epsilon_value, rounded_up
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.core.task import Words
 from zetadp.nn.settings import FEATURES, STUDY, NetworkSettings
@@ -78,7 +78,7 @@ def model_card(
         "templates/card.md.j2",
         filters={
             "up": rounded_up,
-            "judged": judged,
+            "describe_guarantee": describe_guarantee,
             "number": "{:g}".format,
             "percent": _percent,
             "table": to_markdown,

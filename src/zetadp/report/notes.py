@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from zetadp.base.epsilon import UNCLIPPED, epsilon_named, epsilon_order, epsilon_value, judged, rounded_up
+from zetadp.base.epsilon import UNCLIPPED, describe_guarantee, epsilon_named, epsilon_order, epsilon_value, rounded_up
 from zetadp.nn.settings import SLICE, TOGETHER, VOLUME
 from zetadp.privacy.threat import MASKED_SUMS, NoiseSource
 from zetadp.report.provenance import Cohort
@@ -133,7 +133,9 @@ def _images(private: pd.DataFrame) -> list[str]:
 def _at_epsilons(runs: pd.DataFrame, column: str) -> str:
     """Return the largest value of a column of epsilons at every target, as text."""
     worst = runs.groupby("epsilon")[column].max()
-    return ", ".join(f"{judged(worst[label])} at ε = {label}" for label in sorted(worst.index, key=epsilon_order))
+    return ", ".join(
+        f"{describe_guarantee(worst[label])} at ε = {label}" for label in sorted(worst.index, key=epsilon_order)
+    )
 
 
 def _excesses(runs: pd.DataFrame) -> list[str]:

@@ -21,9 +21,9 @@ TWICE = {
     "1: a\n1.0: b\n": "'1.0' once, found it in line 1 and in line 2",
     "a: &a {x: 1}\nb:\n  <<: *a\n  <<: *a\n": "'<<' once, found it in line 3 and in line 4",
     "privacy:\n  <<: {cap: 800}\n  cap: 8\n": "the name of another section after '<<' in line 2",
-    "cap: 1:30\n": "1:30 in line 1, which YAML takes for 90",
-    "cap: 010\n": "010 in line 1, which YAML takes for 8",
-    "delta: 1:00.5\n": "1:00.5 in line 1, which YAML takes for 60.5",
+    "cap: 1:30\n": "1:30 in line 1, which YAML reads as 90",
+    "cap: 010\n": "010 in line 1, which YAML reads as 8",
+    "delta: 1:00.5\n": "1:00.5 in line 1, which YAML reads as 60.5",
 }
 
 
