@@ -1,9 +1,9 @@
-"""How a function becomes a command, and what commands share: types of arguments, and the terminal.
+"""Commands made from functions, common types of arguments, and output to the terminal.
 
-A command is a function. Its parameters are the arguments, and those after ``*`` the options. The type of each is
-``Annotated`` with its help and, where the help shows another word than the name, with that word. Bounds of
+A command is a function. Its parameters are the arguments, and those after ``*`` the options. The type of a parameter is
+``Annotated`` with its help and, if the help shows another word than the name, with that word. Bounds of
 `zetadp.base.validation` in a type are checked. A sequence takes all values up to the next option.
-The docstring is the help: its first line stands in the list of commands, and its examples below the options.
+The docstring is the help: its first line is in the list of commands, and its examples follow the options.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Probability = Annotated[float, Within(gt=0, le=1)]
 
 @dataclass(frozen=True)
 class Alone:
-    """The value of an option that is given without one."""
+    """Value of an option that the user writes without a value."""
 
     value: str
 
@@ -50,67 +50,67 @@ def add_command(commands: Any, run: Callable[..., None]) -> None:  # noqa: ANN40
         run.__name__,
         help=f"{text[0].lower()}{paragraphs[0][1:-1]}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="\n\n".join(textwrap.fill(each, WIDTH, break_on_hyphens=False) for each in paragraphs),
+        description="\n\n".join(textwrap.fill(paragraph, WIDTH, break_on_hyphens=False) for paragraph in paragraphs),
         epilog=f"examples:\n{textwrap.indent(examples, '  ')}",
     )
     hints = get_type_hints(run, include_extras=True)
     for name, parameter in signature(run).parameters.items():
-        how = _read_as(hints[name])
-        needed = parameter.default is Parameter.empty
-        if not needed and how.get("action") != "store_true":
+        options = _argument_options(hints[name])
+        required = parameter.default is Parameter.empty
+        if not required and options.get("action") != "store_true":
             if parameter.default != ():  # several values have a list of their own
-                how["default"] = parameter.default
-            shown = "none" if parameter.default in {None, (), ""} else "%(default)s"
-            how["help"] += "" if "(default: " in how["help"] else f" (default: {shown})"
+                options["default"] = parameter.default
+            default = "none" if parameter.default in {None, (), ""} else "%(default)s"
+            options["help"] += "" if "(default: " in options["help"] else f" (default: {default})"
         if parameter.kind is Parameter.KEYWORD_ONLY:
-            how["help"] += " (required)" if needed else ""
-            # A name that Python or another module has for something else ends with an underscore.
+            options["help"] += " (required)" if required else ""
+            # The underscore at the end of a parameter avoids a name of Python or of another module.
             option = f"--{name.strip('_').replace('_', '-')}"
-            if how.get("action") != "store_true":
-                how.setdefault("metavar", name.strip("_").upper())
-            parser.add_argument(option, dest=name, **how, **({"required": True} if needed else {}))
+            if options.get("action") != "store_true":
+                options.setdefault("metavar", name.strip("_").upper())
+            parser.add_argument(option, dest=name, **options, **({"required": True} if required else {}))
         else:
-            parser.add_argument(name, **how, **({} if needed else {"nargs": "?"}))
+            parser.add_argument(name, **options, **({} if required else {"nargs": "?"}))
     parser.set_defaults(run=run)
 
 
-def _read_as(hint: Any) -> dict[str, Any]:  # noqa: ANN401  (any type)
-    """Return how argparse reads values of a type, and what it says of them."""
+def _argument_options(hint: Any) -> dict[str, Any]:  # noqa: ANN401  (any type)
+    """Return the arguments with which argparse reads values of a type, with their help."""
     notes: list[Any] = []
-    how: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     while inner := get_args(hint):
         notes += getattr(hint, "__metadata__", ())
         if get_origin(hint) is Sequence:
-            how = {"nargs": "+", "action": "extend", "default": []}
+            options = {"nargs": "+", "action": "extend", "default": []}
         hint = inner[0]
-    how["help"], *word = (note for note in notes if isinstance(note, str))
+    options["help"], *word = (note for note in notes if isinstance(note, str))
     if word:
-        (how["metavar"],) = word
+        (options["metavar"],) = word
     for note in notes:
         if isinstance(note, Alone):
-            how |= {"nargs": "?", "const": note.value}
+            options |= {"nargs": "?", "const": note.value}
     if hint is bool:
-        how["action"] = "store_true"
+        options["action"] = "store_true"
     else:
         bounds = [note for note in notes if isinstance(note, Within)]
-        how["type"] = _number(hint, bounds) if hint in {int, float} else hint
-    return how
+        options["type"] = _number(hint, bounds) if hint in {int, float} else hint
+    return options
 
 
 def _number(kind: type[float], bounds: Sequence[Within]) -> Callable[[str], float]:
-    """Return what reads a number within bounds. It may be a fraction, such as 24/44."""
+    """Return a function that reads a number within bounds. The number may be a fraction, such as 24/44."""
 
     def read(text: str) -> float:
         try:
             value = float(Fraction(text.replace(" ", "")))
         except (ValueError, ZeroDivisionError, OverflowError):
-            wrong = f"expected a number such as 0.5, 1e-3 or 24/44, found {text!r}"
-            raise argparse.ArgumentTypeError(wrong) from None
+            message = f"expected a number such as 0.5, 1e-3 or 24/44, found {text!r}"
+            raise argparse.ArgumentTypeError(message) from None
         if kind is int and not value.is_integer():
             raise argparse.ArgumentTypeError(f"expected a whole number, found {text!r}")
         try:
-            for each in bounds:
-                each.check("a number", value)
+            for bound in bounds:
+                bound.check("a number", value)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
         return kind(value)
@@ -119,20 +119,20 @@ def _number(kind: type[float], bounds: Sequence[Within]) -> Callable[[str], floa
 
 
 def log_to_terminal(site: str, *, as_json: bool = False) -> None:
-    """Print what this package logs; of what others log, warnings alone are shown.
+    """Print the log lines of this package, and warnings of other packages.
 
     Parameters
     ----------
     site
-        Whose log it is: ``server``, or the name of a node, with which its lines begin.
+        Name of the site: ``server``, or the name of a node, with which its lines begin.
     as_json
-        One JSON object a line instead of time, level and text.
+        Whether every line is a JSON object instead of time, level and text.
     """
-    printed = logging.StreamHandler(sys.stdout)
-    who = "" if site == SERVER else f"{site.replace('%', '%%')}: "
-    plain = PlainLines(f"%(asctime)s %(levelname)s {who}%(message)s", "%Y-%m-%dT%H:%M:%S%z")
-    printed.setFormatter(JsonLines(site) if as_json else plain)
-    logging.getLogger("zetadp").addHandler(printed)
+    handler = logging.StreamHandler(sys.stdout)
+    prefix = "" if site == SERVER else f"{site.replace('%', '%%')}: "
+    plain = PlainLines(f"%(asctime)s %(levelname)s {prefix}%(message)s", "%Y-%m-%dT%H:%M:%S%z")
+    handler.setFormatter(JsonLines(site) if as_json else plain)
+    logging.getLogger("zetadp").addHandler(handler)
     logging.getLogger("zetadp").setLevel(logging.INFO)
     logging.getLogger("zetadp").propagate = False
     logging.getLogger().setLevel(logging.WARNING)
@@ -141,6 +141,6 @@ def log_to_terminal(site: str, *, as_json: bool = False) -> None:
     logging.getLogger("flwr").setLevel(logging.WARNING)
 
 
-def tell(line: str) -> None:
+def print_now(line: str) -> None:
     """Print a progress line immediately, so that it does not reach a service manager's log late."""
     print(line, flush=True)

@@ -23,17 +23,17 @@ from zetadp.cli.arguments import Alone, ListOfCommands, add_command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; a user's mistake ends in one message and exit code 1.
 
-    A reader that has read enough, such as ``head``, ends a command silently, as it ends other programs.
+    If the reader of the output ends early, like ``head``, the command ends silently, as other programs do.
     """
-    given = vars(command_line().parse_args(arguments))
-    printed = logging.StreamHandler(sys.stderr)
-    printed.setFormatter(PlainLines("%(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[printed])
+    options = vars(command_line().parse_args(arguments))
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PlainLines("%(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     try:
-        given.pop("run")(**given)
+        options.pop("run")(**options)
         sys.stdout.flush()
     except UserError as error:
-        if given.get("log_json"):  # a collector of logs reads why the process ended as well
+        if options.get("log_json"):  # a collector of logs reads why the process ended as well
             end = logging.makeLogRecord({"msg": str(error), "levelno": logging.ERROR, "levelname": "ERROR"})
             print(JsonLines("zetadp").format(end), file=sys.stderr)
         else:
@@ -42,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in {"flwr", "cryptography"}:
             raise
-        needed = f"A federation needs Flower, and {error.name} is missing. Run: pip install zetadp[federation]"
-        print(f"zetadp: {needed}", file=sys.stderr)
+        message = f"A federation needs Flower, and {error.name} is missing. Run: pip install zetadp[federation]"
+        print(f"zetadp: {message}", file=sys.stderr)
         return 1
     except OSError as error:
         if error.filename is not None:
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
         if error.errno not in (errno.EPIPE, errno.ENOSPC):
             raise
-        # What is left would be written again at the end of Python, and complained of.
+        # Python would try to write the rest of the output again at its end, and print another error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if error.errno == errno.EPIPE:
             return 128 + signal.SIGPIPE
@@ -73,18 +73,18 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=_version())
     parser.set_defaults(run=parser.print_help)
     commands = parser.add_subparsers(metavar="COMMAND", title="commands")
-    for each in COMMANDS:
-        add_command(commands, each)
-    between = commands.add_parser(
+    for command in COMMANDS:
+        add_command(commands, command)
+    federation_parser = commands.add_parser(
         "federation",
         formatter_class=ListOfCommands,
         help="train between hospitals: plan, keys, server, nodes",
         description="Train between hospitals with Flower, over TLS, with a key for each site. docs/federation.md has "
         "the steps. Needs zetadp[federation].",
     )
-    parts = between.add_subparsers(required=True, metavar="COMMAND", title="commands")
-    for each in OF_FEDERATIONS:
-        add_command(parts, each)
+    federation_commands = federation_parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
+    for command in FEDERATION_COMMANDS:
+        add_command(federation_commands, command)
     return parser
 
 
@@ -139,11 +139,11 @@ def predict(
 
     loaded = load_model(model)
     with joined(volume, resample) as (path, files):
-        found = predict_volume(loaded, path)
+        table = predict_volume(loaded, path)
     if files:
-        found.insert(1, "file", [file.name for file in files])
-    print(origin(loaded), *doubts(found), sep="\n", file=sys.stderr)
-    table = found.drop(columns="alternative").dropna(axis="columns", how="all")  # a model may have no doubts
+        table.insert(1, "file", [file.name for file in files])
+    print(origin(loaded), *doubts(table), sep="\n", file=sys.stderr)
+    table = table.drop(columns="alternative").dropna(axis="columns", how="all")  # a model may have no doubts
     if "doubt" in table and not anyway:
         table["sequence"] = table["sequence"].astype(object).mask(table["doubt"] != "", None)
     if json_:
@@ -211,8 +211,8 @@ def convert(
     from zetadp.mri.decathlon import canonical_sequence
     from zetadp.mri.filenames import read_rules
 
-    onto = None if resample is None else canonical_sequence(resample)
-    if resample is not None and onto is None:
+    target_sequence = None if resample is None else canonical_sequence(resample)
+    if resample is not None and target_sequence is None:
         raise UserError(
             f"--resample: Expected FLAIR, T1w, T1gd or T2w, found {resample!r}. Name the folders before the options."
         )
@@ -228,7 +228,7 @@ def convert(
         test_fraction=test_fraction,
         exact_test_fraction=exact_test_fraction,
         sequences=read_rules(sequence),
-        resample_onto=onto,
+        resample_onto=target_sequence,
         leave_out_incomplete=leave_out_incomplete,
     )
     cohort = ConvertedCohort.of_task(task, source, test_fraction, exact=exact_test_fraction)
@@ -239,13 +239,13 @@ def convert(
         print(f"The configuration of one private training is in {configuration}. Look at its names, then run:")
         print(f"snakemake --cores 8 --configfile {configuration.resolve()}")
     elif cohort.trains:
-        mark = "# "  # so that all that follows is YAML
+        mark = "# "  # the lines after the configuration are comments, so the whole output is YAML
         print(f"This configuration trains once, with privacy. Save it as a .yaml file, and look at its names:\n{text}")
     else:
         print(f"In the settings of a site of a federation:\n{text}")
         if configuration is not None:
             print(f"{configuration} was not written: an experiment needs training and test patients.", file=sys.stderr)
-    print(f"{mark}What became of the files of {source} ({target / CONVERSION} has every file):")
+    print(f"{mark}Files of {source} ({target / CONVERSION} lists every file):")
     for line in summary(read_table(target / CONVERSION)):
         print(f"{mark}{line}")
     if cohort.trains and (outlook := Noise.of_head(cohort.patients[0]).outlook):
@@ -300,7 +300,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     runs.risk,
     runs.verify,
 )
-OF_FEDERATIONS: tuple[Callable[..., None], ...] = (
+FEDERATION_COMMANDS: tuple[Callable[..., None], ...] = (
     federation.demo,
     federation.certificates,
     federation.plan,

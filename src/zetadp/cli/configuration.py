@@ -15,22 +15,22 @@ from zetadp.mri.index import PATIENT_KEY
 
 @dataclass(frozen=True)
 class ConvertedCohort:
-    """What a configuration declares about a converted folder.
+    """Facts about a converted folder that a configuration declares.
 
     Attributes
     ----------
     folder
         The folder, as an absolute path.
     name
-        Name of the user's folder, in the letters that names may have.
+        Name of the user's folder, with the letters that are allowed in names.
     unit
-        What the guarantee protects: ``patient`` or ``record``.
+        Unit of the guarantee: ``patient`` or ``record``.
     patients
         Numbers of training and test patients.
     scans
         Numbers of their scans.
     test_fraction, exact
-        How the patients were divided (`zetadp.mri.persons.divided`).
+        Rule by which the patients were divided (`zetadp.mri.persons.divided`).
     """
 
     folder: Path
@@ -49,7 +49,7 @@ class ConvertedCohort:
         if key.is_file():
             table = read_table(key, ("file", "patient"))
             person = dict(zip(table["file"], table["patient"], strict=True))
-        # Scans of one person are one patient: that is what the configuration declares and the guarantee protects.
+        # Scans of one person are one patient, which the configuration declares and the guarantee protects.
         train, test = (len({person[file.as_posix()] for file in files}) for files in (task.training, task.test))
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", source.resolve().name).strip("-._")[:60]
         return cls(
@@ -64,14 +64,14 @@ class ConvertedCohort:
 
     @property
     def trains(self) -> bool:
-        """Whether both parts have patients, so that a cohort can be trained and tested on."""
+        """Whether both parts have patients, as training and testing need."""
         return min(self.patients) > 0
 
     def described(self) -> str:
-        """Return sentences about numbers of patients, the unit of the guarantee, and how parts were chosen."""
-        (train, test), (of_train, of_test) = self.patients, self.scans
+        """Return sentences about the numbers of patients, the unit of the guarantee, and the choice of parts."""
+        (train, test), (train_scans, test_scans) = self.patients, self.scans
         lines = [
-            f"{self.folder}: {train} training and {test} test {self.unit}s, with {of_train} and {of_test} scans.",
+            f"{self.folder}: {train} training and {test} test {self.unit}s, with {train_scans} and {test_scans} scans.",
             self._parts(),
         ]
         if self.unit == "record" and train:  # patients of the test have no guarantee
@@ -84,8 +84,8 @@ class ConvertedCohort:
         return "\n".join(line for line in lines if line)
 
     def configuration(self) -> str:
-        """Return the configuration as YAML; of a cohort with one part, the settings of a site of a federation."""
-        (train, test), (of_train, of_test) = self.patients, self.scans
+        """Return the configuration as YAML; for a cohort with one part, the settings of a site of a federation."""
+        (train, test), (train_scans, test_scans) = self.patients, self.scans
         folder = _quoted(self.folder)
         if not self.trains:
             return f"  images: {folder}" if train else f"  watched: {folder}\n  watched_patients: {test}"
@@ -96,8 +96,8 @@ class ConvertedCohort:
             "  source: folder",
             f"  folder: {folder}",
             *(f"  # {line}" for line in self._parts().splitlines()),
-            f"  train_patients: {train}  # they have {of_train} scans",
-            f"  test_patients: {test}  # they have {of_test} scans",
+            f"  train_patients: {train}  # they have {train_scans} scans",
+            f"  test_patients: {test}  # they have {test_scans} scans",
             f"  unit: {self.unit}  # what the guarantee protects",
             *([f"  patient_key: {_quoted(self.folder / PATIENT_KEY)}"] if self.unit == "patient" else []),
             "partition:",
@@ -111,7 +111,7 @@ class ConvertedCohort:
         return "\n".join(lines) + "\n"
 
     def _parts(self) -> str:
-        """Return how the parts were chosen; empty where every patient is in one part whatever the rule."""
+        """Return a sentence about the choice of parts; empty if the rule puts all patients into one part."""
         if self.test_fraction in {0, 1}:
             return ""
         share = f"{self.test_fraction:g}"
@@ -128,5 +128,5 @@ class ConvertedCohort:
 
 
 def _quoted(value: object) -> str:
-    """Return a text as YAML reads it back, on one line."""
+    """Return a text in YAML, on one line."""
     return yaml.safe_dump(str(value), width=float("inf"), allow_unicode=True).removesuffix("\n").removesuffix("\n...")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from zetadp.base.validation import Positive, UserError, needs_a_person
-from zetadp.cli.arguments import SERVER, log_to_terminal, tell
+from zetadp.cli.arguments import SERVER, log_to_terminal, print_now
 
 if TYPE_CHECKING:
     from zetadp.core.plan import Plan
@@ -38,7 +38,7 @@ def demo(*, folder: Annotated[Path, "new folder for all files"] = Path("demo")) 
     """
     from zetadp.federation.demo import run_demo
 
-    model = run_demo(folder, tell)
+    model = run_demo(folder, print_now)
     volume = next((folder / "server/imagesTs").iterdir())
     print(f"\nTry next:\n  zetadp predict {model} {volume}\n  zetadp risk {folder / 'ledger.jsonl'}")
 
@@ -60,9 +60,9 @@ def certificates(
     """
     from zetadp.federation.certificates import make_credentials
 
-    made = make_credentials(folder, hosts=hosts)
-    print(f"for everybody:   {made.authority}")
-    print(f"for the server:  {made.server[0]}, {made.server[1]} (secret)")
+    files = make_credentials(folder, hosts=hosts)
+    print(f"for everybody:   {files.authority}")
+    print(f"for the server:  {files.server[0]}, {files.server[1]} (secret)")
 
 
 def plan(
@@ -97,11 +97,11 @@ def plan(
 
     config = load_config(_without_patients(read_overlaid(configuration)))
     run = RunName(network, arm, epsilon_label(epsilon), seed)
-    federated = [each for each in config.run_names if config.threat(each.arm) != "central"]
+    federated = [candidate for candidate in config.run_names if config.threat(candidate.arm) != "central"]
     if run not in federated:
         known = "; ".join(f"{r.network} {r.arm} {r.epsilon} {r.seed}" for r in federated)
-        found = f"{run.network} {run.arm} {epsilon} {run.seed}"
-        raise UserError(f"Expected a federated run of the configuration ({known}), found {found}.")
+        name = f"{run.network} {run.arm} {epsilon} {run.seed}"
+        raise UserError(f"Expected a federated run of the configuration ({known}), found {name}.")
     planned = make_plan(config.plan(run))
     if config.networks[network].needs_backbone:
         planned = with_public(planned, load_backbone(backbone or shipped_backbone(planned.network)))
@@ -135,8 +135,8 @@ def _without_patients(content: dict[str, Any]) -> dict[str, Any]:
     if isinstance(cohort, dict) and cohort.get("source") == "folder" and cohort.get("folder") is None:
         if sizes := partition.get("sizes"):
             cohort["train_patients"] = sum(sizes)
-        # The schema requires these for training on this machine; a plan contains none of them. Which records belong to
-        # one patient is for each hospital to say, and its node refuses to start where it does not.
+        # The schema requires these keys for training on this machine; a plan does not contain them. Each hospital must
+        # declare which records belong to one patient, and its node refuses to start without that declaration.
         cohort |= {"folder": ".", "test_patients": 1}
         cohort.setdefault("one_record_per_patient", not cohort.get("patient_key"))
         partition["validation_patients"] = 0
@@ -177,7 +177,7 @@ def roster(
 
     The member files of all hospitals are checked, and written with the plan as one roster (roster.json). Every site
     gets a copy, and its settings name the roster in place of the plan. Send the hash of the roster to every hospital by
-    another way: whoever exchanges a key unnoticed can read single messages.
+    another way: an attacker who exchanges a key unnoticed can read single messages.
 
     Examples
     --------
@@ -186,10 +186,10 @@ def roster(
     from zetadp.core.plan import Plan
     from zetadp.federation.masks import Roster
 
-    made = Roster.made(Plan.read(plan), members)
-    _write_terms(made, output)
-    print(f"{output}: {', '.join(member.name for member in made.members)}")
-    print(f"Send it to every hospital. Tell every hospital its hash by another way: {made.digest}")
+    agreed = Roster.made(Plan.read(plan), members)
+    _write_terms(agreed, output)
+    print(f"{output}: {', '.join(member.name for member in agreed.members)}")
+    print(f"Send it to every hospital. Tell every hospital its hash by another way: {agreed.digest}")
 
 
 def serve(
@@ -217,9 +217,9 @@ def serve(
     from zetadp.federation.settings import ServerSettings
 
     with needs_a_person():
-        own = ServerSettings.read(settings)
-        plan, keys, _ = own.agreed
-        own.check_files()
+        server_settings = ServerSettings.read(settings)
+        plan, keys, _ = server_settings.agreed
+        server_settings.check_files()
         files = Credentials(credentials.resolve())
         files.check_server()
     require_free_port(host, port)
@@ -229,13 +229,17 @@ def serve(
     try:
         from zetadp.federation import server
 
-        server.serve(own, files, host, port, counters)
+        server.serve(server_settings, files, host, port, counters)
     except KeyboardInterrupt:
         raise UserError(
             "Stopped before the end of the run. Start the same command again to continue from the checkpoint."
         ) from None
-    for what, path in (("model", own.model), ("history", own.history), ("ledger", own.ledger)):
-        logger.info("%s: %s", what, path)
+    for description, path in (
+        ("model", server_settings.model),
+        ("history", server_settings.history),
+        ("ledger", server_settings.ledger),
+    ):
+        logger.info("%s: %s", description, path)
 
 
 def key(
@@ -349,18 +353,18 @@ def node(
     from zetadp.federation.settings import HospitalSettings
 
     with needs_a_person():
-        own = HospitalSettings.read(settings)
+        hospital_settings = HospitalSettings.read(settings)
         checked_server(server)
         read_certificate(authority)
-        participant = Participant.read(own, key)
-        pick_device(own.device)
+        participant = Participant.read(hospital_settings, key)
+        pick_device(hospital_settings.device)
         approved = participant.check_approved()
         counters = _health(health, participant.plan.training.rounds, node=True)
     log_to_terminal(participant.name, as_json=log_json)
     logger.info("%s; %s; starting", participant.promise, approved)
     from zetadp.federation.node import run_node
 
-    with private_files():  # prepared patients, ledgers and messages are for the hospital's own user alone
+    with private_files():  # only the hospital's own user may read prepared patients, ledgers and messages
         run_node(participant, server, authority, idle_seconds, counters)
 
 

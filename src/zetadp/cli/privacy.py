@@ -81,8 +81,8 @@ def noise(
     """
     from zetadp.privacy.calibration import noise_for_epsilon
 
-    found = noise_for_epsilon(epsilon, delta, sampling_probability, rounds)
-    _print_epsilon(sampling_probability, found, rounds, delta, json_, {"noise_multiplier": found})
+    multiplier = noise_for_epsilon(epsilon, delta, sampling_probability, rounds)
+    _print_epsilon(sampling_probability, multiplier, rounds, delta, json_, {"noise_multiplier": multiplier})
 
 
 def rounds(
@@ -104,13 +104,13 @@ def rounds(
     """
     from zetadp.privacy.calibration import rounds_for
 
-    found = rounds_for(epsilon, delta, sampling_probability, noise_multiplier)
-    if found == 0:
+    count = rounds_for(epsilon, delta, sampling_probability, noise_multiplier)
+    if count == 0:
         raise UserError(
             f"Not even one round with noise multiplier {noise_multiplier:g} costs at most epsilon "
             f"{epsilon:g} at delta {delta:g}. Use more noise, or draw patients less often."
         )
-    _print_epsilon(sampling_probability, noise_multiplier, found, delta, json_, {"rounds": found})
+    _print_epsilon(sampling_probability, noise_multiplier, count, delta, json_, {"rounds": count})
 
 
 def _print_epsilon(
@@ -120,16 +120,16 @@ def _print_epsilon(
     from zetadp.front import promises
     from zetadp.privacy.accounting import quoted
 
-    found = promises.epsilon(noise_multiplier=noise, sampling_probability=probability, rounds=rounds, delta=delta)
-    _, by = quoted({NoisySum(probability, noise): rounds}, delta)
-    asked = {"delta": delta, "sampling_probability": probability, "noise_multiplier": noise, "rounds": rounds}
+    bound = promises.epsilon(noise_multiplier=noise, sampling_probability=probability, rounds=rounds, delta=delta)
+    _, accountant = quoted({NoisySum(probability, noise): rounds}, delta)
+    mechanism = {"delta": delta, "sampling_probability": probability, "noise_multiplier": noise, "rounds": rounds}
     if as_json:
-        epsilon = "inf" if found == math.inf else found
-        print(json.dumps({**asked, **answer, "epsilon": epsilon, "accountant": by}, indent=2))
+        epsilon = "inf" if bound == math.inf else bound
+        print(json.dumps({**mechanism, **answer, "epsilon": epsilon, "accountant": accountant}, indent=2))
         return
     for name, value in answer.items():
         print(f"{name.replace('_', ' ')} {value:g}")
-    print(f"epsilon {rounded_up(found)} at delta {delta:g} ({by})")
+    print(f"epsilon {rounded_up(bound)} at delta {delta:g} ({accountant})")
 
 
 def ledger(
@@ -165,11 +165,11 @@ def ledger(
     from zetadp.privacy.verification import recorded_in
 
     # A file that two patterns match counts once.
-    found = list({path.resolve(): path for path in map(recorded_in, files)}.values())
-    book = Book.of(*found)
+    ledgers = list({path.resolve(): path for path in map(recorded_in, files)}.values())
+    book = Book.of(*ledgers)
     runs = book.runs()
     if not runs:
-        raise UserError(f"Expected releases in {', '.join(map(str, found))}, found none.")
+        raise UserError(f"Expected releases in {', '.join(map(str, ledgers))}, found none.")
     statement = total_statement(runs, shared=book.shared)
     if json_:
         print(json.dumps(statement, indent=2))
@@ -200,7 +200,7 @@ def permit(
     from zetadp.privacy.verification import live_ledger
 
     file = live_ledger(file) or file
-    attempts = read_ledger(file)  # fails where there is no ledger: `Ledger` would create one
+    attempts = read_ledger(file)  # fails without a ledger, which `Ledger` would create
     print(offer(KEEP_RESULTS, "permit another attempt"))
     print(f"With another attempt, {cost_of_another(file, attempts)}.")
     if not (yes or _answer("Permit it? Answer yes or no: ") == "yes"):
@@ -212,7 +212,7 @@ def permit(
 
 
 def _answer(question: str) -> str:
-    """Return the user's answer to a question, empty where nobody is there to answer."""
+    """Return the user's answer to a question; empty if the program has no input."""
     try:
         return input(question).strip().casefold()
     except EOFError:

@@ -108,12 +108,12 @@ def statement(file: Annotated[Path, "HDF5 file of released rows (.h5)"]) -> None
     print(read_statement(file).text, end="")
 
 
-OF_AN_EXPERIMENT = 5
-"""Number of folders from that of an experiment down to that of a run: runs/NETWORK/ARM/EPSILON/SEED."""
+DEPTH_OF_RUN = 5
+"""Number of folders from an experiment down to a run: runs/NETWORK/ARM/EPSILON/SEED."""
 
 
 def risk(
-    place: Annotated[Path, "folder of a run, or a ledger (.jsonl)", "RUN"],
+    source: Annotated[Path, "folder of a run, or a ledger (.jsonl)", "RUN"],
     *,
     output: Annotated[Path | None, "folder for the page (default: that of the run or ledger)"] = None,
 ) -> None:
@@ -132,24 +132,24 @@ def risk(
     from zetadp.privacy.verification import recorded_in
     from zetadp.report.riskpage import Evidence, headline, write_risk
 
-    ledger = recorded_in(place)
+    ledger = recorded_in(source)
     if ledger.is_dir():
-        raise UserError(f"Expected the folder of a run, or a ledger, found a folder of ledgers in {place}.")
-    statement = place / "privacy.json"
-    known = read_json(statement) if statement.is_file() else {}
-    evidence, parents = Evidence(), place.resolve().parents
-    if len(parents) >= OF_AN_EXPERIMENT:
-        audit = parents[OF_AN_EXPERIMENT - 1] / "audit"
-        evidence = Evidence.of(audit.glob("*"), parents[OF_AN_EXPERIMENT - 3].name)
-    folder = output or (place if place.is_dir() else ledger.parent)
-    found = Risk.of(ledger, name=known.get("name"))
-    write_risk(found, folder, str(ledger), evidence)
-    print(headline(found))
+        raise UserError(f"Expected the folder of a run, or a ledger, found a folder of ledgers in {source}.")
+    statement = source / "privacy.json"
+    facts = read_json(statement) if statement.is_file() else {}
+    evidence, parents = Evidence(), source.resolve().parents
+    if len(parents) >= DEPTH_OF_RUN:
+        audit = parents[DEPTH_OF_RUN - 1] / "audit"
+        evidence = Evidence.of(audit.glob("*"), parents[DEPTH_OF_RUN - 3].name)
+    folder = output or (source if source.is_dir() else ledger.parent)
+    risk_of_run = Risk.of(ledger, name=facts.get("name"))
+    write_risk(risk_of_run, folder, str(ledger), evidence)
+    print(headline(risk_of_run))
     print(f"written to {folder / 'risk.html'}")
 
 
 def verify(
-    place: Annotated[Path, "folder of a finished run; with --key, a ledger", "RUN"],
+    folder: Annotated[Path, "folder of a finished run; with --key, a ledger", "RUN"],
     *,
     ledgers: Annotated[
         Path | None, "folder of the cohort's ledgers; also checks that none of them is missing or truncated"
@@ -184,19 +184,19 @@ def verify(
     if key is None:
         from zetadp.privacy.verification import unsealed, verify_run
 
-        checks = verify_run(place, ledgers or (None if head else account_of(place)), head)
-        others = unsealed(place)
+        checks = verify_run(folder, ledgers or (None if head else find_ledgers(folder)), head)
+        others = unsealed(folder)
     else:
         from zetadp.federation.ledgers import check_ledger
 
-        checks, others = check_ledger(place, key, head), []
+        checks, others = check_ledger(folder, key, head), []
     for check in checks:
         print(f"wrong: {check.what}: {check.fault}" if check.fault else f"ok: {check.what}")
     if others:
         print(f"not checked, as the seal does not name them: {', '.join(others)}")
     wrong = sum(bool(check.fault) for check in checks)
     if wrong:
-        raise UserError(f"{wrong} of {len(checks)} checks of {place} failed. Do not rely on it.")
+        raise UserError(f"{wrong} of {len(checks)} checks of {folder} failed. Do not rely on it.")
 
 
 def budget(
@@ -237,10 +237,10 @@ def budget(
         raise UserError(
             f"Expected a folder of ledgers, found no folder {folder}. A hospital has none before its first run."
         )
-    account = account_of(folder) if (folder / "plan.json").is_file() else folder
+    account = find_ledgers(folder) if (folder / "plan.json").is_file() else folder
     if account is None:
         raise UserError(f"Expected the ledgers of the run {folder}, found none. Name their folder.")
-    made, wanted = Book.of(recorded_in(account)).runs(), []
+    recorded, planned_runs = Book.of(recorded_in(account)).runs(), []
     if plan is not None:
         content = read_json(plan)
         planned = Plan.from_json(content["plan"] if "members" in content else content)  # a roster holds its plan
@@ -248,37 +248,40 @@ def budget(
         if node is not None:
             planned.place(node)
             header["node"] = node
-        wanted = [declared_run(planned.label, header)]
-    least = delta or min((run.delta for run in [*made, *wanted]), default=1e-3)
-    at, found = f"at delta {least:g}", Total.of(made, least)
-    spent = found.spent
-    print(f"spent so far: epsilon {rounded_up(spent)} {at}, in {len(made)} run(s), each counted to its declared end")
-    for run in wanted:
-        found = Total.of([*made, run], least)
-        spent = found.spent
-        print(f"with the plan {run.name}: epsilon {rounded_up(spent)} {at}")
-    if str(found):
-        print(found)
+        planned_runs = [declared_run(planned.label, header)]
+    smallest = delta or min((run.delta for run in [*recorded, *planned_runs]), default=1e-3)
+    at_delta, total = f"at delta {smallest:g}", Total.of(recorded, smallest)
+    spent = total.spent
+    print(
+        f"spent so far: epsilon {rounded_up(spent)} {at_delta}, in {len(recorded)} run(s), each counted to its "
+        "declared end"
+    )
+    for run in planned_runs:
+        total = Total.of([*recorded, run], smallest)
+        spent = total.spent
+        print(f"with the plan {run.name}: epsilon {rounded_up(spent)} {at_delta}")
+    if str(total):
+        print(total)
     if cap is None:
         return
     if spent > cap:
-        raise UserError(f"The total, epsilon {rounded_up(spent)} {at}, is above the cap of {cap:g}.")
+        raise UserError(f"The total, epsilon {rounded_up(spent)} {at_delta}, is above the cap of {cap:g}.")
     print(f"The cap of {cap:g} is not exceeded.")
 
 
-def account_of(run: Path) -> Path | None:
-    """Return the folder of the live ledgers of a run's patients; None if it is not where it was.
+def find_ledgers(run: Path) -> Path | None:
+    """Return the folder of the live ledgers of a run's patients; None if it has been moved or deleted.
 
-    A run of the library stores the way to its ledger. The pipeline has ``ledgers/COHORT`` in a folder above the run.
+    A run of the library stores the path of its ledger. The pipeline has ``ledgers/COHORT`` in a folder above the run.
     """
     from zetadp.privacy.verification import live_ledger
 
-    live = live_ledger(run)
-    if live is not None:
-        return live.parent if live.parent.is_dir() else None
+    live_file = live_ledger(run)
+    if live_file is not None:
+        return live_file.parent if live_file.parent.is_dir() else None
     try:
         cohort = read_json(run / "plan.json")["cohort"]
     except (UserError, OSError, ValueError, KeyError, TypeError):
         return None
-    found = (parent / "ledgers" / str(cohort) for parent in run.resolve().parents)
-    return next((folder for folder in found if cohort and folder.is_dir()), None)
+    folders = (parent / "ledgers" / str(cohort) for parent in run.resolve().parents)
+    return next((folder for folder in folders if cohort and folder.is_dir()), None)
