@@ -37,7 +37,7 @@ def main(
     threads: int,
 ) -> None:
     """Write table and figure, and end in an error if a claim is refuted."""
-    drafts = [Plan.from_json(each) for each in plans]
+    drafts = [Plan.from_json(draft_plan) for draft_plan in plans]
     private = [make_plan(draft, noise) for draft in drafts if draft.run.private]
     targets = targets_of(private, noise_source)
     audits = plan(targets, delta=delta, settings=AuditSettings(**settings))
@@ -53,19 +53,19 @@ def main(
 def targets_of(plans: list[Plan], noise: str) -> list[Audited]:
     """Return the mechanisms to audit: one for all runs that share sampling, noise and rounds."""
     names: dict[tuple[float, float, int], list[str]] = {}
-    for chosen in sorted(plans, key=lambda each: epsilon_value(each.run.epsilon)):
-        run = chosen.run
-        if chosen.sums is not None or chosen.unit == "image" or chosen.training.mixing is not None:
-            # The audit is of one node that protects patients in its own message, with one sum a round. These runs
-            # claim something else. Their noise is also so weak that the attack, which adds up rounds, may have no power
+    for draft in sorted(plans, key=lambda item: epsilon_value(item.run.epsilon)):
+        run = draft.run
+        if draft.sums is not None or draft.unit == "image" or draft.training.mixing is not None:
+            # The audit is of one node that protects patients in its own message, with one sum per round. These runs
+            # make another claim. Their noise is also so weak that the attack, which adds up rounds, may have no power
             # if few patients are drawn.
             skipped = "not audited, per image, in sums only or in rows"
             logging.getLogger(__name__).info("%s, %s: %s", run.network, run.arm, skipped)
             continue
         # The node that draws its patients most often has the largest epsilon, which the target limits.
-        worst = max(chosen.nodes, key=lambda node: chosen.probability(node.name))
-        probability = float(chosen.probability(worst.name))
-        mechanism = (probability, worst.noise_multiplier, chosen.training.rounds)
+        worst = max(draft.nodes, key=lambda node: draft.probability(node.name))
+        probability = float(draft.probability(worst.name))
+        mechanism = (probability, worst.noise_multiplier, draft.training.rounds)
         name = f"{run.arm} at ε = {epsilon_shown(run.epsilon)}"
         if name not in names.setdefault(mechanism, []):
             names[mechanism].append(name)
@@ -83,20 +83,20 @@ def targets_of(plans: list[Plan], noise: str) -> list[Audited]:
 
 def report_refuted(results: list[AuditResult], table: str, path: Path) -> None:
     """If a claim is refuted, store the table where Snakemake does not delete it, and end in an error."""
-    fallen = [result for result in results if not result.passed]
-    if not fallen:
+    refuted = [result for result in results if not result.passed]
+    if not refuted:
         path.unlink(missing_ok=True)
         return
     write_text(path, table)
-    what = "; ".join(
-        f"{r.audited.name}: claimed {r.claim.epsilon:.3f}, shown at least {r.measured:.3f}" for r in fallen
+    claims = "; ".join(
+        f"{r.audited.name}: claimed {r.claim.epsilon:.3f}, shown at least {r.measured:.3f}" for r in refuted
     )
-    msg = (
-        f"Expected attacks on the training code to show no more than is claimed, found {len(fallen)} that show more "
-        f"({what}). The code gives away more than its statements say: use no result of it on patients before this is "
-        f"explained. The table is kept in {path}."
+    message = (
+        f"Expected attacks on the training code to show no more than is claimed, found {len(refuted)} that show more "
+        f"({claims}). The code reveals more than its statements say: do not use its results on patients before the "
+        f"reason is known. The table is in {path}."
     )
-    raise UserError(msg)
+    raise UserError(message)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Infer from finished models who was in their training, and compare the result with the privacy claim."""
+"""Infer from finished models which patients were in their training data, and compare the result with the claim."""
 
 import logging
 import shutil
@@ -30,10 +30,10 @@ SLICES, SIZE = 4, 16
 
 def main(*, table: Path, picture: Path, settings: dict[str, Any], delta: float) -> None:
     """Attack models of newly simulated patients, write table and picture, and end in an error if a claim is refuted."""
-    chosen = MembershipSettings(**settings)
+    membership = MembershipSettings(**settings)
     # Softmax regression, of which hundreds train in seconds.
     attacks, claims = audit_membership(
-        chosen, NetworkSettings("linear"), to_records(simulated(chosen), torch.device("cpu")), delta
+        membership, NetworkSettings("linear"), to_records(simulate_kspace(membership), torch.device("cpu")), delta
     )
     rows = pd.concat(
         [
@@ -51,15 +51,15 @@ def main(*, table: Path, picture: Path, settings: dict[str, Any], delta: float) 
     first = ["arm", "patient", "trials_out", "trials_in", "accuracy_members", "accuracy_others"]
     with written_whole(table) as temporary:
         rows[[*first, *rows.columns.difference(first, sort=False)]].to_csv(temporary, index=False)
-    save_svg(membership_roc(attacks, claims, f"{chosen.patients} simulated patients"), picture)
+    save_svg(membership_roc(attacks, claims, f"{membership.patients} simulated patients"), picture)
     for attack in attacks:
         logging.getLogger(__name__).info(
             "%s: %s", attack.arm, "leaves the region of the claim" if attack.leaves("server") else "stays inside"
         )
     # Snakemake deletes the outputs of a job that fails: copy them, so that they can be examined.
-    kept = {path: path.with_name(f"refuted-{path.name}") for path in (table, picture)}
-    fault = refutation(attacks, claims, kept[table])
-    for path, copy in kept.items():
+    copies = {path: path.with_name(f"refuted-{path.name}") for path in (table, picture)}
+    fault = refutation(attacks, claims, copies[table])
+    for path, copy in copies.items():
         if fault is None:
             copy.unlink(missing_ok=True)
         else:
@@ -68,12 +68,12 @@ def main(*, table: Path, picture: Path, settings: dict[str, Any], delta: float) 
         raise UserError(fault)
 
 
-def simulated(settings: MembershipSettings) -> np.ndarray:
+def simulate_kspace(settings: MembershipSettings) -> np.ndarray:
     """Return whitened k-space of patients who are in no other experiment."""
     phantom = Simulated(seed=settings.seed, grid=GRID, scanners=NODES)
-    kept = centre_slices(GRID[2], SLICES)
+    planes = centre_slices(GRID[2], SLICES)
     numbers = range(1, settings.patients + 1)
-    volumes = np.stack([simulate_patient(phantom, number)[:, :, kept] for number in numbers])
+    volumes = np.stack([simulate_patient(phantom, number)[:, :, planes] for number in numbers])
     slices = resize_area(np.ascontiguousarray(volumes.transpose(0, 4, 3, 2, 1), dtype=np.float32), SIZE)
     return whiten(to_kspace(slices))
 

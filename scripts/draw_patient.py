@@ -27,16 +27,16 @@ def main(
     rows = read_partition(partition)
     record = rows.loc[rows["role"] == "test", "record"].iloc[0]
     images = images_of(slices, record)
-    (known,) = present(images[None])
+    (acquired,) = present(images[None])
     middle = images.shape[1] // 2
     people = Cohort(**cohort)
-    whose = "Simulated patient" if people.simulated else "Patient"
+    owner = "Simulated patient" if people.simulated else "Patient"
     figure = patient_figure(
-        images[known, middle],
-        images_of(kspace, record)[known, middle],
-        images_of(whitened, record)[known, middle],
-        [name for name, is_known in zip(SEQUENCES, known, strict=True) if is_known],
-        title=f"{whose} {record}, held out, slice {middle} of those used (axial, from 0), {people}",
+        images[acquired, middle],
+        images_of(kspace, record)[acquired, middle],
+        images_of(whitened, record)[acquired, middle],
+        [name for name, is_acquired in zip(SEQUENCES, acquired, strict=True) if is_acquired],
+        title=f"{owner} {record}, held out, slice {middle} of those used (axial, from 0), {people}",
     )
     save_svg(figure, patient)
 
@@ -44,11 +44,11 @@ def main(
 def images_of(files: list[Path], record: str) -> np.ndarray:
     """Return one record's images of shape (sequence, slice, row, column)."""
     for file in files:
-        found = Items.read(file, ("values",))
-        for values in found.arrays["values"][found.names["record"] == record]:
+        shard = Items.read(file, ("values",))
+        for values in shard.arrays["values"][shard.names["record"] == record]:
             return np.asarray(values)
-    msg = f"No file holds record {record}."
-    raise ValueError(msg)
+    message = f"No file holds record {record}."
+    raise ValueError(message)
 
 
 if __name__ == "__main__":

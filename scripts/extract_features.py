@@ -16,11 +16,15 @@ def main(*, kspace: Path, backbone: Path, features: Path, device: str) -> None:
     """Write the features of every image, in the layout of images of one row."""
     keep_freed_memory()
     network = of_brains(load_backbone(backbone, pick_device(device)))
-    found = Items.read(kspace, ("values",))
-    values = network.record_features(found.arrays["values"])
-    made = replace(found, arrays={"values": values}, provenance={**found.provenance, "backbone": network.provenance})
-    made.write(features, (*AXES[:4], "component"), "standard deviations of the component over public images")
-    logging.getLogger(__name__).info("computed the features of %d records", len(found.names))
+    shard = Items.read(kspace, ("values",))
+    values = network.record_features(shard.arrays["values"])
+    features_of_shard = replace(
+        shard, arrays={"values": values}, provenance={**shard.provenance, "backbone": network.provenance}
+    )
+    features_of_shard.write(
+        features, (*AXES[:4], "component"), "standard deviations of the component over public images"
+    )
+    logging.getLogger(__name__).info("computed the features of %d records", len(shard.names))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,10 @@ from zetadp.mri.index import near_duplicates
 
 
 def main(*, slices: list[Path], partition: Path, duplicates: Path) -> None:
-    """Write every suspicious pair with role and node of both: a person with two has less protection than stated."""
+    """Write every suspicious pair with the role and node of both records.
+
+    A person with two records has less protection than stated.
+    """
     shards = [Items.read(path, ("values",)) for path in slices]
     names = [name for shard in shards for name in shard.names["record"]]
     pairs = near_duplicates(np.concatenate([shard.arrays["values"] for shard in shards]), names)
@@ -23,8 +26,8 @@ def main(*, slices: list[Path], partition: Path, duplicates: Path) -> None:
         pairs[f"node_{side}"] = rows["node"].reindex(pairs[f"patient_{side}"]).to_numpy()
     write_table(duplicates, pairs)
     if len(pairs):
-        shown = f"{len(pairs)} pair{'s' if len(pairs) > 1 else ''} of records"
-        logging.getLogger(__name__).warning("Nearly the same images: %s, see %s", shown, duplicates)
+        count = f"{len(pairs)} pair{'s' if len(pairs) > 1 else ''} of records"
+        logging.getLogger(__name__).warning("Nearly the same images: %s, see %s", count, duplicates)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Make the backbone whose features come from all its layers, less a patient's mean, learnt from public images."""
+"""Extend the backbone by features from all its layers, minus a patient's mean, which are learnt from public images."""
 
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ def main(
 ) -> None:
     """Write the backbone with features of a study."""
     kinds = {"atlas": read_public(atlas), "shapes": read_public(shapes)}
-    made = read_study(load_backbone(backbone, pick_device(device)), kinds, components, held_out)
-    made.provenance["layers"]["simulation"] = simulation
-    made.save(study)
+    extended = read_study(load_backbone(backbone, pick_device(device)), kinds, components, held_out)
+    extended.provenance["layers"]["simulation"] = simulation
+    extended.save(study)
 
 
 if __name__ == "__main__":

@@ -42,23 +42,23 @@ def main(
 def check_receipts(records: pd.DataFrame, receipts: list[Path]) -> None:
     """Raise a `UserError` if simulated volumes differ from those in the receipts.
 
-    Volumes are no outputs of a rule. An experiment whose cohort has the same name overwrites them, and does not replace
-    the receipts if its number of shards differs.
+    Volumes are not outputs of a rule. An experiment whose cohort has the same name overwrites them, and does not
+    replace the receipts if its number of shards differs.
     """
-    found = dict(zip(records["file"], records["sha256"], strict=True))
+    hashes_by_file = dict(zip(records["file"], records["sha256"], strict=True))
     wrong = {}
     for receipt in receipts:
-        hashes = {name: file["sha256"] for name, file in read_json(receipt)["files"].items() if name in found}
-        other = [name for name, sha256 in hashes.items() if sha256 != found[name]]
-        if other:
-            wrong[receipt] = other[0]
+        hashes = {name: file["sha256"] for name, file in read_json(receipt)["files"].items() if name in hashes_by_file}
+        changed = [name for name, sha256 in hashes.items() if sha256 != hashes_by_file[name]]
+        if changed:
+            wrong[receipt] = changed[0]
     if wrong:
-        msg = (
+        message = (
             f"Expected the volumes that were simulated for this experiment, found others in {len(wrong)} shard(s), the "
             f"first is {next(iter(wrong.values()))}. Another experiment whose cohort has the same name has overwritten "
             f"them: give its cohort a name of its own. Delete {' '.join(map(str, wrong))} and run again."
         )
-        raise UserError(msg)
+        raise UserError(message)
 
 
 if __name__ == "__main__":

@@ -48,23 +48,26 @@ def main(
         for kind in settings["kinds"]
         for objective, epsilon in product(kind["objectives"], kind["epsilons"])
     ]
-    # First a guess of the images, made without a message.
+    # The first attack guesses the images without a message.
     kinds.insert(0, replace(kinds[0], objective=None))
     numbers = range(settings["messages"])
-    found = spread(rebuild, [replace(kind, number=number) for kind in kinds for number in numbers], threads, name_of)
-    groups = [found[place : place + len(numbers)] for place in range(0, len(found), len(numbers))]
-    scores = frame(found)
+    rebuilt = spread(
+        rebuild, [replace(kind, number=number) for kind in kinds for number in numbers], threads, describe_message
+    )
+    groups = [rebuilt[first : first + len(numbers)] for first in range(0, len(rebuilt), len(numbers))]
+    scores = frame(rebuilt)
     write_table((csv, md), scores, sheet(scores), origin(COHORT, SEEDS), float_format="%.4g")
-    shown = [(name_of(group[0]), group) for group in groups]
-    save_svg(rebuilt_figure(shown, "What one message of k-space training gives away"), picture)
+    named_groups = [(describe_message(group[0]), group) for group in groups]
+    save_svg(rebuilt_figure(named_groups, "What one message of k-space training gives away"), picture)
 
 
-def name_of(found: Rebuilt) -> str:
+def describe_message(rebuilt: Rebuilt) -> str:
     """Return the name of a kind of message, for picture and log."""
-    of = found.message
-    if of.objective is None:
-        return of.name
-    return f"{of.network}, {of.name}, {ATTACKS[of.objective]}, ε = {epsilon_shown(epsilon_label(of.epsilon))}"
+    message = rebuilt.message
+    if message.objective is None:
+        return message.name
+    epsilon = epsilon_shown(epsilon_label(message.epsilon))
+    return f"{message.network}, {message.name}, {ATTACKS[message.objective]}, ε = {epsilon}"
 
 
 if __name__ == "__main__":

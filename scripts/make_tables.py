@@ -33,19 +33,19 @@ def main(
     fewer runs has a note that the others follow.
     """
     runs, people = tables.collect([path.parent for path in metrics]), Cohort(**cohort)
-    below = notes(runs, people, read_json(total), planned)
+    table_notes = notes(runs, people, read_json(total), planned)
     table = tables.table1(runs, people)
-    sheet = rendering.accuracy_sheet(table, below)
+    sheet = rendering.accuracy_sheet(table, table_notes)
     trained = [read_json(path).get("environment", {}) for path in metrics]
-    made = origin(declared, seeds_shown(runs["seed"]), runs=trained)
-    write_text(csv, rendering.to_csv(table, (*made, *below)))
+    provenance = origin(declared, seeds_shown(runs["seed"]), runs=trained)
+    write_text(csv, rendering.to_csv(table, (*provenance, *table_notes)))
     sheets = [replace(sheet, notes=()), *rendering.further_sheets(table)]
-    sheets[-1] = replace(sheets[-1], notes=(*sheet.notes, *made))
+    sheets[-1] = replace(sheets[-1], notes=(*sheet.notes, *provenance))
     first = reached(table, simulated=people.simulated)
     write_text(md, "\n".join([f"{rendering.markdown_text(first)}\n", *map(rendering.to_markdown, sheets)]))
-    text = f"{first}\n\n{rendering.to_text(rendering.accuracy_sheet(table, below, intervals=False))}"
+    text = f"{first}\n\n{rendering.to_text(rendering.accuracy_sheet(table, table_notes, intervals=False))}"
     write_text(txt, text)
-    write_text(per_node, rendering.to_csv(tables.per_node(runs), (*made, *below)))
+    write_text(per_node, rendering.to_csv(tables.per_node(runs), (*provenance, *table_notes)))
     # Where more runs follow, this is the first result of some hours; the table of all stands at the end of the output.
     level = NOTICE if len(runs) < planned else logging.INFO
     logging.getLogger(__name__).log(level, "%s:\n\n%s", txt, text)

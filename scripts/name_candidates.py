@@ -1,4 +1,4 @@
-"""Attack all messages of a run: name the right one of several candidates, as often as possible."""
+"""Attack all messages of a run: identify the right candidate among several, as often as possible."""
 
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,9 @@ def main(
     for plan in map(Plan.from_json, plans):
         inner = inner_products(gradients(of_candidates(plan, settings["patients"]), public, size))
         tables.append(attacked(plan.run.network, inner, settings["epsilons"], settings["candidates"], delta))
-    found = pd.concat(tables)
-    write_table((csv, md), found, sheet(found), origin(COHORT, SEEDS), float_format="%.4g")
-    save_svg(candidates_figure(found), picture)
+    attacks = pd.concat(tables)
+    write_table((csv, md), attacks, sheet(attacks), origin(COHORT, SEEDS), float_format="%.4g")
+    save_svg(candidates_figure(attacks), picture)
 
 
 if __name__ == "__main__":

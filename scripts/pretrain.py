@@ -26,15 +26,15 @@ def main(
     """Write the backbone: the network, the readout of its features, and its provenance."""
     kinds = [read_public(atlas), read_public(shapes)]
     logging.getLogger(__name__).info("%d public patients, %d of each kind held out", sum(map(len, kinds)), held_out)
-    made = pretrain(
+    trained = pretrain(
         NetworkSettings(**network),
         BackboneTraining(**settings),
         np.concatenate([images[held_out:] for images in kinds]),
         np.concatenate([images[:held_out] for images in kinds]),
         device=pick_device(device),
     )
-    made.provenance["simulation"] = simulation
-    made.save(backbone)
+    trained.provenance["simulation"] = simulation
+    trained.save(backbone)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Try everything that follows the trainings, before the first of them releases anything."""
+"""Try all steps after training, before the first run releases anything."""
 
 from pathlib import Path
 from typing import Any

@@ -19,11 +19,11 @@ def main(
     brain = draw_shapes if anatomy == "shapes" else draw_anatomy
     numbers = np.array_split(np.arange(settings["patients"]), shards)[int(shard)].tolist()
     values = np.empty((len(numbers), len(SEQUENCES), slice_count, size, size), dtype=np.float32)
-    for place, number in enumerate(numbers):
-        values[place] = simulate_public_patient(settings["seed"], number, slice_count, size, brain)
+    for index, number in enumerate(numbers):
+        values[index] = simulate_public_patient(settings["seed"], number, slice_count, size, brain)
     names = pd.DataFrame({"record": [f"public-{number:04d}" for number in numbers]})
-    made = {"slices": slice_count, "size": size, "resize": "area", "simulated": {**settings, "anatomy": anatomy}}
-    Items({"values": values}, names, provenance=made).write(images, AXES, "mean signal of the brain")
+    provenance = {"slices": slice_count, "size": size, "resize": "area", "simulated": {**settings, "anatomy": anatomy}}
+    Items({"values": values}, names, provenance=provenance).write(images, AXES, "mean signal of the brain")
     logging.getLogger(__name__).info("simulated %d public patients", len(numbers))
 
 

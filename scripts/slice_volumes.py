@@ -29,16 +29,18 @@ def main(
     rows = records.iloc[np.array_split(np.arange(len(records)), shards)[int(shard)]]
     task = read_task(dataset.parent)
     values = np.empty((len(rows), len(SEQUENCES), slice_count, size, size), dtype=np.float32)
-    for place, (file, indexed) in enumerate(zip(rows["file"], rows["sha256"], strict=True)):
+    for index, (file, indexed) in enumerate(zip(rows["file"], rows["sha256"], strict=True)):
         volume = dataset.parent / file
         order = task.sequences_of(file)
         try:
-            values[place] = read_centre_slices(volume, order, slice_count, size, spacing, sha256=indexed)
+            values[index] = read_centre_slices(volume, order, slice_count, size, spacing, sha256=indexed)
         except ChangedError as error:
             raise UserError(f"{error} Delete {table} and run again.") from None
     files = dict(zip(rows["record"], rows["sha256"], strict=True))
-    made = {"slices": slice_count, "spacing": spacing, "size": size, "resize": "area", "files": files}
-    Items({"values": values}, rows[["record"]], provenance=made).write(slices, AXES, "scanner intensity, arbitrary")
+    provenance = {"slices": slice_count, "spacing": spacing, "size": size, "resize": "area", "files": files}
+    Items({"values": values}, rows[["record"]], provenance=provenance).write(
+        slices, AXES, "scanner intensity, arbitrary"
+    )
     logging.getLogger(__name__).info("sliced %d volumes", len(rows))
 
 

@@ -45,7 +45,7 @@ def main(
     folder: str,
 ) -> None:
     """Give every site a folder of its own patients, start server and nodes, train, stop everything."""
-    begun = time.monotonic()
+    started = time.monotonic()
     claim(Path(ledger_file).parent, table)
     public = backbone[0].resolve() if backbone else None
     declared = make_plan(Plan.from_json(plan), noise)
@@ -79,12 +79,12 @@ def main(
         series=series,
         data=training_data(table, partition, Path(ledger_file)),
     )
-    # The nodes' own ledgers must remain when results are deleted, like the cohort's ledgers.
+    # The ledgers of the nodes must remain when results are deleted, like those of the cohort.
     states = Path(ledger_file).resolve().with_suffix(".hospitals")
     with federated:
         for name in names:
-            own = rows[(rows["role"] == "train") & (rows["node"] == name)]
-            write_site_folder(work / "images" / name, dataset.parent, own, "train")
+            rows_of_node = rows[(rows["role"] == "train") & (rows["node"] == name)]
+            write_site_folder(work / "images" / name, dataset.parent, rows_of_node, "train")
             hospital = federated.hospital(
                 name,
                 images=work / "images" / name,
@@ -104,7 +104,7 @@ def main(
         for part in ("messages", "images"):
             shutil.rmtree(states / name / part, ignore_errors=True)
     if tick:
-        time.sleep(seconds_to_tick(begun, tick))
+        time.sleep(seconds_to_tick(started, tick))
         forget_times(Path(ledger_file))
     declared.write(agreed)
     for path in work.iterdir():

@@ -45,16 +45,18 @@ def main(
     checkpoint: str,
 ) -> None:
     """Train, then write the plan, the model, its history and a sealed copy of its ledger."""
-    begun = time.monotonic()
+    started = time.monotonic()
     keep_freed_memory()
-    place = pick_device(device)
+    torch_device = pick_device(device)
     claim(Path(ledger_file).parent, table)
     planned = make_plan(Plan.from_json(plan), noise)
     task, roles = pipeline_task_of(planned.task), read_partition(partition)
-    declared, public = with_backbone(planned, backbone, task, place)
-    records, watched = (task.load(images, roles, role, place) for role in ("train", "validation"))
+    declared, public = with_backbone(planned, backbone, task, torch_device)
+    records, watched = (task.load(images, roles, role, torch_device) for role in ("train", "validation"))
     logger = logging.getLogger(__name__)
-    logger.info("%s: %d items, %d rounds, on %s", declared.run, len(records.inputs), declared.training.rounds, place)
+    logger.info(
+        "%s: %d items, %d rounds, on %s", declared.run, len(records.inputs), declared.training.rounds, torch_device
+    )
     tick = announced_tick(declared, finish_seconds)
     limit = Cap.named(cap, declared.delta)
     live = Path(ledger_file)
@@ -70,7 +72,7 @@ def main(
         performance=Performance(**performance),
     )
     if tick:
-        time.sleep(seconds_to_tick(begun, tick))
+        time.sleep(seconds_to_tick(started, tick))
         forget_times(files.ledger)
     logger.info("%s: all %d rounds done", declared.run, declared.training.rounds)
     declared.write(agreed)

@@ -1,4 +1,4 @@
-"""Write a page for each run on what it may reveal about a person."""
+"""Write a page for each run on the facts that it may reveal about a person."""
 
 from pathlib import Path
 
@@ -22,8 +22,8 @@ def main(
     ``pictures`` are in the folders of ``pages``.
     """
     for ledger, statement, page, network in zip(ledgers, statements, pages, networks, strict=True):
-        found = Risk.of(ledger, name=read_json(statement)["name"])
-        write_risk(found, page.parent, str(ledger), Evidence.of(audit, network))
+        risk = Risk.of(ledger, name=read_json(statement)["name"])
+        write_risk(risk, page.parent, str(ledger), Evidence.of(audit, network))
 
 
 if __name__ == "__main__":

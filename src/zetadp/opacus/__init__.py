@@ -9,17 +9,18 @@ from importlib.metadata import PackageNotFoundError, version
 
 from zetadp.base.validation import UserError
 
-# The classes here override methods inside Opacus. With a version of Opacus that adds noise or clips elsewhere, training
-# would run without an error and without a guarantee.
+# The classes here override methods inside Opacus. With a version of Opacus that adds noise or clips in other methods,
+# training would run without an error and without a guarantee.
 SUPPORTED = "1.6."
 
 try:
-    _found = version("opacus")
+    _installed = version("opacus")
 except PackageNotFoundError as error:
     raise UserError(
         "zetadp.opacus needs Opacus, which is not installed. Install it with: pip install 'zetadp[opacus]'"
     ) from error
-if not _found.startswith(SUPPORTED):
+if not _installed.startswith(SUPPORTED):
     raise UserError(
-        f"zetadp.opacus was written for Opacus {SUPPORTED}*, found {_found}. Install with: pip install 'zetadp[opacus]'"
+        f"zetadp.opacus was written for Opacus {SUPPORTED}*, found {_installed}. "
+        "Install with: pip install 'zetadp[opacus]'"
     )

@@ -33,11 +33,11 @@ class FirstBatches:
 
     Before the network sees a batch, copies of network and loss are evaluated on public random samples. They must
     remember nothing (`zetadp.core.stateless`), and the loss must be a mean over samples. Then the first batch is
-    checked, and each that is at least twice as large as all before, on a copy of the network. The loss is checked again
-    with every batch whose targets, such as classes, no checked batch had.
+    checked on a copy of the network, and so is every batch at least twice as large as all earlier ones. The loss is
+    checked again with every batch that has new values among its targets, such as new classes.
 
-    The copy's layers are in the modes of the network's, in training or in evaluation. When these change, the next batch
-    counts as the first. A network whose layers are replaced, or in which more is trained, is refused.
+    The copy's layers are in the same modes as those of the network, training or evaluation. When a mode changes, the
+    next batch counts as the first. A network with replaced layers, or with more trained parameters, is refused.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class FirstBatches:
     criterion
         The loss of outputs and targets, to be checked too; None leaves it unchecked.
     loader
-        The loader, with the batch that it gave last.
+        The loader, which stores its last batch.
     """
 
     def __init__(self, module: nn.Module, *, criterion: Criterion | None, loader: PatientLoader) -> None:
@@ -62,30 +62,30 @@ class FirstBatches:
         ------
         UserError
             If the network or the loss remembers samples or mixes them, if the loss is not a mean, or if a parameter's
-            gradients of samples are missing or wrong. If it is no longer the network that was made private.
+            gradients of samples are missing or wrong. If it is no longer the network that was passed to the engine.
         """
-        owners, (leaves, form) = self.loader.owners, tree_flatten((args, kwargs))
+        owners, (leaves, structure) = self.loader.owners, tree_flatten((args, kwargs))
         if owners is None:
             return  # not a batch of the loader: the optimizer refuses its step
         self._follow()
-        places = [
-            place for place, leaf in enumerate(leaves) if torch.is_tensor(leaf) and leaf.shape[:1] == owners.shape
+        indices = [
+            index for index, leaf in enumerate(leaves) if torch.is_tensor(leaf) and leaf.shape[:1] == owners.shape
         ]
-        if not places:
+        if not indices:
             return  # the optimizer refuses its step
         self.loader.checked = True
 
         def evaluated(network: nn.Module, batch: Sequence[Tensor]) -> Any:  # noqa: ANN401  (as the user's has them)
-            given = list(leaves)
-            for place, tensor in zip(places, batch, strict=True):
-                given[place] = tensor
-            arguments, keywords = tree_unflatten(given, form)
+            leaves_of_batch = list(leaves)
+            for index, tensor in zip(indices, batch, strict=True):
+                leaves_of_batch[index] = tensor
+            arguments, keywords = tree_unflatten(leaves_of_batch, structure)
             # Layers such as dropout draw the same again.
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 return network(*arguments, **keywords)
 
-        batch = [leaves[place].detach().cpu() for place in places]
+        batch = [leaves[index].detach().cpu() for index in indices]
         if not self.largest:
             self._check_on_public_samples(evaluated, batch)
         larger, values = len(owners) >= 2 * self.largest, self._new_values()
@@ -99,7 +99,7 @@ class FirstBatches:
             self.values |= values
 
     def _follow(self) -> None:
-        """Put the copy's layers into the modes of the network's; refuse a network that became another one."""
+        """Put the copy's layers into the modes of the network's layers; refuse a network with other layers."""
         layers = list(self.module.modules())
         trained = zip(self.module.parameters(), self.copy.parameters(), strict=False)
         if layers != self.layers or any(now.requires_grad > before.requires_grad for now, before in trained):
@@ -107,9 +107,9 @@ class FirstBatches:
                 "Expected the layers and trained parameters that make_private was given, found others. Change the "
                 "network before make_private, or make_private(module=module.to_standard_module(), ...) again."
             )
-        for own, layer in zip(self.copy.modules(), layers, strict=True):
-            if own.training != layer.training:
-                own.training, self.largest = layer.training, 0
+        for copied_layer, layer in zip(self.copy.modules(), layers, strict=True):
+            if copied_layer.training != layer.training:
+                copied_layer.training, self.largest = layer.training, 0
 
     def _check_on_public_samples(self, evaluated: Evaluated, batch: Sequence[Tensor]) -> None:
         """Raise `UserError` if network or loss remembers samples, or if the loss is not a mean.
@@ -122,33 +122,33 @@ class FirstBatches:
             The arguments that have samples. Only their types and shapes are used.
         """
 
-        def outputs_and_gradients(network: nn.Module, given: Sequence[Tensor]) -> list[Tensor]:
+        def outputs_and_gradients(network: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
             trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
             with torch.enable_grad():
-                output = evaluated(network, given)
-                gradients = torch.autograd.grad(_loss(output, len(given[0])), trained, materialize_grads=True)
+                output = evaluated(network, inputs)
+                gradients = torch.autograd.grad(_loss(output, len(inputs[0])), trained, materialize_grads=True)
             return [*(leaf.detach() for leaf in tree_leaves(output) if torch.is_tensor(leaf)), *gradients]
 
         network = moved_copy(self.copy)
-        # A network may do something else with more samples, so it is checked with as many as it gets first, too.
+        # A network may treat larger batches differently, so it is also checked with the size of the first batch.
         for size in sorted({ITEMS, max(ITEMS, len(batch[0]))}, reverse=True):
             series = public_batches(batch, (size,), [embedded(network)] * len(batch))
-            with _errors_named("model"):
+            with _name_argument("model"):
                 first, _ = check_stateless(network, outputs_and_gradients, series, name="model")
         if self.criterion is None:
             return
         outputs, targets = [], self._targets()
         with torch.no_grad():
-            for given in next(one for one in series if all(map(torch.equal, one[0], first))):
-                with suppress(*FAILURES):  # such as large numbers, which it need not take
-                    outputs.append(_one_tensor(evaluated(network, given)))
+            for inputs in next(variant for variant in series if all(map(torch.equal, variant[0], first))):
+                with suppress(*FAILURES):  # a network may fail for large numbers, for example
+                    outputs.append(_single_output(evaluated(network, inputs)))
         classes = outputs[0].shape[1] if outputs[0].ndim > 1 else None
         samples = [
-            [[output, labels] for output, (labels,) in zip(outputs, one, strict=False)]
-            for one in public_batches([targets], (ITEMS,), [classes])
+            [[output, labels] for output, (labels,) in zip(outputs, variant, strict=False)]
+            for variant in public_batches([targets], (ITEMS,), [classes])
         ]
-        with _errors_named("loss"):
-            check_stateless(self.criterion, _slope, samples, name="loss")
+        with _name_argument("loss"):
+            check_stateless(self.criterion, _loss_gradient, samples, name="loss")
         if not _is_mean(copied(self.criterion, "loss"), chain.from_iterable(samples)):
             raise UserError(
                 "loss: Expected a criterion that is a mean over samples, found one whose gradient does not halve when "
@@ -163,11 +163,11 @@ class FirstBatches:
         stored = {name: value.clone() for name, value in state_of(network).items()}
         wrapped = ComplexGradSampleModule(network, loss_reduction="sum")
 
-        def gradients(given: Sequence[Tensor]) -> list[Tensor]:
-            _loss(evaluated(wrapped, given), len(given[0])).backward()  # type: ignore[no-untyped-call]
-            found = [_gradient_of_samples(name, p) for name, p in network.named_parameters() if p.requires_grad]
+        def gradients(inputs: Sequence[Tensor]) -> list[Tensor]:
+            _loss(evaluated(wrapped, inputs), len(inputs[0])).backward()  # type: ignore[no-untyped-call]
+            per_sample = [_gradient_of_samples(name, p) for name, p in network.named_parameters() if p.requires_grad]
             wrapped.zero_grad(set_to_none=True)
-            return found
+            return per_sample
 
         with torch.enable_grad():
             mixed = first_mixture(gradients, batch)
@@ -180,8 +180,8 @@ class FirstBatches:
 
     def _check_loss(self, criterion: Criterion, output: Any) -> None:  # noqa: ANN401  (the user's)
         """Raise `UserError` if the gradient of a sample's outputs depends on other samples."""
-        with _errors_named("loss"):
-            mixed = first_mixture(partial(_slope, criterion), [_one_tensor(output), self._targets().cpu()])
+        with _name_argument("loss"):
+            mixed = first_mixture(partial(_loss_gradient, criterion), [_single_output(output), self._targets().cpu()])
         if mixed is not None:
             raise UserError(
                 "Expected a criterion that is a mean over samples, found a loss that mixes the samples of a batch, for "
@@ -199,41 +199,41 @@ class FirstBatches:
         return targets
 
     def _new_values(self) -> set[int]:
-        """Return whole numbers among the batch's targets that no batch had with which the loss was checked."""
+        """Return whole numbers among the batch's targets with which the loss was not yet checked."""
         if self.criterion is None or self._targets().is_floating_point() or self._targets().is_complex():
             return set()
         values = set(torch.unique(self._targets()).tolist())
-        # Equal targets do not show that another one counts otherwise.
+        # Equal targets do not show whether another target has another weight.
         return values - self.values if len(values) > 1 else set()
 
 
-def _slope(criterion: Criterion, given: Sequence[Tensor]) -> list[Tensor]:
+def _loss_gradient(criterion: Criterion, outputs_and_targets: Sequence[Tensor]) -> list[Tensor]:
     """Return the gradient of a loss with respect to outputs, for outputs and targets."""
-    outputs = given[0].detach().clone().requires_grad_()
+    outputs = outputs_and_targets[0].detach().clone().requires_grad_()
     with torch.enable_grad():
-        loss = criterion(outputs, given[1])
+        loss = criterion(outputs, outputs_and_targets[1])
         if not (torch.is_tensor(loss) and loss.numel() == 1):
-            found = f"shape {tuple(loss.shape)}" if torch.is_tensor(loss) else type(loss).__name__
+            loss_type = f"shape {tuple(loss.shape)}" if torch.is_tensor(loss) else type(loss).__name__
             raise UserError(
-                f"loss: Expected a criterion that returns one number for a batch, found {found}. Pass the loss that "
-                "the training loop differentiates: lambda outputs, targets: criterion(outputs, targets).mean()."
+                f"loss: Expected a criterion that returns one number for a batch, found {loss_type}. Pass the loss "
+                "that the training loop differentiates: lambda outputs, targets: criterion(outputs, targets).mean()."
             )
         return list(torch.autograd.grad(loss, outputs))
 
 
 def _is_mean(criterion: Criterion, samples: Iterable[Sequence[Tensor]]) -> bool:
     """Return whether the gradient of a loss halves when each sample is in the batch twice."""
-    for given in samples:
+    for sample_batch in samples:
         with suppress(*FAILURES):
-            (slope,) = _slope(criterion, given)
-            size = torch.linalg.vector_norm(slope)
-            if torch.isfinite(size) and size > 0:
-                (of_both,) = _slope(criterion, [torch.cat([one, one]) for one in given])
-                return bool(torch.linalg.vector_norm(2 * of_both - torch.cat([slope, slope])) <= TOLERANCE * size)
+            (gradient,) = _loss_gradient(criterion, sample_batch)
+            norm = torch.linalg.vector_norm(gradient)
+            if torch.isfinite(norm) and norm > 0:
+                (doubled,) = _loss_gradient(criterion, [torch.cat([tensor, tensor]) for tensor in sample_batch])
+                return bool(torch.linalg.vector_norm(2 * doubled - torch.cat([gradient, gradient])) <= TOLERANCE * norm)
     return False
 
 
-def _one_tensor(output: Any) -> Tensor:  # noqa: ANN401  (as the user's network has them)
+def _single_output(output: Any) -> Tensor:  # noqa: ANN401  (as the user's network has them)
     if not torch.is_tensor(output):
         raise UserError(
             f"Expected a network with one tensor as output to check the criterion, found {type(output).__name__}. "
@@ -243,7 +243,7 @@ def _one_tensor(output: Any) -> Tensor:  # noqa: ANN401  (as the user's network 
 
 
 @contextmanager
-def _errors_named(name: str) -> Iterator[None]:
+def _name_argument(name: str) -> Iterator[None]:
     """Name the argument in errors of a user's network or loss."""
     try:
         yield
@@ -269,20 +269,20 @@ def _loss(output: Any, samples: int) -> Tensor:  # noqa: ANN401  (as the user's 
 
 
 def _gradient_of_samples(name: str, parameter: nn.Parameter) -> Tensor:
-    """Return a parameter's gradients of samples; refuse what does not sum to its gradient."""
-    found = getattr(parameter, "grad_sample", None)
-    if not torch.is_tensor(found) or parameter.grad is None:
+    """Return a parameter's gradients of samples; refuse those that do not sum to its gradient."""
+    per_sample = getattr(parameter, "grad_sample", None)
+    if not torch.is_tensor(per_sample) or parameter.grad is None:
         raise UserError(
             f"Expected a gradient of the trained parameter {name!r} for every sample, found none. If the network does "
             "not use it, freeze it: requires_grad_(False)."
         )
     whole = parameter.grad
-    # Other samples than the replaced ones may have huge gradients, which hide nothing: they are in both.
+    # Huge gradients of samples that were not replaced hide nothing: they are in both sums.
     finite = torch.isfinite(torch.view_as_real(whole) if whole.is_complex() else whole).all()
-    size = torch.linalg.vector_norm(found.flatten(1), dim=1).sum()
-    if finite and torch.linalg.vector_norm(found.sum(0) - whole) > TOLERANCE * size:
+    norm = torch.linalg.vector_norm(per_sample.flatten(1), dim=1).sum()
+    if finite and torch.linalg.vector_norm(per_sample.sum(0) - whole) > TOLERANCE * norm:
         raise UserError(
             f"Expected gradients of samples that sum to the whole gradient, found others for {name!r}. Use a parameter "
             "through its layer alone."
         )
-    return found
+    return per_sample

@@ -101,13 +101,13 @@ def automatic_gradients(layer: nn.Module, activations: list[Tensor], backprops: 
     unhooked = _Unhooked(layer)
 
     def pairing(values: dict[str, Tensor], inputs: tuple[Tensor, ...], backprop: Tensor) -> Tensor:
-        named = {f"layer.{name}": value for name, value in values.items()}
-        output: Tensor = functional_call(unhooked, named, tuple(x.unsqueeze(0) for x in inputs))
+        arguments = {f"layer.{name}": value for name, value in values.items()}
+        output: Tensor = functional_call(unhooked, arguments, tuple(x.unsqueeze(0) for x in inputs))
         return (output * backprop.unsqueeze(0).conj()).real.sum()
 
     per_sample = vmap(grad(pairing), in_dims=(None, 0, 0))
-    found = per_sample({name: p.detach() for name, p in parameters.items()}, tuple(activations), backprops)
-    return {parameters[name]: gradient for name, gradient in found.items()}
+    gradients = per_sample({name: p.detach() for name, p in parameters.items()}, tuple(activations), backprops)
+    return {parameters[name]: gradient for name, gradient in gradients.items()}
 
 
 class _Unhooked(nn.Module):

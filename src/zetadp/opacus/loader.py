@@ -1,4 +1,4 @@
-"""Batches of Poisson-sampled patients in place of a data loader's batches, and the data loaders that are refused."""
+"""Batches of Poisson-sampled patients in place of a data loader's batches, and checks of the user's data loader."""
 
 from __future__ import annotations
 
@@ -24,57 +24,57 @@ from zetadp.base.validation import UserError, whole
 from zetadp.core.records import checked_owners
 from zetadp.core.stateless import same
 
-NOT_IN_PARTS = "Opacus's BatchMemoryManager cuts batches anywhere, also within a patient. Train without it."
+BATCH_NOT_SPLIT = "Opacus's BatchMemoryManager cuts batches anywhere, also within a patient. Train without it."
 NOBODY = -1
 """Owner of a sample that stands in for an empty batch; it contributes nothing."""
-INSTEAD = (
+ADVICE = (
     "zetadp.opacus draws patients itself, from all items of the dataset. Pass the dataset, or a plain DataLoader of "
     "it. To train on some items only, pass torch.utils.data.Subset(dataset, indices)."
 )
 
 
 def checked_sampler(loader: DataLoader[Any]) -> Sampler[int]:
-    """Return a loader's sampler; refuse a loader whose choice of items, or whose way to make a batch, would be lost.
+    """Return a loader's sampler; refuse a loader that chooses items, or makes batches, in a special way.
 
-    Batch size, order and worker processes do not decide which items are learnt from, and are replaced.
+    Batch size, order and worker processes do not affect the items that training uses. The new loader replaces them.
 
     Raises
     ------
     UserError
-        If the loader leaves items out, gives some more often than others, or makes batches in a way of its own.
+        If the loader leaves items out, repeats some more often than others, or makes batches in a special way.
     """
     size = len(loader.dataset)  # type: ignore[arg-type]
     if type(loader).__iter__ is not DataLoader.__iter__:
         raise UserError(
             f"data_loader: Expected a DataLoader that makes batches as PyTorch's does, found {type(loader).__name__}, "
-            f"which has an __iter__ of its own. {INSTEAD}"
+            f"which has an __iter__ of its own. {ADVICE}"
         )
     batches: Any = loader.batch_sampler
     if batches is None:
         raise UserError(
-            f"data_loader: Expected a DataLoader that collates items, found batch_size=None. {INSTEAD} Each item is a "
+            f"data_loader: Expected a DataLoader that collates items, found batch_size=None. {ADVICE} Each item is a "
             "sample."
         )
     if type(batches) is not BatchSampler:
-        raise UserError(f"data_loader: Expected no batch_sampler, found {type(batches).__name__}. {INSTEAD}")
+        raise UserError(f"data_loader: Expected no batch_sampler, found {type(batches).__name__}. {ADVICE}")
     sampler: Any = batches.sampler
     plain = type(sampler) is SequentialSampler or (type(sampler) is RandomSampler and not sampler.replacement)
     if not plain:
         raise UserError(
             f"data_loader: Expected every item with the same chance, found the sampler {type(sampler).__name__}"
-            f"{' with replacement' if type(sampler) is RandomSampler else ''}. {INSTEAD}"
+            f"{' with replacement' if type(sampler) is RandomSampler else ''}. {ADVICE}"
         )
     if not len(sampler) == len(sampler.data_source) == size:
         raise UserError(
             f"data_loader: Expected a sampler of all {size} items of the dataset, found one of "
-            f"{min(len(sampler), len(sampler.data_source))}. {INSTEAD}"
+            f"{min(len(sampler), len(sampler.data_source))}. {ADVICE}"
         )
     left_out = size % batches.batch_size if batches.drop_last else 0
     # In a random order, other items are dropped in each pass.
     if left_out and (left_out == size or type(sampler) is SequentialSampler):
         raise UserError(
             f"data_loader: Expected a DataLoader of all {size} items of the dataset, found drop_last=True, which "
-            f"always drops the last {left_out}. {INSTEAD}"
+            f"always drops the last {left_out}. {ADVICE}"
         )
     if loader.num_workers and loader.worker_init_fn is not None:
         raise UserError(
@@ -105,12 +105,12 @@ class PatientLoader:
     Attributes
     ----------
     owners
-        Patient of each sample of the batch that was given last, integers of shape (sample,). None before the first
-        batch, and after the step on it.
+        Patient of each sample of the last batch, integers of shape (sample,). None before the first batch, and after
+        each step.
     content
-        That batch, as the collation made it.
+        The last batch, as the collation made it.
     checked
-        Whether a network was given that batch whole in training, and was checked.
+        Whether a network received the whole last batch in training, and was checked.
     """
 
     owners: Tensor | None = None
@@ -131,7 +131,7 @@ class PatientLoader:
         if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
             raise UserError(
                 f"data_loader: Expected a dataset with a length and numbered items, found {type(dataset).__name__}. "
-                f"{INSTEAD}"
+                f"{ADVICE}"
             )
         self.dataset: Any = dataset
         self.collate: Callable[[list[Any]], Any] = default_collate
@@ -163,7 +163,7 @@ class PatientLoader:
     @property
     def batch_sampler(self) -> None:
         """Refuse to split a batch into several passes: a split patient would be clipped and counted twice."""
-        raise UserError(NOT_IN_PARTS)
+        raise UserError(BATCH_NOT_SPLIT)
 
     @property
     def population(self) -> int:
@@ -177,10 +177,12 @@ class PatientLoader:
         for _ in range(self.rounds):
             # Double precision: single would round the probability to a multiple of 2^-24.
             uniform = torch.rand(self.population, dtype=torch.float64, generator=self.generator)
-            drawn = (uniform < self.sampling_probability).nonzero().flatten().tolist()
-            owners = [patient for patient in drawn for _ in self._samples[patient]]
-            if drawn:
-                batch = self._collated([self.dataset[sample] for patient in drawn for sample in self._samples[patient]])
+            patients = (uniform < self.sampling_probability).nonzero().flatten().tolist()
+            owners = [patient for patient in patients for _ in self._samples[patient]]
+            if patients:
+                batch = self._collated(
+                    [self.dataset[sample] for patient in patients for sample in self._samples[patient]]
+                )
             else:
                 first = self.collate([self.dataset[0]])
                 owners, batch = [NOBODY], tree_map(lambda x: torch.zeros_like(x) if torch.is_tensor(x) else x, first)
@@ -188,7 +190,7 @@ class PatientLoader:
             yield batch
 
     def _collated(self, items: list[Any]) -> Any:  # noqa: ANN401  (as the user's collation makes it)
-        """Return a batch. In each that is at least twice as large as all before, its rows must be those of the items.
+        """Return a batch. If it is at least twice as large as all earlier ones, check that its rows are the items.
 
         Raises
         ------
@@ -199,14 +201,14 @@ class PatientLoader:
         if len(items) < 2 * self._largest:
             return self.collate(items)
         self._largest = len(items)
-        alone = [copy.copy(item) for item in items]  # a collation may change the items
+        single_items = [copy.copy(item) for item in items]  # a collation may change the items
         batch = self.collate(items)
-        rows = [_tensors(self.collate([item])) for item in alone]
-        for place, tensor in enumerate(_tensors(batch)):
+        rows = [_tensors(self.collate([item])) for item in single_items]
+        for index, tensor in enumerate(_tensors(batch)):
             if tensor.shape[:1] != (len(items),) or not all(
-                len(row) > place
-                and tensor[n : n + 1].shape == row[place].shape
-                and same([tensor[n : n + 1]], [row[place]])
+                len(row) > index
+                and tensor[n : n + 1].shape == row[index].shape
+                and same([tensor[n : n + 1]], [row[index]])
                 for n, row in enumerate(rows)
             ):
                 raise UserError(

@@ -1,4 +1,4 @@
-r"""Opacus's optimizer with the patient as the unit and noise for complex parameters, and the networks that it refuses.
+r"""Opacus's optimizer with the patient as the unit and noise for complex parameters, and checks of the network.
 
 Each step sums the gradients of the patients that were drawn, each clipped to norm B over all parameters, adds noise of
 standard deviation :math:`\sigma B` to every real part **and** to every imaginary part, and divides by the expected
@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from zetadp.base.validation import UserError
-from zetadp.opacus.loader import NOBODY, NOT_IN_PARTS, PatientLoader
+from zetadp.opacus.loader import BATCH_NOT_SPLIT, NOBODY, PatientLoader
 from zetadp.privacy.clipping import clip_factors
 from zetadp.privacy.kinds import Kind, NoisySum
 
@@ -39,10 +39,10 @@ def check_network(module: nn.Module, optimizer: Optimizer) -> None:
     if any(name.rpartition(".")[2] == "_orig_mod" for name, _ in module.named_modules()):
         raise UserError("Expected a network that is not compiled. Pass the one that was given to torch.compile.")
     check_precision(*(p for p in module.parameters() if p.requires_grad))
-    held = set(chain.from_iterable(group["params"] for group in optimizer.param_groups))
-    if not held <= set(module.parameters()):
+    optimized = set(chain.from_iterable(group["params"] for group in optimizer.param_groups))
+    if not optimized <= set(module.parameters()):
         raise UserError("Expected an optimizer of this network's parameters, found one that holds others too.")
-    left_out = [name for name, p in module.named_parameters() if p.requires_grad and p not in held]
+    left_out = [name for name, p in module.named_parameters() if p.requires_grad and p not in optimized]
     if left_out:
         raise UserError(
             f"Expected an optimizer of all trained parameters, found one without {left_out[0]!r}. Freeze what is not "
@@ -54,11 +54,11 @@ def check_precision(*tensors: Tensor) -> None:
     """Raise `UserError` for parameters or gradients in half precision, or if autocast would convert them to it."""
     for tensor in tensors:
         device = tensor.device.type
-        kinds = [tensor.dtype, *([torch.get_autocast_dtype(device)] if torch.is_autocast_enabled(device) else [])]
-        for kind in kinds:
-            if torch.finfo(kind).bits < torch.finfo(torch.float32).bits:
+        dtypes = [tensor.dtype, *([torch.get_autocast_dtype(device)] if torch.is_autocast_enabled(device) else [])]
+        for dtype in dtypes:
+            if torch.finfo(dtype).bits < torch.finfo(torch.float32).bits:
                 raise UserError(
-                    f"zetadp.opacus refuses half precision, found {kind}. After rounding to so few bits, a clipped "
+                    f"zetadp.opacus refuses half precision, found {dtype}. After rounding to so few bits, a clipped "
                     "gradient can be longer than max_grad_norm. Use float32 or complex64 parameters without autocast."
                 )
 
@@ -69,9 +69,9 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
     Parameters
     ----------
     optimizer
-        The optimizer that takes the steps.
+        The optimizer that changes the parameters.
     loader
-        The loader whose batches steps are taken on.
+        The loader of the batches.
     noise_multiplier
         sigma: standard deviation of the noise in each real component, in units of the clipping norm.
     max_grad_norm
@@ -79,7 +79,7 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
     expected_patients
         Expected number R of patients in a batch, a public constant, by which the noisy sum is divided.
     rounds
-        Releases so far of each kind, to which every step adds its own.
+        Number of releases so far of each kind; every step adds one.
 
     Notes
     -----
@@ -113,7 +113,7 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
         self.rounds[NoisySum(sampling_probability, self.noise_multiplier)] += 1
         factors, finite = clip_factors(gradients, self.max_grad_norm)
         for p, gradient in zip(self.params, gradients, strict=True):
-            # Zero times infinity is not zero, so the values of a gradient that is not finite go too.
+            # Zero times infinity is not zero, so the values of gradients that are not finite are replaced by zero.
             total = factors.to(gradient.dtype) @ torch.where(finite[:, None], gradient, 0.0)
             if self.noise_multiplier > 0:
                 noise = self.noise_multiplier * self.max_grad_norm
@@ -127,12 +127,12 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
 
     def _patient_gradients(self, owners: Tensor) -> list[Tensor]:
         """Return each parameter's means over a patient's samples, real of shape (patient, size), complex as pairs."""
-        known = owners != NOBODY
-        patients, row, counts = torch.unique(owners[known], return_inverse=True, return_counts=True)
+        has_owner = owners != NOBODY
+        patients, row, counts = torch.unique(owners[has_owner], return_inverse=True, return_counts=True)
         gradients = []
         for p in self.params:
-            found = getattr(p, "grad_sample", None)
-            samples = found if torch.is_tensor(found) else p.new_zeros(0)
+            per_sample = getattr(p, "grad_sample", None)
+            samples = per_sample if torch.is_tensor(per_sample) else p.new_zeros(0)
             # Checked again in every step: a network can be converted, and autocast entered, after make_private.
             check_precision(p, samples)
             samples = samples.to(p.dtype)
@@ -142,7 +142,7 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
                     "Pass the network the loader's batches whole, with samples along the first axis of every layer."
                 )
             parts = torch.view_as_real(samples.resolve_conj()) if p.is_complex() else samples
-            parts = parts.flatten(1)[known.to(parts.device)]
+            parts = parts.flatten(1)[has_owner.to(parts.device)]
             sums = parts.new_zeros(len(patients), parts.shape[1]).index_add_(0, row.to(parts.device), parts)
             gradients.append(sums / counts.to(sums)[:, None])
         return gradients
@@ -150,4 +150,4 @@ class PatientOptimizer(DPOptimizer):  # type: ignore[misc]
     def signal_skip_step(self, do_skip: bool = True) -> None:
         """Refuse to split a batch into several passes: a split patient would be clipped and counted twice."""
         if do_skip:
-            raise UserError(NOT_IN_PARTS)
+            raise UserError(BATCH_NOT_SPLIT)
