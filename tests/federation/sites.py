@@ -105,7 +105,7 @@ def roster_of(plan: Plan) -> tuple[Roster, list[tuple[ec.EllipticCurvePrivateKey
     """Return the roster and the keys of a plan, the same ones for one plan in one process."""
     if plan.digest not in ROSTERS:
         keys = [(ec.generate_private_key(CURVE), ec.generate_private_key(CURVE)) for _ in plan.nodes]
-        members = (Member.made(plan, node.name, *own[::-1]) for node, own in zip(plan.nodes, keys, strict=True))
+        members = (Member.create(plan, node.name, *own[::-1]) for node, own in zip(plan.nodes, keys, strict=True))
         ROSTERS[plan.digest] = Roster(plan, tuple(members)), keys
     return ROSTERS[plan.digest]
 
@@ -167,7 +167,7 @@ class DirectLine:
     def session(self, name: str) -> str:
         return "" if name in self.away else str(id(self.hospitals[name]))
 
-    def asked(self, name: str) -> bool:
+    def is_pending(self, name: str) -> bool:
         return False
 
     def ask(self, name: str, request: Request) -> None:

@@ -136,7 +136,7 @@ def test_a_roster_that_was_changed_after_the_approval_is_refused(members, tmp_pa
         invented = make_member(SUMS, name, tmp_path / "new.key", tmp_path / name)
         agreement_file(tmp_path / "new.key", SUMS).unlink()
         others = [tmp_path / f"{other}.member.json" for other in NAMES if other != name]
-        Roster.made(SUMS, [*others, invented]).write(members.plan)
+        Roster.from_files(SUMS, [*others, invented]).write(members.plan)
         return participant(members)
 
     with pytest.raises(UserError, match="Nobody has approved"):
@@ -149,7 +149,7 @@ def test_a_roster_is_needed_with_masked_sums_and_refused_without(members, hospit
     with pytest.raises(UserError, match=r"Expected .* to be the roster of"):
         participant(hospital)
     bare = replace(SUMS, nodes=tuple(replace(node, noise_multiplier=0.0) for node in SUMS.nodes))
-    made = [Member.made(bare, node.name, *keys) for node, keys in zip(bare.nodes, roster_of(SUMS)[1], strict=True)]
+    made = [Member.create(bare, node.name, *keys) for node, keys in zip(bare.nodes, roster_of(SUMS)[1], strict=True)]
     Roster(bare, tuple(made)).write(members.plan)
     with pytest.raises(UserError, match=r"Expected .* to be the plan of"):
         participant(members)
@@ -175,7 +175,7 @@ def test_a_server_has_the_keys_of_its_roster_or_of_its_settings(members, hospita
     keys = {name: tmp_path / f"{name}.pub.pem" for name in NAMES}
     masked = ServerSettings(members.plan, **files)
     assert masked.agreed[2] is not None
-    with pytest.raises(UserError, match="no keys beside a roster"):
+    with pytest.raises(UserError, match="no keys with a roster"):
         assert replace(masked, keys=keys).agreed
     found = masked.agreed[1]
     PLAN.write(hospital.plan)

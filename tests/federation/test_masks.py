@@ -39,7 +39,7 @@ WEIGHTS, PLACE = "a" * 64, Place("training", 0)
 
 
 def roster_of(plan=PLAN, agreement=AGREEMENT, signing=SIGNING) -> Roster:
-    return Roster(plan, tuple(Member.made(plan, name, agreement[name], signing[name]) for name in agreement))
+    return Roster(plan, tuple(Member.create(plan, name, agreement[name], signing[name]) for name in agreement))
 
 
 ROSTER = roster_of()
@@ -50,8 +50,8 @@ def try_of(names=NAMES, roster=ROSTER) -> Try:
 
 
 def masking(attempt: Try, name: str, weights=WEIGHTS, **changes) -> Masking:
-    own = next((value for value in attempt.values if value.name == name), None)
-    return Masking(attempt, name, **{"key": AGREEMENT[name], "own": own, "weights": weights, **changes})
+    fresh = next((value for value in attempt.values if value.name == name), None)
+    return Masking(attempt, name, **{"key": AGREEMENT[name], "fresh": fresh, "weights": weights, **changes})
 
 
 def masks(attempt: Try, weights=WEIGHTS, size=SIZE) -> dict[str, torch.Tensor]:
@@ -146,11 +146,11 @@ def test_a_hospital_takes_part_only_in_a_large_enough_try_with_its_own_value():
         with pytest.raises(UnsafeTryError, match=f"at least {4 - missing} of"):
             try_of(NAMES[missing + 1 :], roster_of(plan))
     with pytest.raises(UnsafeTryError, match="the value that node-04 gave"):
-        masking(attempt, NAMES[3], own=try_of().values[3], key=AGREEMENT[NAMES[3]])
+        masking(attempt, NAMES[3], fresh=try_of().values[3], key=AGREEMENT[NAMES[3]])
     with pytest.raises(UnsafeTryError, match="the value that node-01 gave"):
-        masking(attempt, NAMES[0], own=try_of().values[0])
+        masking(attempt, NAMES[0], fresh=try_of().values[0])
     with pytest.raises(UnsafeTryError, match="the value that node-01 gave"):
-        masking(attempt, NAMES[0], own=attempt.values[1])
+        masking(attempt, NAMES[0], fresh=attempt.values[1])
     with pytest.raises(UnsafeTryError, match="agreement key of node-01"):
         masking(attempt, NAMES[0], key=AGREEMENT[NAMES[1]])
 
@@ -165,7 +165,7 @@ def files_of(folder, roster=ROSTER):
 
 
 def test_a_roster_is_the_same_from_its_file_and_from_member_files_in_any_order(tmp_path):
-    made = Roster.made(PLAN, files_of(tmp_path)[::-1])
+    made = Roster.from_files(PLAN, files_of(tmp_path)[::-1])
     made.write(tmp_path / "roster.json")
     again = Roster.read(tmp_path / "roster.json")
     assert again.digest == made.digest == ROSTER.digest != FURTHER.digest
@@ -185,7 +185,7 @@ def altered(folder, change, resign=None):
         del content["signature"]
         content["signature"] = signature(content, resign)
     write_json(files[0], content)
-    return Roster.made(PLAN, files)
+    return Roster.from_files(PLAN, files)
 
 
 OFF_CURVE = f"02{1:096x}"  # no point has this first coordinate
@@ -247,9 +247,9 @@ def test_names_that_differ_in_capitals_alone_are_refused(tmp_path):
 
 def test_a_missing_hospital_and_another_curve_are_refused(tmp_path):
     with pytest.raises(UserError, match="each node of the plan once"):
-        Roster.made(PLAN, files_of(tmp_path)[:3])
+        Roster.from_files(PLAN, files_of(tmp_path)[:3])
     other = ec.generate_private_key(ec.SECP256R1())
     with pytest.raises(UserError, match="P-384"):
-        Member.made(PLAN, NAMES[0], AGREEMENT[NAMES[0]], other)
+        Member.create(PLAN, NAMES[0], AGREEMENT[NAMES[0]], other)
     with pytest.raises(UserError, match="P-384"):
-        Member.made(PLAN, NAMES[0], other, SIGNING[NAMES[0]])
+        Member.create(PLAN, NAMES[0], other, SIGNING[NAMES[0]])

@@ -57,14 +57,14 @@ def test_a_member_that_left_is_counted_and_named_at_once(tmp_path, caplog):
     plan = make_plan(rounds=2)
     line = DirectLine(hospitals(plan, tmp_path))
     server = coordinator(plan, line, tmp_path)
-    server._tell_who_is_there(0, {})
+    server._log_connections(0, {})
     line.away.add("node-02")
-    server._tell_who_is_there(0, {})
+    server._log_connections(0, {})
     assert "node-02 is not connected any more" in caplog.messages
     assert server.health.registry.get_sample_value("zetadp_members_away") == 1
     line.away.clear()
     line.hospitals["node-02"] = hospitals(plan, tmp_path / "again")[1]
-    server._tell_who_is_there(0, {})
+    server._log_connections(0, {})
     assert "node-02 was away and has connected again; what it was asked for is asked again" in caplog.messages
 
 

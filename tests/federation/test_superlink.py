@@ -51,10 +51,10 @@ def test_a_request_reaches_its_node_alone_and_its_answer_comes_back_as_a_whole(k
     with uplink(address, keys, "a") as a, uplink(address, keys, "b") as b:
         a.sign_on()
         b.sign_on()
-        line._looked = 0.0
+        line._checked_at = 0.0
         assert line.reachable() == {"a", "b"}
         line.ask("a", request)
-        assert line.asked("a")
+        assert line.is_pending("a")
         assert b.fetch() is None
         message = a.fetch()
         assert unpack(message.content, Request) == request
@@ -62,12 +62,12 @@ def test_a_request_reaches_its_node_alone_and_its_answer_comes_back_as_a_whole(k
         answers = [Answer(name, PLACE, bytes(50_000), ("line",)) for name in NAMES]
         a.send(node.Message(pack(answers[0]), reply_to=message))
         assert line.collect() == [answers[0]]
-        assert not line.asked("a")
+        assert not line.is_pending("a")
         line.ask("a", request)
         a.send(node.Message(pack(answers[1]), reply_to=a.fetch()))  # in another's name
         (refused,) = line.collect()
         assert refused == Unreadable("a", PLACE)
-    line._looked = 0.0
+    line._checked_at = 0.0
     assert not line.reachable()
 
 
@@ -101,14 +101,14 @@ def test_what_was_lost_on_its_way_is_asked_for_again(fault, path, keys, served, 
     with uplink(address, keys, "a") as a:
         client = a._client._client
         a.sign_on()
-        line._looked = 0.0
+        line._checked_at = 0.0
         assert line.reachable() == {"a"}
         line.ask("a", request)
         client.event_hooks["response"].append(once)
         node.answer_next(None, a, 0)
-        line._looked = 0.0
+        line._checked_at = 0.0
         assert line.reachable() == {"a"}
-        assert not line.asked("a")
+        assert not line.is_pending("a")
         line.ask("a", request)
         node.answer_next(None, a, 0)
         assert set(answers) == {request}
@@ -165,7 +165,7 @@ def test_strangers_are_refused(keys, served, tmp_path, monkeypatch, caplog):
     with pytest.raises(httpx.HTTPStatusError, match="401"):
         keyless.PullMessages(PullMessagesRequest(node=node.Node(node_id=known)))
     keyless._client.close()
-    superlink._looked = 0.0
+    superlink._checked_at = 0.0
     assert not superlink.reachable()
 
 

@@ -260,9 +260,9 @@ def fresh_values_that_follow_from_the_try(_, roster, name, key, place):
 
 @mutant(f"{HOSPITAL}:Hospital.exchange", check_a_fresh_value_serves_one_computation)
 def fresh_value_kept_until_the_answer(original, self, request):
-    held = self._held
+    held = self._unused_value
     reply = original(self, request)
-    self._held = self._held or held
+    self._unused_value = self._unused_value or held
     return reply
 
 

@@ -186,7 +186,7 @@ def roster(
     from zetadp.core.plan import Plan
     from zetadp.federation.masks import Roster
 
-    agreed = Roster.made(Plan.read(plan), members)
+    agreed = Roster.from_files(Plan.read(plan), members)
     _write_terms(agreed, output)
     print(f"{output}: {', '.join(member.name for member in agreed.members)}")
     print(f"Send it to every hospital. Tell every hospital its hash by another way: {agreed.digest}")
@@ -308,7 +308,7 @@ def approve(
     zetadp federation approve node.yaml --key node-03.key --who 'A. Physician' --hash afd91ab78a7b
     """
     from zetadp.federation.kit import invitation
-    from zetadp.federation.participant import SHORTEST, Participant
+    from zetadp.federation.participant import MIN_DIGITS, Participant
     from zetadp.federation.settings import HospitalSettings
 
     participant = Participant.read(HospitalSettings.read(settings), key)
@@ -321,7 +321,7 @@ def approve(
         f"{invitation(participant.plan, participant.name, participant.roster)}\n\n"
         f"The settings permit {participant.settings.attempts} attempt(s).\n{participant.with_recorded()}"
         "Nothing is approved yet. If you agree to all of this, run:\n"
-        f"  zetadp federation approve {settings} --key {key} --who 'YOUR NAME' --hash {participant.digest[:SHORTEST]}"
+        f"  zetadp federation approve {settings} --key {key} --who 'YOUR NAME' --hash {participant.digest[:MIN_DIGITS]}"
     )
 
 

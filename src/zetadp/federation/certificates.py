@@ -37,14 +37,14 @@ def checked_host(host: str, option: str) -> str:
     Parameters
     ----------
     host
-        What was given.
+        The host.
     option
-        Where, for the message.
+        The option with the host, for the message.
 
     Raises
     ------
     UserError
-        If it is no name of a host in ASCII and no address.
+        If it is neither the name of a host in ASCII nor an address.
     """
     try:
         address = ipaddress.ip_address(host)
@@ -109,18 +109,18 @@ class Credentials:
         Raises
         ------
         UserError
-            If one of them cannot be read or is something else, if the server's key and certificate are no pair, or if
-            the certificate would be refused by the nodes.
+            If one of them cannot be read or is something else, if the server's key does not belong to the certificate,
+            or if the nodes would refuse the certificate.
         """
         certificate, key = self.server
-        authority, own = read_certificate(self.authority), read_certificate(certificate)
+        authority, issued = read_certificate(self.authority), read_certificate(certificate)
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
         except OSError as error:
             raise UserError(
                 f"Expected {key} to be the private key of {certificate}, without a password: {error.strerror}."
             ) from error
-        if fault := _fault_of(own, authority):
+        if fault := _fault_of(issued, authority):
             raise UserError(f"The certificate {certificate} cannot serve: {fault}. Make another one.")
 
 
@@ -137,13 +137,13 @@ def _fault_of(certificate: x509.Certificate, authority: x509.Certificate) -> str
             f"it is in force from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, and this machine's clock says "
             f"{now:%Y-%m-%d %H:%M}. Compare the clock first"
         )
-    known = {type(extension.value): extension.value for extension in certificate.extensions}
-    basic, usage = known.get(x509.BasicConstraints), known.get(x509.ExtendedKeyUsage)
+    extensions = {type(extension.value): extension.value for extension in certificate.extensions}
+    basic, usage = extensions.get(x509.BasicConstraints), extensions.get(x509.ExtendedKeyUsage)
     if isinstance(basic, x509.BasicConstraints) and basic.ca:
         return "it is a certificate of an authority"
     if isinstance(usage, x509.ExtendedKeyUsage) and ExtendedKeyUsageOID.SERVER_AUTH not in usage:
         return "it is not a certificate for servers"
-    return "" if x509.SubjectAlternativeName in known else "it is for no host"
+    return "" if x509.SubjectAlternativeName in extensions else "it is for no host"
 
 
 def read_certificate(path: Path) -> x509.Certificate:
@@ -223,28 +223,28 @@ def make_credentials(folder: Path, nodes: Sequence[str] = (), hosts: Sequence[st
     nodes
         Names of the nodes whose keys are made too.
     hosts
-        Names and addresses by which nodes reach the server; those of this machine for itself are always among them.
+        Names and addresses by which nodes reach the server; the loopback names of this machine are always added.
 
     Raises
     ------
     UserError
-        If a host is none, or the folder holds something already: keys in use must not be lost.
+        If a host is not valid, or the folder is not empty: keys in use must not be lost.
     """
     hosts = [checked_host(host, "--hosts") for host in hosts]
     hosts = [*hosts, *(host for host in LOOPBACK if host not in hosts)]
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"Expected a new folder, or an empty one, found {folder}. Name another: keys must not be lost.")
     folder.mkdir(parents=True, exist_ok=True)
-    made = Credentials(folder)
-    certificate, secret = made.server
+    credentials = Credentials(folder)
+    certificate, secret = credentials.server
     key = ec.generate_private_key(ec.SECP384R1())
-    own = _certificate(key, hosts).public_bytes(serialization.Encoding.PEM).decode()
-    for path in (made.authority, certificate):
-        write_text(path, own)
+    text = _certificate(key, hosts).public_bytes(serialization.Encoding.PEM).decode()
+    for path in (credentials.authority, certificate):
+        write_text(path, text)
     _write_secret(secret, key, serialization.PrivateFormat.PKCS8)
     for name in nodes:
-        make_node_key(*made.node(name))
-    return made
+        make_node_key(*credentials.node(name))
+    return credentials
 
 
 def make_node_key(public: Path, private: Path) -> None:
@@ -254,7 +254,7 @@ def make_node_key(public: Path, private: Path) -> None:
     try:
         public.write_bytes(key.public_key().public_bytes(serialization.Encoding.PEM, form))
     except OSError:
-        private.unlink()  # half a pair is of no use, and stands in the way of the next
+        private.unlink()  # half a pair is useless, and would block the next attempt
         raise
 
 
@@ -281,10 +281,10 @@ def _host(host: str) -> x509.GeneralName:
 def _certificate(key: ec.EllipticCurvePrivateKey, hosts: Sequence[str]) -> x509.Certificate:
     """Return a certificate of a server for one year, signed with the server's own key."""
     name, now = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "zetadp server")]), datetime.now(UTC)
-    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
     # A day early, for hospitals whose clocks are behind.
-    made = made.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=DAYS))
-    made = made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    made = made.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
-    made = made.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-    return made.sign(key, hashes.SHA256())
+    builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=DAYS))
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    return builder.sign(key, hashes.SHA256())

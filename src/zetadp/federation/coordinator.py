@@ -61,23 +61,23 @@ class Coordinator:
     Parameters
     ----------
     plan
-        What all sites agreed on.
+        The plan of all sites.
     patience
-        What to do about nodes that do not answer.
+        Limits for nodes that do not answer.
     line
-        How nodes are reached.
+        The connection with the nodes.
     watched
         Images of patients that the server holds, evaluated during training; may be empty.
     files
-        The server's ledger of the federation's releases, in the form of a simulation's, which outlives failed runs; the
-        copies of the nodes' own ledgers lie in a folder beside it. Where an interrupted training goes on from. Whether
-        the training may be begun from its first round again; None leaves that to the nodes.
+        The server's ledger of the federation's releases, which has the form of a simulation's ledger and outlives
+        failed runs; copies of the nodes' ledgers are in a folder next to it. Also the checkpoint from which an
+        interrupted run continues, and whether another attempt is permitted; None leaves that to the nodes.
     start
         Public starting weights; None draws them from the run's seed.
     performance
-        How often to look and to save.
+        Intervals of evaluation and of checkpoints.
     health
-        Counters to keep.
+        Counters to update.
 
     Attributes
     ----------
@@ -117,18 +117,18 @@ class Coordinator:
         self.mirrors = {name: Mirror(copies / f"{name}.jsonl") for name in self.names}
         make_folder(copies)
         note_identities(copies, {name: line.identity(name) for name in self.names})
-        self._seen = {name: tuple(heads_elsewhere(copies, line.identity(name))) for name in self.names}
+        self._heads_seen = {name: tuple(heads_elsewhere(copies, line.identity(name))) for name in self.names}
         self.state = Checkpoint(0, plan.digest, {}, no_history(parts.task), "")
         self.ledger_head = ""
         self._absent: set[str] = set()
-        self._counted: set[str] = set()
+        self._recorded: set[str] = set()
         self._failed: defaultdict[str, list[str]] = defaultdict(list)
-        self._there: set[str] | None = None
+        self._connected: set[str] | None = None
         self._sessions: dict[str, str] = {}
-        self._told = 0.0
+        self._reminded = 0.0
 
     @property
-    def may_go_on(self) -> bool:
+    def may_continue(self) -> bool:
         """Whether a round may continue without some of the nodes."""
         return self.least < len(self.names)
 
@@ -138,40 +138,40 @@ class Coordinator:
         Raises
         ------
         UserError
-            If a node answers what it must not, if nodes stay away for too long, if its ledger has lost lines, or if
-            the disk is full. The checkpoint is kept, and another run goes on from it.
+            If a node gives a forbidden answer, if nodes stay away for too long, if its ledger has lost lines, or if
+            the disk is full. The checkpoint remains, and another run continues from it.
         """
-        training, how = self.plan.training, self.performance
+        training, performance = self.plan.training, self.performance
         with Ledger(self.files.ledger) as ledger:
             start = self._begin(ledger)
             self.health.round.set(start)
             saved = time.monotonic()
             for number in range(start, training.rounds):
-                begun = time.monotonic()
+                started = time.monotonic()
                 messages, missing = self._round(ledger, number)
-                self.health.seconds.set(time.monotonic() - begun)
+                self.health.seconds.set(time.monotonic() - started)
                 self.receiver.step(self.parts.received(messages, missing), number, missing)
                 done = number + 1
                 self.health.round.set(done)
-                if done % how.evaluate_every == 0 or done == training.rounds:
-                    self._look(done)
+                if done % performance.evaluate_every == 0 or done == training.rounds:
+                    self._evaluate(done)
                 self._report(done)
                 # Save after every round with a missing node. A repeat of such a round could give a different result,
                 # and nodes that had already answered the next round would then hold outdated weights. With masked sums
                 # a repeat might need another try, for which nodes pay again.
-                due = time.monotonic() - saved >= how.checkpoint_seconds or missing or self.plan.masked
+                due = time.monotonic() - saved >= performance.checkpoint_seconds or missing or self.plan.masked
                 if due and done < training.rounds:
                     self._save(ledger, done)
                     saved = time.monotonic()
-            self._count_the_silent(ledger)
+            self._record_unreached(ledger)
             self.ledger_head = ledger.head
         logger.info("finished: all %d rounds are done; the model is being written", training.rounds)
         return self.phase.model
 
     def _begin(self, ledger: Ledger) -> int:
-        """Go on from the checkpoint, or start an attempt; return the rounds done."""
+        """Continue from the checkpoint, or start an attempt; return the number of finished rounds."""
         new, self.state = self.state, self.files.begin(self.state, ledger, self.plan.header(), self.receiver)
-        self._counted = {event.node for event in ledger.attempts[-1].events}
+        self._recorded = {event.node for event in ledger.attempts[-1].events}
         if self.state is new:
             self._save(ledger, 0)
         return self.state.round
@@ -180,7 +180,7 @@ class Coordinator:
         self.state.round = done
         self.state.save(self.files.checkpoint, self.receiver, ledger)
 
-    def _look(self, done: int) -> None:
+    def _evaluate(self, done: int) -> None:
         metric, loss = watched(self.task, self.phase.model, self.watched)
         rate = self.receiver.learning_rate(done - 1)
         history = self.state.history
@@ -196,164 +196,167 @@ class Coordinator:
             )
 
     def _spent(self, name: str) -> float:
-        """Return epsilon of what a node's own ledger shows, of all attempts that this server has seen."""
+        """Return epsilon of the releases in a node's ledger, over all attempts that this server has seen."""
         return accounting.epsilon(accounting.compose(self.mirrors[name].releases), self.plan.delta)
 
     def _round(self, ledger: Ledger, number: int) -> tuple[Tensor, list[str]]:
-        """Return the updates of a round in the order of the plan, all of them in the ledger, and who is missing.
+        """Return the updates of a round in the order of the plan, which are all in the ledger, and the missing nodes.
 
         Raises
         ------
         UserError
-            If the round cannot be had.
+            If the round cannot be completed.
         """
-        asked = self._request(Place(ledger.identity, number), encode(self.receiver.weights))
+        request = self._request(Place(ledger.identity, number), encode(self.receiver.weights))
         self.health.tries.inc()
         messages: dict[str, Tensor] = {}
         self._gather(number)
-        begun = self._told = time.monotonic()
+        started = self._reminded = time.monotonic()
         while True:
-            for reply in self._exchange(ledger, asked, messages):
+            for reply in self._exchange(ledger, request, messages):
                 update = self._accept(reply)
                 if update is not None:
                     messages[reply.name] = update
             self._account(ledger, number)
-            if self._ends(number, messages, time.monotonic() - begun):
+            if self._is_over(number, messages, time.monotonic() - started):
                 break
             time.sleep(self.patience.poll_seconds)
         self._close(ledger, number, messages)
-        found = [messages[name] for name in self.names if name in messages]
-        return torch.stack(found), [name for name in self.names if name not in messages]
+        updates = [messages[name] for name in self.names if name in messages]
+        return torch.stack(updates), [name for name in self.names if name not in messages]
 
-    def _request(self, place: Place, weights: bytes) -> Request:
-        """Return what all nodes are asked for."""
-        return Request(self.plan.digest, place, self.state.round, "", weights)
+    def _request(self, position: Place, weights: bytes) -> Request:
+        """Return the request to all nodes."""
+        return Request(self.plan.digest, position, self.state.round, "", weights)
 
-    def _exchange(self, ledger: Ledger, asked: Request, done: Container[str]) -> Iterator[Answer | Refusal]:
-        """Ask the nodes that are ready, and yield what has arrived in answer.
+    def _exchange(self, ledger: Ledger, request: Request, done: Container[str]) -> Iterator[Answer | Refusal]:
+        """Send a request to the nodes that are ready, and yield the answers that have arrived.
 
         Parameters
         ----------
         ledger
             The server's ledger.
-        asked
-            What all are asked for. What is seen of each node's ledger is added.
+        request
+            The request to all nodes. The last seen heads of each node's ledgers are added to it.
         done
-            Nodes that have nothing to answer any more; more may be added while answers are taken.
+            Nodes that need not answer any more; it may grow while answers arrive.
         """
-        self._tell_who_is_there(asked.place.round, done)
-        # An answer that is there already counts, also where its node has signed on anew and could be asked again.
+        self._log_connections(request.place.round, done)
+        # An answer that has already arrived counts, even if its node has reconnected and could be asked again.
         early = self.line.collect()
-        answered = {reply.name for reply in early if reply.place == asked.place}
+        answered = {reply.name for reply in early if reply.place == request.place}
         ready = [name for name in self._ready(done) if name not in answered]
-        if asked.weights:
-            self._count_first(ledger, ready, asked.place.round)
+        if request.weights:
+            self._record_first_contact(ledger, ready, request.place.round)
         for name in ready:
-            self.line.ask(name, replace(asked, head=self.mirrors[name].known, seen=self._seen[name]))
+            self.line.ask(name, replace(request, head=self.mirrors[name].known, seen=self._heads_seen[name]))
         for reply in (*early, *self.line.collect()):
             self._absent.discard(reply.name)
-            # A late answer is left out: its release stands in the node's ledger, whose lines come again.
-            if reply.place == asked.place and reply.name not in done and self._is_signed(reply, asked):
+            # A late answer is left out: its release is in the node's ledger, whose lines come again.
+            if reply.place == request.place and reply.name not in done and self._is_signed(reply, request):
                 yield reply
 
-    def _is_signed(self, reply: Answer | Refusal | Unreadable, asked: Request) -> TypeGuard[Answer | Refusal]:
-        """Return whether a node signed a reply to what it was asked; note a failure if it did not.
+    def _is_signed(self, reply: Answer | Refusal | Unreadable, request: Request) -> TypeGuard[Answer | Refusal]:
+        """Return whether a node signed a reply to its request; note a failure if it did not.
 
-        Whoever can connect in the name of a node can take its requests away, but says nothing that is used or recorded.
+        An attacker who can connect in the name of a node can take away its requests, but cannot send an answer that is
+        used or recorded.
         """
         if isinstance(reply, Unreadable):
-            self._fail(reply.name, asked.place.round, "it sent what is not an answer")
+            self._fail(reply.name, request.place.round, "it sent what is not an answer")
             return False
         try:
-            check_reply(reply, asked, self.line.keys[reply.name])
+            check_reply(reply, request, self.line.keys[reply.name])
         except UserError as error:
-            self._fail(reply.name, asked.place.round, f"its answer is refused: {error}")
+            self._fail(reply.name, request.place.round, f"its answer is refused: {error}")
             return False
         return True
 
     def _ready(self, done: Container[str]) -> list[str]:
-        """Return the nodes to ask: those that are there, have nothing to answer yet, and did not fail too often."""
-        free = [name for name in sorted(self.line.reachable()) if name not in done and not self.line.asked(name)]
-        return [name for name in free if not self._hopeless(name)]
+        """Return the connected nodes that have no pending request and did not fail too often."""
+        candidates = [
+            name for name in sorted(self.line.reachable()) if name not in done and not self.line.is_pending(name)
+        ]
+        return [name for name in candidates if not self._has_failed(name)]
 
-    def _fail(self, name: str, number: int, why: str) -> None:
+    def _fail(self, name: str, number: int, reason: str) -> None:
         """Note that a node failed in a round."""
-        logger.warning("%s, round %d: %s", name, number + 1, why)
-        self._failed[name].append(why)
+        logger.warning("%s, round %d: %s", name, number + 1, reason)
+        self._failed[name].append(reason)
 
-    def _hopeless(self, name: str) -> bool:
+    def _has_failed(self, name: str) -> bool:
         """Return whether a node failed too often in this round to be asked again."""
         return len(self._failed[name]) >= self.patience.tries
 
     def _gather(self, number: int) -> None:
-        """Begin a round; before the first one wait for all nodes, so that nobody pays for a training that never is.
+        """Begin a round; before the first one wait for all nodes, so that no patient pays for a run that never starts.
 
-        If a round may continue without some, wait for ``round_seconds`` at most.
+        If a round may continue without some nodes, wait for ``round_seconds`` at most.
 
         Raises
         ------
         UserError
             If nodes stay away for too long.
         """
-        patience, begun = self.patience, time.monotonic()
-        self._told = begun
+        patience, started = self.patience, time.monotonic()
+        self._reminded = started
         self._failed.clear()
-        longest = patience.round_seconds if self.may_go_on else patience.give_up_seconds
-        while not self._counted and (away := [name for name in self.names if name not in self.line.reachable()]):
-            self._tell_who_is_there(number, {})
-            if time.monotonic() - begun >= longest:
-                if self.may_go_on:
+        longest = patience.round_seconds if self.may_continue else patience.give_up_seconds
+        while not self._recorded and (away := [name for name in self.names if name not in self.line.reachable()]):
+            self._log_connections(number, {})
+            if time.monotonic() - started >= longest:
+                if self.may_continue:
                     return
-                raise self._silent(number, away, longest)
+                raise self._no_answer(number, away, longest)
             time.sleep(patience.poll_seconds)
 
-    def _tell_who_is_there(self, number: int, messages: Container[str]) -> None:
+    def _log_connections(self, number: int, messages: Container[str]) -> None:
         """Log which nodes connected or left, and at intervals the nodes that a long round waits for."""
-        there, waiting = self.line.reachable(), [name for name in self.names if name not in messages]
-        for name in sorted(there):
+        connected, waiting = self.line.reachable(), [name for name in self.names if name not in messages]
+        for name in sorted(connected):
             session = self.line.session(name)
             if self._sessions.setdefault(name, session) != session:
                 logger.warning("%s was away and has connected again; what it was asked for is asked again", name)
                 self._sessions[name] = session
-        self.health.away.set(len(self.names) - len(there))
-        if there != self._there:
-            for name in sorted((self._there or set()) - there):
+        self.health.away.set(len(self.names) - len(connected))
+        if connected != self._connected:
+            for name in sorted((self._connected or set()) - connected):
                 logger.warning("%s is not connected any more", name)
-            self._there = there
-            here, away = ([name for name in self.names if (name in there) == on] for on in (True, False))
+            self._connected = connected
+            here, away = ([name for name in self.names if (name in connected) == on] for on in (True, False))
             logger.info("connected nodes: %s; not connected: %s", ", ".join(here) or "none", ", ".join(away) or "none")
-        if waiting and time.monotonic() - self._told >= REMINDER_SECONDS:
-            self._told = time.monotonic()
-            state = (f"{name} ({'at work' if name in there else 'not connected'})" for name in waiting)
+        if waiting and time.monotonic() - self._reminded >= REMINDER_SECONDS:
+            self._reminded = time.monotonic()
+            state = (f"{name} ({'at work' if name in connected else 'not connected'})" for name in waiting)
             logger.info("round %d of %d waits for %s", number + 1, self.plan.training.rounds, ", ".join(state))
 
-    def _count_first(self, ledger: Ledger, names: Sequence[str], number: int) -> None:
+    def _record_first_contact(self, ledger: Ledger, names: Sequence[str], number: int) -> None:
         """Record nodes in the ledger before the first request to them.
 
         A recorded node counts as having released in every declared round. This covers everything that it releases
         later, even if the node or this server is never heard of again.
         """
-        if first := [name for name in names if name not in self._counted]:
+        if first := [name for name in names if name not in self._recorded]:
             ledger.record([self.plan.event(name, number) for name in first])
-            self._counted.update(first)
+            self._recorded.update(first)
 
-    def _ends(self, number: int, messages: Mapping[str, object], waited: float) -> bool:
+    def _is_over(self, number: int, messages: Mapping[str, object], waited: float) -> bool:
         """Return whether a round is over, with or without all nodes; raise if it cannot succeed.
 
-        A node that was left out of the last round and has not been heard since is not waited for.
+        The round does not wait for a node that was left out of the last round and has not answered since then.
         """
         patience = self.patience
         missing = [name for name in self.names if name not in messages]
         if not missing:
             return True
-        hopeless = [name for name in missing if self._hopeless(name)]
+        failed = [name for name in missing if self._has_failed(name)]
         late = waited >= patience.round_seconds
-        if len(messages) >= self.least and (late or self._absent.issuperset(set(missing) - {*hopeless})):
+        if len(messages) >= self.least and (late or self._absent.issuperset(set(missing) - {*failed})):
             return True
-        if len(self.names) - len(hopeless) < self.least:
+        if len(self.names) - len(failed) < self.least:
             raise self._stopped(number, f"at least {self.least} of {len(self.names)} nodes must answer")
         if waited >= patience.give_up_seconds:
-            raise self._silent(number, missing, patience.give_up_seconds)
+            raise self._no_answer(number, missing, patience.give_up_seconds)
         return False
 
     def _close(self, ledger: Ledger, number: int, messages: dict[str, Tensor]) -> None:
@@ -366,7 +369,7 @@ class Coordinator:
         for name in left_out:
             logger.warning("round %d goes on without %s", number + 1, name)
 
-    def _stopped(self, number: int, why: str) -> UserError:
+    def _stopped(self, number: int, reason: str) -> UserError:
         """Return the error that ends a run, with all failures of its last round."""
         failed = [
             f"; {name} failed {len(reasons)} times ({'; '.join(dict.fromkeys(reasons))})"
@@ -374,11 +377,12 @@ class Coordinator:
             if reasons
         ]
         return UserError(
-            f"Round {number + 1} of {self.plan.label} ended the run: {why}{''.join(failed)}. The logs of those nodes "
-            f"say more. The checkpoint after round {self.state.round} is kept; start the run again to go on from it."
+            f"Round {number + 1} of {self.plan.label} ended the run: {reason}{''.join(failed)}. The logs of those "
+            f"nodes say more. The checkpoint after round {self.state.round} remains; start the run again to "
+            "continue from it."
         )
 
-    def _silent(self, number: int, names: Sequence[str], seconds: float) -> UserError:
+    def _no_answer(self, number: int, names: Sequence[str], seconds: float) -> UserError:
         return self._stopped(number, f"no answer from {', '.join(names)} in {seconds:g} seconds")
 
     def _accept(self, reply: Answer | Refusal) -> Tensor | None:
@@ -387,7 +391,7 @@ class Coordinator:
         Raises
         ------
         UserError
-            If the node says that it will never answer, or its ledger does not follow from what was seen of it.
+            If the node reports that it will never answer, or its ledger does not continue the lines seen before.
         """
         number = reply.place.round
         if isinstance(reply, Refusal):
@@ -405,8 +409,8 @@ class Coordinator:
         try:
             mirror.extend(reply.lines)
         except BrokenChainError as error:
-            why = f"the ledger of {reply.name} does not follow from what was seen of it ({error})"
-            raise self._stopped(number, why) from error
+            reason = f"the ledger of {reply.name} does not follow from what was seen of it ({error})"
+            raise self._stopped(number, reason) from error
         events = self._releases(reply.name, reply.place.training)
         if any(event != self.plan.event(reply.name, event.round) for event in events):
             raise self._stopped(number, f"the ledger of {reply.name} holds releases of another plan")
@@ -426,16 +430,16 @@ class Coordinator:
         """
         new = []
         for name in self.names:
-            for event, found in Counter(self._releases(name, ledger.identity)).items():
+            for event, count in Counter(self._releases(name, ledger.identity)).items():
                 late = not self.plan.masked and event.round < number and not ledger.holds(event)
-                wanted = found + late
-                new += [event] * sum(not ledger.holds(event, times) for times in range(1, wanted + 1))
+                expected = count + late
+                new += [event] * sum(not ledger.holds(event, times) for times in range(1, expected + 1))
         if new:
             ledger.record(new)
 
-    def _count_the_silent(self, ledger: Ledger) -> None:
-        """Count nodes that were never there: the ledger must show that no average had their noise in it."""
+    def _record_unreached(self, ledger: Ledger) -> None:
+        """Count nodes that never connected: the ledger must show that no average contained their noise."""
         for name in self.names:
-            if name not in self._counted:
+            if name not in self._recorded:
                 logger.warning("%s was never there; it is counted as if it had been", name)
                 ledger.record([self.plan.event(name, 0)] * (1 if self.plan.masked else 2))

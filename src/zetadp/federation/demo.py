@@ -30,14 +30,14 @@ ANSWER_SECONDS = 0.5
 """Answers leave at multiples of this, as between real hospitals; a round of the demonstration is shorter."""
 
 
-def run_demo(folder: Path, say: Callable[[str], None]) -> Path:
+def run_demo(folder: Path, report: Callable[[str], None]) -> Path:
     """Simulate three hospitals, train a private head between them over TLS, and write model and statement.
 
     Parameters
     ----------
     folder
         A new folder, for all that is made.
-    say
+    report
         Takes what happens, a line each.
 
     Returns
@@ -54,16 +54,16 @@ def run_demo(folder: Path, say: Callable[[str], None]) -> Path:
     work = folder.resolve()
     plan = demo_plan()
     names = [node.name for node in plan.nodes]
-    say(f"Simulating {len(names)} hospitals with {PATIENTS} patients each ...")
+    report(f"Simulating {len(names)} hospitals with {PATIENTS} patients each ...")
     _simulate(work, names)
-    say(f"{invitation(plan, names[0])}\n")
-    with LocalFederation(work, plan, idle_seconds=0.3) as running:
+    report(f"{invitation(plan, names[0])}\n")
+    with LocalFederation(work, plan, idle_seconds=0.3) as local:
         for name in names:
-            own = {"images": work / name, "state": work / f"{name}-state"}
-            hospital = running.hospital(name, **own, answer_seconds=ANSWER_SECONDS, threads=1)
-            running.start_node(hospital)
-            say(f"{name}: the plan is approved; started, checks and prepares its patients")
-        server = running.server(
+            folders = {"images": work / name, "state": work / f"{name}-state"}
+            hospital = local.hospital(name, **folders, answer_seconds=ANSWER_SECONDS, threads=1)
+            local.start_node(hospital)
+            report(f"{name}: the plan is approved; started, checks and prepares its patients")
+        server = local.server(
             model=work / "model.safetensors",
             history=work / "history.csv",
             ledger=work / "ledger.jsonl",
@@ -74,18 +74,18 @@ def run_demo(folder: Path, say: Callable[[str], None]) -> Path:
             evaluate_every=ROUNDS,
             threads=1,
         )
-        running.run(server, say)
+        local.run(server, report)
     statement = account_run(server.ledger, server.model, name=plan.label)
     write_json(work / "privacy.json", statement)
-    reached = pd.read_csv(server.history)["validation_accuracy"].iloc[-1]
-    say(f"Finished. {100 * reached:.0f} % of the images of {WATCHED} other patients are named correctly.")
-    say(str(statement["statement"]))
+    accuracy = pd.read_csv(server.history)["validation_accuracy"].iloc[-1]
+    report(f"Finished. {100 * accuracy:.0f} % of the images of {WATCHED} other patients are named correctly.")
+    report(str(statement["statement"]))
     return server.model
 
 
 def demo_plan() -> Plan:
     """Return the plan: a head of four components on the backbone that comes with the package."""
-    how = TrainingSettings(
+    training = TrainingSettings(
         ROUNDS,
         images_per_patient=80,
         optimiser=OptimiserSettings(name="sgd", learning_rate=1.0, drop_after=1.0, averaged=0.5),
@@ -95,7 +95,7 @@ def demo_plan() -> Plan:
     plan = Plan(
         RunName("demo", "federated", EPSILON, 0),
         NetworkSettings("head", "features", components=4, start="public"),
-        how,
+        training,
         tuple(NodeConstants(f"hospital-{n + 1}", PATIENTS, PATIENTS) for n in range(HOSPITALS)),
         delta=DELTA,
         threat=MASKED_SUMS,

@@ -60,7 +60,7 @@ REASONS = {
     LostError: Reason.LEDGER,
     SupersededError: Reason.ANSWERED,
 }
-"""What the server is told of errors that it may know of."""
+"""Reasons that the server receives for errors; all others become `Reason.FAILED`."""
 
 
 class Hospital:
@@ -97,16 +97,16 @@ class Hospital:
         plan, name = participant.plan, participant.name
         self.participant, self.settings, self.plan = participant, participant.settings, plan
         self.records, self.start = records, start
-        self._held: tuple[Place, FreshValue] | None = None
-        self._was_late = False
+        self._unused_value: tuple[Place, FreshValue] | None = None
+        self._warned_of_delay = False
         declared = plan.nodes[plan.place(name)].population // plan.units_of_a_person
         if len(patients) != declared:
             raise UserError(
                 f"Expected {declared} training patients at {name}, as the plan declares, found {len(patients)} in "
                 f"{participant.settings.images}."
             )
-        one_each = plan.unit == "image"
-        units = single_items(patients, plan.units_of_a_person) if one_each else patients
+        per_image = plan.unit == "image"
+        units = single_items(patients, plan.units_of_a_person) if per_image else patients
         (self.units,) = checked_units([units], records.strata, plan.together)
         self.rules, self.chunk = False, self.settings.chunk
         task = task_of(plan.task)
@@ -136,54 +136,54 @@ class Hospital:
             if request.plan != self.plan.digest:
                 return self.refuse(request, Reason.PLAN)
             return Answer(self.participant.name, request.place, b"", (), self._fresh(request.place))
-        held, self._held = self._held, None
-        reply = self.reply(request, held[1] if held is not None and held[0] == request.place else None)
+        fresh, self._unused_value = self._unused_value, None
+        reply = self.reply(request, fresh[1] if fresh is not None and fresh[0] == request.place else None)
         following = Place(request.place.training, request.place.round + 1)
         if isinstance(reply, Answer) and following.round < self.plan.training.rounds:
             return replace(reply, value=self._fresh(following))
         return reply
 
-    def _fresh(self, place: Place) -> FreshValue:
-        """Return a fresh value for a try, which replaces the one that is held."""
+    def _fresh(self, position: Place) -> FreshValue:
+        """Return a fresh value for a try, which replaces the stored value."""
         participant = self.participant
         assert participant.roster is not None  # as in `exchange`
-        value = fresh_value(participant.roster, participant.name, participant.key, place)
-        self._held = place, value
+        value = fresh_value(participant.roster, participant.name, participant.key, position)
+        self._unused_value = position, value
         return value
 
-    def reply(self, request: Request, own: FreshValue | None = None) -> Answer | Refusal:
-        """Answer a request, or say in one of a few fixed words why not.
+    def reply(self, request: Request, value: FreshValue | None = None) -> Answer | Refusal:
+        """Answer a request, or refuse it with one of a few fixed reasons.
 
         Parameters
         ----------
         request
             The request.
-        own
+        value
             With masked sums, the fresh value that this node gave for the try; None if it gave none or has used it.
         """
         number = request.place.round + 1
         try:
-            with self._at_work(request.place):
-                return self._answer(request, own)
+            with self._note_work(request.place):
+                return self._answer(request, value)
         except _RefusedError as refused:
             logger.warning("refused round %d: %s", number, refused.reason)
             return self.refuse(request, refused.reason)
         except UserError as error:
             logger.error("refused round %d: %s", number, error)
             locked = isinstance(error.__cause__, BlockingIOError)
-            known = (reason for kind, reason in REASONS.items() if isinstance(error, kind))
-            return self.refuse(request, Reason.BUSY if locked else next(known, Reason.FAILED))
+            reasons = (reason for kind, reason in REASONS.items() if isinstance(error, kind))
+            return self.refuse(request, Reason.BUSY if locked else next(reasons, Reason.FAILED))
         except Exception:  # whatever it is, its text must stay here
             logger.exception("round %d failed", number)
             return self.refuse(request, Reason.FAILED)
 
     @contextmanager
-    def _at_work(self, place: Place) -> Iterator[None]:
-        """Note what the node is at work on, and refuse once what a process was at work on when it ended.
+    def _note_work(self, position: Place) -> Iterator[None]:
+        """Note the request that the node works on, and refuse once a request during which a process ended.
 
         Without that refusal, the server would ask without end a node whose computation always ends its process.
         """
-        note, content = self.participant.at_work, asdict(place)
+        note, content = self.participant.at_work, asdict(position)
         if note.exists() and read_json(note) == content:
             note.unlink()
             raise _RefusedError(Reason.ENDED)
@@ -200,9 +200,9 @@ class Hospital:
 
     def check_time(self, seconds: float) -> None:
         """Log once that a round took longer than ``answer_seconds``, so that the time of its answer shows something."""
-        if seconds <= self.settings.answer_seconds or self.settings.simulation or self._was_late:
+        if seconds <= self.settings.answer_seconds or self.settings.simulation or self._warned_of_delay:
             return
-        self._was_late = True
+        self._warned_of_delay = True
         logger.warning(
             "a round took longer than answer_seconds (%g), so the time of its answer shows how long it took, and with "
             "that perhaps how many patients were drawn. Stop the node, write more seconds than a round takes in which "
@@ -211,7 +211,7 @@ class Hospital:
         )
 
     def report(self, number: int) -> None:
-        """Log how far the training is and what it has cost so far, about twenty times."""
+        """Log the progress of the training run and its cost so far, about twenty times."""
         rounds = self.plan.training.rounds
         self.health.round.set(number + 1)
         self.health.tries.inc()
@@ -230,7 +230,7 @@ class Hospital:
                 self.participant.name,
             )
 
-    def _answer(self, request: Request, own: FreshValue | None) -> Answer:
+    def _answer(self, request: Request, node_value: FreshValue | None) -> Answer:
         plan, roster, number = self.plan, self.participant.roster, request.place.round
         if request.plan != plan.digest:
             raise _RefusedError(Reason.PLAN)
@@ -257,7 +257,7 @@ class Hospital:
             self._begin(ledger, request, parts)
             outbox = Outbox(ledger, self.participant.messages, "" if attempt is None else attempt.digest(digest))
             _refuse_repetition(outbox, number, phase.weights())
-            # Every attempt has draws of its own: what is the same twice would be one release under common noise.
+            # Every attempt has its own draws: two releases with the same noise would protect less.
             mechanism = parts.mechanism(self.participant.name, plan.entropy(len(ledger.attempts) - 1), ledger)
             before = ledger.releases(number)
             node = Node(mechanism, self.units)
@@ -266,7 +266,7 @@ class Hospital:
             elif (stored := outbox.replay(number, phase.weights(), device)) is not None:
                 messages = stored
             else:
-                mask = self._masking(ledger, attempt, own, digest)
+                mask = self._masking(ledger, attempt, node_value, digest)
                 messages, _ = do_round(phase, [node], records, outbox, number, mask)
             if ledger.releases(number) > before:
                 # Only now: what was just recorded is synced, and with it the note that the older ones were sent.
@@ -277,13 +277,13 @@ class Hospital:
         update = encode(messages[0])
         return Answer(self.participant.name, request.place, update, lines)
 
-    def _masking(self, ledger: Ledger, attempt: Try, own: FreshValue | None, weights: str) -> Masking:
+    def _masking(self, ledger: Ledger, attempt: Try, value: FreshValue | None, weights: str) -> Masking:
         """Return the masks of a try that was not answered before; refuse one that the plan does not allow."""
         if sum(ledger.releases(number) for number in range(self.plan.training.rounds)) >= self.plan.tries:
             raise _RefusedError(Reason.TRIES)
-        if own is None or self.participant.agreement is None:
+        if value is None or self.participant.agreement is None:
             raise _RefusedError(Reason.VALUE)
-        return Masking(attempt, self.participant.name, self.participant.agreement, own, weights)
+        return Masking(attempt, self.participant.name, self.participant.agreement, value, weights)
 
     def _begin(self, ledger: Ledger, request: Request, parts: Assembly) -> None:
         """Refuse if the ledger has lost lines; start a new attempt if the server did and it is permitted."""
@@ -299,11 +299,11 @@ class Hospital:
             )
             raise _RefusedError(Reason.LEDGER)
         header = {**self.participant.header(parts.header()), "engine": "flower", "federation": request.place.training}
-        begun = ledger.attempts
+        attempts = ledger.attempts
         # The server's name of an attempt alone identifies nothing: it could give the name to another plan.
-        if begun and all(begun[-1].header.get(key) == header[key] for key in ("federation", "plan")):
+        if attempts and all(attempts[-1].header.get(key) == header[key] for key in ("federation", "plan")):
             return
-        spare = self.settings.attempts - len(begun)
+        spare = self.settings.attempts - len(attempts)
         if spare <= 0:
             raise _RefusedError(Reason.ATTEMPTS)
         cap = self.participant.cap
@@ -347,7 +347,7 @@ def _lines_after(path: Path, head: str) -> tuple[str, ...]:
     return lines[heads.index(head) + 1 :]
 
 
-def _check_who_is_one(settings: HospitalSettings, plan: Plan) -> None:
+def _check_patients(settings: HospitalSettings, plan: Plan) -> None:
     """Refuse a promise for persons where nothing says which records belong to one person.
 
     Raises
@@ -382,7 +382,7 @@ def load_hospital(participant: Participant, health: Health | None = None) -> Hos
     participant.check_approved()
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    _check_who_is_one(settings, plan)
+    _check_patients(settings, plan)
     backbone = backbone_of(plan, settings.backbone, pick_device(settings.device))
     records = site_task_of(plan.task).site(
         settings.images,

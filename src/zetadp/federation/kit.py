@@ -1,4 +1,4 @@
-"""What a hospital gets before it takes part: a plan in plain words, and a folder with settings and files to start with.
+"""Preparation of a hospital: a plan in plain words, and a folder with settings and files to start with.
 
 The files of the folder are those in ``zetadp/federation/kits``, with the values of the plan filled in. No folder holds
 a private key. Each hospital makes its own, so no key is ever sent, and a lost folder reveals none.
@@ -25,7 +25,7 @@ from zetadp.privacy.risk import Risk, percent_up
 
 TEMPLATES = Path(__file__).with_name("kits")
 SERVER_UNIT = "zetadp-server.service"
-WHO_IS_ONE = {
+UNIT_TEXTS = {
     "record": "The guarantee is for a record: one scan. A person with several scans is less protected than this.",
     "image": "The guarantee is for a single image. A person with several images is less protected than this.",
     "person": (
@@ -35,7 +35,7 @@ WHO_IS_ONE = {
     ),
 }
 """What a unit is, for the page of a kit."""
-TEN = 10
+CANDIDATES = 10
 """Number of candidates in the sentence about the chance of a right guess."""
 
 
@@ -63,19 +63,19 @@ def write_kits(plan: Path, folder: Path, *, server: str, authority: Path) -> lis
     values = {"server": server, "label": agreed.label, "digest": agreed.digest, "fingerprint": fingerprint(authority)}
     values["terms"] = "plan.json"
     values["unit"] = agreed.protects
-    values["who"] = WHO_IS_ONE.get(agreed.protects, WHO_IS_ONE["person"])
+    values["who"] = UNIT_TEXTS.get(agreed.protects, UNIT_TEXTS["person"])
     if agreed.masked:
         values["terms"] = "roster.json    # the coordinator sends it when it has the member files of all"
     if folder.exists():
         raise UserError(f"Expected a new folder, found {folder}. Name another: --output FOLDER")
     for name in (node.name for node in agreed.nodes):
-        own = {"name": name, "epsilon": rounded_up(promise_of(agreed, name).person)}
-        own["invitation"] = invitation(agreed, name)
+        values_of_node = {"name": name, "epsilon": rounded_up(promise_of(agreed, name).person)}
+        values_of_node["invitation"] = invitation(agreed, name)
         for template in TEMPLATES.iterdir():
             if template.name == SERVER_UNIT:
                 continue
             file = f"zetadp-{name}.service" if template.suffix == ".service" else template.name
-            text = Template(template.read_text(encoding="utf-8")).substitute(values | own)
+            text = Template(template.read_text(encoding="utf-8")).substitute(values | values_of_node)
             write_text(folder / name / file, text)
         HospitalSettings.read(folder / name / "node.yaml")
         shutil.copyfile(plan, folder / name / "plan.json")
@@ -93,7 +93,7 @@ def invitation(plan: Plan, node: str, roster: Roster | None = None) -> str:
     plan
         The plan, with its noise.
     node
-        The hospital whose part is told.
+        The hospital.
     roster
         The roster of masked sums; None where there is none, or none yet.
 
@@ -107,15 +107,15 @@ def invitation(plan: Plan, node: str, roster: Roster | None = None) -> str:
 
 
 def _training(plan: Plan, roster: Roster | None) -> Iterator[str]:
-    net, how = plan.network, plan.training
+    network, training = plan.network, plan.training
     yield f"Plan {plan.label} of cohort {plan.cohort or '(no name)'}"
     yield f"  hash:     {plan.digest}"
     yield f"  task:     {plan.task.get('name', 'none')}"
-    trained = "" if net.trained == "all" else f", of which is trained: {net.trained}"
-    start = "from a public network" if net.start == "public" else "from random weights"
-    yield f"  network:  {net.family} on {net.domain}, {start}{trained}"
-    yield f"  rounds:   {how.rounds}, with {len(plan.nodes)} nodes"
-    source = "a seed, which protects nobody: for simulations only" if how.seeded else "the operating system"
+    trained = "" if network.trained == "all" else f", of which is trained: {network.trained}"
+    start = "from a public network" if network.start == "public" else "from random weights"
+    yield f"  network:  {network.family} on {network.domain}, {start}{trained}"
+    yield f"  rounds:   {training.rounds}, with {len(plan.nodes)} nodes"
+    source = "a seed, which protects nobody: for simulations only" if training.seeded else "the operating system"
     yield f"  noise:    from {source}"
     if plan.sums is not None and plan.masked:
         relied = plan.sums.shares(len(plan.nodes))
@@ -141,11 +141,11 @@ def _part(plan: Plan, node: NodeConstants) -> Iterator[str]:
     yield f"  costs:    {promise}"
     if math.isfinite(promise.person):
         exposed = accounting.grouped(plan.mechanisms(node.name), plan.units_of_a_person or 1)
-        share = Risk(plan.label, (), (exposed,), "holds").right_guesses(TEN, promise.delta)
+        share = Risk(plan.label, (), (exposed,), "holds").right_guesses(CANDIDATES, promise.delta)
         condition = "As long as masks hide single messages, someone" if plan.masked else "Someone"
         yield (
-            f"            {condition} who has the data of {TEN} candidates, one of whom took part, names the right one "
-            f"at most {percent_up(share)} of the time; {100 / TEN:g} % is guessing."
+            f"            {condition} who has the data of {CANDIDATES} candidates, one of whom took part, names the right "
+            f"one at most {percent_up(share)} of the time; {100 / CANDIDATES:g} % is guessing."
         )
     yield "            A training that is begun again costs as much again; `attempts` in node.yaml sets how often."
     if math.isfinite(promise.person):

@@ -97,7 +97,7 @@ class LocalFederation:
         self.port = free_port()
         self.command = [sys.executable, "-m", PROGRAM]
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._read: dict[str, int] = {}
+        self._positions: dict[str, int] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -105,14 +105,14 @@ class LocalFederation:
     def __exit__(self, *error: object) -> None:
         self.stop(*self._running)
 
-    def hospital(self, name: str, **more: Any) -> HospitalSettings:  # noqa: ANN401  (each setting has a type of its own)
+    def hospital(self, name: str, **settings: Any) -> HospitalSettings:  # noqa: ANN401  (each setting has a type of its own)
         """Return the settings of a node."""
-        return HospitalSettings(name=name, plan=self.terms, **more)
+        return HospitalSettings(name=name, plan=self.terms, **settings)
 
-    def server(self, **more: Any) -> ServerSettings:  # noqa: ANN401  (fields of the settings)
+    def server(self, **settings: Any) -> ServerSettings:  # noqa: ANN401  (fields of the settings)
         """Return the settings of the server for one training."""
         keys = {} if self.plan.masked else {name: self.credentials.node(name)[0] for name in self.names}
-        return ServerSettings(plan=self.terms, keys=keys, **more)
+        return ServerSettings(plan=self.terms, keys=keys, **settings)
 
     def start_node(self, settings: HospitalSettings) -> None:
         """Approve the plan and start a node; it joins when its patients are checked and prepared."""
@@ -121,18 +121,18 @@ class LocalFederation:
         participant = Participant.read(settings, key)
         # All patients are on this machine, and the person who starts its processes is responsible for them.
         participant.approve("who started this federation", participant.digest)
-        where = ["--server", f"{LOOPBACK}:{self.port}", "--authority", self.credentials.authority, "--key", key]
-        self._start(settings.name, "node", path, *where, "--idle-seconds", self.idle_seconds)
+        options = ["--server", f"{LOOPBACK}:{self.port}", "--authority", self.credentials.authority, "--key", key]
+        self._start(settings.name, "node", path, *options, "--idle-seconds", self.idle_seconds)
 
     def begin(self, settings: ServerSettings) -> None:
         """Start the server of one training."""
         path = self.folder / f"{SERVER}.json"
         write_json(path, asdict(settings))
-        where = ["--credentials", self.credentials.folder, "--host", LOOPBACK, "--port", self.port]
-        self._start(SERVER, "serve", path, *where)
+        options = ["--credentials", self.credentials.folder, "--host", LOOPBACK, "--port", self.port]
+        self._start(SERVER, "serve", path, *options)
 
-    def wait(self, say: Callable[[str], None] = logger.debug) -> None:
-        """Wait until the training is over; ``say`` takes what the server prints, a line each.
+    def wait(self, report: Callable[[str], None] = logger.debug) -> None:
+        """Wait until the training is over; ``report`` takes what the server prints, a line each.
 
         Raises
         ------
@@ -145,37 +145,37 @@ class LocalFederation:
             running = self.runs(SERVER)
             for name in self._running if running else ():
                 if not self.runs(name) and name != SERVER:
-                    raise UserError(self._last_words(name))
+                    raise UserError(self._error_message(name))
             for line in self.news(SERVER):
-                say(line)
+                report(line)
         server = self._running.pop(SERVER)
         server.communicate()
         if server.returncode:
-            raise UserError(self._last_words(SERVER))
+            raise UserError(self._error_message(SERVER))
 
-    def run(self, settings: ServerSettings, say: Callable[[str], None] = logger.debug) -> None:
-        """Run a training to its end; ``say`` takes what the server prints, a line each."""
+    def run(self, settings: ServerSettings, report: Callable[[str], None] = logger.debug) -> None:
+        """Run a training to its end; ``report`` takes what the server prints, a line each."""
         self.begin(settings)
-        self.wait(say)
+        self.wait(report)
 
     def _start(self, name: str, command: str, *arguments: object) -> None:
         # The library that runs here is the one that is to run there, also where it is not installed.
         path = os.pathsep.join(filter(None, [str(LIBRARY), os.environ.get("PYTHONPATH", "")]))
-        here = {"FLWR_HOME": str(self.folder / "flower"), "NO_PROXY": LOOPBACK, "no_proxy": LOOPBACK}
+        environment = {"FLWR_HOME": str(self.folder / "flower"), "NO_PROXY": LOOPBACK, "no_proxy": LOOPBACK}
         self.kill(name)  # what is left of an earlier one
         log, errors = self.log(name), self._errors(name)
         log.parent.mkdir(parents=True, exist_ok=True)
         for file in (log, errors):
             file.touch(mode=0o600)  # its texts must stay at the site
-        self._read[name] = 0
-        with log.open("wb") as output, errors.open("wb") as wrong:
+        self._positions[name] = 0
+        with log.open("wb") as output, errors.open("wb") as error_output:
             self._running[name] = subprocess.Popen(  # noqa: S603  (this Python, and a module of this package)
                 [*self.command, "federation", command, *map(str, arguments)],
                 # Nobody writes to it: it ends with this process, however that happens.
                 stdin=subprocess.PIPE,
                 stdout=output,
-                stderr=wrong,
-                env={**os.environ, **here, "PYTHONPATH": path},
+                stderr=error_output,
+                env={**os.environ, **environment, "PYTHONPATH": path},
                 start_new_session=True,
             )
 
@@ -209,13 +209,13 @@ class LocalFederation:
     def news(self, name: str) -> list[str]:
         """Return each line that a process has printed since the last call, without time and level."""
         with self.log(name).open("rb") as file:
-            file.seek(self._read[name])
-            found = file.read()
-        whole = found[: found.rfind(b"\n") + 1]
-        self._read[name] += len(whole)
-        return [STAMP.sub("", line) for line in whole.decode(errors="backslashreplace").splitlines()]
+            file.seek(self._positions[name])
+            content = file.read()
+        complete = content[: content.rfind(b"\n") + 1]
+        self._positions[name] += len(complete)
+        return [STAMP.sub("", line) for line in complete.decode(errors="backslashreplace").splitlines()]
 
-    def _last_words(self, name: str) -> str:
+    def _error_message(self, name: str) -> str:
         errors = self._errors(name)
         text = errors.read_text(encoding="utf-8", errors="backslashreplace")
         _, failed, message = f"\n{text}".partition(f"\n{FAILED}")

@@ -1,8 +1,8 @@
 """The server's copies of the hospitals' ledgers, and a node's signature of the last line of its ledger.
 
-A ledger whose chain and register were made anew looks complete, but only the node's key signs its head. A ledger that
-was replaced by an older copy, with its register, holds a signature of that time. A head that the hospital noted
-elsewhere shows it: the server prints the last one that it has seen.
+A ledger whose chain and register were replaced looks complete, but only the node's key signs its head. A ledger that
+was replaced by an older copy, with its register, holds an older signature. A head that the hospital noted elsewhere
+reveals this: the server prints the last head that it has seen.
 """
 
 from __future__ import annotations
@@ -81,16 +81,16 @@ class Mirror:
             If the disk is full or read-only.
         """
         heads = {START, self.head}.union(*(attempt.heads for attempt in self.attempts))
-        known = 0  # lines shown before: a head stands for its line and for all before it
-        while known < len(lines) and _head_of(lines[known]) in heads:
-            known += 1
-        if known == len(lines):
+        count = 0  # lines shown before: a head stands for its line and for all before it
+        while count < len(lines) and _head_of(lines[count]) in heads:
+            count += 1
+        if count == len(lines):
             return
-        self.head = take_lines(lines[known:], self.attempts, self.head)
+        self.head = take_lines(lines[count:], self.attempts, self.head)
         with writing(self.path):
             make_folder(self.path.parent)
             with self.path.open("ab") as file:
-                file.write("".join(f"{line}\n" for line in lines[known:]).encode())
+                file.write("".join(f"{line}\n" for line in lines[count:]).encode())
                 file.flush()
                 os.fsync(file.fileno())
             sync_folder(self.path.parent)
@@ -132,22 +132,22 @@ def heads_elsewhere(folder: Path, identity: str) -> list[str]:
     UserError
         If a copy was edited.
     """
-    found = []
+    heads = []
     for other in sorted(folder.parent.glob(f"*.nodes/{IDENTITIES}")):
         if other.parent == folder:
             continue
         names = [name for name, known in read_json(other).items() if known == identity]
-        found += [Mirror(other.with_name(f"{name}.jsonl")).known for name in names]
-    return [head for head in found if head]
+        heads += [Mirror(other.with_name(f"{name}.jsonl")).known for name in names]
+    return [head for head in heads if head]
 
 
 def _head_of(line: str) -> str | None:
     """Return the head that a line names, if it is a line of a chain."""
     try:
-        found = json.loads(line)["chain"]
+        head = json.loads(line)["chain"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return found if isinstance(found, str) else None
+    return head if isinstance(head, str) else None
 
 
 def signed_head(node: str, key: EllipticCurvePrivateKey, head: str) -> str:
@@ -161,7 +161,7 @@ def check_ledger(ledger: Path, key: Path, head: str | None = None) -> list[Check
     Parameters
     ----------
     ledger
-        The ledger, or the server's copy of it. Where a register lies beside it, its folder must agree with that.
+        The ledger, or the server's copy of it. A register next to it must agree with the ledger's folder.
     key
         The node's public key.
     head
@@ -176,22 +176,24 @@ def check_ledger(ledger: Path, key: Path, head: str | None = None) -> list[Check
         raise UserError(f"Expected a ledger (.jsonl), found no file {ledger}.")
     public, attempts = read_public_key(key), Book.of(ledger).ledgers[ledger]
     count = sum(len(attempt.releases()) for attempt in attempts)
-    found = [
+    checks = [
         Check(f"the chain of {ledger} is unbroken, {count} releases"),
         checked(f"{key} signed the last line of {ledger}", _signed, attempts, public),
     ]
     if head is not None:
-        known = any(head in attempt.heads for attempt in attempts)
-        fault = "" if known else f"{head} is no head of it: an older copy was put back, or it is another ledger"
-        found.append(Check(f"{ledger} holds the head that was noted elsewhere", fault))
-    return found
+        is_in_chain = any(head in attempt.heads for attempt in attempts)
+        fault = (
+            "" if is_in_chain else f"{head} is not a head of it: an older copy was put back, or it is another ledger"
+        )
+        checks.append(Check(f"{ledger} holds the head that was noted elsewhere", fault))
+    return checks
 
 
 def _signed(attempts: Sequence[Attempt], public: EllipticCurvePublicKey) -> None:
     last = attempts[-1] if attempts else None
     if last is None or last.signature is None:
         raise UserError(
-            "no signature follows the last line: the chain was made anew, or the node was ended before it could sign. "
+            "no signature follows the last line: the chain was replaced, or the node was ended before it could sign. "
             "The node signs at its next answer"
         )
     content = {"node": last.header.get("node"), "head": last.signature.head, "signature": last.signature.text}

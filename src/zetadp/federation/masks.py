@@ -56,12 +56,12 @@ class UnsafeTryError(UserError):
 
 @dataclass(frozen=True)
 class Place:
-    """What is asked for, or answered: a try of a round of a training.
+    """The subject of a request or an answer: a try of a round of a training run.
 
     Attributes
     ----------
     training
-        What the server's training is known by; another one is another attempt, which a node has to permit.
+        Name of the server's attempt. Another name is another attempt, which a node must permit.
     round
         The round, counted from zero.
     number
@@ -106,26 +106,26 @@ class Member:
 
     def __post_init__(self) -> None:
         """Check both keys and the signature."""
-        wrong = f"The member file of {shown(self.name)} is refused"
+        refusal = f"The member file of {shown(self.name)} is refused"
         if self.purpose != MEMBER:
-            raise UserError(f"{wrong}: Expected purpose {MEMBER}, found {shown(self.purpose)}.")
+            raise UserError(f"{refusal}: Expected purpose {MEMBER}, found {shown(self.purpose)}.")
         try:
             # Both are written in one way alone, so that equal keys are equal texts.
-            known = (_point(self.public), _pem(self.verifier)) == (self.agreement, self.signing)
+            is_canonical = (_point(self.public), _pem(self.verifier)) == (self.agreement, self.signing)
         except (ValueError, TypeError):
-            known = False
-        if not known:
-            raise UserError(f"{wrong}: Expected keys on the curve P-384 as `zetadp federation member` writes them.")
+            is_canonical = False
+        if not is_canonical:
+            raise UserError(f"{refusal}: Expected keys on the curve P-384 as `zetadp federation member` writes them.")
         try:
             check_signature(asdict(self), self.verifier)
         except UserError as error:
-            raise UserError(f"{wrong}: {error}. Ask the hospital for the file that it made.") from error
+            raise UserError(f"{refusal}: {error}. Ask the hospital for the file that it made.") from error
 
     @classmethod
-    def made(
+    def create(
         cls, plan: Plan, name: str, agreement: ec.EllipticCurvePrivateKey, signing: ec.EllipticCurvePrivateKey
     ) -> Self:
-        """Return what a hospital states about its own keys.
+        """Return the member file of a hospital, which states its keys.
 
         Raises
         ------
@@ -173,11 +173,11 @@ class Roster:
 
     def __post_init__(self) -> None:
         """Check the members; each has checked itself."""
-        expected, found = [node.name for node in self.plan.nodes], [member.name for member in self.members]
-        if found != expected:
+        expected, names = [node.name for node in self.plan.nodes], [member.name for member in self.members]
+        if names != expected:
             raise UserError(
                 f"Expected in the roster each node of the plan once and in its order ({', '.join(expected)}), found "
-                f"{', '.join(map(shown, found)) or 'none'}."
+                f"{', '.join(map(shown, names)) or 'none'}."
             )
         for member in self.members:
             if member.plan != self.plan.digest:
@@ -192,10 +192,10 @@ class Roster:
             raise UserError("Expected keys of its own for each member of the roster, found one key at several.")
 
     @classmethod
-    def made(cls, plan: Plan, files: Iterable[Path]) -> Self:
+    def from_files(cls, plan: Plan, files: Iterable[Path]) -> Self:
         """Return the roster of member files, in any order."""
         members = [member for path in files for member in _members([read_json(path)], path)]
-        order = {node.name: place for place, node in enumerate(plan.nodes)}
+        order = {node.name: index for index, node in enumerate(plan.nodes)}
         return cls(plan, tuple(sorted(members, key=lambda member: order.get(member.name, len(order)))))
 
     @classmethod
@@ -229,13 +229,15 @@ class Roster:
         return self.members[self.plan.place(name)]
 
     def check_own(self, name: str, agreement: ec.EllipticCurvePrivateKey, signing: ec.EllipticCurvePrivateKey) -> None:
-        """Refuse a roster that states other keys of a hospital than the hospital has."""
-        known, keys = self.member(name), (_point(agreement.public_key()), _pem(signing.public_key()))
-        for what, stated, own in zip(("agreement", "signing"), (known.agreement, known.signing), keys, strict=True):
-            if stated != own:
+        """Refuse a roster with keys that are not the hospital's."""
+        member, keys = self.member(name), (_point(agreement.public_key()), _pem(signing.public_key()))
+        for purpose, stated, key in zip(
+            ("agreement", "signing"), (member.agreement, member.signing), keys, strict=True
+        ):
+            if stated != key:
                 raise UserError(
-                    f"Expected the {what} key of {name} in the roster to be its own, found another. Somebody changed "
-                    f"it, or the key was made anew. Approve nothing; ask the coordinator where the roster is from."
+                    f"Expected the {purpose} key of {name} in the roster to be its own, found another. Somebody "
+                    "changed the roster, or replaced the key. Approve nothing; ask the coordinator about the roster."
                 )
 
 
@@ -250,8 +252,8 @@ def read_terms(path: Path) -> tuple[Plan, Roster | None]:
     roster = Roster.read(path) if read_json(path).get("purpose") == ROSTER else None
     plan = Plan.read(path) if roster is None else roster.plan
     if plan.masked != (roster is not None):
-        wanted, found = ("roster", "plan") if plan.masked else ("plan", "roster")
-        raise UserError(f"Expected {path} to be the {wanted} of {plan.label}, found its {found}.")
+        expected, other = ("roster", "plan") if plan.masked else ("plan", "roster")
+        raise UserError(f"Expected {path} to be the {expected} of {plan.label}, found its {other}.")
     return plan, roster
 
 
@@ -300,12 +302,12 @@ class Try:
 
     def __post_init__(self) -> None:
         """Check members and values."""
-        known = [member.name for member in self.roster.members]
-        found = [value.name for value in self.values]
-        if len(found) < self.roster.least or found != [name for name in known if name in found]:
+        names = [member.name for member in self.roster.members]
+        members = [value.name for value in self.values]
+        if len(members) < self.roster.least or members != [name for name in names if name in members]:
             raise UnsafeTryError(
                 f"Expected at least {self.roster.least} of the roster's members, each once and in its order, found "
-                f"{', '.join(map(shown, found)) or 'none'}."
+                f"{', '.join(map(shown, members)) or 'none'}."
             )
         for value in self.values:
             check_value(self.roster, value, self.place)
@@ -316,30 +318,30 @@ class Try:
         return [value.name for value in self.values]
 
     def transcript(self, weights: str) -> bytes:
-        """Return all that must be the same at every member, with the digest of the weights."""
-        training, number, again = self.place.training, self.place.round, self.place.number
-        told = (TRANSCRIPT, self.roster.plan.digest, self.roster.digest, training, number, again)
+        """Return all facts that must be the same at every member, with the digest of the weights."""
+        training, number, try_number = self.place.training, self.place.round, self.place.number
+        facts = (TRANSCRIPT, self.roster.plan.digest, self.roster.digest, training, number, try_number)
         members = [part for value in self.values for part in (value.name, value.value)]
-        return joined(*told, len(self.values), *members, weights)
+        return concatenated(*facts, len(self.values), *members, weights)
 
     def digest(self, weights: str) -> str:
         """Return the SHA-256 of the transcript, which names the try and its weights."""
         return hashlib.sha256(self.transcript(weights)).hexdigest()
 
 
-def signed_content(roster: Roster, name: str, value: str, place: Place) -> dict[str, Any]:
-    """Return what the signature of a fresh value covers: the value, its member, and the try that it is for."""
-    where = {"purpose": VALUE, "plan": roster.plan.digest, "roster": roster.digest, "training": place.training}
-    return where | {"round": place.round, "try": place.number, "name": name, "value": value}
+def signed_content(roster: Roster, name: str, value: str, position: Place) -> dict[str, Any]:
+    """Return the content that the signature of a fresh value covers: the value, its member, and its try."""
+    facts = {"purpose": VALUE, "plan": roster.plan.digest, "roster": roster.digest, "training": position.training}
+    return facts | {"round": position.round, "try": position.number, "name": name, "value": value}
 
 
-def fresh_value(roster: Roster, name: str, key: ec.EllipticCurvePrivateKey, place: Place) -> FreshValue:
+def fresh_value(roster: Roster, name: str, key: ec.EllipticCurvePrivateKey, position: Place) -> FreshValue:
     """Draw the value of a member, who has a private signing key, for a try from the operating system, and sign it."""
     value = os.urandom(FRESH_BYTES).hex()
-    return FreshValue(name, value, signature(signed_content(roster, name, value, place), key))
+    return FreshValue(name, value, signature(signed_content(roster, name, value, position), key))
 
 
-def check_value(roster: Roster, value: FreshValue, place: Place) -> None:
+def check_value(roster: Roster, value: FreshValue, position: Place) -> None:
     """Refuse a value that its member did not sign for a try.
 
     Raises
@@ -347,7 +349,7 @@ def check_value(roster: Roster, value: FreshValue, place: Place) -> None:
     UnsafeTryError
         If the signature is not the member's, or for something else.
     """
-    content = signed_content(roster, value.name, value.value, place)
+    content = signed_content(roster, value.name, value.value, position)
     try:
         check_signature(content | {"signature": value.signature}, roster.member(value.name).verifier)
     except UserError as error:
@@ -381,10 +383,10 @@ class Masking:
         attempt: Try,
         name: str,
         key: ec.EllipticCurvePrivateKey,
-        own: FreshValue,
+        fresh: FreshValue,
         weights: str,
     ) -> None:
-        if own.name != name or own not in attempt.values:
+        if fresh.name != name or fresh not in attempt.values:
             raise UnsafeTryError(f"Expected the try to hold the value that {name} gave for it, found none or another.")
         if _point(key.public_key()) != attempt.roster.member(name).agreement:
             raise UnsafeTryError(f"Expected the agreement key of {name} to be that of the roster, found another.")
@@ -403,10 +405,10 @@ class Masking:
             raise ValueError(f"Expected a message of int64, found {message.dtype}.")
         masked = message.detach().cpu().contiguous().clone()
         words = masked.numpy().reshape(-1).view(np.uint64)
-        place = self.attempt.roster.plan.place
+        position = self.attempt.roster.plan.place
         for name in self.attempt.names:
             if name != self.name:
-                self._add(words, self._stream_key(name), subtract=place(name) < place(self.name))
+                self._add(words, self._stream_key(name), subtract=position(name) < position(self.name))
         return masked.to(message.device)
 
     def _stream_key(self, other: str) -> bytes:
@@ -414,7 +416,7 @@ class Masking:
         member = self.attempt.roster.member
         secret = self.key.exchange(ec.ECDH(), member(other).public)
         pair = sorted((self.name, other), key=self.attempt.roster.plan.place)
-        info = joined(*pair, *(member(name).agreement for name in pair), self.transcript)
+        info = concatenated(*pair, *(member(name).agreement for name in pair), self.transcript)
         return HKDF(hashes.SHA384(), length=32, salt=None, info=info).derive(secret)
 
     @staticmethod
@@ -439,7 +441,7 @@ def _members(content: object, path: Path) -> list[Member]:
     return list(members)
 
 
-def joined(*parts: str | int | bytes) -> bytes:
+def concatenated(*parts: str | int | bytes) -> bytes:
     """Return parts one after the other, each after its length: other parts never give the same bytes."""
     encoded = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
     return b"".join(len(part).to_bytes(8, "big") + part for part in encoded)

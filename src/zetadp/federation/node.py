@@ -60,7 +60,7 @@ BEAT_SECONDS = LIFE_SECONDS / 2
 RETRY_SECONDS = 2.0
 """Seconds between two attempts to reach a server that does not answer."""
 MALFORMED = Request(plan="", place=Place("unknown", 0), checkpointed=0, head="", weights=b"")
-"""What is refused in place of a message that is no request."""
+"""Request that an answer refuses if the message is not a request."""
 
 
 class Uplink:
@@ -75,7 +75,7 @@ class Uplink:
     key
         The node's private key.
     health
-        Counters to keep.
+        Counters to update.
     """
 
     def __init__(
@@ -90,23 +90,23 @@ class Uplink:
             [RuntimeVersionHttpInterceptor(component_name="SuperNode"), NodeAuthHttpInterceptor(key, self.public)],
         )
         self._node = Node()
-        self._ended = Event()
-        self._life = Thread(target=self._show_life, daemon=True)
+        self._signed_off = Event()
+        self._heartbeats = Thread(target=self._send_heartbeats, daemon=True)
 
     def __enter__(self) -> Self:
-        self._life.start()
+        self._heartbeats.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         """Sign off, if the server is there, so that the next process of this node need not wait."""
-        self._ended.set()
-        self._life.join()
+        self._signed_off.set()
+        self._heartbeats.join()
         self.sign_off()
         self._client.close()
 
-    def _show_life(self) -> None:
+    def _send_heartbeats(self) -> None:
         """Show the server that this node lives, until it signs off, also while another request is on its way."""
-        while not self._ended.wait(BEAT_SECONDS):
+        while not self._signed_off.wait(BEAT_SECONDS):
             if self._node.node_id:
                 sign = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=LIFE_SECONDS)
                 try:
@@ -135,7 +135,7 @@ class Uplink:
         UserError
             If what answers is not the server.
         """
-        told = ""
+        logged = ""
         self.health.away.set(1)
         request = ActivateNodeRequest(public_key=public_key_to_bytes(self.public), heartbeat_interval=LIFE_SECONDS)
         self.sign_off()
@@ -143,21 +143,21 @@ class Uplink:
             try:
                 self._node = Node(node_id=self._client.ActivateNode(request).node_id)
             except httpx.HTTPStatusError:
-                trouble = (
+                problem = (
                     "it does not know this node's public key (.pub.pem), takes an earlier process of this node for "
                     "connected, or its clock differs from this machine's by more than a few seconds: compare the clocks"
                 )
             except httpx.TransportError as error:
-                trouble = shown(str(error))
-                if "[SSL" in trouble and ("not yet valid" in trouble or "has expired" in trouble):
+                problem = shown(str(error))
+                if "[SSL" in problem and ("not yet valid" in problem or "has expired" in problem):
                     raise UserError(
                         f"The certificate of the server at {self.server} is not in force by the clock of this machine, "
-                        f"which says {_utc()}: {trouble}. Compare the clocks of both machines. Only if they agree, ask "
+                        f"which says {_utc()}: {problem}. Compare the clocks of both machines. Only if they agree, ask "
                         "the coordinator for a new authority.pem."
                     ) from error
-                if "[SSL" in trouble:
+                if "[SSL" in problem:
                     raise UserError(
-                        f"What answers at {self.server} is not the server: {trouble}. Ask the coordinator for "
+                        f"What answers at {self.server} is not the server: {problem}. Ask the coordinator for "
                         f"authority.pem, and for the name in the server's certificate; {self.authority} is what "
                         "--authority names."
                     ) from error
@@ -165,9 +165,9 @@ class Uplink:
                 self.health.away.set(0)
                 logger.info("connected to the server; waiting for requests")
                 return
-            if trouble != told:
-                told = trouble
-                logger.warning("not connected to %s yet: %s. It is asked again and again", self.server, trouble)
+            if problem != logged:
+                logged = problem
+                logger.warning("not connected to %s yet: %s. It is asked again and again", self.server, problem)
             time.sleep(RETRY_SECONDS)
 
     def fetch(self) -> Message | None:
@@ -233,7 +233,7 @@ def answer_next(hospital: Hospital, uplink: Uplink, idle_seconds: float) -> None
     """Answer the next message, or wait where there is none.
 
     After any error the server may believe that this node is at work on a message that it does not have, or has an
-    answer that was not sent, and wait for it. So sign on anew; also where the server itself was started anew.
+    answer that was not sent, and wait for it. The node therefore reconnects, also after a restart of the server.
     """
     try:
         message = uplink.fetch()
@@ -242,7 +242,7 @@ def answer_next(hospital: Hospital, uplink: Uplink, idle_seconds: float) -> None
         else:
             uplink.send(reply_to(hospital, message))
     except httpx.HTTPError as error:
-        logger.warning("a message may have been lost (%s); signing on anew", shown(str(error)))
+        logger.warning("a message may have been lost (%s); connecting again", shown(str(error)))
         time.sleep(RETRY_SECONDS)
         uplink.sign_on()
 
@@ -252,7 +252,7 @@ def reply_to(hospital: Hospital, message: Message) -> Message:
 
     A computation that takes longer than ``limit_seconds`` ends the process, with what it was doing on standard error.
     """
-    begun = time.monotonic()
+    started = time.monotonic()
     faulthandler.dump_traceback_later(hospital.settings.limit_seconds, exit=True)
     try:
         reply = hospital.exchange(unpack(message.content, Request))
@@ -263,10 +263,10 @@ def reply_to(hospital: Hospital, message: Message) -> Message:
         faulthandler.cancel_dump_traceback_later()
     if isinstance(reply, Answer) and not reply.update:
         return Message(pack(reply), reply_to=message)  # a fresh value, which has nothing to do with patients
-    passed = time.monotonic() - begun
-    time.sleep(seconds_to_tick(begun, hospital.settings.answer_seconds))
+    seconds = time.monotonic() - started
+    time.sleep(seconds_to_tick(started, hospital.settings.answer_seconds))
     # Only now: lines of a log have times, which must not show how long the round took.
-    hospital.check_time(passed)
+    hospital.check_time(seconds)
     if isinstance(reply, Answer):
         hospital.report(reply.place.round)
     return Message(pack(reply), reply_to=message)

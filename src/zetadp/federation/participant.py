@@ -3,7 +3,7 @@
 The approval's signature covers one hash and the number of permitted attempts, which together fix what a patient can
 lose. The hash is that of the plan, or with masked sums that of the roster, which names the plan. So a plan, a roster or
 a number that was changed after somebody approved it is refused, whether by mistake or by anybody who can write the
-hospital's files and cannot read its key. It is no protection against somebody who has the key.
+hospital's files and cannot read its key. It does not protect against somebody who has the key.
 
 A hospital makes its agreement key for one plan, since a key that is used for several and stolen later would open the
 recorded messages of all of them. Its signing key stays the same for all plans.
@@ -34,19 +34,19 @@ from zetadp.privacy.exposure import declared_run, total
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.threat import IF_HIDDEN
 
-SHORTEST = 12
+MIN_DIGITS = 12
 """Fewest digits of a hash that name a plan or a roster, also in names of files."""
 MEMBER_COMMAND = "zetadp federation member"
-"""What makes an agreement key."""
+"""Command that makes an agreement key."""
 
 
 def agreement_file(key: Path, plan: Plan) -> Path:
-    """Return the file of a node's agreement key for a plan, which lies beside its signing key."""
-    return key.with_name(f"{key.stem}.{plan.digest[:SHORTEST]}.agreement.key")
+    """Return the file of a node's agreement key for a plan, which is next to its signing key."""
+    return key.with_name(f"{key.stem}.{plan.digest[:MIN_DIGITS]}.agreement.key")
 
 
 def make_member(plan: Plan, name: str, key: Path, folder: Path) -> Path:
-    """Make a node's agreement key for a plan beside its signing key, and return the member file for the coordinator.
+    """Make a node's agreement key for a plan next to its signing key, and return the member file for the coordinator.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def make_member(plan: Plan, name: str, key: Path, folder: Path) -> Path:
     if private.exists():
         raise UserError(f"Expected {private} to be absent, found a file. A key in use must not be lost.")
     path = folder / f"{name}.member.json"
-    write_json(path, asdict(Member.made(plan, name, make_private_key(private), signing)))
+    write_json(path, asdict(Member.create(plan, name, make_private_key(private), signing)))
     return path
 
 
@@ -86,7 +86,7 @@ def make_roster(plan: Plan, credentials: Credentials) -> Path | None:
         return None
     members = [make_member(plan, node.name, credentials.node(node.name)[1], credentials.folder) for node in plan.nodes]
     path = credentials.folder / "roster.json"
-    Roster.made(plan, members).write(path)
+    Roster.from_files(plan, members).write(path)
     return path
 
 
@@ -123,21 +123,21 @@ class Participant:
 
     def __post_init__(self) -> None:
         """Check the roster and the terms of the plan."""
-        name, how, plan = self.name, self.plan.training, self.plan
+        name, training, plan = self.name, self.plan.training, self.plan
         sigma = plan.nodes[plan.place(name)].noise_multiplier
         if plan.masked:
             if self.roster is None or self.agreement is None:
                 raise ValueError("Expected roster and agreement key for a plan with masked sums.")
             self.roster.check_own(name, self.agreement, self.key)
-        if how.release != GAUSSIAN:
+        if training.release != GAUSSIAN:
             raise UserError(
-                f"Expected a plan with release {GAUSSIAN} at {name}, found {how.release}: {NO_EXACT_DIRECTION}. It is "
-                "there for simulations without a federation."
+                f"Expected a plan with release {GAUSSIAN} at {name}, found {training.release}: {NO_EXACT_DIRECTION}. "
+                "It is for simulations without a federation."
             )
         simulated = "Where no patient is real, set simulation in the node's own settings."
         if not self.settings.simulation and not plan.protects_people:
             raise UserError(
-                f"Expected a plan with noise from the operating system at {name}, found noise: {how.noise} with "
+                f"Expected a plan with noise from the operating system at {name}, found noise: {training.noise} with "
                 f"multiplier {sigma}. It would protect nobody. {simulated}"
             )
         if not self.settings.simulation and plan.unit == "image":
@@ -159,9 +159,9 @@ class Participant:
         (plan, roster), signing = read_terms(settings.plan), read_node_key(key)
         plan.place(settings.name)
         agreement = None if roster is None else read_node_key(agreement_file(key, plan), MEMBER_COMMAND)
-        found = cls(settings, plan, signing, roster, agreement)
-        found.check_cap()
-        return found
+        participant = cls(settings, plan, signing, roster, agreement)
+        participant.check_cap()
+        return participant
 
     @property
     def name(self) -> str:
@@ -243,9 +243,9 @@ class Participant:
         UserError
             If plan or roster has another hash.
         """
-        if not (len(digits) >= SHORTEST and self.digest.startswith(digits.lower())):
+        if not (len(digits) >= MIN_DIGITS and self.digest.startswith(digits.lower())):
             raise UserError(
-                f"Expected at least the first {SHORTEST} digits of the hash of {self.settings.plan}, which is "
+                f"Expected at least the first {MIN_DIGITS} digits of the hash of {self.settings.plan}, which is "
                 f"{self.digest}, found {shown(digits)}. Read it again before you approve it."
             )
         date = datetime.now(UTC).strftime("%Y-%m-%d")

@@ -78,9 +78,9 @@ def node_sizes(settings: PartitionSettings, train_patients: int, scanner_patient
     """Return the declared number of training patients of each node; a public constant, never counted from files."""
     if settings.by == "scanner":
         if scanner_patients is None or len(scanner_patients) != settings.nodes:
-            found = "none" if scanner_patients is None else str(len(scanner_patients))
+            number = "none" if scanner_patients is None else str(len(scanner_patients))
             raise UserError(
-                f"Expected {settings.nodes} numbers in scanner_patients for partition.by: scanner, found {found}."
+                f"Expected {settings.nodes} numbers in scanner_patients for partition.by: scanner, found {number}."
             )
         if sum(scanner_patients) != train_patients:
             raise UserError(
@@ -131,11 +131,12 @@ def assigned(index: pd.DataFrame, settings: PartitionSettings, sizes: Sequence[i
     if len(train) != sum(sizes):
         raise UserError(f"Expected {sum(sizes)} training patients, as declared, found {len(train)}.")
     random = stream(settings.seed, Purpose.PARTITION)
-    wanted = settings.validation_patients * settings.nodes
-    if wanted >= len(test):
+    validation_count = settings.validation_patients * settings.nodes
+    if validation_count >= len(test):
         raise UserError(
-            f"Expected more than {wanted} test patients ({settings.validation_patients} for validation at each of "
-            f"{settings.nodes} nodes, the rest at the server), found {len(test)}. Lower partition.validation_patients."
+            f"Expected more than {validation_count} test patients ({settings.validation_patients} for validation at "
+            f"each of {settings.nodes} nodes, the rest at the server), found {len(test)}. Lower "
+            "partition.validation_patients."
         )
     if settings.by == "scanner":
         by_scanner = _nodes_by_scanner(train, names, sizes)
@@ -143,10 +144,10 @@ def assigned(index: pd.DataFrame, settings: PartitionSettings, sizes: Sequence[i
         validation = _watched_by_scanner(test.iloc[random.permutation(len(test))], by_scanner, settings)
     else:
         holders = pd.Series(np.repeat(names, sizes)[random.permutation(len(train))], index=train["patient"])
-        watched = random.permutation(test["patient"].to_numpy())[:wanted]
+        watched = random.permutation(test["patient"].to_numpy())[:validation_count]
         validation = pd.Series(np.repeat(names, settings.validation_patients), index=watched)
-    held = pd.Series(SERVER, index=np.setdiff1d(test["patient"], validation.index))
-    parts = {"train": holders, "validation": validation, "test": held}
+    at_server = pd.Series(SERVER, index=np.setdiff1d(test["patient"], validation.index))
+    parts = {"train": holders, "validation": validation, "test": at_server}
     table = pd.concat(
         [pd.DataFrame({"patient": p.index, "role": role, "node": p.to_numpy()}) for role, p in parts.items()]
     )
@@ -182,9 +183,9 @@ def training_data(table: Path, partition: Path, ledger: Path) -> str:
 
 def _nodes_by_scanner(train: pd.DataFrame, names: Sequence[str], sizes: Sequence[int]) -> dict[str, str]:
     scanners = sorted(train["scanner"].unique())
-    found = [int((train["scanner"] == scanner).sum()) for scanner in scanners]
-    if found != list(sizes):
-        table = dict(zip(scanners, found, strict=True))
+    sizes_found = [int((train["scanner"] == scanner).sum()) for scanner in scanners]
+    if sizes_found != list(sizes):
+        table = dict(zip(scanners, sizes_found, strict=True))
         raise UserError(f"Expected scanners with {list(sizes)} training patients, as declared, found {table}.")
     return dict(zip(scanners, names, strict=True))
 

@@ -123,7 +123,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class Refusal:
-    """A node's answer that there will be no update.
+    """A node's answer that it will not send an update.
 
     Attributes
     ----------
@@ -248,7 +248,7 @@ def longest_message(numbers: int, releases: int) -> int:
 
 
 class WrongUpdateError(ValueError):
-    """Bytes that are no vector of the length that was agreed on."""
+    """Bytes that are not a vector of the expected length."""
 
 
 NUMBERS = {torch.float32: "<f4", torch.int64: "<i8"}

@@ -60,47 +60,47 @@ class SummingCoordinator(Coordinator):
 
     numbers = torch.int64
 
-    def __init__(self, *arguments: Any, roster: Roster, **more: Any) -> None:  # noqa: ANN401  (as for Coordinator)
-        super().__init__(*arguments, **more)
+    def __init__(self, *arguments: Any, roster: Roster, **options: Any) -> None:  # noqa: ANN401  (as for Coordinator)
+        super().__init__(*arguments, **options)
         self.roster = roster
         self.note = self.files.messages / "try.json"
         self._values: dict[str, tuple[Place, str, FreshValue]] = {}
-        self._late: list[str] = []
+        self._missing: list[str] = []
         self.least = max(self.patience.least_of(len(self.names)), roster.least)
 
     def _round(self, ledger: Ledger, number: int) -> tuple[Tensor, list[str]]:
         weights = encode(self.receiver.weights)
         self._gather(number)
-        attempt, following = self._unfinished(Place(ledger.identity, number))
+        attempt, following = self._resume(Place(ledger.identity, number))
         while True:
             if attempt is None:
-                attempt = self._named(ledger, following)
+                attempt = self._new_try(ledger, following)
             self.health.tries.inc()
-            total = self._summed(ledger, attempt, weights)
+            total = self._sum_messages(ledger, attempt, weights)
             if total is not None:
                 break
             following, attempt = replace(following, number=attempt.place.number + 1), None
-            without = f" without {', '.join(self._late)}" if self._late else ""
+            without = f" without {', '.join(self._missing)}" if self._missing else ""
             logger.warning("try %d of round %d is void%s; the next one follows", following.number, number + 1, without)
         missing = [name for name in self.names if name not in attempt.names]
         for name in missing:
             logger.warning("round %d is the sum of the others, without %s", number + 1, name)
         return total, missing
 
-    def _unfinished(self, first: Place) -> tuple[Try | None, Place]:
+    def _resume(self, first: Place) -> tuple[Try | None, Place]:
         """Return the try of a round that was written down before a restart, if any, and the place of the next one."""
         content = read_json(self.note) if self.note.exists() else {}
         if (content.get("training"), content.get("round")) != (first.training, first.round):
             return None, first
-        values, place = (FreshValue(**value) for value in content["values"]), replace(first, number=content["try"])
-        following = replace(first, number=place.number + 1)
+        values, position = (FreshValue(**value) for value in content["values"]), replace(first, number=content["try"])
+        following = replace(first, number=position.number + 1)
         try:
-            return Try(self.roster, place, tuple(values)), following
-        except UnsafeTryError as error:  # the roster was made anew
+            return Try(self.roster, position, tuple(values)), following
+        except UnsafeTryError as error:  # the roster was replaced
             logger.warning("%s", error)
             return None, following
 
-    def _named(self, ledger: Ledger, place: Place) -> Try:
+    def _new_try(self, ledger: Ledger, position: Place) -> Try:
         """Return a new try of the nodes that are there, after each has sent a fresh value for it.
 
         Raises
@@ -108,38 +108,38 @@ class SummingCoordinator(Coordinator):
         UserError
             If too few of them are there for too long.
         """
-        begun = self._told = time.monotonic()
-        asked = self._request(place, b"")
-        while not self._ends(place.round, values := self._held(place), time.monotonic() - begun):
-            for reply in self._exchange(ledger, asked, values):
+        started = self._reminded = time.monotonic()
+        request = self._request(position, b"")
+        while not self._is_over(position.round, values := self._valid_values(position), time.monotonic() - started):
+            for reply in self._exchange(ledger, request, values):
                 if isinstance(reply, Refusal):
                     self._accept(reply)
-                elif not self._keep(reply, place):
-                    self._fail(reply.name, place.round, "it sent no fresh value for the try")
+                elif not self._store_value(reply, position):
+                    self._fail(reply.name, position.round, "it sent no fresh value for the try")
             time.sleep(self.patience.poll_seconds)
-        return Try(self.roster, place, tuple(values[name] for name in self.names if name in values))
+        return Try(self.roster, position, tuple(values[name] for name in self.names if name in values))
 
-    def _held(self, place: Place) -> dict[str, FreshValue]:
+    def _valid_values(self, position: Place) -> dict[str, FreshValue]:
         """Return the fresh values for a try that their nodes still have, unless they were restarted."""
         return {
             name: value
-            for name, (of, session, value) in self._values.items()
-            if of == place and session == self.line.session(name) != "" and not self._hopeless(name)
+            for name, (of_value, session, value) in self._values.items()
+            if of_value == position and session == self.line.session(name) != "" and not self._has_failed(name)
         }
 
-    def _keep(self, reply: Answer, place: Place) -> bool:
+    def _store_value(self, reply: Answer, position: Place) -> bool:
         """Keep the fresh value that a node sent for a try; return whether it is one."""
         if reply.value is None or reply.value.name != reply.name:
             return False
         try:
-            check_value(self.roster, reply.value, place)
+            check_value(self.roster, reply.value, position)
         except UnsafeTryError as error:
             logger.warning("%s", error)
             return False
-        self._values[reply.name] = place, self.line.session(reply.name), reply.value
+        self._values[reply.name] = position, self.line.session(reply.name), reply.value
         return True
 
-    def _summed(self, ledger: Ledger, attempt: Try, weights: bytes) -> Tensor | None:
+    def _sum_messages(self, ledger: Ledger, attempt: Try, weights: bytes) -> Tensor | None:
         """Ask the members of a try, and return the sum of their messages, shape (1, number); None if it is void.
 
         Raises
@@ -147,16 +147,18 @@ class SummingCoordinator(Coordinator):
         UserError
             If a member says that it will never answer, or stays away for too long.
         """
-        place, number, patience = attempt.place, attempt.place.round, self.patience
+        position, number, patience = attempt.place, attempt.place.round, self.patience
         values = [asdict(value) for value in attempt.values]
         make_folder(self.note.parent)
-        write_json(self.note, {"training": place.training, "round": number, "try": place.number, "values": values})
-        asked = replace(self._request(place, weights), values=attempt.values)
+        write_json(
+            self.note, {"training": position.training, "round": number, "try": position.number, "values": values}
+        )
+        request = replace(self._request(position, weights), values=attempt.values)
         total, void = torch.zeros(1, self.phase.message, dtype=torch.int64), False
         done = set(self.names) - set(attempt.names)
-        begun = self._told = time.monotonic()
+        started = self._reminded = time.monotonic()
         while True:
-            for reply in self._exchange(ledger, asked, done):
+            for reply in self._exchange(ledger, request, done):
                 if isinstance(reply, Answer) and not reply.update:
                     continue  # a late answer to the request for a value
                 update = self._accept(reply)
@@ -165,25 +167,25 @@ class SummingCoordinator(Coordinator):
                 elif isinstance(reply, Answer):
                     total += update
                     done.add(reply.name)
-                    self._keep(reply, Place(place.training, number + 1))
+                    self._store_value(reply, Place(position.training, number + 1))
             self._account(ledger, number)
-            missing = self._late = [name for name in attempt.names if name not in done]
-            waited = time.monotonic() - begun
-            void = void or any(self._hopeless(name) for name in missing)
+            missing = self._missing = [name for name in attempt.names if name not in done]
+            waited = time.monotonic() - started
+            void = void or any(self._has_failed(name) for name in missing)
             if not (missing or void):
                 return total if self._in_range(total) else None
-            if void or (self.may_go_on and waited >= patience.round_seconds):
+            if void or (self.may_continue and waited >= patience.round_seconds):
                 self._absent.update(() if void else missing)
                 return None
             if waited >= patience.give_up_seconds:
-                raise self._silent(number, missing, patience.give_up_seconds)
+                raise self._no_answer(number, missing, patience.give_up_seconds)
             time.sleep(patience.poll_seconds)
 
     def _in_range(self, total: Tensor) -> bool:
-        """Return whether a sum can be one of messages. Garbage from a node is found by this alone."""
+        """Return whether a sum can be that of messages. No other check detects garbage from a node."""
         if bool(((total < FARTHEST_SUM) & (total > -FARTHEST_SUM)).all()):
             return True
-        logger.error("the masks of a try did not cancel: a node sent what is no message of this try")
+        logger.error("the masks of a try did not cancel: a node sent a message that is not of this try")
         return False
 
 

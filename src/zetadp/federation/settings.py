@@ -30,7 +30,7 @@ class SiteSettings(Checked):
     """Settings in a file that no other site can change."""
 
     SITE: ClassVar[str]
-    """Whose they are, for messages."""
+    """The site of the settings, for messages."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -57,11 +57,11 @@ class HospitalSettings(SiteSettings):
     images
         Folder in the layout of the Medical Segmentation Decathlon with the patients of this hospital only.
     state
-        Folder for the ledger, the kept messages and the prepared images. The ledger in it must never be deleted.
+        Folder for the ledger, the stored messages and the prepared images. The ledger in it must never be deleted.
     one_record_per_patient
         True if no two records in ``images`` are of one person, so that no ``patient_key.tsv`` is needed there.
     attempts
-        How often the training may be begun from its first round. Each attempt is paid for by the same patients.
+        Number of permitted attempts, which each start from the first round. The same patients pay for every attempt.
     cap
         The largest epsilon that all runs recorded in the state folder together may cost a patient. The node refuses an
         attempt, or another release of a round, that would cross it. A plan that costs more than its own epsilon is
@@ -84,8 +84,8 @@ class HospitalSettings(SiteSettings):
         Images in one pass at most; null for as many as hold half a GiB, or 4 GiB on a GPU. Exact noise takes one
         patient a pass, or all of them (`zetadp.core.round`).
     simulation
-        True for simulated patients only: permits seeded noise and runs without noise. It declares that
-        there is no one to protect.
+        True for simulated patients only: permits seeded noise and runs without noise. It declares that no person needs
+        protection.
     """
 
     SITE: ClassVar[str] = "a hospital's node"
@@ -185,11 +185,11 @@ class ServerSettings(SiteSettings):
         plan, roster = read_terms(self.plan)
         if roster is not None:
             if self.keys:
-                raise UserError(f"Expected no keys beside a roster, which holds them, found {sorted(self.keys)}.")
+                raise UserError(f"Expected no keys with a roster, which contains them, found {sorted(self.keys)}.")
             return plan, {member.name: member.verifier for member in roster.members}, roster
-        wanted = [node.name for node in plan.nodes]
-        if set(self.keys) != set(wanted):
-            raise UserError(f"Expected in keys a key for each of {wanted}, found {sorted(self.keys)}.")
+        names = [node.name for node in plan.nodes]
+        if set(self.keys) != set(names):
+            raise UserError(f"Expected in keys a key for each of {names}, found {sorted(self.keys)}.")
         keys = {name: read_public_key(path) for name, path in self.keys.items()}
         same = Counter(key.public_numbers() for key in keys.values())
         if double := [name for name, key in keys.items() if same[key.public_numbers()] > 1]:

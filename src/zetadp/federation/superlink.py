@@ -63,18 +63,18 @@ END_SECONDS = 5.0
 class SizeLimit:
     """Middleware that refuses a body above a limit while it arrives, before anything keeps or parses it.
 
-    Whoever reaches the port can send a body, with or without a key: signatures are checked on what was read.
+    Anybody who reaches the port can send a body, with or without a key: signatures are checked after reading.
 
     Parameters
     ----------
     app
         The application.
-    most
+    limit
         Most bytes of a body.
     """
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
-        self.app, self.most = app, most
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self.app, self.limit = app, limit
         self._logged = float("-inf")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,18 +83,18 @@ class SizeLimit:
             await self.app(scope, receive, send)
             return
         lengths = [value for name, value in scope["headers"] if name == b"content-length"]
-        if any(not value.isdigit() or int(value) > self.most for value in lengths):
+        if any(not value.isdigit() or int(value) > self.limit for value in lengths):
             await self._refuse(scope, receive, send)
             return
         # The whole body is read here, so that nothing below has begun to answer when it proves too large.
-        body, more = bytearray(), True
-        while more:
+        body, unfinished = bytearray(), True
+        while unfinished:
             part = await receive()
             if part["type"] != "http.request":
                 return  # the sender has gone
             body += part.get("body", b"")
-            more = part.get("more_body", False)
-            if len(body) > self.most:
+            unfinished = part.get("more_body", False)
+            if len(body) > self.limit:
                 await self._refuse(scope, receive, send)
                 return
         whole: list[ASGIMessage] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
@@ -105,9 +105,9 @@ class SizeLimit:
         await self.app(scope, replay, send)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if time.monotonic() - self._logged >= REFUSAL_SECONDS:  # a stranger must not fill the log either
+        if time.monotonic() - self._logged >= REFUSAL_SECONDS:  # an attacker must not fill the log either
             self._logged = time.monotonic()
-            logger.warning("a message of more than %d bytes was refused", self.most)
+            logger.warning("a message of more than %d bytes was refused", self.limit)
         await Response(status_code=413, headers={"connection": "close"})(scope, receive, send)
 
 
@@ -133,7 +133,7 @@ class SuperLink:
         Public key of each node. A node is who its key says, whatever it calls itself.
     lifetime
         Seconds after which a request that nobody fetched is dropped.
-    most
+    limit
         Most bytes of a message from a node (`zetadp.federation.protocol.longest_message`).
 
     Attributes
@@ -149,13 +149,13 @@ class SuperLink:
         port: int,
         keys: Mapping[str, EllipticCurvePublicKey],
         lifetime: float,
-        most: int = 1 << 24,
+        limit: int = 1 << 24,
     ) -> None:
         self.keys = dict(keys)
         self._keys = {name: public_key_to_bytes(key) for name, key in keys.items()}
         self._lifetime = lifetime
         self._nodes: dict[str, tuple[int, str]] = {}
-        self._looked = float("-inf")
+        self._checked_at = float("-inf")
         self._sent: dict[str, _Sent] = {}
         store = ObjectStoreFactory(FLWR_IN_MEMORY_DB_NAME)
         factory = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), store)
@@ -172,7 +172,7 @@ class SuperLink:
         app = FastAPI(
             openapi_url=None,
             middleware=[
-                Middleware(SizeLimit, most=most),
+                Middleware(SizeLimit, limit=limit),
                 Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
                 Middleware(ProtobufTranslationMiddleware),
                 Middleware(NodeAuthMiddleware),
@@ -181,7 +181,7 @@ class SuperLink:
         app.state.linkstate_factory, app.state.enable_supernode_auth = factory, True
         app.include_router(router)
         certificate, secret = credentials.server
-        listening = uvicorn.Config(
+        config = uvicorn.Config(
             app,
             host,
             port,
@@ -194,7 +194,7 @@ class SuperLink:
             timeout_notify=int(LIFE_SECONDS),
             timeout_graceful_shutdown=1,
         )
-        self._server = uvicorn.Server(listening)
+        self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
 
     async def _show_life(self) -> None:
@@ -215,11 +215,11 @@ class SuperLink:
 
     def reachable(self) -> set[str]:
         """Return the names of the nodes that are connected."""
-        if time.monotonic() - self._looked < LOOK_SECONDS:
+        if time.monotonic() - self._checked_at < LOOK_SECONDS:
             return set(self._nodes)
-        known = self._state.get_node_info(node_ids=list(self._state.get_nodes(self._run)))
-        self._nodes = {node.name: (node.node_id, node.last_activated_at) for node in known}
-        self._looked = time.monotonic()
+        nodes = self._state.get_node_info(node_ids=list(self._state.get_nodes(self._run)))
+        self._nodes = {node.name: (node.node_id, node.last_activated_at) for node in nodes}
+        self._checked_at = time.monotonic()
         return set(self._nodes)
 
     def identity(self, name: str) -> str:
@@ -230,7 +230,7 @@ class SuperLink:
         """Return when a node that is connected was activated; empty where none is."""
         return self._nodes[name][1] if name in self._nodes else ""
 
-    def asked(self, name: str) -> bool:
+    def is_pending(self, name: str) -> bool:
         """Return whether a request is pending at a node that has not restarted; a restart loses requests."""
         sent, node = self._sent.get(name), self._nodes.get(name)
         return sent is not None and (node is None or node[1] == sent.activated)
@@ -281,7 +281,7 @@ class SuperLink:
         try:
             reply: Answer | Refusal = unpack(message.content, Answer | Refusal)
         except WrongEnvelopeError as error:
-            logger.warning("%s sent what is no answer: %s", name, shown(str(error)))
+            logger.warning("%s sent a message that is not an answer: %s", name, shown(str(error)))
             return failed
         if reply.name != name:
             logger.warning("the node with the key of %s calls itself %s", name, shown(reply.name))
