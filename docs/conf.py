@@ -41,7 +41,7 @@ pygments_dark_style = "native"
 
 
 def setup(app: Sphinx) -> None:
-    """Add what the site alone has: Sphinx calls this."""
+    """Add the parts that only the site has; Sphinx calls this function."""
     papers, inside = Path(app.srcdir, "../papers"), Path(app.srcdir, "papers")
     if papers.is_dir():
         shutil.rmtree(inside, ignore_errors=True)  # an ignored copy: Sphinx reads one folder
@@ -64,9 +64,9 @@ def draw_formula(page: HTML5Translator, formula: Element) -> None:
 
 
 def read(app: Sphinx, page: str, source: list[str]) -> None:
-    """Give kept tables a title, and lead links to papers into the site.
+    """Give stored tables a title, and change links to papers to links within the site.
 
-    The site has the folder of papers inside of that of the pages, beside which it lies in the repository.
+    In the site, the folder of papers is inside the folder of pages. In the repository it is next to it.
     """
     path = PurePosixPath(page)
     if path.parts[0] == "papers":

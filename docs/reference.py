@@ -20,7 +20,7 @@ PAGES = Path(__file__).parent
 GENERATED = "<!-- `make reference` writes everything below this line. -->"
 NOTHING = "–"
 MANY = 1e5
-"""Upper bounds above this number keep out what no computer can hold, and tell a reader nothing."""
+"""Upper bounds above this number only exclude what no computer can hold, and are left out."""
 _CODE = re.compile(r"(`[^`]*`|(?<![\w-])--\w[\w-]*)")
 """Code in a text: what stands between backquotes, and options, whose hyphens a site would join."""
 _MARKUP = re.compile(r"[\\*<\[\]|]|(?<!\w)_|_(?!\w)")
@@ -28,7 +28,7 @@ _DEFAULT = re.compile(r" \(default: (.*)\)$")
 
 
 def pages() -> dict[Path, str]:
-    """Return what each page should hold: the text that people wrote, and the generated part below it."""
+    """Return the content of each page: the text that people wrote, and the generated part below it."""
     generated = {
         "configuration.md": configuration_reference(schema_of(Config)),
         "commands.md": command_reference(command_line()),
@@ -95,11 +95,15 @@ def _rows(part: Mapping[str, Any], root: Mapping[str, Any], prefix: str = "") ->
     """Yield a row for every key of a part of a schema, and of the parts in it."""
     for name, value in part["properties"].items():
         inner, below = _inner(value, root), _below(_inner(value, root), root)
-        needed = name in part.get("required", ())
-        given = value.get("default", inner.get("default"))
-        default = _code(given if isinstance(given, str) else json.dumps(given)) if "default" in value else NOTHING
+        is_required = name in part.get("required", ())
+        default_value = value.get("default", inner.get("default"))
+        default = (
+            _code(default_value if isinstance(default_value, str) else json.dumps(default_value))
+            if "default" in value
+            else NOTHING
+        )
         about = _text(value.get("description", ""))
-        yield _code(f"{prefix}{name}"), _kind(value, root), "required" if needed else default, about
+        yield _code(f"{prefix}{name}"), _kind(value, root), "required" if is_required else default, about
         if below is not None:
             yield from _rows(below[1], root, f"{prefix}{name}{below[0]}.")
 
@@ -142,7 +146,7 @@ def _bounds(part: Mapping[str, Any]) -> str:
 
 
 def _inner(part: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a part of a schema refers to, and the kind that is not null."""
+    """Return the part to which a part of a schema refers, or its choice that is not null."""
     if "anyOf" in part:
         part = next(choice for choice in part["anyOf"] if choice.get("type") != "null")
     return root["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part

@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
-# The library beside this workflow, and the papers' tasks, work without being installed, also under --use-conda. They go
+# The library of this repository, and the papers' tasks, work without being installed, also under --use-conda. They go
 # before those that are installed, here and in the jobs: their code is hashed from these files, so these files must be
 # what they run.
 SOURCE = f"{HOME}/src"
@@ -114,7 +114,7 @@ INDEX = f"{COHORT}/index.csv"
 RESULTS = f"results/{CONFIG.name}"
 # Who trained where is what the guarantee hides: it stays with the cohort, out of the folder that is shown around.
 PARTITION = f"{COHORT}/partitions/{CONFIG.name}.csv"
-# Ledgers outlive results: what was released stays released, also when results are deleted or made anew.
+# Ledgers outlive results: releases remain releases, also when results are deleted or computed again.
 LEDGERS = f"ledgers/{CONFIG.cohort.name}"
 RUN = "runs/{run.network}/{run.arm}/eps-{run.epsilon}/seed-{run.seed}"
 RUN_WILDCARDS = "runs/{network}/{arm}/eps-{epsilon}/seed-{seed}"
@@ -268,7 +268,7 @@ def start_warm_python():
 
 
 def ledgers_of_others():
-    """Return a hash of what was released beside this grid, also about the same patients in other cohorts."""
+    """Return a hash of the releases outside of this grid, also those about the same patients in other cohorts."""
     own = {f"{CONFIG.name}-{run.label}.jsonl" for run in RUNS}
     digest = hashlib.sha256()
     for file in sorted(Path(LEDGERS).parent.glob("*/*.jsonl")):

@@ -33,7 +33,7 @@ BACKBONES = {
     )
     for domain, file in SHIPPED.items()
 }
-# Networks with start: public that are no heads begin from this one.
+# Networks with start: public that are not heads start from this backbone.
 BACKBONE = BACKBONES["features"]
 
 

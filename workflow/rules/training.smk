@@ -98,7 +98,7 @@ rule train_model:
         f"logs/train_model/{LOG_WILDCARDS}.log",
     priority: 1  # the longest jobs first
     # Runs of one group that a cluster kills are all made again, finished ones too. In a simulation that costs time; with
-    # noise from the operating system it would release anew, so such runs are never packed together.
+    # noise from the operating system it would release again, so such runs are never packed together.
     group:
         "training" if CONFIG.privacy.noise == "seeded" else None
     conda:

@@ -47,12 +47,12 @@ class Config:
     name
         Name of the experiment; its results go to results/<name>.
     cohort
-        Whose data, and what may be said of them.
+        The patients, and facts about them.
     networks
         Networks by name.
     arms
-        How the training patients are held, and against whom they are protected, by name. An arm called central has one
-        holder unless it says otherwise.
+        How the training patients are distributed, and against whom they are protected, by name. The arm called central
+        has one holder unless its threat is another.
     runs
         The grid, as blocks; each block is every combination of its lists.
     task
@@ -151,21 +151,21 @@ class Config:
         return self.networks[network].all_training(self.training)
 
     def performance(self, network: str) -> Performance:
-        """Return what changes the speed of a network's training and not its result."""
+        """Return the settings that change the speed of a network's training and not its result."""
         return _taken(Performance, self.training_of(network))
 
     def faults_of_plans(self) -> list[str]:
-        """Return what the plans of the grid refuse, each once, at the key where it stands, with a run that finds it."""
-        found: dict[str, RunName] = {}
+        """Return every fault of the grid's plans once, with its key and one run that has it."""
+        runs_by_fault: dict[str, RunName] = {}
         for run in self.run_names:
             try:
                 self.plan(run)
             except (UserError, ValueError) as error:
-                found.setdefault(f"{self._path(run, getattr(error, 'key', ''))}: {error}", run)
-        return [f"{fault} (network {run.network} in arm {run.arm})" for fault, run in found.items()]
+                runs_by_fault.setdefault(f"{self._path(run, getattr(error, 'key', ''))}: {error}", run)
+        return [f"{fault} (network {run.network} in arm {run.arm})" for fault, run in runs_by_fault.items()]
 
     def _path(self, run: RunName, key: str) -> str:
-        """Return where the configuration says what a setting of a run's plan is."""
+        """Return the path of the key in the configuration that sets a setting of a run's plan."""
         network, arm = self.networks[run.network], self.arms[run.arm]
         if key == "expected":  # with mixed rows, those in a row
             key = "degree" if network.estimator == MIXED_ROWS else "expected_patients"
@@ -201,12 +201,12 @@ class Config:
 
     def _planned(self, run: RunName) -> Plan:
         network, arm = self.networks[run.network], self.arms[run.arm]
-        sizes, threat, own = self.node_sizes(run.arm), self.threat(run.arm), network.training
-        at_once = network.estimator != DESCENT
-        everybody = at_once or own.get("participation") == EVERYBODY
-        wanted = float(own.get("expected_patients", arm.expected_patients))
-        expected = [float(size) if everybody else wanted for size in sizes]
-        rounds = 1 if at_once else own.get("rounds", arm.rounds)
+        sizes, threat, training_of_network = self.node_sizes(run.arm), self.threat(run.arm), network.training
+        single_round = network.estimator != DESCENT
+        everybody = single_round or training_of_network.get("participation") == EVERYBODY
+        patients_of_round = float(training_of_network.get("expected_patients", arm.expected_patients))
+        expected = [float(size) if everybody else patients_of_round for size in sizes]
+        rounds = 1 if single_round else training_of_network.get("rounds", arm.rounds)
         if rounds is None:
             assert arm.epochs is not None
             rounds = max(1, round(float(arm.epochs) * median(sizes) / median(expected)))
@@ -214,7 +214,7 @@ class Config:
         if network.estimator == MIXED_ROWS:
             from zetadp.front.rows import mixed_as  # takes long to import
 
-            mixing = dict(own.get("mixing", {}))
+            mixing = dict(training_of_network.get("mixing", {}))
             rows, expected = mixed_as(
                 epsilon_value(run.epsilon),
                 self.privacy.delta,
@@ -234,7 +234,7 @@ class Config:
                     f"Expected at most the {images} images of a patient, found {wanted_images}.", "images_per_patient"
                 )
             sizes = [size * images for size in sizes]
-            expected = [each * training.images_per_patient for each in expected]
+            expected = [patients * training.images_per_patient for patients in expected]
         names = [CENTRAL_HOLDER] if threat == "central" else [node_name(number) for number in range(len(sizes))]
         return Plan(
             run=run,
@@ -255,7 +255,7 @@ class Config:
 
     @property
     def cost_shown(self) -> str:
-        """What all trainings on real patients may cost each of them together, by adding up; empty without any."""
+        """The sum of the costs of all runs on real patients for one of them; empty without real patients."""
         runs = self.run_names
         if not self.cohort.real:
             return ""
@@ -280,9 +280,9 @@ def runs_of(blocks: Iterable[Block]) -> list[RunName]:
     """Return every run of some blocks once, in a fixed order."""
     return list(
         dict.fromkeys(
-            RunName(*each)
+            RunName(*combination)
             for block in blocks
-            for each in product(block.networks, block.arms, block.epsilons, block.seeds)
+            for combination in product(block.networks, block.arms, block.epsilons, block.seeds)
         )
     )
 

@@ -64,22 +64,22 @@ def load_config(content: Mapping[str, Any]) -> Config:
         if key not in hints:
             hint = did_you_mean(str(key), hints) or f" Known keys: {', '.join(hints)}."
             faults.append(f"Unknown key {key!r} at the top level.{hint}")
-    for each in fields(Config):
-        if each.name in content:
-            found = read(hints[each.name], content[each.name], each.name)
-            faults += found.faults
-            if not found.faults:
-                sections[each.name] = found.value
-        elif each.default_factory is not MISSING:
-            sections[each.name] = each.default_factory()
-        elif each.default is not MISSING:
-            sections[each.name] = each.default
+    for section in fields(Config):
+        if section.name in content:
+            result = read(hints[section.name], content[section.name], section.name)
+            faults += result.faults
+            if not result.faults:
+                sections[section.name] = result.value
+        elif section.default_factory is not MISSING:
+            sections[section.name] = section.default_factory()
+        elif section.default is not MISSING:
+            sections[section.name] = section.default
         else:
-            faults.append(f"{each.name}: expected this section, which has no default; found none.")
+            faults.append(f"{section.name}: expected this section, which has no default; found none.")
     if "task" in sections:
-        sections["task"], wrong = _with_settings(sections["task"])
-        faults += wrong
-        if wrong:
+        sections["task"], settings_faults = _with_settings(sections["task"])
+        faults += settings_faults
+        if settings_faults:
             del sections["task"]
     refuse([*faults, *contradictions(sections)], WHERE)
     config = Config(**sections)
@@ -91,9 +91,9 @@ def _with_settings(task: TaskSection) -> tuple[TaskSection, list[str]]:
     """Return a task with its settings as its own class means them, and their faults."""
     kind = settings_class(task.name)
     if kind is None or hasattr(kind, "settings_of"):
-        return task, []  # a rule refuses a task that does not exist, and settings beside those of a section
-    found = read(kind, task.settings, "task.settings")
-    return replace(task, settings=found.content), found.faults
+        return task, []  # a rule refuses a task that does not exist, and settings outside of its section
+    result = read(kind, task.settings, "task.settings")
+    return replace(task, settings=result.content), result.faults
 
 
 def read_overlaid(paths: Iterable[Path]) -> dict[str, Any]:
@@ -128,12 +128,12 @@ def experiment_name(config_path: Path, scenario_path: Path | None) -> str:
 
 
 def contradictions(sections: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong between sections that are each right."""
+    """Yield the contradictions between sections that are valid by themselves."""
     for rule in _RULES:
-        wanted = list(inspect.signature(rule).parameters)
-        if sections.keys() >= set(wanted):
+        parameters = list(inspect.signature(rule).parameters)
+        if sections.keys() >= set(parameters):
             # Networks that share a wrong setting find the same fault.
-            yield from dict.fromkeys(rule(*(sections[name] for name in wanted)))
+            yield from dict.fromkeys(rule(*(sections[name] for name in parameters)))
 
 
 def _rule(function: Rule) -> Rule:
@@ -154,11 +154,11 @@ OF_ESTIMATORS = {
 def _estimators(networks: Mapping[str, Network]) -> Iterator[str]:
     """Yield training settings that the estimator does not support."""
     for name, network in networks.items():
-        for key, wanted in OF_ESTIMATORS.items():
-            if key in network.training and network.estimator not in wanted:
+        for key, estimators in OF_ESTIMATORS.items():
+            if key in network.training and network.estimator not in estimators:
                 yield (
-                    f"networks.{name}.training.{key}: expected with estimator {' or '.join(wanted)} only; found with "
-                    f"{network.estimator}. Leave it out."
+                    f"networks.{name}.training.{key}: expected with estimator {' or '.join(estimators)} only; "
+                    f"found with {network.estimator}. Leave it out."
                 )
 
 
@@ -167,9 +167,9 @@ def _images(networks: Mapping[str, Network], training: Training, cohort: CohortS
     """Yield runs whose unit is the image, where it does not protect anybody."""
     for name, network in networks.items():
         if network.all_training(training)["unit"] == IMAGE and cohort.source != "simulated":
-            place = f"networks.{name}.training" if "unit" in network.training else "training"
+            section = f"networks.{name}.training" if "unit" in network.training else "training"
             yield (
-                f"{place}.unit: expected patient for a cohort with source {cohort.source}; found image. A guarantee "
+                f"{section}.unit: expected patient for a cohort with source {cohort.source}; found image. A guarantee "
                 "per image does not protect patients, so it is there for simulated cohorts only."
             )
 
@@ -183,7 +183,8 @@ def _source(cohort: CohortSection, task: TaskSection, slices: Slices, privacy: P
     """
     source, real = cohort.source, cohort.real
     if source != "folder" and not _has(SOURCES[source], task, slices):
-        possible = ["folder", *(name for name, needed in SOURCES.items() if needed and _has(needed, task, slices))]
+        other = (name for name, attribute in SOURCES.items() if attribute and _has(attribute, task, slices))
+        possible = ["folder", *other]
         yield f"cohort.source: expected {' or '.join(possible)} for task {task.name}; found {source}."
         return
     if (source == "folder") != (cohort.folder is not None):
@@ -195,7 +196,7 @@ def _source(cohort: CohortSection, task: TaskSection, slices: Slices, privacy: P
         if real:
             yield "cohort.real_patients: expected false for a simulated cohort; found true."
         return
-    yield from getattr(_made(task, slices), "cohort_faults", _none)(cohort)
+    yield from getattr(_task_or_none(task, slices), "cohort_faults", _none)(cohort)
     if cohort.name.startswith(RESERVED):
         yield (
             f"cohort.name: expected a name of its own for a cohort with source {source}; found {cohort.name!r}. "
@@ -215,20 +216,20 @@ def _source(cohort: CohortSection, task: TaskSection, slices: Slices, privacy: P
 
 @_rule
 def _trainings(cohort: CohortSection, privacy: Privacy, runs: Sequence[Block]) -> Iterator[str]:
-    """Yield trainings on real patients that nobody wrote down: each costs the same patients again."""
+    """Yield runs on real patients beyond the declared number: each costs the same patients again."""
     if not cohort.real:
         return
-    wanted = runs_of(runs)
-    if len(wanted) > privacy.trainings:
+    run_names = runs_of(runs)
+    if len(run_names) > privacy.trainings:
         yield (
-            f"runs: expected {privacy.trainings} on real patients, as privacy.trainings says; found {len(wanted)}. "
-            f"Each of them costs the same patients again. Choose fewer, or write privacy.trainings: {len(wanted)}."
+            f"runs: expected {privacy.trainings} on real patients, as privacy.trainings says; found {len(run_names)}. "
+            f"Each of them costs the same patients again. Choose fewer, or write privacy.trainings: {len(run_names)}."
         )
-    bare = [run.epsilon for run in wanted if not run.private]
-    if bare and privacy.without_noise is None:
+    without_noise = [run.epsilon for run in run_names if not run.private]
+    if without_noise and privacy.without_noise is None:
         yield (
-            f"privacy.without_noise: expected the sentence '{CONSENT}' for runs with epsilon {bare[0]} on real "
-            "patients; found none."
+            f"privacy.without_noise: expected the sentence '{CONSENT}' for runs with epsilon {without_noise[0]} on "
+            "real patients; found none."
         )
 
 
@@ -303,11 +304,11 @@ def _volumes(cohort: CohortSection, slices: Slices) -> Iterator[str]:
 def _attacks(audit: Audit, networks: Mapping[str, Network], task: TaskSection, slices: Slices) -> Iterator[str]:
     """Yield networks and tasks that attacks cannot attack."""
     kinds = {f"audit.inversion.kinds.{n}.network": kind.network for n, kind in enumerate(audit.inversion.kinds)}
-    named = {f"audit.candidates.networks.{n}": name for n, name in enumerate(audit.candidates.networks)}
-    of_messages = kinds | named
-    if of_messages and not _has("attackable", task, slices):
-        yield f"{next(iter(of_messages))}: expected no attack on messages for task {task.name}."
-    for where, name in of_messages.items():
+    candidates = {f"audit.candidates.networks.{n}": name for n, name in enumerate(audit.candidates.networks)}
+    attacked = kinds | candidates
+    if attacked and not _has("attackable", task, slices):
+        yield f"{next(iter(attacked))}: expected no attack on messages for task {task.name}."
+    for where, name in attacked.items():
         if name not in networks:
             yield f"{where}: no network {name!r}.{did_you_mean(name, networks)}"
         elif where in kinds:
@@ -330,17 +331,17 @@ def _candidates(
             continue
         network, where = networks[name], "audit.candidates.networks"
         settings = network.all_training(training)
-        for key, found, right in (
+        for key, value, expected in (
             ("participation", settings.get("participation"), EVERYBODY),
             ("estimator", network.estimator, DESCENT),
             ("release", settings["release"], GAUSSIAN),
             ("unit", settings["unit"], "patient"),
         ):
-            if found != right:
-                yield f"{where}.{number}: expected a network trained with {key} {right}; found {name} with {found}."
+            if value != expected:
+                yield f"{where}.{number}: expected a network trained with {key} {expected}; found {name} with {value}."
         if network.domain not in {"kspace", "features"}:
-            found = f"{name} of {network.domain}"
-            yield f"{where}.{number}: expected a network of domain kspace or features; found {found}."
+            value = f"{name} of {network.domain}"
+            yield f"{where}.{number}: expected a network of domain kspace or features; found {value}."
         images, sequences = settings["images_per_patient"], len(SEQUENCES)
         if images % sequences or images > sequences * slices.count:
             yield (
@@ -351,17 +352,17 @@ def _candidates(
             yield f"{where}.{number}: expected a network of runs; found {name}, which no block of runs names."
 
 
-def _made(task: TaskSection, slices: Slices) -> Task | None:
-    """Return a task, or None if there is something wrong with it, which another rule reports."""
+def _task_or_none(task: TaskSection, slices: Slices) -> Task | None:
+    """Return a task, or None if its settings are wrong, which another rule reports."""
     with suppress(UserError):
         return task_of(task_content(task, slices))
     return None
 
 
 def _has(attribute: str, task: TaskSection, slices: Slices) -> bool:
-    """Return whether a task has an attribute that says what can be done with it; True if the task is wrong."""
-    made = _made(task, slices)
-    return made is None or bool(getattr(made, attribute, False))
+    """Return whether a task has an attribute, such as `attackable`; True if its settings are wrong."""
+    chosen = _task_or_none(task, slices)
+    return chosen is None or bool(getattr(chosen, attribute, False))
 
 
 def _none(_: CohortSection) -> Iterator[str]:

@@ -25,7 +25,7 @@ Names = Annotated[list[str], Filled()]
 
 @dataclass(frozen=True)
 class TaskSection:
-    """What networks learn.
+    """The task that networks learn.
 
     Attributes
     ----------
@@ -96,9 +96,9 @@ class CohortSection:
 
 def _keys(*kinds: type, without: Sequence[str] = ()) -> dict[str, Any]:
     """Return the types of all fields of settings classes, as keys of one flat section."""
-    found = {name: hint for kind in kinds for name, hint in get_type_hints(kind, include_extras=True).items()}
-    found["optimiser"] = found.pop("name", None)
-    return {name: hint for name, hint in found.items() if name not in without}
+    types = {name: hint for kind in kinds for name, hint in get_type_hints(kind, include_extras=True).items()}
+    types["optimiser"] = types.pop("name", None)
+    return {name: hint for name, hint in types.items() if name not in without}
 
 
 _typed_dict: Any = TypedDict  # mypy wants the keys written out
@@ -115,15 +115,15 @@ def _described(section: Any, described_by: Sequence[type], text: str) -> Any:  #
     return section
 
 
-_OF_TRAINING = (TrainingSettings, OptimiserSettings, Performance)
-_GENERAL = {
-    **_keys(*_OF_TRAINING, without=("recipe", "rounds", "noise", "estimator", "feature_norm", "mixing")),
+_SETTINGS_CLASSES = (TrainingSettings, OptimiserSettings, Performance)
+_TRAINING_KEYS = {
+    **_keys(*_SETTINGS_CLASSES, without=("recipe", "rounds", "noise", "estimator", "feature_norm", "mixing")),
     "unit": Annotated[str, OneOf(("patient", IMAGE))],
 }
-_DEFAULTS = {each.name: each.default for kind in _OF_TRAINING for each in fields(kind)}
-_DEFAULTS |= {"optimiser": OptimiserSettings.name, "unit": "patient"}
-_OWN = {
-    **{name: hint for name, hint in _GENERAL.items() if name != "checkpoint_seconds"},
+_DEFAULT_VALUES = {item.name: item.default for kind in _SETTINGS_CLASSES for item in fields(kind)}
+_DEFAULT_VALUES |= {"optimiser": OptimiserSettings.name, "unit": "patient"}
+_NETWORK_KEYS = {
+    **{name: hint for name, hint in _TRAINING_KEYS.items() if name != "checkpoint_seconds"},
     "estimator": Annotated[str, OneOf((DESCENT, *AT_ONCE))],
     "mixing": _section(
         "Mixing",
@@ -149,8 +149,10 @@ if TYPE_CHECKING:
     OwnTraining: TypeAlias = Mapping[str, Any]
 else:
     Training = _described(
-        make_dataclass("Training", [(name, hint, _DEFAULTS[name]) for name, hint in _GENERAL.items()], frozen=True),
-        _OF_TRAINING,
+        make_dataclass(
+            "Training", [(name, hint, _DEFAULT_VALUES[name]) for name, hint in _TRAINING_KEYS.items()], frozen=True
+        ),
+        _SETTINGS_CLASSES,
         """How a model is trained.
 
 Attributes
@@ -160,13 +162,13 @@ optimiser
 unit
     Who is drawn, clipped and hidden, each by itself. patient, or image, for comparison with epsilons that hold per
     image, on simulated cohorts only; as many images are drawn as of patients, statements are labelled per image, and
-    print the much larger epsilon of a patient beside it.
+    print the much larger epsilon of a patient in addition.
 """,
     )
     OwnTraining = _section(
         "OwnTraining",
-        _OWN,
-        _OF_TRAINING,
+        _NETWORK_KEYS,
+        _SETTINGS_CLASSES,
         """How one network is trained, in place of what training and its arm say.
 
 Attributes
@@ -200,12 +202,12 @@ class Network(NetworkSettings):
         """Check the network, which comes from this package."""
         super().__post_init__()
         if self.family == OWN:
-            raise ValueError("Expected a family of this package: networks of one's own are for the library, found own.")
+            raise ValueError("Expected a family of this package, found own, which only the library has.")
 
     @property
     def settings(self) -> NetworkSettings:
         """The network without its training."""
-        return NetworkSettings(**{each.name: getattr(self, each.name) for each in fields(NetworkSettings)})
+        return NetworkSettings(**{item.name: getattr(self, item.name) for item in fields(NetworkSettings)})
 
     @property
     def estimator(self) -> str:
