@@ -1,4 +1,4 @@
-"""Commands as a user runs them: how they end, and what they print."""
+"""Run commands as a user does, and return their exit codes, output and messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from zetadp.cli import main
 
 
 def ended(capsys, *arguments: object) -> tuple[int, str, str]:
-    """Run a command; return its exit code and what it printed. A single text is the whole command line."""
+    """Run a command; return its exit code, output and error output. A single text is the whole command line."""
     (line, *others) = arguments
     words = shlex.split(line) if isinstance(line, str) and not others else map(str, arguments)
     capsys.readouterr()
@@ -17,7 +17,7 @@ def ended(capsys, *arguments: object) -> tuple[int, str, str]:
 
 
 def said(capsys, *arguments: object) -> str:
-    """Run a command that succeeds and warns of nothing; return what it printed."""
+    """Run a command that must succeed without a warning; return its output."""
     code, out, err = ended(capsys, *arguments)
     assert (code, err) == (0, "")
     return out
@@ -25,8 +25,8 @@ def said(capsys, *arguments: object) -> str:
 
 def mistake(capsys, *arguments: object, code: int = 1) -> str:
     """Run a command that must end in one message and with this exit code; return the message."""
-    found, out, err = ended(capsys, *arguments)
-    assert (found, out) == (code, "")
+    exit_code, out, err = ended(capsys, *arguments)
+    assert (exit_code, out) == (code, "")
     assert err.startswith("zetadp: ")
     assert "Traceback" not in err
     return err

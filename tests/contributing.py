@@ -1,4 +1,4 @@
-"""Clipped sums of a network's gradients, for tests that have a network, its patients and their groups at hand."""
+"""Clipped sums of a network's gradients, computed from a network, its patients and their groups."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def clipped_sums(
 
 
 def contributors(images: Any, labels: Any, groups: Any, count: int) -> Contributors:
-    """Return patients whose images, shape (patient, image, ...), follow each other."""
+    """Return patients with consecutive images, shape (patient, image, ...)."""
     items = torch.arange(labels.shape[:2].numel(), device=images.device).view(labels.shape[:2])
     return Contributors(images.flatten(0, 1), labels.flatten(0, 1), items, groups, count)

@@ -1,4 +1,4 @@
-"""Reads back what a table says of how it was made."""
+"""Read the origin of a table: the lines on its data, code and settings."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from zetadp.report.provenance import KEYS
 
 
 def read_origin(text: str, name: str) -> dict[str, str]:
-    """Return what `zetadp.report.provenance.origin` wrote into a table, in which each key stands once."""
+    """Return the lines of `zetadp.report.provenance.origin` in a table, which must contain each key once."""
     lines = re.findall(rf"^(?:#|-) ({'|'.join(KEYS)}): (.+)$", text, flags=re.MULTILINE)
-    there = [key for key, _ in lines]
-    assert sorted(there) == sorted(KEYS), f"Expected {name} to give {KEYS} once each, found {there}."
+    keys = [key for key, _ in lines]
+    assert sorted(keys) == sorted(KEYS), f"Expected {name} to give {KEYS} once each, found {keys}."
     return dict(lines)

@@ -1,4 +1,4 @@
-"""Public images so simple that a small backbone learns them in seconds."""
+"""Simple public images, which a small backbone learns in seconds."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def public(patients: int, seed: int = 0, size: int = 16) -> np.ndarray:
     random = np.random.default_rng(seed)
     rows, columns = np.mgrid[:size, :size]
     images = np.empty((patients, 4, 3, size, size), dtype=np.float32)
-    for place in np.ndindex(images.shape[:3]):
+    for index in np.ndindex(images.shape[:3]):
         x, y = size / 2 + random.uniform(-1, 1, 2)
         distance = np.hypot(rows - x, columns - y)
-        spot = (distance < 2) * (place[1] / 2)
-        images[place] = (distance < 6) + spot + 0.05 * random.random((size, size))
+        spot = (distance < 2) * (index[1] / 2)
+        images[index] = (distance < 6) + spot + 0.05 * random.random((size, size))
     return images * 37

@@ -1,4 +1,4 @@
-"""Files that a server on this machine offers to downloads."""
+"""A server on this machine, for tests of downloads."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Serves the files of a folder without a word."""
+    """Serves the files of a folder without log lines."""
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Write no log line."""
 
 
 @contextmanager
