@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from zetadp.base.workflow import run, stage_named
+from zetadp.base.workflow import find_stage, run
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 if __name__ == "__main__":
-    run(stage_named(snakemake.params.stage), snakemake)
+    run(find_stage(snakemake.params.stage), snakemake)

@@ -273,7 +273,7 @@ def test_a_round_with_a_node_missing_is_saved_at_once_and_never_asked_again(tmp_
     def until_round_1(request, reply):
         return first(request, reply) if request.place.round < 1 else None
 
-    with pytest.raises(UserError, match="checkpoint after round 1 is kept"):
+    with pytest.raises(UserError, match="checkpoint after round 1 remains"):
         coordinator(plan, DirectLine(hospitals(plan, tmp_path), until_round_1), tmp_path, GO_ON, how).run()
     line = DirectLine(hospitals(plan, tmp_path))
     coordinator(plan, line, tmp_path, GO_ON, how).run()

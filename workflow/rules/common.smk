@@ -56,16 +56,17 @@ if workflow.is_main_process and workflow.basedir == HOME:
 def profiles():
     """Return the files of the profiles that this call of Snakemake has read."""
     parser = argparse.ArgumentParser(add_help=False)
-    named = os.getenv("SNAKEMAKE_PROFILE", "").split(",")
-    parser.add_argument("--profile", nargs="*", default=named)
+    default = os.getenv("SNAKEMAKE_PROFILE", "").split(",")
+    parser.add_argument("--profile", nargs="*", default=default)
     parser.add_argument("--workflow-profile", default="default")
-    given, _ = parser.parse_known_args()
-    places = [*given.profile, given.workflow_profile]
-    places += [
-        f"{home}/{given.workflow_profile}" for home in ("profiles", f"{HOME}/profiles")
+    options, _ = parser.parse_known_args()
+    folders = [*options.profile, options.workflow_profile]
+    folders += [
+        f"{home}/{options.workflow_profile}"
+        for home in ("profiles", f"{HOME}/profiles")
     ]
-    found = [get_profile_dir(place) for place in places if place]
-    return {file.resolve() for _, file in filter(None, found)}
+    profiles = [get_profile_dir(folder) for folder in folders if folder]
+    return {file.resolve() for _, file in filter(None, profiles)}
 
 
 def check_sources():
@@ -112,7 +113,7 @@ SHARDS = [f"{number:02d}" for number in range(CONFIG.shards)]
 COHORT = f"resources/{CONFIG.cohort.name}"
 INDEX = f"{COHORT}/index.csv"
 RESULTS = f"results/{CONFIG.name}"
-# Who trained where is what the guarantee hides: it stays with the cohort, out of the folder that is shown around.
+# The guarantee hides which patients trained where, so this file stays with the cohort, outside of the results.
 PARTITION = f"{COHORT}/partitions/{CONFIG.name}.csv"
 # Ledgers outlive results: releases remain releases, also when results are deleted or computed again.
 LEDGERS = f"ledgers/{CONFIG.cohort.name}"
@@ -205,8 +206,8 @@ def noise_for(wildcards):
 
 
 def unique(lists):
-    """Return the elements of some lists, each once."""
-    return list(dict.fromkeys(each for own in lists for each in own))
+    """Return the elements of lists, without repetitions."""
+    return list(dict.fromkeys(item for items in lists for item in items))
 
 
 def kept(output):
@@ -269,10 +270,10 @@ def start_warm_python():
 
 def ledgers_of_others():
     """Return a hash of the releases outside of this grid, also those about the same patients in other cohorts."""
-    own = {f"{CONFIG.name}-{run.label}.jsonl" for run in RUNS}
+    names = {f"{CONFIG.name}-{run.label}.jsonl" for run in RUNS}
     digest = hashlib.sha256()
     for file in sorted(Path(LEDGERS).parent.glob("*/*.jsonl")):
-        if file.parent != Path(LEDGERS) or file.name not in own:
+        if file.parent != Path(LEDGERS) or file.name not in names:
             digest.update(f"{file} ".encode() + file.read_bytes())
     return digest.hexdigest()
 
@@ -296,10 +297,10 @@ def described_cohort():
     }
 
 
-def drawn(name, result, category="Results"):
+def figure_output(name, result, category="Results"):
     """Return an output of make_figures by its name, if the experiment has this figure."""
     file = f"{RESULTS}/figures/{name}.svg"
     caption = f"../report/{name}.rst"
     labels = {"result": result}
-    shown = report(file, caption=caption, category=category, labels=labels)
-    return {name: shown} if file in FIGURES else {}
+    reported = report(file, caption=caption, category=category, labels=labels)
+    return {name: reported} if file in FIGURES else {}

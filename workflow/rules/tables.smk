@@ -29,9 +29,9 @@ rule make_tables:
 
 # The other figures that this experiment has, by their names.
 OF_RUNS = {
-    **drawn("networks", "other networks"),
-    **drawn("confusion", "confusion of the sequences"),
-    **drawn("curves", "training curves", category="Training"),
+    **figure_output("networks", "other networks"),
+    **figure_output("confusion", "confusion of the sequences"),
+    **figure_output("curves", "training curves", category="Training"),
 }
 
 
@@ -41,8 +41,10 @@ rule make_figures:
         privacy=collect(f"{RESULTS}/{RUN}/privacy.json", run=RUNS),
         histories=collect(f"{RESULTS}/{RUN}/history.csv", run=RUNS),
     output:
-        accuracy=drawn("accuracy", "accuracy against epsilon, figure")["accuracy"],
         **OF_RUNS,
+        accuracy=figure_output("accuracy", "accuracy against epsilon, figure")[
+            "accuracy"
+        ],
     log:
         "logs/make_figures.log",
     conda:

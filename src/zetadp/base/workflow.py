@@ -72,7 +72,7 @@ def run(main: Callable[..., None], snakemake: Any = None) -> None:  # noqa: ANN4
         sys.exit(1)
 
 
-def stage_named(name: str) -> Callable[..., None]:
+def find_stage(name: str) -> Callable[..., None]:
     """Return a function of the library by its name, such as ``zetadp.phantom.cohort:write_shard``."""
     module, _, function = name.partition(":")
     stage: Callable[..., None] = attrgetter(function)(import_module(module))

@@ -103,7 +103,7 @@ def node_sizes(settings: PartitionSettings, train_patients: int, scanner_patient
     return [len(part) for part in np.array_split(np.arange(train_patients), settings.nodes)]
 
 
-def assigned(index: pd.DataFrame, settings: PartitionSettings, sizes: Sequence[int]) -> pd.DataFrame:
+def assign_patients(index: pd.DataFrame, settings: PartitionSettings, sizes: Sequence[int]) -> pd.DataFrame:
     """Return every patient's role and place.
 
     Parameters
@@ -156,7 +156,7 @@ def assigned(index: pd.DataFrame, settings: PartitionSettings, sizes: Sequence[i
 
 def write_partition(*, table: Path, partition: Path, settings: dict[str, Any], sizes: list[int]) -> None:
     """Write the partition of the records in a table, with `PartitionSettings` as the configuration has them."""
-    write_table(partition, assigned(read_table(table), PartitionSettings(**settings), sizes))
+    write_table(partition, assign_patients(read_table(table), PartitionSettings(**settings), sizes))
 
 
 def read_partition(path: Path) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from zetadp.base.validation import UserError
 from zetadp.federation.partition import (
     SERVER,
     PartitionSettings,
-    assigned,
+    assign_patients,
     node_name,
     node_sizes,
     read_partition,
@@ -37,7 +37,7 @@ def spread(table: pd.DataFrame, nodes: int, watched: int, seed: int = 0, by: str
     choice = PartitionSettings(nodes=nodes, by=by, validation_patients=watched, seed=seed)
     train = table[table["part"] == "train"].drop_duplicates("patient")
     sizes = node_sizes(choice, len(train), train["scanner"].value_counts().sort_index().tolist())
-    return assigned(table, choice, sizes)
+    return assign_patients(table, choice, sizes)
 
 
 def as_mapping(table: pd.DataFrame) -> dict[str, tuple[str, str]]:
@@ -100,7 +100,7 @@ def test_by_scanner_each_node_holds_and_watches_one_scanner():
 )
 def test_a_cohort_of_another_size_than_declared_is_refused(by, sizes):
     with pytest.raises(UserError, match=r"Expected .* as declared, found"):
-        assigned(index(18, 12), PartitionSettings(nodes=3, by=by, validation_patients=2), sizes)
+        assign_patients(index(18, 12), PartitionSettings(nodes=3, by=by, validation_patients=2), sizes)
 
 
 def test_a_table_is_read_as_it_was_written_and_identifiers_stay_text(tmp_path):
@@ -113,7 +113,7 @@ def test_a_table_is_read_as_it_was_written_and_identifiers_stay_text(tmp_path):
 def test_hospitals_of_declared_sizes_hold_as_many():
     choice = PartitionSettings(nodes=3, sizes=[9, 6, 3], validation_patients=0)
     sizes = node_sizes(choice, 18, None)
-    table = assigned(index(18, 12), choice, sizes).query("role == 'train'")
+    table = assign_patients(index(18, 12), choice, sizes).query("role == 'train'")
     assert table.groupby("node").size().tolist() == sizes == [9, 6, 3]
 
 
