@@ -65,7 +65,7 @@ def test_a_member_that_left_is_counted_and_named_at_once(tmp_path, caplog):
     line.away.clear()
     line.hospitals["node-02"] = hospitals(plan, tmp_path / "again")[1]
     server._log_connections(0, {})
-    assert "node-02 was away and has connected again; what it was asked for is asked again" in caplog.messages
+    assert "node-02 was away and has connected again; its request is sent again" in caplog.messages
 
 
 def test_a_line_of_the_log_is_one_json_object():

@@ -56,7 +56,7 @@ class Config:
     runs
         The grid, as blocks; each block is every combination of its lists.
     task
-        What networks learn.
+        The task that networks learn.
     slices
         Which slices of a volume are used, and their size.
     shards
@@ -67,9 +67,9 @@ class Config:
         The public backbone of heads and of networks with start public, shipped (it comes with the package) or
         pretrained (trained in this workflow, as pretraining says).
     pretraining
-        How a public backbone is trained, on simulated patients only (docs/pretraining.md).
+        Training of the public backbone, on simulated patients only (docs/pretraining.md).
     training
-        How a model is trained.
+        Settings of training.
     device
         auto takes a CUDA device where there is one.
     privacy
@@ -78,7 +78,7 @@ class Config:
         simulation trains all nodes in one process. flower trains the federated runs as a real federation of separate
         processes on this machine, over TLS (docs/federation.md); it requires privacy.noise os.
     federation
-        How the federation of engine flower goes on; on separate machines these stand in the sites' own settings.
+        Limits of the federation of engine flower; on separate machines, the sites' own settings have these keys.
     audit
         Attacks on the shipped code; they simulate their own patients and never touch the cohort.
     """
@@ -267,7 +267,7 @@ class Config:
             cost = "no guarantee at all"
         return (
             f"{trainings}: {cost}, all together and each made once. What was released before is added to it: zetadp "
-            "budget says how much."
+            "budget prints the total."
         )
 
 

@@ -41,7 +41,7 @@ class TaskSection:
 
 @dataclass(frozen=True)
 class CohortSection:
-    """Whose data, and what may be said of them.
+    """The patients, and facts about them.
 
     Attributes
     ----------
@@ -61,8 +61,8 @@ class CohortSection:
         Whether the volumes are of real people, who require privacy.noise os. null means yes for download and folder, no
         for simulated. A folder of simulated volumes must say false; its results are then called simulated.
     unit
-        What the guarantee protects, a patient, a speaker (the same, for spoken words) or a record. For data that are
-        not simulated, patient and speaker need patient_key or one_record_per_patient.
+        Unit that the guarantee protects: a patient, a speaker (the same, for spoken words) or a record. For data that
+        are not simulated, patient and speaker need patient_key or one_record_per_patient.
     patient_key
         Table (tab-separated, columns file and patient) that says which records belong to one person; zetadp convert
         writes it as patient_key.tsv.
@@ -136,7 +136,7 @@ Attributes
 rows
     Rows that each node releases; without it, as many as a node of median size has patients.
 degree
-    Patients expected in a row; without it, what the theorem says for the epsilon of the run.
+    Patients expected in a row; without it, the number of the theorem for the epsilon of the run.
 """,
     ),
     "feature_norm": Positive,
@@ -160,7 +160,7 @@ Attributes
 optimiser
     The server's, nadam or sgd (plain steps, whose length does not adapt to the noise).
 unit
-    Who is drawn, clipped and hidden, each by itself. patient, or image, for comparison with epsilons that hold per
+    Unit that is drawn, clipped and hidden by itself: patient, or image, for comparison with epsilons that hold per
     image, on simulated cohorts only; as many images are drawn as of patients, statements are labelled per image, and
     print the much larger epsilon of a patient in addition.
 """,
@@ -233,9 +233,9 @@ class Simulation:
     seed
         Another seed gives other public patients.
     patients
-        How many.
+        Number of public patients.
     shapes
-        How many more with brains of random shapes. Their seed is that above and 500.
+        Number of additional patients with brains of random shapes. Their seed is seed + 500.
     shards
         Jobs that the simulation is cut into.
     """
@@ -276,7 +276,7 @@ class Pretraining:
     network
         The backbone, as in networks; a complex network with a pooled head.
     training
-        How it is trained.
+        Settings of its training.
     """
 
     simulation: Simulation = field(default_factory=Simulation)
@@ -305,7 +305,7 @@ class Arm:
         and only the sum can be read; docs/privacy.md). null means central for the arm called central, local for
         others.
     sums
-        What masked sums rely on; with threat masked_sums only.
+        Assumptions of masked sums; with threat masked_sums only.
     rounds
         Rounds; either this or epochs.
     epochs
@@ -342,8 +342,8 @@ class Privacy:
         record), as epsilon at privacy.delta. A run that would exceed it is refused before anything is released. null
         sets no cap.
     trainings
-        How many trainings on real patients runs may ask for. Each of them costs the same patients again, so more than
-        one is written down here.
+        Permitted number of runs on real patients. Each of them costs the same patients again, so more than
+        one must be declared here.
     without_noise
         Consent to runs on real patients with epsilon inf or unclipped, as the sentence I know that this protects
         nobody. null refuses such runs.
@@ -368,7 +368,7 @@ class Privacy:
 
 @dataclass(frozen=True)
 class Federation(Patience):
-    """How the federation of engine flower goes on; on separate machines these stand in the sites' own settings.
+    """Limits of the federation of engine flower; on separate machines, the sites' own settings have these keys.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Who holds which patient, and what nodes and server do in a round."""
+"""Federations: the assignment of patients to nodes, and the work of nodes and server in a round."""
 
 import os
 

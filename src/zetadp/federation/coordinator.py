@@ -316,7 +316,7 @@ class Coordinator:
         for name in sorted(connected):
             session = self.line.session(name)
             if self._sessions.setdefault(name, session) != session:
-                logger.warning("%s was away and has connected again; what it was asked for is asked again", name)
+                logger.warning("%s was away and has connected again; its request is sent again", name)
                 self._sessions[name] = session
         self.health.away.set(len(self.names) - len(connected))
         if connected != self._connected:
@@ -367,7 +367,7 @@ class Coordinator:
         if unused := [event for event in unused if ledger.holds(event)]:
             ledger.record(unused)
         for name in left_out:
-            logger.warning("round %d goes on without %s", number + 1, name)
+            logger.warning("round %d continues without %s", number + 1, name)
 
     def _stopped(self, number: int, reason: str) -> UserError:
         """Return the error that ends a run, with all failures of its last round."""

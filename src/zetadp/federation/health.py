@@ -1,4 +1,4 @@
-"""What Prometheus, or anyone who asks whether a server or node is alive, may read of it: public numbers alone."""
+"""Public numbers of a server or node for Prometheus and health checks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Health:
     Attributes
     ----------
     registry
-        What holds them.
+        The registry of the counters.
     round, rounds
         Rounds done, or at a node recorded, and rounds of the plan.
     away
         Members that are not connected, at the server; at a node, 1 while it is not connected to the server.
     tries
-        Requests for a round that were begun, with the repeated ones.
+        Started requests for a round, including repeated ones.
     seconds
         Seconds that the last round took, at the server.
     """
@@ -40,7 +40,7 @@ class Health:
         self.rounds = Gauge("zetadp_rounds", "Rounds of the plan", registry=self.registry)
         away = "1 while this node is not connected to the server" if node else "Members that are not connected"
         self.away = Gauge("zetadp_members_away", away, registry=self.registry)
-        self.tries = Counter("zetadp_tries", "Tries of rounds that were begun", registry=self.registry)
+        self.tries = Counter("zetadp_tries", "Tries of rounds that were started", registry=self.registry)
         seconds = "Seconds of the last round at the server"
         self.seconds = Gauge("zetadp_round_seconds", seconds, registry=None if node else self.registry)
         self.rounds.set(rounds)

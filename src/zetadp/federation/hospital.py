@@ -225,7 +225,7 @@ class Hospital:
         )
         if number + 1 == rounds:
             logger.info(
-                "finished, all rounds are recorded. Stop %s when the coordinator says that the model is there: until "
+                "finished, all rounds are recorded. Stop %s when the coordinator reports that the model exists: until "
                 "then the server may ask again for the last answer.",
                 self.participant.name,
             )
@@ -348,12 +348,12 @@ def _lines_after(path: Path, head: str) -> tuple[str, ...]:
 
 
 def _check_patients(settings: HospitalSettings, plan: Plan) -> None:
-    """Refuse a promise for persons where nothing says which records belong to one person.
+    """Refuse a promise for persons without a declaration which records belong to one person.
 
     Raises
     ------
     UserError
-        If the folder has no key of patients and the settings do not say that none is needed.
+        If the folder has no key of patients and the settings do not declare that none is needed.
     """
     key = settings.images / PATIENT_KEY
     if settings.simulation or plan.protects == "record" or settings.one_record_per_patient or key.is_file():

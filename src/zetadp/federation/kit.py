@@ -34,7 +34,7 @@ UNIT_TEXTS = {
         "two scans, write `one_record_per_patient: true` into `node.yaml`. With neither, the node does not start."
     ),
 }
-"""What a unit is, for the page of a kit."""
+"""Description of each unit, for the page of a kit."""
 CANDIDATES = 10
 """Number of candidates in the sentence about the chance of a right guess."""
 
@@ -127,7 +127,7 @@ def _training(plan: Plan, roster: Roster | None) -> Iterator[str]:
 
 
 def _part(plan: Plan, node: NodeConstants) -> Iterator[str]:
-    # The reader of this page judges as the node does, unless its settings say otherwise.
+    # This page uses the same delta as the node, unless the settings have another.
     promise = promise_of(plan, node.name, delta=min(plan.delta, OWN_DELTA))
     yield ""
     yield f"{node.name}"
@@ -144,9 +144,9 @@ def _part(plan: Plan, node: NodeConstants) -> Iterator[str]:
         share = Risk(plan.label, (), (exposed,), "holds").right_guesses(CANDIDATES, promise.delta)
         condition = "As long as masks hide single messages, someone" if plan.masked else "Someone"
         yield (
-            f"            {condition} who has the data of {CANDIDATES} candidates, one of whom took part, names the right "
-            f"one at most {percent_up(share)} of the time; {100 / CANDIDATES:g} % is guessing."
+            f"            {condition} who has the data of {CANDIDATES} candidates, one of whom took part, names the "
+            f"right one at most {percent_up(share)} of the time; {100 / CANDIDATES:g} % is guessing."
         )
-    yield "            A training that is begun again costs as much again; `attempts` in node.yaml sets how often."
+    yield "            Another attempt costs as much again; `attempts` in node.yaml is their permitted number."
     if math.isfinite(promise.person):
         yield f"  agree by `cap: {rounded_up(promise.person)}` in node.yaml: the node refuses what costs more"

@@ -40,7 +40,7 @@ PROGRAM = "zetadp.federation.launcher"
 STAMP = re.compile(r"^\S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL) ")
 """Time and level at the beginning of a log line."""
 FAILED = "zetadp: "
-"""What the message of a command that fails begins with."""
+"""Beginning of the message of a command that fails."""
 
 
 def require_free_port(host: str, port: int) -> None:
@@ -72,11 +72,11 @@ class LocalFederation:
     Parameters
     ----------
     folder
-        For the plan, new keys, settings and logs. Patients' ledgers lie where the nodes' settings say.
+        For the plan, new keys, settings and logs. The nodes' settings contain the folders of patients' ledgers.
     plan
         The plan.
     idle_seconds
-        How long an idle node waits before it looks for a message again.
+        Seconds between two requests of an idle node for a message.
 
     Attributes
     ----------

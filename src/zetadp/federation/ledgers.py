@@ -40,7 +40,7 @@ class Mirror:
     head
         Head of the chain so far.
     attempts
-        What the lines so far say, as `zetadp.privacy.ledger.read_ledger` returns it.
+        The attempts in the lines so far, as `zetadp.privacy.ledger.read_ledger` returns them.
 
     Raises
     ------

@@ -285,7 +285,7 @@ class Try:
     roster
         The roster of the plan.
     place
-        What is asked for.
+        Position of the try.
     values
         A fresh value of each member of the try, in the order of the plan.
 

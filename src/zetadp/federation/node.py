@@ -167,7 +167,7 @@ class Uplink:
                 return
             if problem != logged:
                 logged = problem
-                logger.warning("not connected to %s yet: %s. It is asked again and again", self.server, problem)
+                logger.warning("not connected to %s yet: %s. The node keeps trying", self.server, problem)
             time.sleep(RETRY_SECONDS)
 
     def fetch(self) -> Message | None:
@@ -202,7 +202,7 @@ def run_node(
     authority
         File of the certificate that the server's certificate must go back to.
     idle_seconds
-        How long to wait before it looks for a message again.
+        Seconds between two requests for a message.
     health
         Counters to keep.
 

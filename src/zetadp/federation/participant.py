@@ -97,7 +97,7 @@ class Participant:
     Attributes
     ----------
     settings
-        What the hospital decides.
+        Settings of the hospital.
     plan
         The hospital's copy of the plan.
     key
@@ -105,13 +105,13 @@ class Participant:
     roster, agreement
         With masked sums, the roster and the node's private agreement key.
     promise
-        What the plan costs one patient, at the hospital's own delta.
+        Cost of the plan for one patient, at the hospital's own delta.
 
     Raises
     ------
     UserError
         If the plan does not know the hospital, if the roster states other keys of it, if the plan protects nobody, or
-        an image instead of a patient, where patients are real, or if it costs more than its name says.
+        an image instead of a patient, where patients are real, or if it costs more than the epsilon in its name.
     """
 
     settings: HospitalSettings
@@ -234,7 +234,7 @@ class Participant:
         Parameters
         ----------
         who
-            Who approves.
+            Name of the person who approves.
         digits
             The first digits of `digest` of what was read, at least twelve.
 

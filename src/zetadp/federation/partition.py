@@ -104,21 +104,21 @@ def node_sizes(settings: PartitionSettings, train_patients: int, scanner_patient
 
 
 def assign_patients(index: pd.DataFrame, settings: PartitionSettings, sizes: Sequence[int]) -> pd.DataFrame:
-    """Return every patient's role and place.
+    """Return every patient's role and holder.
 
     Parameters
     ----------
     index
         Table with one row a record and columns ``patient``, ``part`` (``train`` or ``test``) and ``scanner``.
     settings
-        How patients are spread.
+        Settings of the partition.
     sizes
         Declared number of training patients of each node.
 
     Returns
     -------
     Table with one row a record: ``patient``, ``record``; ``role``: ``train``, ``validation`` or ``test``; ``node``:
-    name of the holder, ``server`` for test patients. All records of a patient are in one place.
+    name of the holder, ``server`` for test patients. All records of a patient have the same holder.
 
     Raises
     ------

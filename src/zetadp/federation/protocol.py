@@ -1,7 +1,7 @@
 """Requests of the server and answers of the nodes, which hold only the privatised sum and public facts.
 
-A node signs each answer as a whole. A header that proves who opened a connection says nothing about what is sent over
-it: the server of another training, which the same node is connected to, could use the header too.
+A node signs each answer as a whole. A header that identifies a connection proves nothing about the content sent over
+it: the server of another run, to which the same node is connected, could use the header too.
 
 A message travels as one of Flower's records: a vector as raw bytes, everything else as JSON, which is read as strictly
 as settings are. Updates are real vectors in which every real and every imaginary part has its place, so no aggregation
@@ -49,7 +49,7 @@ class Request(Checked):
     plan
         Hash of the plan that the server follows.
     place
-        What is asked for.
+        Position of the requested update or fresh value.
     checkpointed
         Rounds that the server will never ask for again.
     head
@@ -82,7 +82,7 @@ class Answer:
     name
         The node.
     place
-        What it answers.
+        Position of the request.
     update
         The privatised mean gradient, as `encode` wrote it; with masked sums, the masked words. Empty if only a fresh
         value was asked for.
@@ -130,7 +130,7 @@ class Refusal:
     name
         The node.
     place
-        What it answers.
+        Position of the request.
     reason
         Why.
     signature
@@ -150,14 +150,14 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """What the server notes in place of a message that is not a reply.
+    """Note of the server in place of a message that is not a reply.
 
     Attributes
     ----------
     name
         The node that sent it, or somebody in its name.
     place
-        What was asked for.
+        Position of the request.
     """
 
     name: str
@@ -186,7 +186,7 @@ def check_reply(reply: Answer | Refusal, request: Request, key: EllipticCurvePub
 
 
 def _signed_content(reply: Answer | Refusal, request: Request) -> dict[str, Any]:
-    """Return what the signature of a reply covers: the reply and the plan, place and weights of the request."""
+    """Return the signed content of a reply: the reply, and the plan, place and weights of the request."""
     facts: dict[str, Any] = {"purpose": ANSWER, "kind": type(reply).__name__, "plan": request.plan}
     facts |= {"asked": asdict(request.place), **asdict(reply)}
     del facts["signature"]
@@ -266,7 +266,7 @@ def decode(content: bytes, dimension: int, dtype: torch.dtype = torch.float32) -
     Raises
     ------
     WrongUpdateError
-        If the length is another, as with an update of real weights only or with one that goes on too long, or if
+        If the length is another, as with an update of real weights only or with a longer one, or if
         anything in it is NaN or infinite.
     """
     if len(content) != dtype.itemsize * dimension:

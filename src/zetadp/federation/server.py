@@ -1,6 +1,6 @@
 """The server of a federation: one run of its coordinator, with masked sums or without, and the files that it leaves.
 
-With masked sums, every try is named and written down before anybody is asked. A try is complete only with the messages
+With masked sums, every try is named and stored before the first request. A try is complete only with the messages
 of all its members. Until then their sum is masked and of no use, so a try with a member missing is void. The next one
 has other fresh values and other masks, the same weights, and at every member other patients and noise. The hospitals
 pay for each, so a plan declares how many there may be.
@@ -145,7 +145,7 @@ class SummingCoordinator(Coordinator):
         Raises
         ------
         UserError
-            If a member says that it will never answer, or stays away for too long.
+            If a member reports that it will never answer, or stays away for too long.
         """
         position, number, patience = attempt.place, attempt.place.round, self.patience
         values = [asdict(value) for value in attempt.values]
@@ -201,7 +201,7 @@ def serve(
     credentials
         The server's certificates and keys.
     host, port
-        Where nodes reach the server.
+        Address at which the server listens.
     health
         Counters to keep.
 

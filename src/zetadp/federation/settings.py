@@ -128,7 +128,7 @@ class ServerSettings(SiteSettings):
     keys
         For each node of the plan, the file of its public key in PEM. None with masked sums: the roster holds the keys.
     model, history, ledger
-        Where the finished model, the training history and a sealed copy of the ledger go.
+        Files for the finished model, the training history and a sealed copy of the ledger.
     ledger_file
         The live ledger. It outlives failed runs and must never be deleted.
     checkpoint
@@ -144,9 +144,9 @@ class ServerSettings(SiteSettings):
     threads
         Threads of PyTorch; null leaves the choice to PyTorch.
     patience
-        What to do about nodes that do not answer.
+        Limits for nodes that do not answer.
     once
-        Whether the training may be begun from its first round again only if its ledger permits it; false leaves that to
+        Whether another attempt is possible only if the ledger permits it; false leaves that to
         the nodes.
     cap
         The most that all runs recorded next to ``ledger_file`` may cost a patient: ``epsilon`` and ``delta``.

@@ -86,7 +86,7 @@ class SizeLimit:
         if any(not value.isdigit() or int(value) > self.limit for value in lengths):
             await self._refuse(scope, receive, send)
             return
-        # The whole body is read here, so that nothing below has begun to answer when it proves too large.
+        # The whole body is read here, before any other code can answer, since it may prove too large.
         body, unfinished = bytearray(), True
         while unfinished:
             part = await receive()
@@ -128,9 +128,9 @@ class SuperLink:
     credentials
         With the server's certificate and private key.
     host, port
-        Where it listens.
+        Address at which it listens.
     keys
-        Public key of each node. A node is who its key says, whatever it calls itself.
+        Public key of each node. The key alone identifies a node, not the name that it sends.
     lifetime
         Seconds after which a request that nobody fetched is dropped.
     limit
@@ -272,7 +272,7 @@ class SuperLink:
         return replies
 
     def _reply(self, name: str, sent: _Sent, message: Message) -> Answer | Refusal | Unreadable | None:
-        """Return what a message says; None where a message got lost and the request may be sent again."""
+        """Return the reply in a message; None if a message was lost and the request may be sent again."""
         failed = Unreadable(name, sent.request.place)
         if message.has_error():
             logger.debug("%s: %s", name, message.error.reason)
