@@ -215,8 +215,8 @@ def budget(
     or state/ledgers of a hospital. The folder of a run stands for the folder of its ledgers. Cohorts that share
     patients with this one count too. Every ledger that the folder's register names must be there. With --plan
     (plan.json), also print the total after the planned training. With --cap, end with exit code 1 if the total is above
-    the cap. A run without noise makes the total infinite. If only a part of the total is a promise, the last line says
-    which.
+    the cap. A run without noise makes the total infinite. The last lines say how many runs used seeded noise, which
+    protects nobody, and which part of the total is a promise.
 
     Training itself refuses to exceed privacy.cap of the configuration, or cap in a hospital's settings.
 
@@ -260,8 +260,8 @@ def budget(
         total = Total.of([*recorded, run], smallest)
         spent = total.spent
         print(f"with the plan {run.name}: epsilon {rounded_up(spent)} {at_delta}")
-    if str(total):
-        print(total)
+    for text in filter(None, (total.simulation, str(total))):
+        print(text)
     if cap is None:
         return
     if spent > cap:

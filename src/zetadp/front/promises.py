@@ -114,7 +114,7 @@ def spent_with(plan: Plan, ledger: Path, cap: Cap | None) -> tuple[Total | None,
 def with_earlier(together: Total, before: int) -> str:
     """Return the cost with earlier runs, as the end of a sentence, and what of it is a promise."""
     text = f"; with {before} earlier run(s) on the same patients, epsilon {rounded_up(together.spent)}"
-    return f"{text}. {together}".rstrip(" .")
+    return ". ".join(filter(None, (text, together.simulation.rstrip("."), str(together).rstrip("."))))
 
 
 def _dimension(plan: Plan, model: nn.Module) -> int:

@@ -183,5 +183,6 @@ def cost_of_another(ledger: Path, attempts: Sequence[Attempt], header: Mapping[s
     earlier, together = rounded_up(of(cohort).spent), of([*cohort, new])
     return (
         f"epsilon of this run would rise from {before} to {after}, and that of all private runs recorded in "
-        f"{ledger.parent} from {earlier} to {rounded_up(together.spent)}, at delta {new.delta:g}. {together}"
+        f"{ledger.parent} from {earlier} to {rounded_up(together.spent)}, at delta {new.delta:g}. "
+        f"{together.simulation} {together}"
     ).rstrip(" .")

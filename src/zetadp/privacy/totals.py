@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias
 
 from zetadp.base.epsilon import rounded_up
@@ -39,6 +40,8 @@ class Total:
         What the promise rests on.
     limit
         The limit that every run recorded, if the basis is ``limit``. Its delta may be smaller than the one asked for.
+    runs, seeded
+        Number of runs, and of those whose noise came from a seed.
     """
 
     spent: float
@@ -46,18 +49,30 @@ class Total:
     delta: float
     basis: Basis
     limit: Limit | None = None
+    runs: int = 1
+    seeded: int = 0
 
     @classmethod
     def of(cls, runs: Iterable[Run], delta: float, *, unmasked: bool = False) -> Total:
         """Add up runs; parameters are those of `zetadp.privacy.exposure.total`."""
         several = list(runs)
         found = total(several, delta, unmasked=unmasked)
+        of_runs = partial(cls, runs=len(several), seeded=sum(run.noise == "seeded" for run in several))
         if declared_together(several):
-            return cls(found, found, delta, "declared")
+            return of_runs(found, found, delta, "declared")
         limit = None if unmasked else common_limit(several)  # a limit is on sums as the server sees them
         if limit is not None and limit.delta <= delta:
-            return cls(found, limit.epsilon, delta, "limit", limit)
-        return cls(found, total(several, delta, unmasked=unmasked, measure=promised), delta, "odometer")
+            return of_runs(found, limit.epsilon, delta, "limit", limit)
+        return of_runs(found, total(several, delta, unmasked=unmasked, measure=promised), delta, "odometer")
+
+    @property
+    def simulation(self) -> str:
+        """A sentence on the runs with seeded noise, whose releases cost real patients more than the sum; or empty."""
+        if not self.seeded:
+            return ""
+        which = "All of these runs" if self.seeded == self.runs else f"{self.seeded} of these {self.runs} runs"
+        which = "This run" if self.runs == 1 else which
+        return f"{which} used seeded noise, which protects nobody, so the total is that of a simulation."
 
     def __str__(self) -> str:
         """Return in words what of the sum is a promise; empty if all of it is, or if no noise leaves nothing to say."""

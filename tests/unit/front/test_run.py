@@ -237,6 +237,9 @@ def test_runs_on_the_same_patients_count_together_whatever_the_folder(tmp_path):
     assert first.promise.together is None
     assert second.promise.runs_before == 1
     assert second.promise.epsilon < second.promise.together < 2 * second.promise.epsilon
+    assert "seeded" not in str(second.promise)
+    run(tmp_path, "simulation", seed=1).train()
+    assert "1 of these 3 runs used seeded noise, which protects nobody" in str(second.promise)
     others = records(patients=[f"other {place // EACH}" for place in range(len(LABELS))])
     assert run(tmp_path, "others", data=others).promise.together is None
     assert "patient" not in (second.account / "register").read_text()  # whose lists of patients hold no name

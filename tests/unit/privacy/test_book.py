@@ -306,6 +306,23 @@ def test_the_command_prints_the_pair_of_the_limit_under_which_runs_began(tmp_pat
     assert "is not a promise" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [
+        (["os", "os"], None),
+        (["seeded"], "This run used seeded noise"),
+        (["os", "seeded"], "1 of these 2 runs used seeded noise"),
+        (["seeded", "seeded"], "All of these runs used seeded noise"),
+    ],
+)
+def test_a_total_names_its_runs_with_seeded_noise(tmp_path, capsys, sources, expected):
+    for number, noise in enumerate(sources):
+        record(tmp_path / f"{number}.jsonl", noise=noise)
+    assert main(["budget", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert (expected is None and "seeded" not in printed) or f"{expected}, which protects nobody" in printed
+
+
 def test_a_series_that_was_declared_together_composes_as_declared(tmp_path):
     record(tmp_path / "a.jsonl", series={"name": "both", "runs": 2})
     whole = 2 * recorded_runs(tmp_path / "a.jsonl")
