@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated
 
 from zetadp.base.logs import JsonLines, PlainLines
-from zetadp.base.validation import Share, UserError, shown_lines
+from zetadp.base.validation import Count, Share, UserError, shown_lines
 from zetadp.cli import federation, privacy, runs
 from zetadp.cli.arguments import Alone, ListOfCommands, add_command
 
@@ -170,7 +170,8 @@ def convert(
     ] = False,
     sequence: Annotated[
         Sequence[str],
-        "sequence of all files whose names fit the pattern: FLAIR, T1w, T1gd or T2w; none leaves them out",
+        "sequence of all files whose names fit the pattern, or whose paths if it holds a /: FLAIR, T1w, T1gd or T2w; "
+        "none leaves them out",
         "PATTERN=SEQUENCE",
     ] = (),
     resample: Annotated[
@@ -180,7 +181,12 @@ def convert(
         "SEQUENCE",
         Alone("T1w"),
     ] = None,
-    leave_out_incomplete: Annotated[bool, "leave out scans that lack one of the four sequences"] = False,
+    leave_out_incomplete: Annotated[
+        Count | None,
+        "leave out scans with fewer sequences than this number; without a value, those that lack one of the four",
+        "NUMBER",
+        Alone("4"),
+    ] = None,
     configuration: Annotated[Path | None, "new file (.yaml) for the configuration of a training run", "FILE"] = None,
 ) -> None:
     """Convert NIfTI files or a BIDS folder to the Decathlon layout.
@@ -229,7 +235,7 @@ def convert(
         exact_test_fraction=exact_test_fraction,
         sequences=read_rules(sequence),
         resample_onto=target_sequence,
-        leave_out_incomplete=leave_out_incomplete,
+        fewest_sequences=leave_out_incomplete,
     )
     cohort = ConvertedCohort.of_task(task, source, test_fraction, exact=exact_test_fraction)
     print(cohort.described())

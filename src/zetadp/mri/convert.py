@@ -11,6 +11,7 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -21,7 +22,7 @@ from zetadp.base.tables import shared_contents, write_table
 from zetadp.base.validation import UserError, refuse, shown
 from zetadp.mri.decathlon import LEAST_SEQUENCES, SEQUENCES, Listing, read_task, write_task
 from zetadp.mri.filenames import NEITHER
-from zetadp.mri.grids import resample, same_grid
+from zetadp.mri.grids import described, resample, same_grid
 from zetadp.mri.index import PATIENT_KEY, some
 from zetadp.mri.persons import TEST, TRAIN, divided, with_patients
 from zetadp.mri.slicing import not_measured
@@ -44,7 +45,7 @@ def convert_folder(
     exact_test_fraction: bool = False,
     sequences: Mapping[str, str] | None = None,
     resample_onto: str | None = None,
-    leave_out_incomplete: bool = False,
+    fewest_sequences: int | None = None,
 ) -> Listing:
     r"""Convert a folder of single-sequence volumes to the Decathlon layout, whole or not at all.
 
@@ -89,8 +90,8 @@ def convert_folder(
     resample_onto
         Sequence onto whose grid the others of a record are resampled where they have another one
         (`zetadp.mri.grids.resample`). By default, records with several grids are refused.
-    leave_out_incomplete
-        Whether records that lack one of the four sequences are left out. By default, those with two or more are taken.
+    fewest_sequences
+        Records with fewer sequences are left out. By default none is, and one with fewer than two is a problem.
 
     Returns
     -------
@@ -102,16 +103,25 @@ def convert_folder(
         One message that numbers all problems; nothing is written then.
     """
     found = find_scans(source, sequences or {})
-    scans, problems = list(found.scans), []
+    fewest = 0 if fewest_sequences is None else fewest_sequences
+    incomplete = [scan for scan in found.scans if len(SEQUENCES) - len(scan.lacking) < fewest]
+    scans, problems = [scan for scan in found.scans if scan not in incomplete], []
     try:
-        scans = with_patients(scans, source, patients, patient_pattern)
+        # A table names every record. A rule or BIDS needs to say only whose the records are that are taken.
+        asked = with_patients(scans if patients is None else [*found.scans], source, patients, patient_pattern)
+        taken = {scan.name for scan in scans}
+        scans = [scan for scan in asked if scan.name in taken]
     except UserError as error:
         problems.append(str(error))
-    incomplete = [scan for scan in scans if scan.lacking] if leave_out_incomplete else []
-    scans = [scan for scan in scans if scan not in incomplete]
     problems = [*(problem for scan in scans for problem in _faults(scan, source, found.left_out)), *problems]
+    problems += [
+        f"--sequence: Expected a pattern that fits a file of {source}, found {pattern!r}, which fits none. A pattern "
+        f"with / is compared with paths below {source}, others with names of files."
+        for pattern in found.unused
+    ]
     if incomplete and not scans:
-        problems.append(f"Expected a record with all sequences, found {some([s.name for s in incomplete], 'without')}.")
+        names = [scan.name for scan in incomplete]
+        problems.append(f"Expected a record with at least {fewest} sequences, found {some(names, 'with fewer')}.")
     parts = divided((scan.patient or scan.name for scan in scans), test_fraction, exact=exact_test_fraction)
     places = {scan.name: PurePosixPath(parts[scan.patient or scan.name], f"{scan.name}.nii.gz") for scan in scans}
     train, test = ([file for file in places.values() if file.parts[0] == part] for part in (TRAIN, TEST))
@@ -122,11 +132,7 @@ def convert_folder(
         for scan in scans:
             made.append(_convert_scan(scan, folder / places[scan.name], resample_onto, write=not problems))
             problems += made[-1].problems
-        contents = {name: content for each in made for name, content in each.contents.items()}
-        problems += [
-            f"Expected different volumes, found the same intensities in {' and '.join(names)}. Keep one, or correct it."
-            for names in shared_contents(contents, contents.values())
-        ]
+        problems += _repeated(made)
         refuse(problems, f"in {source}; nothing was written")
         if all(scan.patient for scan in scans):
             rows = [(str(places[scan.name]), scan.patient) for scan in scans]
@@ -202,7 +208,7 @@ def _faults(scan: Scan, source: Path, left_out: Mapping[str, str]) -> list[str]:
         problems.append(
             f"Expected at least {LEAST_SEQUENCES} of {', '.join(SEQUENCES)} in {scan.folder}, found "
             f"{', '.join(scan.sequences) or 'none'}{also}. Add another, say which file it is with --sequence, "
-            "or leave out such records with --leave-out-incomplete."
+            f"or leave out such records with --leave-out-incomplete {LEAST_SEQUENCES}."
         )
     elif scan.lacking and unread:
         problems.append(
@@ -211,6 +217,20 @@ def _faults(scan: Scan, source: Path, left_out: Mapping[str, str]) -> list[str]:
             f"'{Path(unread[0]).name}={scan.lacking[0]}', or {NEITHER} in place of {scan.lacking[0]}."
         )
     return problems
+
+
+def _repeated(made: Sequence[_Made]) -> list[str]:
+    """Return one problem for all volumes that the same scans share."""
+    contents = {name: content for each in made for name, content in each.contents.items()}
+    scans_of = {name: each.scan for each in made for name in each.contents}
+    groups: dict[tuple[str, ...], list[list[str]]] = {}
+    for names in shared_contents(contents, contents.values()):
+        groups.setdefault(tuple(scans_of[name] for name in names), []).append(names)
+    return [
+        f"Expected different volumes, found the same intensities in {' and '.join(first)}"
+        f"{f', and in {len(more)} more of their volumes' if more else ''}. Keep one, or correct it."
+        for first, *more in groups.values()
+    ]
 
 
 def _outcomes(
@@ -259,8 +279,9 @@ def summary(outcomes: pd.DataFrame) -> list[str]:
 
 @dataclass(frozen=True)
 class _Made:
-    """What was made of one scan: headers, hashes of intensities by name, what was resampled, and problems."""
+    """What was made of one scan: its name, headers, hashes of intensities by name, what was resampled, and problems."""
 
+    scan: str
     volumes: list[Volume]
     contents: dict[str, str]
     reasons: dict[str, str]
@@ -274,7 +295,7 @@ class _Made:
 
 def _convert_scan(scan: Scan, path: Path, onto: str | None, *, write: bool) -> _Made:
     """Check the sequences of one scan and join them in one file, if told to write."""
-    made = _Made([], {}, {}, [])
+    made = _Made(scan.name, [], {}, {}, [])
     headers: dict[str, Volume] = {}
     values: dict[str, np.ndarray] = {}
     for sequence, files in scan.files.items():
@@ -320,19 +341,16 @@ def join(
     """
     reasons: dict[str, str] = {}
     problems: list[str] = []
-    if onto is not None and onto not in headers:
-        problems.append(f"Expected {onto} in {scan} to resample onto, found none. Name another sequence.")
     first = headers.get(onto or "", next(iter(headers.values())))
-    for name, header in headers.items():
-        if same_grid(header, first):
-            continue
+    others = {name: header for name, header in headers.items() if not same_grid(header, first)}
+    if others and onto not in headers:
+        grids = "; ".join(f"{header.path} has {described(header)}" for header in (first, *others.values()))
         if onto is None:
-            problems.append(
-                f"Expected one grid for all sequences of {scan}: {first.path} has shape {first.shape[:3]} and affine "
-                f"{first.affine.tolist()}, {header.path} has shape {header.shape[:3]} and affine "
-                f"{header.affine.tolist()}. Resample by the headers with --resample, or register them first."
-            )
-            continue
+            advice = "Resample by the headers with --resample, or register them first."
+        else:
+            advice = f"It has no {onto} to resample onto: name another sequence, or register them first."
+        return first, reasons, [f"Expected one grid for all sequences of {scan}: {grids}. {advice}"]
+    for name, header in others.items():
         try:
             values[name] = resample(header, values[name], first)
             reasons[name] = f"{name} resampled onto {onto}"
@@ -353,14 +371,22 @@ def read_scan(path: Path) -> tuple[Volume, np.ndarray]:
     volume = read_volume(path, channels=1)
     values = volume.intensities(read_voxels(volume)[..., 0])
     if not (np.abs(values) <= np.finfo(np.float32).max).all():
-        raise UserError(f"Expected finite intensities in {path}, found others. Correct or leave it out.")
+        raise UserError(
+            f"Expected finite intensities in {path}, found NaN or infinity. Correct it, or leave it out "
+            f"({_leaving_out(path)})."
+        )
     computed = not_measured(values)
     if computed:
         raise UserError(
-            f"Expected a scan in {path}, found {computed}. Leave it out with --sequence '{path.name}=none', and say "
-            "which file is the scan."
+            f"Expected a scan in {path}, found {computed}. Leave it out ({_leaving_out(path)}), and say which file is "
+            "the scan."
         )
     return volume, values
+
+
+def _leaving_out(path: Path) -> str:
+    """Return the option that leaves out one file, and none of the same name in other folders."""
+    return f"zetadp convert: --sequence '*{escape(path.parent.name)}/{escape(path.name)}={NEITHER}'"
 
 
 def write_record(path: Path, channels: list[np.ndarray], affine: np.ndarray, note: str = "") -> None:

@@ -128,10 +128,21 @@ def is_computed(name: str, owner: str = "") -> bool:
     return any(word in COMPUTED or _COMPUTED.fullmatch(word) for word in words)
 
 
+def fits(file: str, pattern: str) -> bool:
+    """Return whether a pattern fits a file, by its name or, if the pattern holds a ``/``, by its path.
+
+    Examples
+    --------
+    >>> fits("P1/t2.nii.gz", "t2*"), fits("P1/t2.nii.gz", "P1/*"), fits("P2/t2.nii.gz", "P1/*")
+    (True, True, False)
+    """
+    return fnmatch(file if "/" in pattern else file.rpartition("/")[2], pattern)
+
+
 def told(file: str, rules: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the result of the first of the user's rules that fits a file, or None if none fits."""
+    """Return the result of the first of the user's rules that fits a file's path, or None if none fits."""
     for pattern, sequence in rules.items():
-        if fnmatch(file, pattern):
+        if fits(file, pattern):
             return () if sequence == NEITHER else (sequence,)
     return None
 

@@ -21,6 +21,13 @@ def same_grid(first: Volume, second: Volume) -> bool:
     return same_shape and np.allclose(first.affine, second.affine, rtol=0, atol=TOLERANCE)
 
 
+def described(volume: Volume) -> str:
+    """Return the grid of a volume in words, for messages."""
+    spacing = np.linalg.norm(volume.affine[:3, :3], axis=0)
+    sizes = " x ".join(f"{size:.3g}" for size in spacing)
+    return f"shape {volume.shape[:3]}, voxels of {sizes} mm (affine {np.round(volume.affine, 3).tolist()})"
+
+
 def resample(volume: Volume, values: np.ndarray, onto: Volume) -> np.ndarray:
     """Resample intensities onto the grid of another volume, by linear interpolation between voxels.
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from zetadp.base.tables import is_hidden
 from zetadp.base.validation import UserError, refuse, shown
 from zetadp.mri.decathlon import SEQUENCES, record_name
-from zetadp.mri.filenames import is_computed, readings, told
+from zetadp.mri.filenames import fits, is_computed, readings, told
 
 ENDINGS = (".nii", ".nii.gz")
 COMPUTED_FOLDERS = {
@@ -82,10 +82,13 @@ class Sources:
         Its scans, sorted by name. Those that lack a sequence are among them.
     left_out
         Reason for each file or folder that is in no scan, by its path below the folder.
+    unused
+        Patterns of the user's rules that fit no file.
     """
 
     scans: tuple[Scan, ...]
     left_out: dict[str, str]
+    unused: tuple[str, ...]
 
 
 def find_scans(source: Path, rules: Mapping[str, str]) -> Sources:
@@ -124,7 +127,9 @@ def find_scans(source: Path, rules: Mapping[str, str]) -> Sources:
                 scans.append(scan)
     scans += [_described(source, folder) for folder in _without_scan(source, volumes, scans)]
     _check(source, scans)
-    return Sources(tuple(sorted(scans, key=lambda scan: scan.name)), left_out)
+    paths = [file.relative_to(source).as_posix() for files in volumes.values() for file in files]
+    unused = tuple(pattern for pattern in rules if not any(fits(path, pattern) for path in paths))
+    return Sources(tuple(sorted(scans, key=lambda scan: scan.name)), left_out, unused)
 
 
 def files_of_scan(folder: Path) -> list[Path]:
@@ -205,7 +210,8 @@ def _read_files(source: Path, folder: Path, files: list[Path], rules: Mapping[st
         owner = "_".join(part for part in folder.parts[-3:-1] if part.startswith(("sub-", "ses-")))
     for file in files:
         name = record_name(file)
-        given = told(file.name, rules)
+        path = file.relative_to(source).as_posix()
+        given = told(path, rules)
         # In BIDS, the names of subject and session are no words about the sequence.
         read = readings(name.removeprefix(owner)) if scan.subject else readings(name, owner)
         possible = read if given is None else given
@@ -221,7 +227,7 @@ def _read_files(source: Path, folder: Path, files: list[Path], rules: Mapping[st
         elif possible:
             scan.open_to[file] = possible
         else:
-            unread[str(file.relative_to(source))] = reason
+            unread[path] = reason
     return scan, unread
 
 

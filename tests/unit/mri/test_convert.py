@@ -11,6 +11,7 @@ from decathlon_builder import oriented_affine, volume
 
 from zetadp.base.tables import read_table
 from zetadp.base.validation import UserError
+from zetadp.cli.commands import main
 from zetadp.mri.convert import convert_folder, write_site_folder
 from zetadp.mri.decathlon import SEQUENCES, read_task
 from zetadp.mri.index import index_cohort
@@ -143,6 +144,36 @@ def test_a_scan_with_one_sequence_is_refused(tmp_path):
     (found,) = problems(source, tmp_path / "out")
     assert "at least 2 of FLAIR" in found
     assert "found T1w" in found
+
+
+def test_only_scans_with_too_few_sequences_are_left_out(tmp_path, capsys):
+    source = write_brats(tmp_path / "in", *"abc")
+    for lacking in ("b/b_t1ce", "c/c_t1ce", "c/c_flair", "c/c_t2"):
+        (source / f"{lacking}.nii.gz").unlink()
+    (found,) = problems(source, tmp_path / "none")
+    remedy = found.partition("leave out such records with ")[2].rstrip(".").split()
+    for name, option, expected in (("two", remedy, {"a", "b"}), ("four", remedy[:1], {"a"})):
+        command = ["convert", str(source), str(tmp_path / name), "--test-fraction", "0", *option]
+        # The folder that is left out need not fit the rule for patients.
+        assert main([*command, "--patient-pattern", "([ab])"]) == 0 if name == "two" else main(command) == 0
+        assert {file.name[0] for file in read_task(tmp_path / name).training} == expected
+
+
+def test_a_rule_for_one_file_leaves_others_of_its_name_and_must_fit_some(tmp_path):
+    for name, number in (("P1", 0), ("P2", 10)):
+        for sequence, array in arrays(number).items():
+            write(tmp_path / f"in/{name}/{BRATS[sequence]}.nii.gz", array)
+    infinite = arrays(20, np.float32)["T2w"]
+    infinite[1, 1, 1] = np.nan
+    write(tmp_path / "in/P1/t2.nii.gz", infinite)
+    (found,) = problems(tmp_path / "in", tmp_path / "none")
+    pattern, _, sequence = found.partition("--sequence '")[2].partition("'")[0].rpartition("=")
+    task = convert_folder(tmp_path / "in", tmp_path / "out", test_fraction=0, sequences={pattern: sequence})
+    assert outcomes(task)["P1/t2.nii.gz"][0] == "left out"
+    assert outcomes(task)["P2/t2.nii.gz"][0] == "taken"
+    (found,) = problems(tmp_path / "in", tmp_path / "none", sequences={pattern: sequence, "P3/*": "none"})
+    assert "--sequence" in found
+    assert "'P3/*', which fits none" in found
 
 
 def test_a_file_that_may_be_a_sequence_that_is_lacking_is_asked_for(tmp_path):
@@ -310,11 +341,11 @@ def test_folders_of_persons_without_a_scan_are_named(tmp_path):
         "P9",
         "sub-03",
     ]
-    task = convert_folder(source, tmp_path / "out", test_fraction=0, leave_out_incomplete=True, **rule)
+    task = convert_folder(source, tmp_path / "out", test_fraction=0, fewest_sequences=4, **rule)
     assert [file.name for file in task.training] == ["sub-01.nii.gz", "sub-50.nii.gz"]
     assert outcomes(task)["P9"] == ("left out", "P9", "lacks FLAIR, T1w, T1gd, T2w")
     write(source / "loose_t1.nii.gz", arrays(0)["T1w"])
-    assert "loose_t1.nii.gz" in problems(source, tmp_path / "none", leave_out_incomplete=True, **rule)[0]
+    assert "loose_t1.nii.gz" in problems(source, tmp_path / "none", fewest_sequences=4, **rule)[0]
 
 
 DERIVED = {
@@ -331,14 +362,18 @@ def test_what_no_scanner_measured_is_refused_whatever_its_name(kind, tmp_path):
     write(source / "a/a_flair.nii.gz", values.astype(np.float32))
     (found,) = problems(source, tmp_path / "out")
     assert "Expected a scan in" in found
-    assert "--sequence 'a_flair.nii.gz=none'" in found
+    assert "--sequence '*a/a_flair.nii.gz=none'" in found
 
 
 def test_the_same_volume_under_two_names_is_refused(tmp_path):
     source = write_brats(tmp_path / "in", "a", "b")
     write(source / "b/b_t2.nii.gz", arrays(0)["T2w"], oriented_affine("LPS", SHAPE))
     (found,) = problems(source, tmp_path / "out")
-    assert "a (a_t2.nii.gz) and b (b_t2.nii.gz)" in found
+    assert "a (a_t2.nii.gz) and b (b_t2.nii.gz)." in found
+    shutil.copytree(source / "a", source / "copy of a")
+    found = problems(source, tmp_path / "out")
+    assert len(found) == 2
+    assert "a (a_flair.nii.gz) and copy of a (a_flair.nii.gz), and in 2 more of their volumes" in found[0]
 
 
 def test_other_grids_are_resampled_by_the_headers_if_the_user_says_so(tmp_path):
@@ -350,6 +385,9 @@ def test_other_grids_are_resampled_by_the_headers_if_the_user_says_so(tmp_path):
         write(source / f"a/a_{name}.nii.gz", (ramp + number).astype(np.float32), fine)
     write(source / "a/a_flair.nii.gz", ramp[..., ::2].astype(np.float32), thick)
     assert "--resample" in problems(source, tmp_path / "none")[0]
+    (source / "b/b_t1.nii.gz").rename(tmp_path / "t1.nii.gz")  # a scan on one grid needs no sequence to resample onto
+    convert_folder(source, tmp_path / "without", test_fraction=0, resample_onto="T1w")
+    (tmp_path / "t1.nii.gz").rename(source / "b/b_t1.nii.gz")
     task = convert_folder(source, tmp_path / "out", test_fraction=0, resample_onto="T1w")
     images = {file.name: nib.load(task.root / file) for file in task.training}
     flair = images["a.nii.gz"].get_fdata()[..., 0]
