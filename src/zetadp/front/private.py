@@ -257,7 +257,7 @@ def check_constants(
     check_reals(epsilon=epsilon, delta=delta, per_round=per_round)
     if not 1e-10 <= delta <= 1 / population:
         raise UserError(
-            f"delta: Expected at least 1e-10 and at most 1 / population, {1 / population:.2g}, found {delta:g}."
+            f"delta: Expected at least 1e-10 and at most 1 / population, here 1 / {population}, found {delta:g}."
         )
     least = 1e-6 * population
     if not least <= per_round <= population:

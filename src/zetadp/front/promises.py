@@ -39,6 +39,8 @@ class RunPromise:
         promise: ``total`` has one.
     total
         What of that sum is a promise; None without earlier runs.
+    limit
+        The limit on the sum, if this run would exceed it; otherwise None.
     simulated
         Whether the noise is seeded and protects nobody.
     noise
@@ -52,6 +54,7 @@ class RunPromise:
     seeded: bool
     noise: Noise
     total: Total | None = None
+    limit: float | None = None
 
     @classmethod
     def of(cls, plan: Plan, model: nn.Module, ledger: Path, cap: Cap | None = None) -> RunPromise:
@@ -69,14 +72,17 @@ class RunPromise:
             The limit under which the run trains.
         """
         together, before = spent_with(plan, ledger, cap)
+        epsilon = max(promise_of(plan, node.name).epsilon for node in plan.nodes)
+        sum_of_runs = epsilon if together is None else together.spent
         return cls(
-            epsilon=max(promise_of(plan, node.name).epsilon for node in plan.nodes),
+            epsilon=epsilon,
             delta=plan.delta,
             together=None if together is None else together.spent,
             runs_before=before,
             seeded=plan.training.seeded,
             noise=Noise.of(plan, _dimension(plan, model)),
             total=together,
+            limit=None if cap is None or sum_of_runs <= cap.epsilon else cap.epsilon,
         )
 
     def __str__(self) -> str:
@@ -86,6 +92,8 @@ class RunPromise:
             text = f"This run costs each patient epsilon {rounded_up(self.epsilon)} at delta {self.delta:g}"
             if self.total is not None:
                 text += with_earlier(self.total, self.runs_before)
+            if self.limit is not None:
+                text += f". This exceeds the limit most_epsilon, {self.limit:g}, so training is refused"
             text += f". {self.noise}"
         return f"Simulated: the noise is seeded and protects nobody. {text}" if self.seeded else text
 
@@ -112,8 +120,8 @@ def spent_with(plan: Plan, ledger: Path, cap: Cap | None) -> tuple[Total | None,
 
 
 def with_earlier(together: Total, before: int) -> str:
-    """Return the cost with earlier runs, as the end of a sentence, and what of it is a promise."""
-    text = f"; with {before} earlier run(s) on the same patients, epsilon {rounded_up(together.spent)}"
+    """Return the cost with other runs, as the end of a sentence, and what of it is a promise."""
+    text = f"; with {before} other run(s) on the same patients, epsilon {rounded_up(together.spent)}"
     return ". ".join(filter(None, (text, together.simulation.rstrip("."), str(together).rstrip("."))))
 
 

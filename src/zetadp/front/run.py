@@ -196,7 +196,10 @@ class PrivateRun:
         for path in (self._weights, self.ledger):
             check_writable(path)
         if self.state == "interrupted":
-            self._say("continues where it was interrupted; what was released is not released again.")
+            self._say(
+                "continues. Rounds since the last checkpoint are repeated with the same messages; what was released is "
+                "not released again."
+            )
         else:
             self._say(f"starts. {self.promise}")
         self._check_unchanged("train", self.folder / "start.safetensors")
@@ -279,9 +282,10 @@ class PrivateRun:
         outputs = outputs_of(model, held_out.inputs)
         content = self.task.summarise(table.assign(**self.task.measure(outputs, held_out.targets)))
         if metric is None:
-            return Evaluation(content)
+            return Evaluation(content, self.state == "finished")
         table["value"] = values_of(metric, outputs, held_out.targets)
-        return Evaluation({**content, **mean_over_patients(table, "value", metric_name(metric))})
+        content = {**content, **mean_over_patients(table, "value", metric_name(metric))}
+        return Evaluation(content, self.state == "finished")
 
     def save(self, path: Path | str) -> None:
         """Write the weights with plan and statement; `zetadp.load` reads them.
@@ -346,6 +350,8 @@ class PrivateRun:
             if found := dict(_differences(stored, now)):
                 if len(found) > 1:
                     found.pop("noise_multiplier", None)  # which follows from the others
+                if "optimiser" in found:  # its lists of parameters may differ only because the networks do
+                    _take_weights(copy.deepcopy(self.model), start)
                 if [*found] == ["records"]:
                     raise UserError(
                         f"records: Expected the items and labels that {self.folder} was begun with, found others: "
@@ -457,9 +463,18 @@ def _differences(before: Any, now: Any, key: str = "") -> Iterator[tuple[str, st
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The metrics of a run on patients who were held out."""
+    """The metrics of a run on patients who were held out.
+
+    Attributes
+    ----------
+    content
+        The metrics by name, with their intervals.
+    trained
+        Whether the network was trained. If not, the metrics are those of its starting weights.
+    """
 
     content: Mapping[str, Any]
+    trained: bool = True
 
     @property
     def value(self) -> float:
@@ -471,7 +486,8 @@ class Evaluation:
         interval = self.content.get(f"{name}_interval") or {}
         ends = interval.get("low"), interval.get("high")  # none for a single patient
         shown = "" if None in ends else f" ({ends[0]:.3g} to {ends[1]:.3g})"
-        return f"{name} {self.value:.3g}{shown} on {patients} held-out patients, who have no guarantee."
+        before = "" if self.trained else "Before training: "
+        return f"{before}{name} {self.value:.3g}{shown} on {patients} held-out patients, who have no guarantee."
 
     __repr__ = __str__
 

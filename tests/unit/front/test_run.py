@@ -231,6 +231,19 @@ def test_another_run_in_the_same_folder_is_refused_by_its_key(tmp_path, what, mo
         run(tmp_path, **changed)
 
 
+def test_another_network_in_the_same_folder_is_named_by_its_layers(tmp_path):
+    run(tmp_path)
+    with pytest.raises(UserError, match=r"(?s)model: Expected the network.*0\.layer\.weight"):
+        run(tmp_path, model=torch.nn.Sequential(Network()))
+
+
+def test_an_evaluation_says_whether_the_network_was_trained(tmp_path):
+    kept, test = records().split(test=10)
+    new = run(tmp_path, data=kept, population=30)
+    assert str(new.evaluate(test)).startswith("Before training: accuracy")
+    assert str(new.train().evaluate(test)).startswith("accuracy")
+
+
 def test_runs_on_the_same_patients_count_together_whatever_the_folder(tmp_path):
     first = run(tmp_path, "first").train()
     second = run(tmp_path, "second")
@@ -338,10 +351,13 @@ def test_a_lost_checkpoint_is_not_paid_for_without_a_word(tmp_path, monkeypatch)
 def test_a_limit_is_asked_before_anything_is_released(tmp_path):
     run(tmp_path, "first").train()
     second = run(tmp_path, "second", most_epsilon=10)
+    assert "exceeds the limit most_epsilon, 10," in str(second.promise)
     with pytest.raises(UserError, match="10"):
         second.train()
     assert not any(attempt.events for attempt in read_ledger(second.ledger))
-    run(tmp_path, "second", most_epsilon=17).train()
+    second = run(tmp_path, "second", most_epsilon=17)
+    assert "exceeds" not in str(second.promise)
+    second.train()
 
 
 @pytest.mark.parametrize(("first", "promise"), [(25, "The promise is epsilon 25"), (None, "is not a promise")])
