@@ -67,9 +67,8 @@ def with_zetadp(items: torch.Tensor, labels: torch.Tensor, people: list[int]) ->
     optimiser = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
     records = zetadp.Records(items, labels, patients=people)
     run = zetadp.private(
-        model, records, folder=Path(tempfile.mkdtemp()) / "run", epsilon=EPSILON, delta=DELTA,
-        population=records.units, per_round=BATCH / EACH, rounds=ROUNDS, items_per_patient=EACH, clip=1.0,
-        optimiser=optimiser,
+        model, records, zetadp.Public(records.units, BATCH / EACH, ROUNDS, items_per_patient=EACH, clip=1.0),
+        folder=Path(tempfile.mkdtemp()) / "run", epsilon=EPSILON, delta=DELTA, options=zetadp.Options(optimiser),
     )  # fmt: skip
     return run.train().model
 

@@ -288,16 +288,12 @@ def measure_user(machine: Machine) -> Rows:
                 run = zetadp.private(
                     network(),
                     train_records,
-                    folder=Path(folder) / "run",
+                    zetadp.Public(population, per_round=population / 2, rounds=rounds, items_per_patient=each),
                     epsilon=8,
                     delta=1e-3,
-                    population=population,
-                    per_round=population / 2,
-                    rounds=rounds,
-                    items_per_patient=each,
+                    folder=Path(folder) / "run",
                     seed=seed,
-                    stop=note,
-                    device=device,
+                    options=zetadp.Options(stop=note, device=device),
                 )
                 prepared = time.perf_counter()
                 run.train()

@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,13 @@ import torch
 
 import zetadp
 
-PUBLIC = {"population": 800, "items_per_patient": 5, "rounds": 50, "per_round": 100, "seed": 0}
+PUBLIC = zetadp.Public(population=800, per_round=100, rounds=50, items_per_patient=5)
 SETTINGS: dict[str, dict[str, Any]] = {
-    "defaults": {"rate": 0.03, "spread": 4.0},
+    "defaults": {},
     "rate of 0.0003": {"rate": 0.0003},
-    "3 rounds": {"rounds": 3},
-    "300 rounds": {"rounds": 300},
-    "10 patients a round": {"per_round": 10},
+    "3 rounds": {"public": replace(PUBLIC, rounds=3)},
+    "300 rounds": {"public": replace(PUBLIC, rounds=300)},
+    "10 patients a round": {"public": replace(PUBLIC, per_round=10)},
     "weaker data": {"spread": 30.0},
 }
 
@@ -40,21 +41,20 @@ def invented(spread: float) -> tuple[zetadp.Records, zetadp.Records]:
     return zetadp.Records(items, labels, patients=torch.arange(5000) // 5).split(test=200)
 
 
-def accuracy(epsilon: float, clip: float, rate: float, spread: float, **public: int) -> tuple[float, float]:
+def accuracy(
+    epsilon: float, clip: float, *, rate: float = 0.03, spread: float = 4.0, public: zetadp.Public = PUBLIC
+) -> tuple[float, float]:
     """Return the accuracy of a simulated run in percent, and the noise of a round that its promise prints."""
     torch.manual_seed(0)
     (train, test), folder = invented(spread), Path(tempfile.mkdtemp(prefix="zetadp-")) / "run"
     model = Network()
-    optimiser = torch.optim.NAdam(model.parameters(), lr=rate)
-    run = zetadp.private(
-        model, train, folder=folder, epsilon=epsilon, delta=1e-5, clip=clip, optimiser=optimiser, **public
-    )
+    public, options = replace(public, clip=clip), zetadp.Options(torch.optim.NAdam(model.parameters(), lr=rate))
+    run = zetadp.private(model, train, public, epsilon=epsilon, delta=1e-5, folder=folder, seed=0, options=options)
     return 100 * run.train().evaluate(test).value, run.promise.noise[0]
 
 
 print("| setting | without clipping | clipped | epsilon 4 | noise of a round |\n|:--|--:|--:|--:|--:|")
 for name, changed in SETTINGS.items():
-    setting = PUBLIC | SETTINGS["defaults"] | changed
-    whole, clipped = (accuracy(math.inf, clip, **setting)[0] for clip in (1000.0, 0.1))
-    private, noise = accuracy(4, 0.1, **setting)
+    whole, clipped = (accuracy(math.inf, clip, **changed)[0] for clip in (1000.0, 0.1))
+    private, noise = accuracy(4, 0.1, **changed)
     print(f"| {name} | {whole:.0f} | {clipped:.0f} | {private:.0f} | {noise:.2g} |", flush=True)

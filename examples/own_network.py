@@ -26,8 +26,8 @@ ids = [f"patient {item // 5}" for item in range(5000)]
 folder = Path(tempfile.mkdtemp(prefix="zetadp-"))
 
 train, test = zetadp.Records(items, labels, patients=ids).split(test=200)
-public = {"population": 800, "per_round": 100, "rounds": 50, "items_per_patient": 5}  # 100 of 800 patients a round
-run = zetadp.private(Network(), train, folder=folder / "mine", epsilon=8, delta=1e-5, **public)
+public = zetadp.Public(population=800, per_round=100, rounds=50, items_per_patient=5)  # 100 of 800 patients a round
+run = zetadp.private(Network(), train, public, epsilon=8, delta=1e-5, folder=folder / "mine")
 print(run.promise)  # nothing has been released yet
 run.train()
 print(run.statement)

@@ -40,18 +40,12 @@ model = torch.nn.Linear(16, 1, dtype=torch.complex64)
 optimiser = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.5)
 run = zetadp.private(
     model,
-    hospitals={"north": records(1), "south": records(2)},
-    folder=Path(tempfile.mkdtemp(prefix="zetadp-")) / "regression",
+    {"north": records(1), "south": records(2)},
+    zetadp.Public(population={"north": 300, "south": 300}, per_round=200, rounds=40, items_per_patient=4, clip=1.0),
     epsilon=4,
     delta=1e-5,
-    population={"north": 300, "south": 300},
-    per_round=200,
-    rounds=40,
-    items_per_patient=4,
-    clip=1.0,
-    optimiser=optimiser,
-    scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 40),
-    loss=loss,
+    folder=Path(tempfile.mkdtemp(prefix="zetadp-")) / "regression",
+    options=zetadp.Options(optimiser, torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 40), loss),
 )
 print(f"before: {run.evaluate(records(3))}")
 print(f"after: {run.train().evaluate(records(3))}")

@@ -17,7 +17,7 @@ features = centres[labels] + random.normal(size=(PEOPLE, COMPONENTS))  # from a 
 
 folder = Path(tempfile.mkdtemp(prefix="zetadp-"))
 records = zetadp.Records(features, labels, patients=range(PEOPLE))
-print(zetadp.release(records, file=folder / "rows.h5", epsilon=8, delta=1e-5, population=PEOPLE, classes=CLASSES))
+print(zetadp.release(records, zetadp.Mixing(PEOPLE, CLASSES), epsilon=8, delta=1e-5, file=folder / "rows.h5"))
 
 # From here on only the file is needed. Anybody may train on it, as often as they like.
 with h5py.File(folder / "rows.h5") as file:

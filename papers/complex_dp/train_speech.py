@@ -125,15 +125,12 @@ def private_rows(training: Clips, test: Clips, folder: Path, seed: int) -> Itera
         run = zetadp.private(
             model,
             zetadp.Records(training.inputs, training.words, patients=range(count)),
-            folder=folder / f"private-{rounded_up(spent, 3)}-{seed}",
+            zetadp.Public(count, per_round=claim.sampling_probability * count, rounds=claim.rounds, clip=2.0),
             epsilon=spent,
             delta=claim.delta,
-            population=count,
-            per_round=claim.sampling_probability * count,
-            rounds=claim.rounds,
-            clip=2.0,
-            optimiser=torch.optim.SGD(model.parameters(), lr=RATE),
+            folder=folder / f"private-{rounded_up(spent, 3)}-{seed}",
             seed=seed,
+            options=zetadp.Options(optimiser=torch.optim.SGD(model.parameters(), lr=RATE)),
         )
         yield {"epsilon": rounded_up(spent, 3), "seed": seed, "auc": area(run.train().model, test)}
 

@@ -35,7 +35,7 @@ from zetadp.core.assembly import Assembly
 from zetadp.core.outbox import Outbox
 from zetadp.core.records import LabelledItems, Node
 from zetadp.core.round import do_round
-from zetadp.front.release import release_plan
+from zetadp.front.release import Mixing, release_plan
 from zetadp.nn.heads import RowExamples
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
@@ -103,13 +103,13 @@ def released(plan: Plan, x: torch.Tensor, labels: torch.Tensor) -> Released:
     return Released(messages.view(plan.training.mixing.rows, -1), parts, np.split(draw.members, cuts))
 
 
-def planned(rows: int, name: str, *, bare: bool = False, **settings: Any) -> Plan:  # noqa: ANN401  (of `release_plan`)
+def planned(count: int, name: str, *, bare: bool = False, epsilon: float, **settings: Any) -> Plan:  # noqa: ANN401  (of `Mixing`)
     """Return a plan for a number of rows, with the noise for the release of the settings, or without noise.
 
     Its run is named inf, because no epsilon is promised for all these rows together.
     """
-    calibrated = release_plan(delta=DELTA, classes=CLASSES, seed=0, real=True, **settings)
-    mixing = replace(calibrated.training.mixing, rows=rows)
+    calibrated = release_plan(epsilon, DELTA, Mixing(classes=CLASSES, **settings), seed=0, real=True)
+    mixing = replace(calibrated.training.mixing, rows=count)
     run = replace(calibrated.run, epsilon="inf")
     plan = replace(calibrated, run=run, training=replace(calibrated.training, mixing=mixing), cohort=name)
     return plan.with_noise(0.0) if bare else plan
@@ -122,7 +122,13 @@ def membership() -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     cases = [(1.0, True), (1.0, False), (0.3, True)]
     confidence = 1 - FALSE_ALARM / (len(cases) * len(EPSILONS) + 1)
     for epsilon, (active, alone) in product(EPSILONS, cases):
-        settings = {"epsilon": epsilon, "people": PEOPLE, "rows": PEOPLE, "active": active, "degree": MIXED[epsilon]}
+        settings = {
+            "epsilon": epsilon,
+            "population": PEOPLE,
+            "rows": PEOPLE,
+            "active": active,
+            "degree": MIXED[epsilon],
+        }
         scores = []
         for present in (False, True):
             plan = planned(PEOPLE * RELEASES, f"{epsilon}-{active}-{alone}-{present}", **settings)
@@ -180,7 +186,7 @@ def _judged(what: str, name: str, errors: Any, claimed: dict, epsilon: float) ->
 
 def _heads(x: torch.Tensor, labels: torch.Tensor, epsilon: float, confidence: float) -> dict[str, Any]:
     """Attack linear classifiers that learnt from rows by least squares, by their score of the target's class."""
-    settings = {"epsilon": min(epsilon, EPSILONS[0]), "people": PEOPLE, "rows": PEOPLE}
+    settings = {"epsilon": min(epsilon, EPSILONS[0]), "population": PEOPLE, "rows": PEOPLE}
     trials = HEADS + PILOTS
     losses = []
     for present in (False, True):
@@ -227,7 +233,7 @@ def inversion() -> tuple[pd.DataFrame, Figure]:
     for kind in ("pixels", "encoder"):
         x = torch.from_numpy(features("mnist", kind, "train")[:POPULATION])
         for degree, epsilon in product(DEGREES, (math.inf, *EPSILONS)):
-            settings = {"epsilon": min(epsilon, EPSILONS[0]), "people": POPULATION, "degree": float(degree)}
+            settings = {"epsilon": min(epsilon, EPSILONS[0]), "population": POPULATION, "degree": float(degree)}
             found = released(planned(ROWS, f"{kind}-{degree}", bare=epsilon == math.inf, **settings), x, labels)
             values = found.examples.features.real
             row = {"features": kind, "degree": degree, "epsilon": epsilon, "rank": _rank(values, x, found.drawn)}

@@ -43,7 +43,7 @@ from zetadp.core.checkpoint import RunFiles
 from zetadp.core.records import LabelledItems
 from zetadp.core.task import Classification
 from zetadp.core.training import train
-from zetadp.front.release import release_plan
+from zetadp.front.release import Mixing, release_plan
 from zetadp.nn.heads import learnt_head
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.book import recorded_runs
@@ -167,9 +167,9 @@ def directions(kind: str) -> Tensor:
 
 
 @lru_cache
-def planned(**settings: Any) -> Plan:  # noqa: ANN401  (those of `release_plan`)
+def planned(epsilon: float, delta: float, public: Mixing) -> Plan:
     """Return a plan, with its noise, whose search takes as long as the release."""
-    return release_plan(seed=0, real=True, **settings)
+    return release_plan(epsilon, delta, public, seed=0, real=True)
 
 
 def released_rows(
@@ -177,14 +177,16 @@ def released_rows(
     labels: Tensor,
     cohort: str,
     *,
+    epsilon: float,
+    delta: float,
     balance: float = 1.0,
-    **settings: Any,  # noqa: ANN401  (those of `release_plan`)
+    **settings: Any,  # noqa: ANN401  (those of `zetadp.Mixing`)
 ) -> tuple[RowExamples, float]:
     """Release rows on the library's path, with seeded noise; return them, and epsilon by the ledger.
 
     The seed of draws and noise follows from the cohort's name. `balance` is the noise on labels over that on features.
     """
-    plan = replace(planned(people=len(x), **settings), cohort=cohort)
+    plan = replace(planned(epsilon, delta, Mixing(len(x), **settings)), cohort=cohort)
     mixing = replace(plan.training.mixing, balance=balance)
     plan = replace(plan, training=replace(plan.training, mixing=mixing))
     data = LabelledItems(x.to(torch.complex64)[:, None, None], labels)

@@ -8,8 +8,11 @@ from __future__ import annotations
 from zetadp.base import lazily
 
 _PUBLIC = {
-    "Records": "zetadp.front.records",
+    "Mixing": "zetadp.front.release",
+    "Options": "zetadp.front.private",
     "PrivateRun": "zetadp.front.run",
+    "Public": "zetadp.core.public",
+    "Records": "zetadp.front.records",
     "UserError": "zetadp.base.validation",
     "epsilon": "zetadp.front.promises",
     "fit_head": "zetadp.front.head",

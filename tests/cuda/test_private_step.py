@@ -112,8 +112,9 @@ def test_a_users_training_takes_place_on_the_gpu_and_continues_there(tmp_path, s
     records = zetadp.Records(items, labels, patients=torch.arange(150) // 3)
     train, test = records.split(test=10)
     model = Network()
-    given = {"epsilon": 8, "delta": 1e-3, "population": 40, "per_round": 20, "rounds": 30, "items_per_patient": 3}
-    given |= {"folder": tmp_path / "run", "seed": seed, "device": "cuda"}
+    public = zetadp.Public(population=40, per_round=20, rounds=30, items_per_patient=3)
+    given = {"public": public, "epsilon": 8, "delta": 1e-3, "folder": tmp_path / "run", "seed": seed}
+    given |= {"options": zetadp.Options(device="cuda")}
     run = zetadp.private(copy.deepcopy(model), train, **given)
     run.train()
     assert {weight.device.type for weight in run.model.parameters()} == {"cuda"}
@@ -126,9 +127,10 @@ def test_a_users_training_takes_place_on_the_gpu_and_continues_there(tmp_path, s
 
 def test_the_weights_of_a_simulation_are_those_of_the_processor(tmp_path):
     records = zetadp.Records(torch.randn(60, 6, dtype=torch.complex64), torch.arange(60) % 3, patients=range(60))
-    given = {"epsilon": 8, "delta": 1e-3, "population": 60, "per_round": 20, "rounds": 5, "items_per_patient": 1}
+    given = {"public": zetadp.Public(population=60, per_round=20, rounds=5), "epsilon": 8, "delta": 1e-3, "seed": 0}
     model, weights = Network(), {}
     for device in ("cpu", "cuda"):
-        run = zetadp.private(model, records, folder=tmp_path / device / "run", seed=0, device=device, **given)
+        options = zetadp.Options(device=device)
+        run = zetadp.private(model, records, folder=tmp_path / device / "run", options=options, **given)
         weights[device] = torch.view_as_real(run.train().model.layer.weight)
     assert_near(weights["cuda"], weights["cpu"])

@@ -64,7 +64,7 @@ def release(
     import numpy as np
 
     from zetadp.front.records import Records
-    from zetadp.front.release import release_plan, release_records
+    from zetadp.front.release import Mixing, release_plan, release_records
 
     expected = f"Expected {features} to be a NumPy file (.npz) with features and labels"
     remedy = "Write it by numpy.savez('features.npz', features=features, labels=labels)."
@@ -80,18 +80,8 @@ def release(
     except (OSError, EOFError, BadZipFile, zlib.error, KeyError, TypeError) as error:
         raise UserError(f"{expected}: {error}. {remedy}") from error
     records = Records(values, labels, patients=range(len(values)))
-    plan = release_plan(
-        epsilon,
-        delta,
-        people=people,
-        classes=classes,
-        rows=rows,
-        degree=degree,
-        active=active,
-        norm=norm,
-        shares=shares or None,
-        real=not records.inputs.dtype.is_complex,
-    )
+    public = Mixing(people, classes, rows, degree, active, norm, tuple(shares) or None)
+    plan = release_plan(epsilon, delta, public, real=not records.inputs.dtype.is_complex)
     recorded = ledger or features.parent / "ledgers" / f"{features.stem}.jsonl"
     print(release_records(records, plan, ledger=recorded, file=file, cap=cap).text, end="")
 

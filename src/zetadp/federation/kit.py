@@ -17,6 +17,7 @@ from zetadp.base.storage import write_text
 from zetadp.base.validation import UserError, shown
 from zetadp.core.plan import NodeConstants, Plan
 from zetadp.core.promise import OWN_DELTA, promise_of
+from zetadp.core.public import Public
 from zetadp.federation.certificates import checked_server, fingerprint
 from zetadp.federation.masks import Roster
 from zetadp.federation.settings import HospitalSettings
@@ -115,6 +116,8 @@ def _training(plan: Plan, roster: Roster | None) -> Iterator[str]:
     start = "from a public network" if network.start == "public" else "from random weights"
     yield f"  network:  {network.family} on {network.domain}, {start}{trained}"
     yield f"  rounds:   {training.rounds}, with {len(plan.nodes)} nodes"
+    if math.isfinite(plan.clip):
+        yield f"  declared: {Public.of(plan).described(plan.protects)}"
     source = "a seed, which protects nobody: for simulations only" if training.seeded else "the operating system"
     yield f"  noise:    from {source}"
     if plan.sums is not None and plan.masked:

@@ -127,14 +127,14 @@ class Records:
         kinds = {(tuple(each.shape[1:]), each.dtype) for each in inputs}
         if len(kinds) > 1:
             found = ", ".join(f"{shape} of {str(kind).removeprefix('torch.')}" for shape, kind in kinds)
-            raise UserError(f"hospitals: Expected items of one shape and type everywhere, found {found}.")
+            raise UserError(f"records: Expected items of one shape and type everywhere, found {found}.")
         whose: dict[str, tuple[Any, str]] = {}
         for name, part in hospitals.items():
             for key, one in part.keys.items():
                 first, place = whose.setdefault(key, (one, name))
                 if place != name:
                     raise UserError(
-                        f"hospitals: Expected each patient at one hospital, found {first!r} at {place} and {one!r} at "
+                        f"records: Expected each patient at one hospital, found {first!r} at {place} and {one!r} at "
                         f"{name}. Give two persons two ids. Leave the records of one person out at one hospital, or "
                         "give each hospital a run of its own: their account adds up what the patient spends."
                     )

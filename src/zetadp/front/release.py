@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from zetadp.base.storage import check_writable, private_files
-from zetadp.base.validation import UserError, checked_path
+from zetadp.base.validation import RefusedValueError, UserError, Within, check_fields, checked_path
 from zetadp.core.checkpoint import RunFiles
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.promise import make_plan
 from zetadp.core.records import LabelledItems
 from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.core.training import train
-from zetadp.front.private import check_constants, check_numbers, check_population, label_of, records_of
+from zetadp.front.private import check_limit, check_population, check_target, label_of, records_of
 from zetadp.front.promises import spent_with, with_earlier
 from zetadp.front.records import Records
-from zetadp.front.rows import check_name, mixed_as, write_release
+from zetadp.front.rows import check_name, mixed_as, usual_rows, write_release
 from zetadp.front.run import run_places
 from zetadp.nn.settings import MIXED_ROWS, NetworkSettings
 from zetadp.privacy.book import note_people
@@ -31,30 +34,17 @@ from zetadp.privacy.statement import Statement, last_statement
 from zetadp.privacy.threat import CENTRAL_HOLDER, NoiseSource
 
 
-def release_plan(
-    epsilon: float,
-    delta: float,
-    *,
-    people: int,
-    classes: int,
-    rows: int | None = None,
-    degree: float | None = None,
-    active: float = 1.0,
-    norm: float = 1.0,
-    seed: int | None = None,
-    real: bool = False,
-    shares: Sequence[float] | None = None,
-) -> Plan:
-    """Return the plan of a release of rows, with the noise that the guarantee needs.
+@dataclass(frozen=True)
+class Mixing:
+    """The public constants of a release of rows. You declare them; they are never counted from the data.
 
-    All arguments are public constants: choose them without looking at the data.
+    They are part of the guarantee: choose them without looking at the data. An object of this class is valid, or it
+    cannot be made.
 
-    Parameters
+    Attributes
     ----------
-    epsilon, delta
-        The guarantee for each person.
-    people
-        Declared number of people. Each has one row of features.
+    population
+        Number of people. Each has one row of features.
     classes
         Number of classes.
     rows
@@ -66,13 +56,53 @@ def release_plan(
         the declared shares of the classes.
     norm
         Norm to which features are clipped.
+    shares
+        Declared share of each class among the people, which add up to 1. None assumes classes of equal size; with
+        others, labels are then wrong. Only for ``active`` below 1.
+
+    Raises
+    ------
+    UserError
+        If a value is not allowed, or the values contradict each other; the message names one.
+    """
+
+    population: Annotated[int, Within(ge=1, le=10**9)]
+    classes: Annotated[int, Within(ge=2, le=2**31)]
+    rows: Annotated[int, Within(ge=1, le=2**31)] | None = None
+    degree: Annotated[float, Within(ge=1e-9, le=1e9)] | None = None
+    active: float = 1.0
+    norm: Annotated[float, Within(ge=1e-9, le=1e9)] = 1.0
+    shares: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Check every value, and that values agree with each other."""
+        if self.shares is not None:
+            object.__setattr__(self, "shares", _numbers(self.shares))
+        with _by_argument():
+            check_fields(self)
+            self.settings()
+
+    def settings(self, *, real: bool = False) -> MixingSettings:
+        """Return the settings of a plan."""
+        rows = self.rows or usual_rows([self.population], self.active)
+        found = MixingSettings(int(rows), active=float(self.active), real=real, learn=False, shares=self.shares)
+        found.shares_of(int(self.classes))
+        return found
+
+
+def release_plan(epsilon: float, delta: float, public: Mixing, *, seed: int | None = None, real: bool = False) -> Plan:
+    """Return the plan of a release of rows, with the noise that the guarantee needs.
+
+    Parameters
+    ----------
+    epsilon, delta
+        The guarantee for each person.
+    public
+        The public constants.
     seed
         Seed of a simulation, which protects nobody. None takes exact noise from the operating system's generator.
     real
         Whether features are real.
-    shares
-        Declared share of each class among the people, which add up to 1. None assumes classes of equal size; with
-        others, labels are then wrong. Only for ``active`` below 1.
 
     Raises
     ------
@@ -82,50 +112,47 @@ def release_plan(
     """
     if epsilon == math.inf:
         raise UserError("epsilon: Expected a finite number, found inf: rows without noise are the people's features.")
-    check_constants(epsilon, delta, people, people, seed, "")
-    check_numbers(classes=classes, rows=rows, seed=seed, degree=degree, norm=norm)
-    delta = float(delta)
-    try:
-        rows, (degree,) = mixed_as(epsilon, delta, [people], rows=rows, degree=degree, active=active)
-        declared = None if shares is None else _numbers(shares)
-        mixing = MixingSettings(int(rows), active=float(active), real=real, learn=False, shares=declared)
-        mixing.shares_of(int(classes))
+    people, active = int(public.population), float(public.active)
+    check_target(epsilon, delta, people, seed)
+    with _by_argument():
+        _, (degree,) = mixed_as(epsilon, delta, [people], rows=public.rows, degree=public.degree, active=active)
         training = TrainingSettings(
             1,
             images_per_patient=1,
             noise=NoiseSource.OS if seed is None else NoiseSource.SEEDED,
             estimator=MIXED_ROWS,
-            feature_norm=float(norm),
-            mixing=mixing,
+            feature_norm=float(public.norm),
+            mixing=public.settings(real=real),
         )
         plan = Plan(
             RunName("release", CENTRAL_HOLDER, label_of(epsilon), int(seed or 0)),
             NetworkSettings("head", "features"),
             training,
             (NodeConstants(CENTRAL_HOLDER, people, degree),),
-            delta=delta,
-            task={"name": "classification", "classes": int(classes)},
+            delta=float(delta),
+            task={"name": "classification", "classes": int(public.classes)},
             threat="central",
         )
-    except UserError as error:
+    return make_plan(plan)
+
+
+@contextmanager
+def _by_argument() -> Iterator[None]:
+    """Begin the message of a wrong value with the name of its argument."""
+    try:
+        yield
+    except (UserError, RefusedValueError) as error:
         argument = {"expected": "degree"}.get(error.key, error.key)
         raise UserError(f"{argument}: {error}" if argument else str(error)) from error
-    return make_plan(plan)
 
 
 def release(
     records: Records,
+    public: Mixing,
     *,
-    file: Path | str,
     epsilon: float,
     delta: float,
-    population: int,
-    classes: int,
-    rows: int | None = None,
-    degree: float | None = None,
-    active: float = 1.0,
-    norm: float = 1.0,
-    shares: Sequence[float] | None = None,
+    file: Path | str,
     seed: int | None = None,
     account: Path | str | None = None,
     most_epsilon: float | None = None,
@@ -141,20 +168,16 @@ def release(
     records
         One item for each person: features, shape (component,), from a method that has seen none of these people; and a
         class, a whole number from 0.
-    file
-        HDF5 file to write. Its name, without the ending, is the release's name in the account.
+    public
+        The public constants that you declare (`zetadp.Mixing`).
     epsilon, delta
         What the release may cost each person.
-    population
-        Number of people; a public constant that you declare.
-    classes
-        Number of classes; a public constant.
-    rows, degree, active, norm, shares
-        Number of rows, expected number of people in a row, share of rows that are open to each class, norm to which
-        features are clipped, and declared shares of the classes (`release_plan`). With ``active`` below 1, labels
-        assume classes of equal size, or of the declared shares.
-    seed, account, most_epsilon
-        As in `zetadp.private`. By default the account is ``ledgers`` next to ``file``.
+    file
+        HDF5 file to write. Its name, without the ending, is the release's name in the account.
+    seed
+        Asks for a simulation, as in `zetadp.private`.
+    account, most_epsilon
+        As in `zetadp.Options`. By default the account is ``ledgers`` next to ``file``.
 
     Returns
     -------
@@ -165,22 +188,12 @@ def release(
     UserError
         If anything does not fit; the message names the argument. Nothing is released then.
     """
-    records = records_of(records, None)
-    check_population(records, population)
-    check_numbers(most_epsilon=most_epsilon)
-    plan = release_plan(
-        epsilon,
-        delta,
-        people=records.units,
-        classes=classes,
-        rows=rows,
-        degree=degree,
-        active=active,
-        norm=norm,
-        seed=seed,
-        real=not records.inputs.dtype.is_complex,
-        shares=shares,
-    )
+    records = records_of(records)
+    if not isinstance(public, Mixing):
+        raise UserError(f"public: Expected zetadp.Mixing, found {type(public).__name__}.")
+    check_population(records, public.population)
+    check_limit(most_epsilon)
+    plan = release_plan(epsilon, delta, public, seed=seed, real=not records.inputs.dtype.is_complex)
     file = checked_path(file, "file")
     place, folder = run_places(file.parent / file.stem, account)
     ledger = folder / f"{place.resolve().name}.jsonl"
@@ -233,7 +246,7 @@ def _numbers(shares: Sequence[float]) -> tuple[float, ...]:
     try:
         return tuple(map(float, shares))
     except (TypeError, ValueError) as error:
-        raise UserError(f"Expected one number for each class, found {shares!r:.60}.", "shares") from error
+        raise UserError(f"shares: Expected one number for each class, found {shares!r:.60}.") from error
 
 
 def _examples(records: Records, plan: Plan) -> LabelledItems:

@@ -72,6 +72,20 @@ def best_mixed(mu: float, units: int, rounds: int, class_rate: float = 1.0) -> f
     return BEST_RATIO * mu * math.sqrt(class_rate / rounds) * units
 
 
+def usual_rows(populations: Sequence[int], active: float = 1.0) -> int:
+    """Return as many rows as a node of median size has units, rounded up until every class has a whole number of rows.
+
+    Parameters
+    ----------
+    populations
+        Number of units at each node.
+    active
+        Share of the rows that are open to each class.
+    """
+    whole = open_share(active).denominator
+    return math.ceil(math.ceil(median(populations)) / whole) * whole
+
+
 def mixed_as(
     epsilon: float,
     delta: float,
@@ -90,8 +104,7 @@ def mixed_as(
     populations
         Number of units at each node.
     rows
-        Number of rows. None takes as many as a node of median size has units, rounded up until every class has a whole
-        number of rows.
+        Number of rows. None takes `usual_rows`.
     degree
         Expected number of units in a row. None takes the best one at each node, from one to ``population * active``.
     active
@@ -102,8 +115,7 @@ def mixed_as(
     UserError
         If the best degree is below one unit per row, where the theorem has no meaning.
     """
-    whole = open_share(active).denominator
-    rows = rows or math.ceil(math.ceil(median(populations)) / whole) * whole
+    rows = rows or usual_rows(populations, active)
     if degree is not None:
         return rows, [float(degree)] * len(populations)
     mu, found = gaussian.mu(min(epsilon, WITHOUT_NOISE), delta), []

@@ -36,6 +36,7 @@ from zetadp.core.checkpoint import RunFiles
 from zetadp.core.evaluation import outputs_of
 from zetadp.core.networks import state_tensors, take_tensors
 from zetadp.core.plan import Plan
+from zetadp.core.public import Public
 from zetadp.core.settings import Performance
 from zetadp.core.task import Classification, Task
 from zetadp.core.training import train
@@ -146,6 +147,11 @@ class PrivateRun:
         if self._weights.exists():
             return "finished"
         return "interrupted" if self._files.checkpoint.exists() else "new"
+
+    @property
+    def public(self) -> Public:
+        """The public constants that were declared."""
+        return Public.of(self.plan)
 
     @property
     def ledger(self) -> Path:

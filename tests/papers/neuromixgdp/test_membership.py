@@ -16,7 +16,7 @@ from zetadp.core.checkpoint import RunFiles
 from zetadp.core.records import LabelledItems
 from zetadp.core.task import Classification
 from zetadp.core.training import train
-from zetadp.front.release import release_plan
+from zetadp.front.release import Mixing, release_plan
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 
@@ -30,8 +30,8 @@ def people() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def plan_of(active: float, degree: float, sigma: float, name: str):
-    sizes = {"people": PEOPLE, "classes": CLASSES, "rows": ROWS * TRIALS}
-    plan = release_plan(1, DELTA, degree=degree, active=active, seed=0, real=True, **sizes)
+    public = Mixing(PEOPLE, CLASSES, rows=ROWS * TRIALS, degree=degree, active=active)
+    plan = release_plan(1, DELTA, public, seed=0, real=True)
     plan = replace(plan.with_noise(sigma), cohort=name)
     return replace(plan, run=replace(plan.run, epsilon="inf"))  # a plan with an epsilon has the noise for it
 

@@ -8,12 +8,12 @@ import random
 import numpy as np
 import pytest
 import torch
+from flat_calls import private
 from torch import nn
 
 from zetadp.base.tensors import load_tensors
 from zetadp.base.validation import UserError
 from zetadp.core.stateless import check_stateless, public_batches
-from zetadp.front.private import private
 from zetadp.front.records import Records
 
 PATIENTS, WIDTH = 12, 6

@@ -219,7 +219,7 @@ def test_a_mistake_is_refused_by_the_arguments_name(what):
 def test_two_spellings_of_one_id_are_refused_also_at_two_hospitals(other):
     with pytest.raises(UserError, match=r"patients.*'a'"):
         Records(ITEMS, LABELS, patients=[other, *IDS[1:]])
-    with pytest.raises(UserError, match=r"hospitals: .*'a' at north and .* at south"):
+    with pytest.raises(UserError, match=r"records: .*'a' at north and .* at south"):
         Records.of_hospitals(
             {name: Records(ITEMS[:1], LABELS[:1], patients=[one]) for name, one in (("north", "a"), ("south", other))}
         )

@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from flat_calls import private, release
 
 import zetadp
 from zetadp.base.validation import UserError
@@ -36,7 +37,7 @@ def records(features=FEATURES, labels=LABELS, ids=range(PEOPLE)) -> zetadp.Recor
 
 
 def released(folder, data=None, name="rows", **changed):
-    return zetadp.release(records() if data is None else data, **{"file": folder / f"{name}.h5"} | PUBLIC | changed)
+    return release(records() if data is None else data, **{"file": folder / f"{name}.h5"} | PUBLIC | changed)
 
 
 def command(*words: object) -> int:
@@ -157,7 +158,7 @@ def test_a_release_is_in_the_account_of_its_people_and_made_once(tmp_path, capsy
     assert (tmp_path / "rows.h5").read_bytes() == before
     model = torch.nn.Linear(COMPONENTS, CLASSES, dtype=torch.complex64)
     constants = {"epsilon": 2, "delta": 1e-4, "population": PEOPLE, "per_round": 30, "rounds": 2}
-    run = zetadp.private(model, records(), folder=tmp_path / "run", **constants, loss=loss)
+    run = private(model, records(), folder=tmp_path / "run", **constants, loss=loss)
     assert run.promise.runs_before == 1
     assert run.promise.together > run.promise.epsilon
     run.train()

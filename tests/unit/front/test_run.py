@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from commanded import ended, said
+from flat_calls import private
 
 import zetadp
 from zetadp.base.epsilon import CONSENT, rounded_up
@@ -30,7 +31,6 @@ from zetadp.core.promise import Noise
 from zetadp.core.round import Phase
 from zetadp.core.settings import TrainingSettings
 from zetadp.front import run as door
-from zetadp.front.private import private
 from zetadp.front.progress import RoundsShown
 from zetadp.front.promises import ledger
 from zetadp.front.records import Records
@@ -74,7 +74,7 @@ def records(**changed):
 
 def run(tmp_path, name="run", model=None, data=None, **changed):
     model = Network() if model is None else model
-    data = records() if data is None and "hospitals" not in changed else data
+    data = records() if data is None else data
     given = {
         "epsilon": 8,
         "delta": 1e-3,
@@ -552,7 +552,7 @@ def test_four_patients_are_told_before_they_spend(tmp_path, capsys):
 
 def test_hospitals_each_add_noise_and_draw_at_one_rate(tmp_path):
     sizes = {"north": 10, "south": 30}
-    trained = run(tmp_path, hospitals=of_hospitals(10), population=sizes, epsilon=0.2).train()
+    trained = run(tmp_path, data=of_hospitals(10), population=sizes, epsilon=0.2).train()
     # There is little but noise in a message, and the promise says how much.
     assert trained.history["length"].mean() == pytest.approx(trained.promise.noise[0], rel=0.3)
     nodes = {node.name: node for node in trained.plan.nodes}
@@ -565,8 +565,8 @@ def test_hospitals_each_add_noise_and_draw_at_one_rate(tmp_path):
 def test_one_id_at_two_hospitals_is_refused(tmp_path):
     both = of_hospitals()
     both["south"] = Records(ITEMS[:3], LABELS[:3], patients=IDS[:3])
-    with pytest.raises(UserError, match=r"hospitals: .* at north and .* at south.*a run of its own"):
-        run(tmp_path, hospitals=both, population={"north": 20, "south": 1})
+    with pytest.raises(UserError, match=r"records: .* at north and .* at south.*a run of its own"):
+        run(tmp_path, data=both, population={"north": 20, "south": 1})
     for name, size in (("north", 20), ("south", 1)):
         own = run(tmp_path, name, data=both[name], population=size, per_round=size)
         assert own.promise.runs_before == (name == "south")  # what the message says: their account adds up
@@ -702,7 +702,7 @@ WRONG = {
     "reduced loss": ({"loss": torch.nn.CrossEntropyLoss()}, "loss"),
     "population": ({"population": 41}, "population"),
     "population of a dict": ({"population": {"north": 40}}, "population"),
-    "one number for two hospitals": ({"hospitals": of_hospitals()}, "population"),
+    "one number for two hospitals": ({"data": of_hospitals()}, "population"),
     "an optimiser's class": ({"optimiser": torch.optim.SGD}, "optimiser"),
     "batch normalisation": ({"model": torch.nn.Sequential(Network(4), torch.nn.BatchNorm1d(4))}, "model"),
     "labels that a loss would spread": (
@@ -710,7 +710,7 @@ WRONG = {
         "labels",
     ),
     "a loss of the batch": ({"loss": lambda outputs, _: outputs[:, 0] / outputs.max()}, "loss"),
-    "nameless hospitals": ({"hospitals": [1]}, "hospitals"),
+    "nameless hospitals": ({"data": {1: records()}}, "records"),
     "delta": ({"delta": 0.1}, "delta"),
     "per_round": ({"per_round": 41}, "per_round"),
     "per_round of nearly nobody": ({"per_round": 1e-12}, "per_round"),

@@ -7,12 +7,12 @@ import os
 
 import pytest
 import torch
+from flat_calls import private
 from torch import nn
 
 from zetadp.base.storage import private_files
 from zetadp.base.tensors import load_tensors
 from zetadp.base.validation import UserError
-from zetadp.front.private import private
 from zetadp.front.records import Records
 from zetadp.front.run import load
 

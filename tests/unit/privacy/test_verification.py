@@ -46,8 +46,9 @@ def faults(run: Path, ledgers: Path | None = None) -> list[str]:
 def original(tmp_path_factory):
     folder, items = tmp_path_factory.mktemp("run"), torch.randn(4 * PEOPLE, 6, generator=torch.manual_seed(0))
     records = zetadp.Records(items, torch.arange(4).repeat(PEOPLE), patients=[n // 4 for n in range(4 * PEOPLE)])
-    constants = {"population": PEOPLE, "per_round": PEOPLE / 2, "rounds": 5, "items_per_patient": 4, "seed": 0}
-    run = zetadp.private(torch.nn.Linear(6, 4), records, folder=folder / "run", epsilon=8, delta=1e-3, **constants)
+    public = zetadp.Public(population=PEOPLE, per_round=PEOPLE / 2, rounds=5, items_per_patient=4)
+    guarantee = {"epsilon": 8, "delta": 1e-3, "seed": 0}
+    run = zetadp.private(torch.nn.Linear(6, 4), records, public, folder=folder / "run", **guarantee)
     return run.train().folder
 
 
