@@ -7,7 +7,7 @@ from typing import Any
 from zetadp.audit.settings import AuditSettings
 from zetadp.audit.suite import carry_out, frame, plan, sheet
 from zetadp.audit.trainings import Audited, AuditResult
-from zetadp.base.epsilon import epsilon_shown, epsilon_value
+from zetadp.base.epsilon import epsilon_shown
 from zetadp.base.storage import write_text
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
@@ -38,7 +38,7 @@ def main(
 ) -> None:
     """Write table and figure, and end in an error if a claim is refuted."""
     drafts = [Plan.from_json(draft_plan) for draft_plan in plans]
-    private = [make_plan(draft, noise) for draft in drafts if draft.run.private]
+    private = [make_plan(draft, noise) for draft in drafts if draft.target.private]
     targets = targets_of(private, noise_source)
     audits = plan(targets, delta=delta, settings=AuditSettings(**settings))
     results = carry_out(audits, threads)
@@ -53,7 +53,7 @@ def main(
 def targets_of(plans: list[Plan], noise: str) -> list[Audited]:
     """Return the mechanisms to audit: one for all runs that share sampling, noise and rounds."""
     names: dict[tuple[float, float, int], list[str]] = {}
-    for draft in sorted(plans, key=lambda item: epsilon_value(item.run.epsilon)):
+    for draft in sorted(plans, key=lambda item: item.target.epsilon):
         run = draft.run
         if draft.sums is not None or draft.unit == "image" or draft.training.mixing is not None:
             # The audit is of one node that protects patients in its own message, with one sum per round. These runs

@@ -192,17 +192,17 @@ def performance(wildcards):
 
 def calibration(plan):
     """Return the name of a calibration, which runs of the same constants and target share."""
-    return f"eps-{plan.run.epsilon}-{plan.bare().digest[:8]}"
+    return f"eps-{plan.target.label}-{plan.bare().digest[:8]}"
 
 
-PRIVATE = [CONFIG.plan(run) for run in RUNS if run.private]
+PRIVATE = [plan for plan in map(CONFIG.plan, RUNS) if plan.target.private]
 CALIBRATIONS = {calibration(plan): plan.bare().to_json() for plan in PRIVATE}
 
 
 def noise_for(wildcards):
     """Return the file that says how much noise a run needs, in a list; none for a run without noise."""
     plan = plan_of(wildcards)
-    return [f"{RESULTS}/noise/{calibration(plan)}.json"] if plan.run.private else []
+    return [f"{RESULTS}/noise/{calibration(plan)}.json"] if plan.target.private else []
 
 
 def unique(lists):

@@ -43,7 +43,7 @@ from torch import nn
 from zetadp.audit.detection import FALSE_ALARM, Claim, Errors
 from zetadp.audit.settings import NODES, MembershipSettings
 from zetadp.audit.trainings import attacked_run, scratch_folder
-from zetadp.base.epsilon import UNCLIPPED, epsilon_value, rounded_up
+from zetadp.base.epsilon import UNCLIPPED, Target, epsilon_value, rounded_up
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError, in_range
 from zetadp.base.workflow import PROGRESS
@@ -98,10 +98,10 @@ def arms(
     sigma = noise_for_epsilon(settings.epsilon, delta, settings.sampling_probability, settings.rounds)
     size = settings.population
 
-    def plan(epsilon: str, rounds: int, noise_multiplier: float = 0.0) -> Plan:
+    def plan(target: Target, rounds: int, noise_multiplier: float = 0.0) -> Plan:
         constants = (size, settings.sampling_probability * size, noise_multiplier)
         return Plan(
-            run=RunName(network.family, "federated", epsilon, settings.seed),
+            run=RunName(network.family, "federated", target.label, settings.seed),
             network=network,
             training=TrainingSettings(
                 rounds=rounds,
@@ -114,9 +114,9 @@ def arms(
         )
 
     return {
-        f"private, epsilon {settings.epsilon:g}": plan(f"{settings.epsilon:g}", settings.rounds, sigma),
-        "clipped, no noise": plan("inf", settings.rounds),
-        "unclipped, overfitted": plan(UNCLIPPED, settings.rounds * settings.overfitted),
+        f"private, epsilon {settings.epsilon:g}": plan(Target(settings.epsilon, delta), settings.rounds, sigma),
+        "clipped, no noise": plan(Target(math.inf, delta), settings.rounds),
+        "unclipped, overfitted": plan(Target(math.inf, delta, clipped=False), settings.rounds * settings.overfitted),
     }
 
 

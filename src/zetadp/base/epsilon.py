@@ -1,12 +1,13 @@
-"""Epsilon as text: targets name runs and head columns; guarantees are rounded up, never down."""
+"""What a run may cost, as a value and as the text that names runs; guarantees are rounded up, never down."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from typing import Annotated, Any
 
-from zetadp.base.validation import Filled, UserError, Within
+from zetadp.base.validation import Checked, Filled, UserError, Within
 
 UNCLIPPED = "unclipped"
 """Label of a run without clipping and without noise."""
@@ -38,14 +39,18 @@ def epsilon_value(label: str | float) -> float:
 
 
 def epsilon_label(value: str | float) -> str:
-    """Return the spelling of epsilon that tables and names of folders use.
+    """Return the spelling of epsilon that tables and names of folders use: six digits, never above its value.
 
     Examples
     --------
-    >>> [epsilon_label(value) for value in ("1.0", 0.5, 1e6, "inf", "unclipped")]
-    ['1', '0.5', '1e06', 'inf', 'unclipped']
+    >>> [epsilon_label(value) for value in ("1.0", 0.5, 1e6, 1.2345678, "inf", "unclipped")]
+    ['1', '0.5', '1e06', '1.23456', 'inf', 'unclipped']
     """
-    return UNCLIPPED if value == UNCLIPPED else f"{epsilon_value(value):g}".replace("+", "")
+    if value == UNCLIPPED:
+        return UNCLIPPED
+    number = epsilon_value(value)
+    label = f"{number:g}"
+    return (label if float(label) <= number else f"{number * (1 - 1e-5):g}").replace("+", "")
 
 
 def epsilon_order(label: str) -> tuple[float, bool]:
@@ -141,5 +146,71 @@ class AsEpsilon:
             raise ValueError(str(error)) from error
 
 
+class SpeltAsEpsilon(AsEpsilon):
+    """The one text of an epsilon, which parts of names are."""
+
+    def check(self, name: str, value: Any) -> None:  # noqa: ANN401  (a user may give anything)
+        """Raise ``ValueError`` for another spelling."""
+        super().check(name, value)
+        if not isinstance(value, str) or self.label(value) != value:
+            raise ValueError(f"Expected {name} as the text {self.label(value)!r}, found {value!r}.")
+
+
+EpsilonLabel = Annotated[str, SpeltAsEpsilon()]
 Epsilons = Annotated[list[Annotated[str, AsEpsilon()]], Filled()]
 Delta = Annotated[float, Within(ge=SMALLEST_DELTA, le=1 - SMALLEST_DELTA)]
+
+
+@dataclass(frozen=True)
+class Target(Checked):
+    """What a run may cost one unit, and whether it clips.
+
+    There are three kinds: an epsilon with its delta; an infinite epsilon, for a run that clips and adds no noise; and
+    one that is not even clipped. Names of runs hold a target as a text, which `label` makes and `named` reads.
+
+    Attributes
+    ----------
+    epsilon
+        Epsilon; infinite without noise.
+    delta
+        The delta at which it holds.
+    clipped
+        Whether contributions are clipped. What is not clipped cannot be hidden by noise.
+
+    Raises
+    ------
+    ValueError
+        If delta or epsilon is out of range, or epsilon is finite without clipping.
+
+    Examples
+    --------
+    >>> [Target.named(label, 1e-3).label for label in ("8", "inf", "unclipped")]
+    ['8', 'inf', 'unclipped']
+    """
+
+    epsilon: float
+    delta: Delta
+    clipped: bool = True
+
+    def __post_init__(self) -> None:
+        """Check both numbers, and that they agree with the clipping."""
+        super().__post_init__()
+        if not self.epsilon > 0:
+            raise ValueError(f"Expected an epsilon above zero, found {self.epsilon!r}.")
+        if self.private and not self.clipped:
+            raise ValueError(f"Expected an infinite epsilon without clipping, found {self.epsilon!r}.")
+
+    @classmethod
+    def named(cls, label: str, delta: float) -> Target:
+        """Return the target that a part of a run's name stands for, at a delta."""
+        return cls(epsilon_value(label), delta, clipped=label != UNCLIPPED)
+
+    @property
+    def label(self) -> str:
+        """The target's part of a run's name; the number in it is at most epsilon."""
+        return epsilon_label(self.epsilon) if self.clipped else UNCLIPPED
+
+    @property
+    def private(self) -> bool:
+        """Whether an epsilon is promised, so that the run needs noise."""
+        return math.isfinite(self.epsilon)

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Annotated, Any, TypeVar, cast
 
 from zetadp.audit.settings import Audit
-from zetadp.base.epsilon import epsilon_value, rounded_up
+from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import Count, Filled, OneOf, UserError
 from zetadp.config.sections import (
     EVERYBODY,
@@ -214,10 +214,11 @@ class Config:
         if network.estimator == MIXED_ROWS:
             from zetadp.front.rows import mixed_as  # takes long to import
 
+            target = run.target(self.privacy.delta)
             mixing = dict(training_of_network.get("mixing", {}))
             rows, expected = mixed_as(
-                epsilon_value(run.epsilon),
-                self.privacy.delta,
+                target.epsilon,
+                target.delta,
                 sizes,
                 rows=mixing.get("rows"),
                 degree=mixing.pop("degree", None),
@@ -260,7 +261,7 @@ class Config:
         if not self.cohort.real:
             return ""
         trainings = f"{len(runs)} training{'s' if len(runs) > 1 else ''} on real patients (cohort {self.cohort.name})"
-        epsilon = math.fsum(epsilon_value(run.epsilon) for run in runs)
+        epsilon = math.fsum(run.target(self.privacy.delta).epsilon for run in runs)
         delta = len(runs) * self.privacy.delta
         cost = f"at most epsilon {rounded_up(epsilon)} at delta {rounded_up(delta)} for one {self.cohort.unit}"
         if not (math.isfinite(epsilon) and delta < 1):

@@ -16,7 +16,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from zetadp.base.epsilon import UNCLIPPED, Delta, epsilon_label, epsilon_value
+from zetadp.base.epsilon import Delta, EpsilonLabel, Target
 from zetadp.base.storage import read_json, write_json
 from zetadp.base.validation import (
     Seed,
@@ -59,14 +59,14 @@ class RunName:
     network, arm
         Names of sections of the configuration.
     epsilon
-        Target as text: a number, ``inf`` (clips, adds no noise) or ``unclipped`` (neither).
+        Label of the target (`zetadp.base.epsilon.Target.label`): a number, ``inf`` or ``unclipped``.
     seed
         Seed of the starting weights and, with all that defines the run, of sampling and noise.
     """
 
     network: str
     arm: str
-    epsilon: str
+    epsilon: EpsilonLabel
     seed: Seed
 
     def __post_init__(self) -> None:
@@ -83,10 +83,9 @@ class RunName:
         """The name in file names."""
         return str(self).replace(" ", "-")
 
-    @property
-    def private(self) -> bool:
-        """Whether the name promises an epsilon, so that the run needs noise."""
-        return math.isfinite(epsilon_value(self.epsilon))
+    def target(self, delta: float) -> Target:
+        """Return the target that the name holds, at a delta."""
+        return Target.named(self.epsilon, delta)
 
 
 @dataclass(frozen=True)
@@ -197,15 +196,15 @@ class Plan:
             raise ValueError(f"Expected one node or more, each with a different name, found {names}.")
         # Names become names of files, and not every file system tells capitals from small letters.
         check_distinct(names, "the plan's nodes")
-        if self.network.taper == BY_NOISE and (self.noise_of_mean() or not self.run.private):
+        if self.network.taper == BY_NOISE and (self.noise_of_mean() or not self.target.private):
             beside_signal = self.noise_of_mean() / math.sqrt(self.training.rounds) / SIGNAL
             object.__setattr__(self, "network", replace(self.network, taper=float(f"{beside_signal:.4g}")))
         if not self.training.seeded and len({node.noise_multiplier > 0 for node in self.nodes}) > 1:
             raise ValueError(
                 "Expected noise from the operating system at all nodes or at none, found nodes with and without noise."
             )
-        if self.run.epsilon == UNCLIPPED and any(node.noise_multiplier > 0 for node in self.nodes):
-            raise ValueError(f"Expected no noise in a run named {UNCLIPPED}: without clipping it would hide nothing.")
+        if not self.target.clipped and any(node.noise_multiplier > 0 for node in self.nodes):
+            raise ValueError(f"Expected no noise in a run {self.target.label}: without clipping it would hide nothing.")
         for key, fault in self._contradictions():
             raise UserError(fault, key)
         if self.sums is not None:
@@ -256,7 +255,12 @@ class Plan:
     @property
     def clip(self) -> float:
         """The clipping norm B; infinite where contributions are not clipped."""
-        return math.inf if self.run.epsilon == UNCLIPPED else self.training.clip
+        return self.training.clip if self.target.clipped else math.inf
+
+    @property
+    def target(self) -> Target:
+        """What the run may cost one unit, and whether it clips."""
+        return self.run.target(self.delta)
 
     @property
     def protects_people(self) -> bool:
@@ -467,11 +471,8 @@ class Plan:
             training["optimiser"] = OptimiserSettings(**training["optimiser"])
             if "mixing" in training:
                 training["mixing"] = MixingSettings(**training["mixing"])
-            run = RunName(**given.pop("run"))
-            if epsilon_label(run.epsilon) != run.epsilon:
-                raise ValueError(f"Expected epsilon of the run as {epsilon_label(run.epsilon)}, found {run.epsilon}.")
             return cls(
-                run=run,
+                run=RunName(**given.pop("run")),
                 network=NetworkSettings(**given.pop("network")),
                 training=TrainingSettings(**training),
                 nodes=tuple(NodeConstants(**node) for node in given.pop("nodes")),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import torch
 from torch import Tensor, nn
 
-from zetadp.base.epsilon import Delta, epsilon_label
+from zetadp.base.epsilon import Delta, EpsilonLabel
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import content_hash
 from zetadp.base.tensors import load_tensors, save_tensors, tensors_below, tensors_digest
@@ -61,7 +61,7 @@ class TrainedOn(Checked):
     cohort: str
     unit: Annotated[str, OneOf(("patient", "speaker", "record", "image"))]
     units: Count
-    epsilon: str
+    epsilon: EpsilonLabel
     delta: Delta
     noise: Annotated[str, OneOf(NOISE_SOURCES)]
     simulated: bool
@@ -79,8 +79,6 @@ class TrainedOn(Checked):
         super().__post_init__()
         if self.cohort:
             checked_name(self.cohort, "cohort")
-        if epsilon_label(self.epsilon) != self.epsilon:
-            raise UserError(f"Expected epsilon as {epsilon_label(self.epsilon)}, found {self.epsilon!r}.", "epsilon")
 
 
 @dataclass(frozen=True)
@@ -290,7 +288,7 @@ def save_model(
         plan.cohort,
         plan.protects,
         plan.people,
-        plan.run.epsilon,
+        plan.target.label,
         plan.delta,
         noise=how.noise.value,
         simulated=plan.simulated,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zetadp.base.epsilon import USELESS, epsilon_value, rounded_up
+from zetadp.base.epsilon import USELESS, rounded_up
 from zetadp.base.storage import read_json, write_json
 from zetadp.base.validation import UserError
 from zetadp.core.plan import Plan
@@ -32,12 +32,12 @@ LOUD = 0.5
 
 def noise_of_plan(plan: Plan) -> float:
     """Return the noise multiplier of every node's own message at which a plan costs at most the epsilon in its name."""
-    target = epsilon_value(plan.run.epsilon)
+    target = plan.target
     # A patient is on one node, so costs do not add up: the node that draws its patients most often decides.
     probability = max(float(plan.probability(node.name)) for node in plan.nodes)
     if plan.sums is None:
-        return noise_for_epsilon(target, plan.delta, probability, plan.tries * plan.open_rows)
-    return noise_for_sum(target, plan.delta, probability, plan.tries, plan.sums.shares(len(plan.nodes)))
+        return noise_for_epsilon(target.epsilon, target.delta, probability, plan.tries * plan.open_rows)
+    return noise_for_sum(target.epsilon, target.delta, probability, plan.tries, plan.sums.shares(len(plan.nodes)))
 
 
 def make_plan(draft: Plan, found: Iterable[Path] = ()) -> Plan:
@@ -65,15 +65,15 @@ def write_noise(*, noise: Path, plan: dict[str, Any]) -> None:
 
 def check_noise(plan: Plan) -> None:
     """Raise `UserError` for a plan whose name is a finite epsilon, and whose noise is not enough for it."""
-    if not plan.run.private:
+    if not plan.target.private:
         return
     distinct = {(node.population, node.expected, node.noise_multiplier): node.name for node in plan.nodes}
     for name in distinct.values():
-        _check_label(plan, promise_of(plan, name), "Make it with zetadp.core.promise.make_plan, or name the run inf.")
+        _check_cost(plan, promise_of(plan, name), "Make it with zetadp.core.promise.make_plan, or name the run inf.")
 
 
-def _check_label(plan: Plan, found: Promise, advice: str) -> None:
-    if found.epsilon > epsilon_value(plan.run.epsilon) * TOLERANCE:
+def _check_cost(plan: Plan, found: Promise, advice: str) -> None:
+    if found.epsilon > plan.target.epsilon * TOLERANCE:
         raise UserError(
             f"Expected a plan that costs the patients of {found.node} at most epsilon {plan.run.epsilon}, as its name "
             f"says, found {rounded_up(found.epsilon)} at delta {found.delta:g}. {advice}"
@@ -221,13 +221,13 @@ def check_promise(plan: Plan, name: str, delta: float = OWN_DELTA) -> Promise:
     delta = min(plan.delta, delta)
     _check_delta(plan, name, delta)
     found = promise_of(plan, name, delta=delta)
-    if epsilon_value(plan.run.epsilon) == math.inf > found.epsilon:
+    if not plan.target.private and found.epsilon < math.inf:
         raise UserError(
             f"Expected a plan that names the epsilon of its noise, found the name {plan.run.epsilon}, which limits "
             f"nothing, and a cost of epsilon {rounded_up(found.epsilon)} for the patients of {name} at delta "
             f"{delta:g}. Do not take part; ask for another plan."
         )
-    _check_label(plan, found, "Do not take part; ask for another plan.")
+    _check_cost(plan, found, "Do not take part; ask for another plan.")
     return found
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from zetadp.base.epsilon import CONSENT, SMALLEST_DELTA, USELESS
+from zetadp.base.epsilon import CONSENT, SMALLEST_DELTA, USELESS, Target
 from zetadp.base.tensors import pick_device
 from zetadp.base.validation import UserError, Within, checked_name, whole
 from zetadp.core.assembly import Assembly
@@ -159,7 +159,7 @@ def private(
         raise UserError(f"options: Expected zetadp.Options, found {type(options).__name__}.")
     records = records_of(records)
     check_population(records, public.population)
-    check_target(epsilon, delta, public.people, seed, options.without_noise)
+    target = target_of(epsilon, delta, public.people, seed, options.without_noise)
     most = max(map(len, records.places))
     if public.items_per_patient > most:
         raise UserError(
@@ -179,11 +179,11 @@ def private(
     )
     sizes, people = records.holders, public.people
     plan = Plan(
-        RunName(place.resolve().name, "private", label_of(epsilon), int(seed or 0)),
+        RunName(place.resolve().name, "private", target.label, int(seed or 0)),
         NetworkSettings("own"),
         training,
         tuple(NodeConstants(name, size, public.per_round * size / people) for name, size in sizes.items()),
-        delta=float(delta),
+        delta=target.delta,
         task=described(chosen),
     )
     plan = make_plan(plan)
@@ -234,14 +234,8 @@ def check_limit(most_epsilon: object) -> None:
             raise UserError(f"most_epsilon: {error}") from error
 
 
-def label_of(epsilon: float) -> str:
-    """Return epsilon with six digits, never above its value."""
-    label = f"{epsilon:g}"
-    return label if float(label) <= epsilon else f"{epsilon * (1 - 1e-5):g}"
-
-
-def check_target(epsilon: float, delta: float, people: int, seed: int | None, without_noise: str = "") -> None:
-    """Refuse a guarantee that cannot be kept or would say nothing, and a seed that is not one."""
+def target_of(epsilon: float, delta: float, people: int, seed: int | None, without_noise: str = "") -> Target:
+    """Return the target of a run. Refuse one that cannot be kept or would say nothing, and a seed that is not one."""
     check_reals(epsilon=epsilon, delta=delta)
     if not SMALLEST_DELTA <= delta <= 1 / people:
         raise UserError(
@@ -259,3 +253,4 @@ def check_target(epsilon: float, delta: float, people: int, seed: int | None, wi
             f"epsilon: Expected a finite number, found inf, which protects nobody. Give seed= for a simulation, or "
             f"the option without_noise='{CONSENT}'."
         )
+    return Target(float(epsilon), float(delta))

@@ -21,7 +21,7 @@ from zetadp.core.promise import make_plan
 from zetadp.core.records import LabelledItems
 from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.core.training import train
-from zetadp.front.private import check_limit, check_population, check_target, label_of, records_of
+from zetadp.front.private import check_limit, check_population, records_of, target_of
 from zetadp.front.promises import spent_with, with_earlier
 from zetadp.front.records import Records
 from zetadp.front.rows import check_name, mixed_as, usual_rows, write_release
@@ -112,10 +112,12 @@ def release_plan(epsilon: float, delta: float, public: Mixing, *, seed: int | No
     """
     if epsilon == math.inf:
         raise UserError("epsilon: Expected a finite number, found inf: rows without noise are the people's features.")
-    people, active = int(public.population), float(public.active)
-    check_target(epsilon, delta, people, seed)
+    people = int(public.population)
+    target = target_of(epsilon, delta, people, seed)
     with _by_argument():
-        _, (degree,) = mixed_as(epsilon, delta, [people], rows=public.rows, degree=public.degree, active=active)
+        _, (degree,) = mixed_as(
+            target.epsilon, target.delta, [people], rows=public.rows, degree=public.degree, active=public.active
+        )
         training = TrainingSettings(
             1,
             images_per_patient=1,
@@ -125,11 +127,11 @@ def release_plan(epsilon: float, delta: float, public: Mixing, *, seed: int | No
             mixing=public.settings(real=real),
         )
         plan = Plan(
-            RunName("release", CENTRAL_HOLDER, label_of(epsilon), int(seed or 0)),
+            RunName("release", CENTRAL_HOLDER, target.label, int(seed or 0)),
             NetworkSettings("head", "features"),
             training,
             (NodeConstants(CENTRAL_HOLDER, people, degree),),
-            delta=float(delta),
+            delta=target.delta,
             task={"name": "classification", "classes": int(public.classes)},
             threat="central",
         )
@@ -225,7 +227,7 @@ def release_records(
     limit = None if cap is None else Cap(cap, plan.delta)
     together, before = spent_with(plan, ledger, limit)
     earlier = "" if together is None else with_earlier(together, before)
-    sys.stderr.write(f"{ledger.stem}: releases at epsilon {plan.run.epsilon}, delta {plan.delta:g}{earlier}.\n")
+    sys.stderr.write(f"{ledger.stem}: releases at epsilon {plan.target.label}, delta {plan.delta:g}{earlier}.\n")
     files = RunFiles(
         ledger,
         ledger.with_suffix(".checkpoint.safetensors"),

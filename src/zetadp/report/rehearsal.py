@@ -148,7 +148,7 @@ def _write_untrained(
     items = task.load(images, read_partition(partition), "test", device)
     start = starting_weights(plan.network, public)
     parts = Assembly.of(plan, items, start)
-    if plan.run.private and parts.solved is None:
+    if plan.target.private and parts.solved is None:
         logger.log(NOTICE, "%s: %s", plan.run, Noise.of(plan, parts.phase.dimension))
     with Ledger(ledger) as opened:
         opened.start({**parts.header(), "data": training_data(table, partition, ledger)})
