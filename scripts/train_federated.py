@@ -18,6 +18,7 @@ from zetadp.mri.convert import write_site_folder
 from zetadp.nn.backbone import load_backbone
 from zetadp.privacy.book import claim, forget_times
 from zetadp.privacy.budget import Cap
+from zetadp.privacy.exposure import Series
 
 UNLIMITED = 1_000_000
 
@@ -36,8 +37,8 @@ def main(
     plan: dict[str, Any],
     performance: dict[str, Any],
     finish_seconds: int,
-    cap: str,
-    series: str,
+    cap: dict[str, float] | None,
+    series: dict[str, Any] | None,
     federation: dict[str, Any],
     device: str,
     ledger_file: str,
@@ -75,8 +76,8 @@ def main(
         threads=1,
         patience=Patience(**patience),
         once=declared.protects_people,
-        cap=Cap.named(cap, declared.delta),
-        series=series,
+        cap=None if cap is None else Cap(**cap),
+        series=None if series is None else Series(**series),
         data=training_data(table, partition, Path(ledger_file)),
     )
     # The ledgers of the nodes must remain when results are deleted, like those of the cohort.

@@ -38,8 +38,8 @@ def main(
     plan: dict[str, Any],
     performance: dict[str, Any],
     finish_seconds: int,
-    cap: str,
-    series: str,
+    cap: dict[str, float] | None,
+    series: dict[str, Any] | None,
     device: str,
     ledger_file: str,
     checkpoint: str,
@@ -58,10 +58,10 @@ def main(
         "%s: %d items, %d rounds, on %s", declared.run, len(records.inputs), declared.training.rounds, torch_device
     )
     tick = announced_tick(declared, finish_seconds)
-    limit = Cap.named(cap, declared.delta)
-    live = Path(ledger_file)
+    limit, live = None if cap is None else Cap(**cap), Path(ledger_file)
+    together = None if series is None else Series(**series)
     data = training_data(table, partition, live)
-    files = RunFiles(live, Path(checkpoint), declared.protects_people, limit, Series.named(series), data)
+    files = RunFiles(live, Path(checkpoint), declared.protects_people, limit, together, data)
     trained = train(
         declared,
         records,

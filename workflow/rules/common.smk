@@ -228,17 +228,21 @@ FINISH_SECONDS = (
 )
 
 
-# A resource and not a parameter: another cap must not make a finished run run again.
-CAP = "none" if CONFIG.privacy.cap is None else f"epsilon {CONFIG.privacy.cap}"
+# The cap of all runs together, as JSON. A resource, which is a text, and not a parameter: another cap must not make a
+# finished run run again.
+CAP = json.dumps(
+    None
+    if CONFIG.privacy.cap is None
+    else {"epsilon": float(CONFIG.privacy.cap), "delta": CONFIG.privacy.delta}
+)
 
 
 # The runs with noise are declared together: their losses compose, where runs chosen after results need a filter. This is a
 # resource too, or a new run in the grid would make the finished ones run again.
 DECLARED = [plan.to_json() for plan in PRIVATE]
-SERIES = (
-    f"{hashlib.sha256(json.dumps(DECLARED).encode()).hexdigest()[:16]} {len(DECLARED)}"
-    if DECLARED
-    else "none"
+DECLARED_HASH = hashlib.sha256(json.dumps(DECLARED).encode()).hexdigest()[:16]
+SERIES = json.dumps(
+    {"name": DECLARED_HASH, "runs": len(DECLARED)} if DECLARED else None
 )
 
 

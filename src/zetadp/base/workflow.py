@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+import json
 import logging
 import re
 import sys
@@ -39,7 +40,8 @@ def run(main: Callable[..., None], snakemake: Any = None) -> None:  # noqa: ANN4
     """Call a script's ``main`` with the declarations of its rule.
 
     The names of inputs, outputs and params are the keyword arguments of ``main``. Wildcards, resources and ``threads``
-    are passed if ``main`` has arguments of these names. Paths become `pathlib.Path`, several files a list of them.
+    are passed if ``main`` has arguments of these names; a resource that is a text is JSON. Paths become `pathlib.Path`,
+    several files a list of them.
     Everything that is logged goes to the rule's log file. The terminal shows warnings, errors and notices, and at most
     one line on the progress of long stages in `PACE_SECONDS` (the logger `PROGRESS`). A `UserError` ends the job with
     its message and without a traceback. Snakemake puts its object among the globals of the script that defines
@@ -54,7 +56,9 @@ def run(main: Callable[..., None], snakemake: Any = None) -> None:  # noqa: ANN4
             arguments[name] = Path(value) if isinstance(value, str) else [Path(v) for v in value]
     arguments |= {name: value for name, value in snakemake.params.items() if name not in TRIGGERS}
     arguments |= {name: value for name, value in snakemake.wildcards.items() if name in parameters}
-    arguments |= {name: value for name, value in snakemake.resources.items() if name in parameters}
+    for name, value in snakemake.resources.items():
+        if name in parameters:
+            arguments[name] = json.loads(value) if isinstance(value, str) else value
     if "threads" in parameters:
         arguments["threads"] = snakemake.threads
     logging.getLogger("zetadp").info("%s, with the library in %s", snakemake.rule, PACKAGE)

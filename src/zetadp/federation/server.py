@@ -34,7 +34,6 @@ from zetadp.federation.masks import FreshValue, Place, Roster, Try, UnsafeTryErr
 from zetadp.federation.protocol import Answer, Refusal, encode, longest_message
 from zetadp.federation.settings import ServerSettings
 from zetadp.federation.superlink import SuperLink
-from zetadp.privacy.exposure import Series
 
 if TYPE_CHECKING:
     from zetadp.core.plan import Plan
@@ -215,10 +214,12 @@ def serve(
     plan, keys, roster = settings.agreed
     backbone = backbone_of(plan, settings.backbone)
     watched = _watched(settings, plan, backbone)
-    series, patience = Series.named(settings.series), settings.patience
+    patience = settings.patience
     needs_all = patience.least_of(len(plan.nodes)) == len(plan.nodes)
     lifetime = patience.give_up_seconds if needs_all else 2 * patience.round_seconds
-    files = RunFiles(settings.ledger_file, settings.checkpoint, settings.once, settings.cap, series, settings.data)
+    files = RunFiles(
+        settings.ledger_file, settings.checkpoint, settings.once, settings.cap, settings.series, settings.data
+    )
     start = starting_weights(plan.network, backbone)
     most = longest_message(Assembly.of(plan, watched, start).phase.message, plan.tries)
     with SuperLink(credentials, host, port, keys, lifetime, most) as line:

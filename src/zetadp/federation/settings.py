@@ -19,6 +19,7 @@ from zetadp.core.settings import Patience
 from zetadp.federation.certificates import read_public_key
 from zetadp.federation.masks import Roster, read_terms
 from zetadp.privacy.budget import Cap
+from zetadp.privacy.exposure import Series
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import head_in
 
@@ -150,6 +151,8 @@ class ServerSettings(SiteSettings):
         the nodes.
     cap
         The most that all runs recorded next to ``ledger_file`` may cost a patient: ``epsilon`` and ``delta``.
+    series
+        The runs that were declared together with this one: ``name`` and ``runs``.
     """
 
     SITE: ClassVar[str] = "a federation's server"
@@ -170,7 +173,7 @@ class ServerSettings(SiteSettings):
     patience: Patience = field(default_factory=Patience)
     once: bool = False
     cap: Cap | None = None
-    series: str = "none"
+    series: Series | None = None
     data: str = ""
 
     @cached_property

@@ -41,11 +41,6 @@ class Cap(Checked):
     epsilon: Positive
     delta: Delta
 
-    @classmethod
-    def named(cls, text: str, delta: float) -> Cap | None:
-        """Return the cap that a rule of the workflow passes on: ``none``, or ``epsilon`` and a number."""
-        return None if text == "none" else cls(float(text.removeprefix("epsilon ")), delta)
-
     def noted(self, header: Mapping[str, Any]) -> dict[str, Any]:
         """Return the description of an attempt with this cap: recorded before the first release, it is a promise."""
         return {**header, "cap": asdict(self)}

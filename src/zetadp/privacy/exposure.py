@@ -52,14 +52,6 @@ class Series:
         """Check the number of runs; runs without noise are not counted."""
         whole(0, MOST_RELEASES, runs=self.runs)
 
-    @classmethod
-    def named(cls, text: str) -> Series | None:
-        """Return the series that a rule of the workflow passes on: ``none``, or its name and its number of runs."""
-        if text == "none":
-            return None
-        name, runs = text.split()
-        return cls(name, int(runs))
-
 
 @dataclass(frozen=True, slots=True)
 class Limit:

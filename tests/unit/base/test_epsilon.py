@@ -1,4 +1,4 @@
-"""Figures of guarantees as text: never below the figure itself, and never much above it."""
+"""Figures of guarantees as text, never below the figure itself, and targets, whose names are never above them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from zetadp.base.epsilon import rounded_up
+from zetadp.base.epsilon import Target, rounded_up
 
 DIGITS = st.integers(1, 6)
 
@@ -32,3 +32,26 @@ def test_what_is_printed_is_not_below_the_figure_and_within_one_last_digit_above
 )
 def test_round_figures_and_infinity_are_printed_plainly(value, text):
     assert rounded_up(value) == text
+
+
+@given(st.floats(1e-3, 1e7))
+@example(1.2345678)
+@example(1e6)
+def test_the_name_of_a_target_promises_no_more_than_it_and_is_read_as_it_was_written(epsilon):
+    label = Target(epsilon, 1e-3).label
+    assert epsilon * (1 - 2e-5) < float(label) <= epsilon
+    assert Target.named(label, 1e-3).label == label
+
+
+@pytest.mark.parametrize(
+    ("label", "private", "clipped"), [("8", True, True), ("inf", False, True), ("unclipped", False, False)]
+)
+def test_the_three_kinds_of_targets_are_values(label, private, clipped):
+    target = Target.named(label, 1e-3)
+    assert (target.private, target.clipped, target.label) == (private, clipped, label)
+
+
+@pytest.mark.parametrize("given", [(0.0, 1e-3), (math.nan, 1e-3), (8.0, 0.0), (8.0, 1.0), (8.0, 1e-3, False)])
+def test_a_target_that_means_nothing_cannot_exist(given):
+    with pytest.raises(ValueError, match="Expected"):
+        Target(*given)

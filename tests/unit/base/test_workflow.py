@@ -151,6 +151,15 @@ def test_the_log_holds_all_and_the_terminal_what_a_user_waits_for(tmp_path, capf
     assert "read a file" not in shown
 
 
+def test_resources_that_a_rule_writes_as_json_arrive_as_values(tmp_path):
+    def main(*, cap, series, gpu, **_) -> None:
+        given.append((cap, series, gpu))
+
+    given: list[object] = []
+    call(main, job(tmp_path, resources=Named(gpu=1, cap="null", series='{"name": "abc", "runs": 27}', mem_mb=8000)))
+    assert given == [(None, {"name": "abc", "runs": 27}, 1)]
+
+
 def test_jobs_of_one_workflow_share_the_pace_of_their_lines(tmp_path, capfd, monkeypatch):
     def main(*, images, table, model, settings) -> None:
         for number in range(200):
