@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from typing import Annotated, Any
 
-from zetadp.base.validation import Checked, Filled, UserError, Within
+from zetadp.base.validation import Checked, Filled, RefusedValueError, UserError, Within
 
 UNCLIPPED = "unclipped"
 """Label of a run without clipping and without noise."""
@@ -196,9 +196,9 @@ class Target(Checked):
         """Check both numbers, and that they agree with the clipping."""
         super().__post_init__()
         if not self.epsilon > 0:
-            raise ValueError(f"Expected an epsilon above zero, found {self.epsilon!r}.")
+            raise RefusedValueError("epsilon", "above zero", self.epsilon)
         if self.private and not self.clipped:
-            raise ValueError(f"Expected an infinite epsilon without clipping, found {self.epsilon!r}.")
+            raise RefusedValueError("epsilon", "to be infinite without clipping", self.epsilon)
 
     @classmethod
     def named(cls, label: str, delta: float) -> Target:
@@ -209,6 +209,19 @@ class Target(Checked):
     def label(self) -> str:
         """The target's part of a run's name; the number in it is at most epsilon."""
         return epsilon_label(self.epsilon) if self.clipped else UNCLIPPED
+
+    def check_population(self, people: int) -> None:
+        """Refuse a delta above 1 / number of people: a release of one whole person in such a number would meet it.
+
+        Raises
+        ------
+        UserError
+            If it is above; its key is ``delta``.
+        """
+        if self.delta * people > 1:
+            raise UserError(
+                f"Expected delta of at most 1 / {people}, the number of patients, found {self.delta:g}.", "delta"
+            )
 
     @property
     def private(self) -> bool:

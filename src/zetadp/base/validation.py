@@ -199,6 +199,7 @@ NotNegative = Annotated[float, Within(ge=0)]
 Share = Annotated[float, Within(ge=0, le=1)]
 Count = Annotated[int, Within(ge=1)]
 Seed = Annotated[int, Within(ge=0, le=2**63)]
+Device = Annotated[str, OneOf(("auto", "cpu", "cuda"))]
 
 
 def check_fields(settings: Any) -> None:  # noqa: ANN401  (any dataclass)

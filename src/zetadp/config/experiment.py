@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 from zetadp.audit.settings import Audit
 from zetadp.base.epsilon import rounded_up
-from zetadp.base.validation import Count, Filled, OneOf, UserError
+from zetadp.base.validation import Count, Device, Filled, OneOf, UserError
 from zetadp.config.sections import (
     EVERYBODY,
     Arm,
@@ -95,7 +95,7 @@ class Config:
     backbone: Annotated[str, OneOf(("shipped", "pretrained"))] = "shipped"
     pretraining: Pretraining = field(default_factory=Pretraining)
     training: Training = field(default_factory=Training)
-    device: Annotated[str, OneOf(("auto", "cpu", "cuda"))] = "auto"
+    device: Device = "auto"
     privacy: Privacy = field(default_factory=Privacy)
     engine: Annotated[str, OneOf(("simulation", "flower"))] = "simulation"
     federation: Federation = field(default_factory=Federation)

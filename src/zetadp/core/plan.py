@@ -207,6 +207,8 @@ class Plan:
             raise ValueError(f"Expected no noise in a run {self.target.label}: without clipping it would hide nothing.")
         for key, fault in self._contradictions():
             raise UserError(fault, key)
+        if not self.training.seeded and self.unit == "patient":
+            self.target.check_population(self.people)
         if self.sums is not None:
             noises = {node.noise_multiplier for node in self.nodes}
             if len(noises) > 1:
@@ -221,8 +223,6 @@ class Plan:
             yield "unit", f"Expected unit patient for domain {STUDY}: one image changes the features of all others."
         if self.unit == "image" and at_once:
             yield "unit", f"Expected unit patient for estimator {training.estimator}, found image."
-        if not training.seeded and self.unit == "patient" and self.delta * self.people > 1:
-            yield "delta", f"Expected delta of at most 1 / {self.people}, the number of patients, found {self.delta:g}."
         if self.sums is not None:
             self.sums.shares(len(self.nodes))
             instead = f"Expected a threat other than {MASKED_SUMS} for"

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 from zetadp.base.epsilon import Delta
 from zetadp.base.reading import read_file
-from zetadp.base.validation import Checked, Count, NotNegative, OneOf, Positive, UserError, Within
+from zetadp.base.validation import Checked, Count, Device, NotNegative, Positive, UserError, Within
 from zetadp.core.plan import Plan
 from zetadp.core.promise import OWN_DELTA
 from zetadp.core.settings import Patience
@@ -102,7 +102,7 @@ class HospitalSettings(SiteSettings):
     backbone: Path | None = None
     answer_seconds: NotNegative = 10.0
     limit_seconds: Annotated[float, Within(gt=0, le=1e9)] = 3600.0
-    device: Annotated[str, OneOf(("auto", "cpu", "cuda"))] = "auto"
+    device: Device = "auto"
     threads: Count | None = None
     chunk: Count | None = None
     simulation: bool = False

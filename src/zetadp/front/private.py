@@ -12,9 +12,9 @@ import pandas as pd
 import torch
 from torch import nn
 
-from zetadp.base.epsilon import CONSENT, SMALLEST_DELTA, USELESS, Target
+from zetadp.base.epsilon import CONSENT, USELESS, Target
 from zetadp.base.tensors import pick_device
-from zetadp.base.validation import UserError, Within, checked_name, whole
+from zetadp.base.validation import RefusedValueError, UserError, Within, checked_name, whole
 from zetadp.core.assembly import Assembly
 from zetadp.core.independence import check_run
 from zetadp.core.networks import check_own, check_storable, uncompiled
@@ -237,10 +237,11 @@ def check_limit(most_epsilon: object) -> None:
 def target_of(epsilon: float, delta: float, people: int, seed: int | None, without_noise: str = "") -> Target:
     """Return the target of a run. Refuse one that cannot be kept or would say nothing, and a seed that is not one."""
     check_reals(epsilon=epsilon, delta=delta)
-    if not SMALLEST_DELTA <= delta <= 1 / people:
-        raise UserError(
-            f"delta: Expected at least 1e-10 and at most 1 / population, here 1 / {people}, found {delta:g}."
-        )
+    try:
+        target = Target(float(epsilon), float(delta))
+        target.check_population(people)
+    except (RefusedValueError, UserError) as error:
+        raise UserError(f"{error.key}: {error}") from error
     if not (1 / USELESS <= epsilon <= USELESS or epsilon == math.inf):
         raise UserError(f"epsilon: Expected from {1 / USELESS:g} to {USELESS}, found {epsilon}. Common are 1, 3 and 8.")
     if seed is not None:
@@ -253,4 +254,4 @@ def target_of(epsilon: float, delta: float, people: int, seed: int | None, witho
             f"epsilon: Expected a finite number, found inf, which protects nobody. Give seed= for a simulation, or "
             f"the option without_noise='{CONSENT}'."
         )
-    return Target(float(epsilon), float(delta))
+    return target
