@@ -19,6 +19,7 @@ from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.cli.commands import command_line
 from zetadp.core.plan import Plan, RunName
+from zetadp.core.public import Public
 from zetadp.federation.certificates import make_credentials, make_node_key, read_node_key
 from zetadp.federation.kit import invitation, write_kits
 from zetadp.federation.masks import Member, Roster
@@ -43,6 +44,12 @@ def test_the_chance_of_a_right_guess_is_the_trade_off_curves_and_grows_with_atte
     assert share >= 100 * (1 - misses)
     longer = replace(plan, training=replace(plan.training, rounds=40))
     assert guessed(invitation(longer, "node-01")) > share
+
+
+def test_who_approves_reads_the_constants_that_everybody_declared():
+    public = Public.of(PLAN)
+    assert f"declared: {public}" in invitation(PLAN, "node-01")
+    assert (public.people, public.rounds, public.clip) == (PLAN.people, PLAN.training.rounds, PLAN.training.clip)
 
 
 def test_seeded_noise_and_no_noise_are_named():
