@@ -48,7 +48,7 @@ from zetadp.nn.settings import STUDY, NetworkSettings
 from zetadp.phantom.public import draw_anatomy, draw_shapes, simulate_public_patient
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown
-from zetadp.tasks.brain_sequences.prediction import RIGHT, UNLIKE, UNSURE, Public, abstention_for, mean_scores
+from zetadp.tasks.brain_sequences.prediction import RIGHT, UNLIKE, UNSURE, PublicFeatures, abstention_for, mean_scores
 
 RESULTS = Path(__file__).parents[1] / "docs/results/abstention"
 SEED = 2
@@ -82,7 +82,7 @@ def fit(backbone: Backbone) -> None:
     about = {"command": "python -m benchmarks.abstention --fit", "seed": SEED, "patients": 2 * EACH}
     about |= {"backbone": tensors_digest(backbone.tensors())}
     halves = [np.concatenate([part[half] for part in found]) for half in (slice(EACH // 2), slice(EACH // 2, None))]
-    Public.fit(*halves, about).save()
+    PublicFeatures.fit(*halves, about).save()
 
 
 def mean_features(backbone: Backbone, images: np.ndarray) -> np.ndarray:

@@ -180,7 +180,7 @@ _TEMPERATURES = np.geomspace(0.05, 20, 300)
 
 
 @dataclass(frozen=True)
-class Public:
+class PublicFeatures:
     """Public features of simulated patients' volumes, before a patient's mean is subtracted: means over slices.
 
     Attributes
@@ -267,7 +267,7 @@ class Abstention:
         sure.
     """
 
-    public: Public
+    public: PublicFeatures
     temperatures: tuple[float, ...]
     least: float
 
@@ -328,7 +328,7 @@ def abstention_for(model: FinishedModel, volumes: int = len(SEQUENCES)) -> Abste
     """
     if not has_thresholds(model.settings.domain, model.backbone):
         return None
-    public = Public.load()
+    public = PublicFeatures.load()
     features, labels = choices_of(public.features, volumes)
     scores, known = mean_scores(model, features), labels >= 0
     found = []
