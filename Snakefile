@@ -59,9 +59,9 @@ rule all:
         FIGURES,
         f"{RESULTS}/report.html",
         OF_TASK,
-        collect(f"{RESULTS}/{RUN}/MODEL_CARD.md", run=RUNS),
-        collect(f"{RESULTS}/{RUN}/risk.html", run=RUNS),
-        collect(f"{RESULTS}/{RUN}/release.h5", run=RELEASES),
+        collect(EVERY_RUN.card, run=RUNS),
+        collect(EVERY_RUN.risk, run=RUNS),
+        collect(EVERY_RUN.release, run=RELEASES),
 
 
 include: "workflow/rules/training.smk"
@@ -80,7 +80,7 @@ rule cohort:
 
 rule train:
     input:
-        collect(f"{RESULTS}/{RUN}/model.safetensors", run=RUNS),
+        collect(EVERY_RUN.model, run=RUNS),
 
 
 rule headline:

@@ -42,6 +42,7 @@ from zetadp.core.round import Phase, do_round
 from zetadp.core.server import Server
 from zetadp.core.settings import OptimiserSettings
 from zetadp.nn.models import NetworkSettings, build
+from zetadp.privacy.declaration import Declaration
 from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
@@ -95,7 +96,7 @@ class Federation:
         values = torch.complex(*(torch.from_numpy(random.standard_normal(shape, dtype=np.float32)) for _ in range(2)))
         self.records = LabelledItems.stacked(values.unsqueeze(2), torch.arange(4).repeat_interleave(images // 4))
         self.ledger = Ledger(folder / "ledger.jsonl")
-        self.ledger.start({"benchmark": "growth"})
+        self.ledger.start(Declaration(cohort_unit="patient", delta=1e-3, noise="seeded", training={"rounds": 1}))
         own = [range(place, patients, nodes) for place in range(nodes)]
         everybody = NoisySum(1.0, 42.55)
         events = [Event(f"node-{place}", 0, len(own[place]), len(own[place]), 1.0, everybody) for place in range(nodes)]

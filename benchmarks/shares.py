@@ -92,14 +92,14 @@ def trained_scores(experiment: Experiment, cell: tuple[str, str, str]) -> tuple[
     domain = experiment.config.networks[cell[0]].domain
     inputs, patients = held(experiment, domain if domain in FEATURES else "whitened", "test")
     folders = [experiment.folder(run) for run in experiment.cells[cell]]
-    found = [load_model(folder / "model.safetensors").outputs(inputs) for folder in folders]
+    found = [load_model(folder.model).outputs(inputs) for folder in folders]
     return torch.cat(found).reshape(len(patients) * len(found), -1, 4), patients * len(found)
 
 
 def best_scores(experiment: Experiment) -> tuple[Tensor, list[str]]:
     """Return the scores of a head without noise on the layers of the best network, less each patient's mean."""
     (run,) = experiment.cells[BEST]
-    network = cast("ConvolutionalClassifier", load_model(experiment.folder(run) / "model.safetensors").network)
+    network = cast("ConvolutionalClassifier", load_model(experiment.folder(run).model).network)
     parts, patients = {}, []
     for role in ("train", "validation", "test"):
         inputs, patients = held(experiment, "whitened", role)

@@ -7,6 +7,7 @@ import torch
 
 from zetadp.privacy.book import recorded_runs
 from zetadp.privacy.calibration import noise_for_epsilon
+from zetadp.privacy.declaration import Declaration
 from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
@@ -21,7 +22,7 @@ mean = torch.zeros(8)
 path = Path(tempfile.mkdtemp(prefix="zetadp-")) / "loop.jsonl"
 with Ledger(path) as ledger:
     # Torch's generator starts from a seed: the statement will say that the noise is simulated.
-    ledger.start({"unit": "patient", "delta": DELTA, "noise": "seeded", "training": {"rounds": ROUNDS}})
+    ledger.start(Declaration(cohort_unit="patient", delta=DELTA, noise="seeded", training={"rounds": ROUNDS}))
     for number in range(ROUNDS):
         drawn = values[torch.rand(PATIENTS) < probability]  # each patient by a coin of its own
         steps = drawn - mean

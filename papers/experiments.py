@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from papers import sizes
+from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import read_json, write_text
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.validation import UserError
@@ -90,9 +91,9 @@ class Experiment:
             raise UserError(msg)
         return {run.seed: self._read(run) for run in runs}
 
-    def folder(self, run: RunName) -> Path:
+    def folder(self, run: RunName) -> RunFolder:
         """Return where the workflow keeps a run."""
-        return self.results / f"runs/{run.network}/{run.arm}/eps-{run.epsilon}/seed-{run.seed}"
+        return RunFolder(self.results / run.folder)
 
     def environments(self) -> list[dict[str, Any]]:
         """Return where every declared run was trained."""
@@ -127,7 +128,7 @@ class Experiment:
         return f"Expected the finished runs that {self._file} declares, found no {path}. {self._what_to_run}"
 
     def _read(self, run: RunName) -> dict[str, Any]:
-        path = self.folder(run) / "metrics.json"
+        path = self.folder(run).metrics
         if not path.is_file():
             raise UserError(self._missing(path))
         return read_json(path)

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from zetadp.base.runfolder import RunFolder
 from zetadp.base.tensors import keep_freed_memory
 from zetadp.base.workflow import run
-from zetadp.report.evaluation import RunOutputs, evaluate_run
+from zetadp.report.evaluation import evaluate_run
 from zetadp.report.provenance import Cohort
 
 
@@ -30,13 +31,12 @@ def main(
 ) -> None:
     """Write predictions and metrics, the privacy statement as JSON and as text, the card of the model, and the seal.
 
-    One job does everything, because each part takes less time than the start of a job.
+    One job does everything, because each part takes less time than the start of a job. ``ledger``, ``agreed`` and all
+    that is written are in the folder of the model.
     """
     keep_freed_memory()
-    files = RunOutputs(model, ledger, agreed, predictions, metrics, privacy, text, card, sealed)
-    account = Path(ledger_file)
-    people = Cohort(**cohort)
-    evaluate_run(files, images, partition, table, backbone, account=account, device=device, cohort=people)
+    folder, account, people = RunFolder(model.parent), Path(ledger_file), Cohort(**cohort)
+    evaluate_run(folder, images, partition, table, backbone, account=account, device=device, cohort=people)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from zetadp.mri.convert import write_site_folder
 from zetadp.nn.backbone import load_backbone
 from zetadp.privacy.book import claim, forget_times
 from zetadp.privacy.budget import Cap
-from zetadp.privacy.exposure import Series
+from zetadp.privacy.declaration import Series
 
 UNLIMITED = 1_000_000
 

@@ -21,7 +21,7 @@ from zetadp.core.training import train
 from zetadp.federation.partition import read_partition, training_data
 from zetadp.privacy.book import claim, forget_times
 from zetadp.privacy.budget import Cap
-from zetadp.privacy.exposure import Series
+from zetadp.privacy.declaration import Series
 
 
 def main(

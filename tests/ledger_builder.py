@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from zetadp.privacy import accounting
+from zetadp.privacy.declaration import Declaration
 from zetadp.privacy.events import Event, entries_of, sampling_probability
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
@@ -23,6 +24,14 @@ HEADER = {
     "training": {"rounds": ROUNDS},
     "releases": entries_of([EVENT]),
 }
+
+
+def declared(**changes: object) -> Declaration:
+    """Return what a run declares that ends after `ROUNDS` rounds, with changes of its JSON."""
+    return Declaration.from_json({**HEADER, **changes})
+
+
+DECLARATION = declared()
 COST = [accounting.epsilon({KIND: rounds}, DELTA) if rounds else 0.0 for rounds in range(ROUNDS + 3)]
 """Epsilon of so many rounds."""
 FILTER = [COST[0], COST[ROUNDS], *(accounting.epsilon_rdp({KIND: runs * ROUNDS}, DELTA) for runs in (2, 3, 4))]
@@ -37,10 +46,10 @@ def poisson(
     return Event(node, 0, population, expected, clip, NoisySum(probability, noise_multiplier))
 
 
-def record(path: Path, rounds: int = ROUNDS, event: Event = EVENT, **header: object) -> None:
+def record(path: Path, rounds: int = ROUNDS, event: Event = EVENT, **changes: object) -> None:
     """Record an attempt, of as many rounds."""
     with Ledger(path) as ledger:
-        ledger.start({**HEADER, **header})
+        ledger.start(declared(**changes))
         for number in range(rounds):
             ledger.record([replace(event, round=number)])
             ledger.note_sent(number, 0, "digest")

@@ -169,8 +169,8 @@ def of_runs(experiment: Experiment, network: str, epsilon: str) -> Measured:
     runs = experiment.metrics(network, "central", epsilon)
     keys = {"SSIM": "per_patient", "NMSE": "per_patient_nmse", "PSNR": "per_patient_psnr"}
     found = {name: pd.DataFrame([run[key] for run in runs.values()]) for name, key in keys.items()}
-    folder = experiment.results / f"runs/{network}/central/eps-{epsilon}"
-    stated = [read_json(folder / f"seed-{seed}/privacy.json")["epsilon"] for seed in runs]
+    names = experiment.cells[network, "central", epsilon]
+    stated = [read_json(experiment.folder(run).privacy)["epsilon"] for run in names]
     return Measured(
         {name: own.mean().to_dict() for name, own in found.items()},
         {name: float(own.mean(axis=1).std()) for name, own in found.items()},
@@ -342,7 +342,7 @@ def write_runs(output: Path) -> None:
     chosen = {name: images[name] for name in ("zero-filled", "compressed sensing", PUBLIC)}
     for (name, epsilon), network in TRAINED.items():
         if network == "tuned":
-            model = load_model(experiment.results / f"runs/{network}/central/eps-{epsilon}/seed-0/model.safetensors")
+            model = load_model(experiment.folder(experiment.cells[network, "central", epsilon][0]).model)
             own = outputs_of(model.network, torch.from_numpy(tested.kspace)[:, None]).numpy()
             chosen[f"private, ε = {epsilon}" if name == PRIVATE else "trained, no noise"] = own
     quality = of_runs(experiment, "tuned", "8").values["SSIM"]

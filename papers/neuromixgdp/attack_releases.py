@@ -94,7 +94,7 @@ def released(plan: Plan, x: torch.Tensor, labels: torch.Tensor) -> Released:
     records = LabelledItems(x.to(torch.complex64)[:, None, None], labels)
     parts = Assembly.of(plan, records)
     with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "ledger.jsonl") as ledger:
-        ledger.start(parts.header())
+        ledger.start(parts.declaration())
         mechanism = parts.mechanism(CENTRAL_HOLDER, plan.entropy(), ledger)
         node = Node(mechanism, np.arange(len(x))[:, None].tolist())
         messages, _ = do_round(replace(parts.phase, chunk=1 << 12), [node], records, Outbox(ledger), 0)

@@ -12,6 +12,7 @@ from crash.power import ForgetfulDisk
 from crash.tiny import NODES, ROUNDS, counted, train_tiny, weights_of
 from federation.sites import make_hospital, make_plan
 from federation.test_hospital import request
+from ledger_builder import DECLARATION
 
 from zetadp.federation.ledgers import Mirror
 from zetadp.federation.protocol import Answer, Reason, Refusal
@@ -108,7 +109,7 @@ def test_a_head_is_on_disk_before_anybody_is_told_of_it(tmp_path):
     root = tmp_path / "root"
     root.mkdir()
     with ForgetfulDisk(root, tmp_path / "attic") as disk, Ledger(root / "run.jsonl") as ledger:
-        ledger.start({})
+        ledger.start(DECLARATION)
         ledger.record([replace(make_plan().event("node-01", 0))])
         ledger.note_sent(0, 0, "digest")
         left = disk.remains(tmp_path / "before") / "run.jsonl"

@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 from contributing import clipped_sums
-from ledger_builder import poisson
+from ledger_builder import DECLARATION, poisson
 from training_builder import NETWORKS, network, patients
 
 import zetadp
@@ -64,7 +64,7 @@ def test_nothing_makes_the_processor_wait(exact, tmp_path):
     options = {"count": COUNT, "bound": 0.37, "grid": grid, "chunk": 6}
     event = poisson("node-0", population=7, expected=7, noise_multiplier=1.0, clip=0.37)
     with Ledger(tmp_path / "ledger.jsonl") as ledger:
-        ledger.start({})
+        ledger.start(DECLARATION)
         node = NodeMechanism(event, ledger=ledger, grid=grid, seed=None if exact else 0)
         for number in range(2):  # a first round loads kernels, which may wait
             if number:
@@ -83,7 +83,7 @@ def test_noise_drawn_ahead_is_that_of_the_processor(tmp_path):
     event = poisson("node-0", population=7, expected=7, noise_multiplier=1.0, clip=1.0)
     messages = []
     with Ledger(tmp_path / "ledger.jsonl") as ledger:
-        ledger.start({})
+        ledger.start(DECLARATION)
         ledger.record([event])
         for device in map(torch.device, ("cpu", "cuda")):
             node = NodeMechanism(event, ledger=ledger, seed=0)

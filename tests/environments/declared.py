@@ -49,7 +49,7 @@ class Rule(NamedTuple):
     def wildcards(self) -> set[str]:
         outputs = re.search(r" output:\n((?:.*\n)*?) +log:", self.text)[1]
         found = set(re.findall(r"\{\{(\w+)\}\}", outputs))
-        return found | (OF_A_RUN if "RUN_WILDCARDS" in outputs else set())
+        return found | (OF_A_RUN if re.search(r"\bRUN\.", outputs) else set())
 
     @property
     def script(self) -> str:

@@ -100,6 +100,6 @@ class Consortium(LocalFederation):
         """Return a node's own attempt of the last training; an empty one where it took no part."""
         path = self.state(name) / "ledgers" / f"{self.plan.label}.jsonl"
         if not path.exists():  # it was stopped before its first release
-            return Attempt(header={})
+            return Attempt(self.plan.declaration())
         last = read_ledger(path)[-1]
-        return last if last.header["federation"] == self.attempt().identity else Attempt(header={})
+        return last if last.declaration.federation == self.attempt().identity else Attempt(self.plan.declaration())

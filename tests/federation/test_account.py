@@ -96,7 +96,7 @@ def test_what_left_a_node_is_counted(seed, noise, policy, tmp_path, monkeypatch)
     attempts = storm.attempts()
     assert len(attempts) > 1
     own = {
-        (name, attempt.header["federation"]): attempt
+        (name, attempt.declaration.federation): attempt
         for name in ("node-01", "node-02", "node-03")
         for attempt in read_ledger(tmp_path / name / "ledgers" / f"{storm.plan.label}.jsonl")
     }

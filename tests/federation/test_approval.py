@@ -200,7 +200,7 @@ def test_a_server_does_not_write_over_the_files_of_another_training(hospital, tm
     settings = replace(settings, keys={name: tmp_path / f"{name}.pub.pem" for name in NAMES})
     settings.check_files()
     with Ledger(settings.ledger_file) as ledger:
-        ledger.start(PLAN.header())
+        ledger.start(PLAN.declaration())
         head = ledger.head
     save_tensors(settings.model, {"a": torch.zeros(1)}, {"ledger_head": head})
     settings.check_files()  # the same training, begun again
@@ -208,7 +208,7 @@ def test_a_server_does_not_write_over_the_files_of_another_training(hospital, tm
     with pytest.raises(UserError, match="which does not come from"):
         settings.check_files()
     with Ledger(tmp_path / "other.jsonl") as ledger:
-        ledger.start(PLAN.header() | {"run": {"network": "another"}})
+        ledger.start(replace(PLAN.declaration(), run={"network": "another"}))
     with pytest.raises(UserError, match=r"ledger_file: Expected the ledger of this training"):
         replace(settings, ledger_file=tmp_path / "other.jsonl").check_files()
 

@@ -21,6 +21,7 @@ from federation.sites import (
     make_plan,
     random_records,
 )
+from ledger_builder import DECLARATION
 from training_builder import NETWORKS, backbone, joined
 
 from zetadp.base.storage import write_json
@@ -366,7 +367,7 @@ def test_a_checkpoint_of_the_trainer_of_one_process_is_that_of_another_run(tmp_p
     plan = make_plan()
     server = coordinator(plan, DirectLine(hospitals(plan, tmp_path)), tmp_path)
     with Ledger(server.files.ledger) as ledger:
-        ledger.start({})
+        ledger.start(DECLARATION)
         saved = Checkpoint(1, "keyed", {}, pd.DataFrame({"round": [1]}), "", secret="of the trainer")
         server.files.checkpoint.parent.mkdir(parents=True, exist_ok=True)
         saved.save(server.files.checkpoint, server.receiver, ledger)

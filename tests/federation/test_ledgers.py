@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def lines(tmp_path):
     path = tmp_path / "own.jsonl"
     with Ledger(path) as ledger:
         for attempt in ("first", "second"):
-            ledger.start({**PLAN.header(), "federation": attempt})
+            ledger.start(replace(PLAN.declaration(), federation=attempt))
             for number in range(3):
                 ledger.record([PLAN.event("node-01", number)])
                 ledger.note_sent(number, 0, "digest")
@@ -53,7 +54,7 @@ def test_lines_are_kept_and_their_releases_known_and_counted_once(mirror, lines)
 def test_a_torn_line_of_the_node_counts_as_a_release(mirror, tmp_path):
     path = tmp_path / "torn.jsonl"
     with Ledger(path) as ledger:
-        ledger.start({"federation": "x"})
+        ledger.start(replace(PLAN.declaration(), federation="x"))
         ledger.record([PLAN.event("node-01", 0)])
     with path.open("a") as file:
         file.write('{"chain"')

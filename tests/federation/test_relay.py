@@ -116,7 +116,7 @@ class Impostor:
 def invented(plan, request: Request) -> Answer:
     """Return an update without noise, with the ledger lines that it should have."""
     header = {"kind": "start", "format": 3, "attempt": 1, "nonce": "0", "register": START}
-    begun = Link.after(START, {**header, "federation": request.place.training, **plan.header()})
+    begun = Link.after(START, {**header, "federation": request.place.training, **plan.declaration().to_json()})
     released = {"kind": "round", "releases": entries_of([plan.event(NAME, request.place.round)])}
     lines = (begun.text, Link.after(begun.head, released).text)
     return Answer(NAME, request.place, encode(torch.ones(len(request.weights) // 4)), lines)

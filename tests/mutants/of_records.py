@@ -192,11 +192,11 @@ def releases_watched() -> Iterator[None]:
 
 
 @mutant("zetadp.privacy.ledger:Ledger.start", check_every_release_stays_counted)
-def training_anew_forgets_the_ledger(original, self, header, draws=None):
+def training_anew_forgets_the_ledger(original, self, declaration, draws=None):
     self._file.truncate(0)
     self._size = 0
     self._head, self.attempts = "0" * 64, []
-    original(self, header, draws)
+    original(self, declaration, draws)
 
 
 @mutant("zetadp.privacy.ledger:Attempt.releases", check_every_release_stays_counted)

@@ -70,7 +70,7 @@ def released(
     parts = Assembly.of(plan, records)
     phase = replace(parts.phase, contribution=Raw()) if raw else parts.phase
     with Ledger(folder / "ledger.jsonl") as ledger:
-        ledger.start(parts.header())
+        ledger.start(parts.declaration())
         node = Node(parts.mechanism("a", 20, ledger), [[unit] for unit in units])
         messages, _ = do_round(phase, [node], records, Outbox(ledger), 0)
     (event,) = read_ledger(folder / "ledger.jsonl")[-1].events

@@ -11,7 +11,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-from ledger_builder import poisson
+from ledger_builder import DECLARATION, poisson
 from torch import Tensor, nn
 from training_builder import items_each
 
@@ -183,7 +183,7 @@ def federation(
     data = random_records(1 + max(max(own) for own in held), side=side) if records is None else records
     with Ledger(folder / "ledger.jsonl") as ledger:
         if not resumed:
-            ledger.start({})
+            ledger.start(DECLARATION)
         nodes = []
         for place, own in enumerate(held):
             event = poisson(f"node-{place}", population=len(own), expected=expected, noise_multiplier=sigma, clip=clip)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import runpy
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -31,6 +31,7 @@ from zetadp.nn.models import NetworkSettings
 from zetadp.phantom.cohort import assemble, write_shard
 from zetadp.phantom.public import simulate_public_patient
 from zetadp.privacy import accounting
+from zetadp.privacy.declaration import Declaration
 from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
@@ -47,14 +48,14 @@ def stage(name: str, **arguments: object) -> None:
 # The ledger of an experiment
 
 
-DECLARED = {"unit": "patient", "delta": 1e-3, "noise": "seeded"}
+DECLARED = Declaration(cohort_unit="patient", delta=1e-3, noise="seeded", training={"rounds": 5})
 
 
 def statement(path: Path, *sources: str) -> dict:
     """Return the statement of a ledger with one more attempt for each source of noise: 10 of 40 patients are drawn."""
     with Ledger(path) as ledger:
         for source in sources:
-            ledger.start(DECLARED | {"noise": source, "training": {"rounds": 5}, "run": {"epsilon": "8"}})
+            ledger.start(replace(DECLARED, noise=source, run={"epsilon": "8"}))
             for number in range(5):
                 nodes = ("node-01", "node-02")
                 ledger.record([Event(node, number, 40, 10.0, 1.0, NoisySum(0.25, 2.0)) for node in nodes])
@@ -78,7 +79,7 @@ def test_the_total_adds_node_by_node_only_where_nodes_hold_the_same_patients(tmp
     own.mkdir(parents=True)
     for name, seed in (("first", 0), ("second", 1)):
         with Ledger(own / f"{name}.jsonl") as ledger:
-            ledger.start(DECLARED | {"training": {"rounds": 5}, "partition": {"seed": seed}})
+            ledger.start(replace(DECLARED, partition={"seed": seed}))
             for number in range(5):
                 small = Event("node-01", number, 20, 10.0, 1.0, NoisySum(0.5, 2.0))
                 ledger.record([small, Event("node-02", number, 40, 10.0, 1.0, NoisySum(0.25, 2.0))])

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from ledger_builder import poisson
+from ledger_builder import DECLARATION, poisson
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -84,7 +84,7 @@ def test_a_private_round_waits_for_no_device(name, exact, clip, tmp_path):
     each = CONFIG.training_of(name)["images_per_patient"]
     grid = Grid.choose(clip, noise_multiplier=1.0, population=PATIENTS, dimension=layout.dimension) if exact else None
     with Ledger(tmp_path / "ledger.jsonl") as ledger, OneDevice():
-        ledger.start({})
+        ledger.start(DECLARATION)
         constants = {"population": PATIENTS, "expected": PATIENTS, "noise_multiplier": 1.0, "clip": clip}
         events = [poisson(f"node-{place}", **constants) for place in range(2)]
         nodes = [

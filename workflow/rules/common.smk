@@ -25,6 +25,7 @@ from zetadp.core.task import module_of, task_of
 from zetadp.config.experiment import runs_of
 from zetadp.config.load import load_config
 from zetadp.base.console import summarise_jobs
+from zetadp.base.runfolder import RUN_PATH, RunFolder
 from zetadp.base.strict_yaml import check_yaml
 from zetadp.base.tables import fingerprint, visible
 from zetadp.nn.settings import MIXED_ROWS, SHIPPED
@@ -117,8 +118,9 @@ RESULTS = f"results/{CONFIG.name}"
 PARTITION = f"{COHORT}/partitions/{CONFIG.name}.csv"
 # Ledgers outlive results: releases remain releases, also when results are deleted or computed again.
 LEDGERS = f"ledgers/{CONFIG.cohort.name}"
-RUN = "runs/{run.network}/{run.arm}/eps-{run.epsilon}/seed-{run.seed}"
-RUN_WILDCARDS = "runs/{network}/{arm}/eps-{epsilon}/seed-{seed}"
+# The files of a run: by wildcards in its own rules, and by its name where all runs are collected.
+RUN = RunFolder(Path(RESULTS) / RUN_PATH)
+EVERY_RUN = RunFolder(Path(RESULTS) / "{run.folder}")
 LOG_WILDCARDS = "{network}-{arm}-eps-{epsilon}-seed-{seed}"
 TABLES = [f"{RESULTS}/tables/table1.{kind}" for kind in ("csv", "md", "txt")]
 # Not every experiment has several networks, or patients who watch its training. Tasks add and remove figures of theirs.

@@ -12,18 +12,18 @@ rule evaluate:
         table=INDEX,
         backbone=backbone_for,
     output:
-        predictions=f"{RESULTS}/{RUN_WILDCARDS}/predictions.csv",
-        metrics=f"{RESULTS}/{RUN_WILDCARDS}/metrics.json",
-        privacy=f"{RESULTS}/{RUN_WILDCARDS}/privacy.json",
+        predictions=RUN.predictions,
+        metrics=RUN.metrics,
+        privacy=RUN.privacy,
         text=report(
-            f"{RESULTS}/{RUN_WILDCARDS}/privacy.txt",
+            RUN.text,
             caption="../report/privacy.rst",
             category="Privacy",
             subcategory="{network}",
             labels={"arm": "{arm}", "epsilon": "{epsilon}", "seed": "{seed}"},
         ),
-        card=f"{RESULTS}/{RUN_WILDCARDS}/MODEL_CARD.md",
-        sealed=f"{RESULTS}/{RUN_WILDCARDS}/seal.json",
+        card=RUN.card,
+        sealed=RUN.seal,
     log:
         f"logs/evaluate/{LOG_WILDCARDS}.log",
     group:
@@ -45,7 +45,7 @@ rule evaluate:
 
 rule account_total:
     input:
-        ledgers=collect(f"{RESULTS}/{RUN}/ledger.jsonl", run=RUNS),
+        ledgers=collect(EVERY_RUN.ledger, run=RUNS),
         table=INDEX,
     output:
         total=f"{RESULTS}/privacy_total.json",
@@ -73,8 +73,8 @@ rule account_total:
 # What each run may give away of a person, on one page.
 rule write_risk:
     input:
-        ledgers=collect(f"{RESULTS}/{RUN}/ledger.jsonl", run=RUNS),
-        statements=collect(f"{RESULTS}/{RUN}/privacy.json", run=RUNS),
+        ledgers=collect(EVERY_RUN.ledger, run=RUNS),
+        statements=collect(EVERY_RUN.privacy, run=RUNS),
         # Where the experiment attacks its code, the pages say what was found.
         audit=[
             f"{RESULTS}/audit/{name}.{kind}"
@@ -83,8 +83,8 @@ rule write_risk:
             if f"{RESULTS}/audit/{name}.svg" in OF_TASK
         ],
     output:
-        pages=collect(f"{RESULTS}/{RUN}/risk.html", run=RUNS),
-        pictures=collect(f"{RESULTS}/{RUN}/risk.svg", run=RUNS),
+        pages=collect(EVERY_RUN.risk, run=RUNS),
+        pictures=collect(EVERY_RUN.picture, run=RUNS),
     log:
         "logs/write_risk.log",
     conda:
@@ -106,7 +106,7 @@ rule write_release:
         agreed=rules.train_model.output.agreed,
         privacy=rules.evaluate.output.privacy,
     output:
-        release=f"{RESULTS}/{RUN_WILDCARDS}/release.h5",
+        release=RUN.release,
     log:
         f"logs/write_release/{LOG_WILDCARDS}.log",
     conda:

@@ -17,10 +17,10 @@ if CONFIG.engine == "flower" and FEDERATED_ARMS:
             noise=noise_for,
             backbone=backbone_for,
         output:
-            model=kept(f"{RESULTS}/{RUN_WILDCARDS}/model.safetensors"),
-            history=kept(f"{RESULTS}/{RUN_WILDCARDS}/history.csv"),
-            ledger=kept(f"{RESULTS}/{RUN_WILDCARDS}/ledger.jsonl"),
-            agreed=kept(f"{RESULTS}/{RUN_WILDCARDS}/plan.json"),
+            model=kept(RUN.model),
+            history=kept(RUN.history),
+            ledger=kept(RUN.ledger),
+            agreed=kept(RUN.plan),
         log:
             f"logs/train_federated/{LOG_WILDCARDS}.log",
         wildcard_constraints:

@@ -7,7 +7,7 @@ HEADLINE = f"{RESULTS}/headline"
 
 use rule account_total as account_headline with:
     input:
-        ledgers=collect(f"{RESULTS}/{RUN}/ledger.jsonl", run=FIRST_RUNS),
+        ledgers=collect(EVERY_RUN.ledger, run=FIRST_RUNS),
         table=INDEX,
     output:
         total=f"{HEADLINE}/privacy_total.json",
@@ -18,8 +18,8 @@ use rule account_total as account_headline with:
 
 use rule make_tables as tabulate_headline with:
     input:
-        metrics=collect(f"{RESULTS}/{RUN}/metrics.json", run=FIRST_RUNS),
-        privacy=collect(f"{RESULTS}/{RUN}/privacy.json", run=FIRST_RUNS),
+        metrics=collect(EVERY_RUN.metrics, run=FIRST_RUNS),
+        privacy=collect(EVERY_RUN.privacy, run=FIRST_RUNS),
         total=rules.account_headline.output.total,
     output:
         **{kind: f"{HEADLINE}/tables/table1.{kind}" for kind in ("csv", "md", "txt")},
@@ -30,9 +30,9 @@ use rule make_tables as tabulate_headline with:
 
 use rule make_figures as draw_headline with:
     input:
-        metrics=collect(f"{RESULTS}/{RUN}/metrics.json", run=FIRST_RUNS),
-        privacy=collect(f"{RESULTS}/{RUN}/privacy.json", run=FIRST_RUNS),
-        histories=collect(f"{RESULTS}/{RUN}/history.csv", run=FIRST_RUNS),
+        metrics=collect(EVERY_RUN.metrics, run=FIRST_RUNS),
+        privacy=collect(EVERY_RUN.privacy, run=FIRST_RUNS),
+        histories=collect(EVERY_RUN.history, run=FIRST_RUNS),
     output:
         **{
             kind: f"{HEADLINE}/figures/{kind}.svg"

@@ -3,8 +3,8 @@
 
 rule make_tables:
     input:
-        metrics=collect(f"{RESULTS}/{RUN}/metrics.json", run=RUNS),
-        privacy=collect(f"{RESULTS}/{RUN}/privacy.json", run=RUNS),
+        metrics=collect(EVERY_RUN.metrics, run=RUNS),
+        privacy=collect(EVERY_RUN.privacy, run=RUNS),
         total=rules.account_total.output.total,
     output:
         csv=f"{RESULTS}/tables/table1.csv",
@@ -37,9 +37,9 @@ OF_RUNS = {
 
 rule make_figures:
     input:
-        metrics=collect(f"{RESULTS}/{RUN}/metrics.json", run=RUNS),
-        privacy=collect(f"{RESULTS}/{RUN}/privacy.json", run=RUNS),
-        histories=collect(f"{RESULTS}/{RUN}/history.csv", run=RUNS),
+        metrics=collect(EVERY_RUN.metrics, run=RUNS),
+        privacy=collect(EVERY_RUN.privacy, run=RUNS),
+        histories=collect(EVERY_RUN.history, run=RUNS),
     output:
         **OF_RUNS,
         accuracy=figure_output("accuracy", "accuracy against epsilon, figure")[

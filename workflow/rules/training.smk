@@ -90,10 +90,10 @@ rule train_model:
         noise=noise_for,
         backbone=backbone_for,
     output:
-        model=kept(f"{RESULTS}/{RUN_WILDCARDS}/model.safetensors"),
-        history=kept(f"{RESULTS}/{RUN_WILDCARDS}/history.csv"),
-        ledger=kept(f"{RESULTS}/{RUN_WILDCARDS}/ledger.jsonl"),
-        agreed=kept(f"{RESULTS}/{RUN_WILDCARDS}/plan.json"),
+        model=kept(RUN.model),
+        history=kept(RUN.history),
+        ledger=kept(RUN.ledger),
+        agreed=kept(RUN.plan),
     log:
         f"logs/train_model/{LOG_WILDCARDS}.log",
     priority: 1  # the longest jobs first

@@ -108,7 +108,7 @@ rule encode_clips:
 # What a training costs a speaker: of clips by group privacy, at the declared largest number of a speaker.
 rule account_speakers:
     input:
-        ledgers=collect(f"{RESULTS}/{RUN}/ledger.jsonl", run=RUNS),
+        ledgers=collect(EVERY_RUN.ledger, run=RUNS),
     output:
         table=f"{RESULTS}/tables/speakers.csv",
     log:

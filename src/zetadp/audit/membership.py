@@ -45,6 +45,7 @@ from zetadp.audit.settings import NODES, MembershipSettings
 from zetadp.audit.trainings import attacked_run, scratch_folder
 from zetadp.base.epsilon import UNCLIPPED, Target, epsilon_value, rounded_up
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.runfolder import RunFolder
 from zetadp.base.validation import UserError, in_range
 from zetadp.base.workflow import PROGRESS
 from zetadp.core.evaluation import outputs_of
@@ -133,7 +134,7 @@ def train_models(arm: str, plan: Plan, records: LabelledItems, members: np.ndarr
         with scratch_folder() as folder:
             model = attacked_run(numbered, known, folder).model
             if number == 0:
-                (exposure,) = recorded_runs(folder / "ledger.jsonl")
+                (exposure,) = recorded_runs(RunFolder(folder).ledger)
         shown.append(_shown(model, records, each))
         if (number + 1) % 100 == 0:
             progress.info("%s: %d of %d trainings", arm, number + 1, len(members))

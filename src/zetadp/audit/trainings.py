@@ -51,6 +51,7 @@ from torch.nn import functional
 
 from zetadp.audit.detection import FALSE_ALARM, Claim, Errors, count_errors
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.runfolder import RunFolder
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import Checked, Count, OneOf, Positive, Share
 from zetadp.base.workflow import PROGRESS, only_errors
@@ -292,7 +293,7 @@ def attacked_run(
     """
     ends = list(accumulate((node.population for node in plan.nodes), initial=0))
     units = items_of([[patient] for patient in range(ends[-1])], plan.training.images_per_patient)
-    files = RunFiles(folder / "ledger.jsonl", folder / "checkpoint.safetensors")
+    files = RunFiles(RunFolder(folder).ledger, RunFolder(folder).checkpoint)
     performance = Performance(evaluate_every=plan.training.rounds, checkpoint_seconds=1e9)
     held = [units[first:last] for first, last in pairwise(ends)]
     with only_errors("zetadp.core", OF_TRAINING):
@@ -324,7 +325,7 @@ def audit(audited: Audited) -> AuditResult:
         with scratch_folder() as folder:
             attacked_run(plan, records, folder, start=attacker.start, after_round=attacker.see)
             if number == 0:
-                events = read_ledger(folder / "ledger.jsonl")[-1].releases()
+                events = read_ledger(RunFolder(folder).ledger)[-1].releases()
                 mechanisms = accounting.compose(event for event in events if event.node == plan.nodes[0].name)
         found = audited.scores(np.stack(attacker.projections).reshape(-1, together, each))
         scores[True] += found[0::2].tolist()

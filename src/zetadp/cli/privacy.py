@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 from zetadp.base.epsilon import Delta, rounded_up
+from zetadp.base.runfolder import RunFolder
 from zetadp.base.validation import Count, Positive, UserError, Within
 from zetadp.cli.arguments import Probability
 from zetadp.privacy.kinds import NoisySum
@@ -145,11 +146,11 @@ def ledger(
     totals: one for the runs with noise, and one for all runs. The second gives no guarantee if any run had no noise.
 
     Unit, delta and source of the noise are those that the ledgers declare. A ledger that your own program writes with
-    zetadp.privacy.ledger must declare them in its header: "unit" (patient, speaker or record), "delta", "noise" ("os"
-    or "seeded") and the number of rounds ("training": {"rounds": T}). If runs were chosen after earlier results, their
-    sum is a promise only up to a limit that was set before the first of them. Without a limit, the statement prints an
-    odometer, which holds whenever training stops. If a register lies next to the files, every ledger that it names must
-    be there.
+    zetadp.privacy.ledger begins with a zetadp.privacy.declaration.Declaration of them: cohort_unit (patient, speaker or
+    record), delta, noise (os or seeded) and the number of rounds (training={"rounds": T}). If runs were chosen after
+    earlier results, their sum is a promise only up to a limit that was set before the first of them. Without a limit,
+    the statement prints an odometer, which holds whenever training stops. If a register lies next to the files, every
+    ledger that it names must be there.
 
     The workflow stores the ledgers of a cohort in ledgers/NAME. NAME is the cohort's name in config.yaml. The folder of
     a run stands for its ledger.
@@ -197,9 +198,8 @@ def permit(
     from zetadp.privacy.budget import cost_of_another
     from zetadp.privacy.ledger import Ledger, read_ledger
     from zetadp.privacy.offers import KEEP_RESULTS, offer
-    from zetadp.privacy.verification import live_ledger
 
-    file = live_ledger(file) or file
+    file = RunFolder(file).live_ledger or file
     attempts = read_ledger(file)  # fails without a ledger, which `Ledger` would create
     print(offer(KEEP_RESULTS, "permit another attempt"))
     print(f"With another attempt, {cost_of_another(file, attempts)}.")

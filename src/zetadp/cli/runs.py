@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 from zetadp.base.epsilon import Delta, rounded_up
+from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import read_json
 from zetadp.base.validation import Count, Positive, UserError
 from zetadp.cli.arguments import Probability
@@ -98,10 +100,6 @@ def statement(file: Annotated[Path, "HDF5 file of released rows (.h5)"]) -> None
     print(read_statement(file).text, end="")
 
 
-DEPTH_OF_RUN = 5
-"""Number of folders from an experiment down to a run: runs/NETWORK/ARM/EPSILON/SEED."""
-
-
 def risk(
     source: Annotated[Path, "folder of a run, or a ledger (.jsonl)", "RUN"],
     *,
@@ -125,17 +123,15 @@ def risk(
     ledger = recorded_in(source)
     if ledger.is_dir():
         raise UserError(f"Expected the folder of a run, or a ledger, found a folder of ledgers in {source}.")
-    statement = source / "privacy.json"
-    facts = read_json(statement) if statement.is_file() else {}
-    evidence, parents = Evidence(), source.resolve().parents
-    if len(parents) >= DEPTH_OF_RUN:
-        audit = parents[DEPTH_OF_RUN - 1] / "audit"
-        evidence = Evidence.of(audit.glob("*"), parents[DEPTH_OF_RUN - 3].name)
+    run, evidence = RunFolder(source), Evidence()
+    facts = read_json(run.privacy) if run.privacy.is_file() else {}
+    if run.experiment is not None:
+        evidence = Evidence.of((run.experiment / "audit").glob("*"), run.run_name["network"])
     folder = output or (source if source.is_dir() else ledger.parent)
     risk_of_run = Risk.of(ledger, name=facts.get("name"))
     write_risk(risk_of_run, folder, str(ledger), evidence)
     print(headline(risk_of_run))
-    print(f"written to {folder / 'risk.html'}")
+    print(f"written to {RunFolder(folder).risk}")
 
 
 def verify(
@@ -174,7 +170,7 @@ def verify(
     if key is None:
         from zetadp.privacy.verification import unsealed, verify_run
 
-        checks = verify_run(folder, ledgers or (None if head else find_ledgers(folder)), head)
+        checks = verify_run(folder, ledgers or (None if head else RunFolder(folder).account), head)
         others = unsealed(folder)
     else:
         from zetadp.federation.ledgers import check_ledger
@@ -216,7 +212,6 @@ def budget(
     zetadp budget runs/mine
     zetadp budget state/ledgers --plan plan.json --node node-02 --cap 10
     """
-    from zetadp.base.storage import read_json
     from zetadp.core.plan import Plan
     from zetadp.privacy.book import Book
     from zetadp.privacy.exposure import declared_run
@@ -227,18 +222,16 @@ def budget(
         raise UserError(
             f"Expected a folder of ledgers, found no folder {folder}. A hospital has none before its first run."
         )
-    account = find_ledgers(folder) if (folder / "plan.json").is_file() else folder
+    account = RunFolder(folder).account if RunFolder(folder).plan.is_file() else folder
     if account is None:
         raise UserError(f"Expected the ledgers of the run {folder}, found none. Name their folder.")
     recorded, planned_runs = Book.of(recorded_in(account)).runs(), []
     if plan is not None:
         content = read_json(plan)
         planned = Plan.from_json(content["plan"] if "members" in content else content)  # a roster holds its plan
-        header = planned.header()
         if node is not None:
             planned.place(node)
-            header["node"] = node
-        planned_runs = [declared_run(planned.label, header)]
+        planned_runs = [declared_run(planned.label, replace(planned.declaration(), node=node))]
     smallest = delta or min((run.delta for run in [*recorded, *planned_runs]), default=1e-3)
     at_delta, total = f"at delta {smallest:g}", Total.of(recorded, smallest)
     spent = total.spent
@@ -257,21 +250,3 @@ def budget(
     if spent > cap:
         raise UserError(f"The total, epsilon {rounded_up(spent)} {at_delta}, is above the cap of {cap:g}.")
     print(f"The cap of {cap:g} is not exceeded.")
-
-
-def find_ledgers(run: Path) -> Path | None:
-    """Return the folder of the live ledgers of a run's patients; None if it has been moved or deleted.
-
-    A run of the library stores the path of its ledger. The pipeline has ``ledgers/COHORT`` in a folder above the run.
-    """
-    from zetadp.privacy.verification import live_ledger
-
-    live_file = live_ledger(run)
-    if live_file is not None:
-        return live_file.parent if live_file.parent.is_dir() else None
-    try:
-        cohort = read_json(run / "plan.json")["cohort"]
-    except (UserError, OSError, ValueError, KeyError, TypeError):
-        return None
-    folders = (parent / "ledgers" / str(cohort) for parent in run.resolve().parents)
-    return next((folder for folder in folders if cohort and folder.is_dir()), None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +21,7 @@ from zetadp.nn.heads import ClassMeans
 from zetadp.nn.mixture import Labelled, Mixture, OfAllClasses, OpenToClasses
 from zetadp.nn.models import build
 from zetadp.nn.settings import DESCENT, MIXED_ROWS
+from zetadp.privacy.declaration import Declaration
 from zetadp.privacy.events import KINDS
 from zetadp.privacy.grid import Grid, from_grid
 from zetadp.privacy.kinds import NoisySum
@@ -144,10 +144,10 @@ class Assembly:
         shares = torch.tensor([node.expected / whole for node in plan.nodes], device=messages.device)
         return (shares[:, None] * messages).sum(dim=0, keepdim=True)
 
-    def header(self) -> dict[str, Any]:
-        """Return the content of an attempt's first line in the ledger; its dimension is that of one contribution."""
+    def declaration(self) -> Declaration:
+        """Return what an attempt declares, with the dimension of one contribution."""
         grid_bits = None if self.grid is None else self.grid.bits
-        return {**self.plan.header(), "grid_bits": grid_bits, "dimension": self.phase.dimension}
+        return replace(self.plan.declaration(), grid_bits=grid_bits, dimension=self.phase.dimension)
 
 
 def _statistic(plan: Plan, task: Task, records: LabelledItems) -> ClassMeans | Mixture | None:

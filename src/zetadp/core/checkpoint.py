@@ -6,9 +6,9 @@ import logging
 import shutil
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
@@ -18,7 +18,7 @@ from zetadp.base.storage import remove_leftovers
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.base.validation import UserError
 from zetadp.privacy.budget import Cap, check_permitted
-from zetadp.privacy.exposure import Series
+from zetadp.privacy.declaration import Declaration, Series
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.offers import START_OVER, offer
 
@@ -132,7 +132,7 @@ class RunFiles:
         self,
         run: Checkpoint,
         ledger: Ledger,
-        header: Mapping[str, Any],
+        declaration: Declaration,
         receiver: Receiver,
         draws: Mapping[str, str] | None = None,
     ) -> Checkpoint:
@@ -142,8 +142,8 @@ class RunFiles:
         ----------
         run
             The run before its first round.
-        ledger, header
-            Its open ledger, and the description of a new attempt.
+        ledger, declaration
+            Its open ledger, and what a new attempt declares.
         receiver
             Takes over the state of an interrupted run.
         draws
@@ -171,9 +171,8 @@ class RunFiles:
                 return saved
             logger.info("the checkpoint %s belongs to another run; starting from the first round", self.checkpoint)
         if self.once:
-            check_permitted(ledger, header)
-        declared = dict(header) if self.series is None else {**header, "series": asdict(self.series)}
-        declared |= {"data": self.data} if self.data else {}
+            check_permitted(ledger, declaration)
+        declared = replace(declaration, series=self.series, data=self.data or None)
         with nullcontext(declared) if self.cap is None else self.cap.starting(ledger.path, declared) as described:
             ledger.start(described, draws)
         self.remove_messages()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from zetadp.base.epsilon import Delta, EpsilonLabel, Target
+from zetadp.base.runfolder import RUN_PATH
 from zetadp.base.storage import read_json, write_json
 from zetadp.base.validation import (
     Seed,
@@ -31,7 +32,8 @@ from zetadp.base.validation import (
 )
 from zetadp.core.settings import GAUSSIAN, MixingSettings, OptimiserSettings, TrainingSettings
 from zetadp.nn.settings import BY_NOISE, DESCENT, STUDY, NetworkSettings
-from zetadp.privacy.events import KINDS, Event, entries_of, sampling_probability
+from zetadp.privacy.declaration import PUBLIC, Declaration
+from zetadp.privacy.events import KINDS, Event, sampling_probability
 from zetadp.privacy.kinds import NOISE, Kind, NoisySum
 from zetadp.privacy.masked import MaskedSum
 from zetadp.privacy.threat import MASKED_SUMS, Sums, Threat, check_threat
@@ -46,8 +48,6 @@ HEAD = NetworkSettings("head", "features")
 """The network of a bare plan with mixed rows."""
 SIGNAL = 0.009
 """Signal in a head's first component, beside one clipped contribution, found on public patients (docs/settings.md)."""
-PUBLIC = ("backbone", "start", "model", "encoder")
-"""Inputs from public data whose hashes a plan may hold; they stand in ledgers beside the plan's own keys."""
 
 
 @dataclass(frozen=True, order=True)
@@ -82,6 +82,11 @@ class RunName:
     def label(self) -> str:
         """The name in file names."""
         return str(self).replace(" ", "-")
+
+    @property
+    def folder(self) -> str:
+        """Path of the run's folder in that of its experiment."""
+        return RUN_PATH.format(**asdict(self))
 
     def target(self, delta: float) -> Target:
         """Return the target that the name holds, at a delta."""
@@ -149,7 +154,7 @@ class Plan:
         Settings that determined which patient is at which node. Needed to add up several runs on the same patients.
     unit
         The unit that is drawn, clipped and protected: ``patient``, the cohort's whole unit whatever it is, or each
-        ``image`` by itself. The key ``unit`` of a ledger is another: the `cohort_unit`.
+        ``image`` by itself. A ledger's ``unit`` is the `cohort_unit`.
     units_of_a_person
         Images of one patient if images are the unit, else one.
     threat, sums
@@ -423,30 +428,27 @@ class Plan:
         """
         return int(hashlib.sha256(f"{self.seeding} {repeat}".encode()).hexdigest()[:32], 16)
 
-    def header(self) -> dict[str, Any]:
-        """Return the content of an attempt's first line in a ledger."""
-        found: dict[str, Any] = {
-            "run": asdict(self.run),
-            "network": self.network.to_json(),
-            "training": {key: value for key, value in self.training.described().items() if key != "noise"},
-            "nodes": [asdict(node) for node in self.nodes],
-            "releases": entries_of(self.event(node.name, 0) for node in self.nodes),
-            "noise": self.training.noise,
-            "delta": self.delta,
-            "cohort": self.cohort,
-            "task": dict(self.task),
-            "partition": dict(self.partition),
-            "unit": self.cohort_unit,
-            "threat": self.threat,
-            "plan": self.digest,
-            **self.public,
-        }
-        if self.unit == "image":
+    def declaration(self) -> Declaration:
+        """Return what an attempt declares in its ledger's first line."""
+        return Declaration(
+            run=asdict(self.run),
+            network=self.network.to_json(),
+            training={key: value for key, value in self.training.described().items() if key != "noise"},
+            nodes=[asdict(node) for node in self.nodes],
+            releases=tuple(self.event(node.name, 0) for node in self.nodes),
+            noise=self.training.noise,
+            delta=self.delta,
+            cohort=self.cohort,
+            task=dict(self.task),
+            partition=dict(self.partition),
+            cohort_unit=self.cohort_unit,
+            threat=self.threat,
+            plan=self.digest,
+            public=self.public,
             # A reader of the ledger must know that several of the counted units belong to one patient.
-            found["images_of_a_patient"] = self.units_of_a_person
-        if self.sums is not None:
-            found["sums"] = asdict(self.sums)
-        return found
+            images=self.units_of_a_person if self.unit == "image" else None,
+            sums=self.sums,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as a JSON object."""

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from zetadp.core.plan import Plan
     from zetadp.core.server import Receiver
     from zetadp.core.task import Task
+    from zetadp.privacy.declaration import Declaration
 
 logger = logging.getLogger(__name__)
 
@@ -234,16 +235,16 @@ def _begin(
     -------
     The state of the run, whose fingerprint is a keyed hash of all that defines it, and the seed of seeded draws.
     """
-    plan, header = parts.plan, parts.header()
+    plan, declaration = parts.plan, parts.declaration()
     secret = Secret.of(files.ledger.parent)
     # A hash of patients' data is private, so only a keyed hash is written.
-    keyed = secret.tag(_fingerprint(header, records, units))
+    keyed = secret.tag(_fingerprint(declaration, records, units))
     if not plan.training.seeded:
         entropy, draws = secrets.randbits(128), None
     else:
         entropy, draws = plan.entropy(_repeat(plan, ledger, keyed)), {"plan": plan.seeding, "data": keyed}
     run = Checkpoint(0, keyed, {}, no_history(parts.task), "", secret=secret.name)
-    return files.begin(run, ledger, header, receiver, draws), entropy
+    return files.begin(run, ledger, declaration, receiver, draws), entropy
 
 
 def _repeat(plan: Plan, ledger: Ledger, keyed: str) -> int:
@@ -258,10 +259,10 @@ def _repeat(plan: Plan, ledger: Ledger, keyed: str) -> int:
     return [*others, keyed].index(keyed)
 
 
-def _fingerprint(header: Mapping[str, object], records: LabelledItems, units: Sequence[Sequence[np.ndarray]]) -> str:
+def _fingerprint(declaration: Declaration, records: LabelledItems, units: Sequence[Sequence[np.ndarray]]) -> str:
     """Return a hash of all that defines a run: its public constants, the units of each node, and every item."""
     held = [[list(map(int, positions)) for positions in own] for own in units]
-    digest = hashlib.sha256(json.dumps([header, held], sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps([declaration.to_json(), held], sort_keys=True).encode())
     for tensor in (records.inputs, records.targets):
         for first in range(0, len(tensor), HASHED_AT_ONCE):  # inputs may be looked up on a disk
             part = tensor[torch.arange(first, min(first + HASHED_AT_ONCE, len(tensor)))]

@@ -170,7 +170,7 @@ class Coordinator:
 
     def _begin(self, ledger: Ledger) -> int:
         """Continue from the checkpoint, or start an attempt; return the number of finished rounds."""
-        new, self.state = self.state, self.files.begin(self.state, ledger, self.plan.header(), self.receiver)
+        new, self.state = self.state, self.files.begin(self.state, ledger, self.plan.declaration(), self.receiver)
         self._recorded = {event.node for event in ledger.attempts[-1].events}
         if self.state is new:
             self._save(ledger, 0)

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import pandas as pd
 
+from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import write_json
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
@@ -52,7 +53,7 @@ def run_demo(folder: Path, report: Callable[[str], None]) -> Path:
     if folder.exists():
         raise UserError(f"Expected a new folder, found {folder}. Name another: --folder FOLDER")
     work = folder.resolve()
-    plan = demo_plan()
+    plan, run = demo_plan(), RunFolder(work)
     names = [node.name for node in plan.nodes]
     report(f"Simulating {len(names)} hospitals with {PATIENTS} patients each ...")
     _simulate(work, names)
@@ -64,9 +65,9 @@ def run_demo(folder: Path, report: Callable[[str], None]) -> Path:
             local.start_node(hospital)
             report(f"{name}: the plan is approved; started, checks and prepares its patients")
         server = local.server(
-            model=work / "model.safetensors",
-            history=work / "history.csv",
-            ledger=work / "ledger.jsonl",
+            model=run.model,
+            history=run.history,
+            ledger=run.ledger,
             ledger_file=work / "state/ledger.jsonl",
             checkpoint=work / "state/checkpoint.safetensors",
             watched=work / "server",
@@ -76,7 +77,7 @@ def run_demo(folder: Path, report: Callable[[str], None]) -> Path:
         )
         local.run(server, report)
     statement = account_run(server.ledger, server.model, name=plan.label)
-    write_json(work / "privacy.json", statement)
+    write_json(run.privacy, statement)
     accuracy = pd.read_csv(server.history)["validation_accuracy"].iloc[-1]
     report(f"Finished. {100 * accuracy:.0f} % of the images of {WATCHED} other patients are named correctly.")
     report(str(statement["statement"]))

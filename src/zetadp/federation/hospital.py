@@ -298,17 +298,17 @@ class Hospital:
                 min(lost),
             )
             raise _RefusedError(Reason.LEDGER)
-        header = {**self.participant.header(parts.header()), "engine": "flower", "federation": request.place.training}
-        attempts = ledger.attempts
+        declaration = replace(self.participant.declaration(parts.declaration()), federation=request.place.training)
+        last = ledger.attempts[-1].declaration if ledger.attempts else None
         # The server's name of an attempt alone identifies nothing: it could give the name to another plan.
-        if attempts and all(attempts[-1].header.get(key) == header[key] for key in ("federation", "plan")):
+        if last is not None and (last.federation, last.plan) == (declaration.federation, declaration.plan):
             return
-        spare = self.settings.attempts - len(attempts)
+        spare = self.settings.attempts - len(ledger.attempts)
         if spare <= 0:
             raise _RefusedError(Reason.ATTEMPTS)
         cap = self.participant.cap
-        with nullcontext(header) if cap is None else cap.starting(self.participant.ledger, header, spare) as described:
-            ledger.start(described)
+        with nullcontext(declaration) if cap is None else cap.starting(ledger.path, declaration, spare) as declared:
+            ledger.start(declared)
 
 
 def _refuse_repetition(outbox: Outbox, number: int, weights: Tensor) -> None:

@@ -102,7 +102,7 @@ class Mirror:
 
     def of_attempt(self, identity: str) -> list[Event]:
         """Return the releases that the node has recorded for the server's present attempt, in their order."""
-        if not self.attempts or self.attempts[-1].header.get("federation") != identity:
+        if not self.attempts or self.attempts[-1].declaration.federation != identity:
             return []
         return self.attempts[-1].releases()
 
@@ -196,5 +196,5 @@ def _signed(attempts: Sequence[Attempt], public: EllipticCurvePublicKey) -> None
             "no signature follows the last line: the chain was replaced, or the node was ended before it could sign. "
             "The node signs at its next answer"
         )
-    content = {"node": last.header.get("node"), "head": last.signature.head, "signature": last.signature.text}
+    content = {"node": last.declaration.node, "head": last.signature.head, "signature": last.signature.text}
     check_signature(content, public)

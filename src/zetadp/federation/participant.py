@@ -11,8 +11,7 @@ recorded messages of all of them. Its signing key stays the same for all plans.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -30,6 +29,7 @@ from zetadp.federation.masks import Member, Roster, read_terms
 from zetadp.federation.settings import HospitalSettings
 from zetadp.privacy.book import Book
 from zetadp.privacy.budget import Cap
+from zetadp.privacy.declaration import Declaration, Series
 from zetadp.privacy.exposure import declared_run, total
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.threat import IF_HIDDEN
@@ -195,7 +195,7 @@ class Participant:
         if self.ledger.exists() and any(attempt.events for attempt in read_ledger(self.ledger)):
             self.cap.continuing(self.ledger)
         else:
-            self.cap.check_plan(self.ledger, self.header(self.plan.header()), self.settings.attempts)
+            self.cap.check_plan(self.ledger, self.declaration(self.plan.declaration()), self.settings.attempts)
 
     def with_recorded(self) -> str:
         """Return a line on what all trainings of the state folder cost a patient; nothing before the first one."""
@@ -204,7 +204,7 @@ class Participant:
             return ""
         attempts = read_ledger(self.ledger) if self.ledger.exists() else []
         left = self.settings.attempts - sum(bool(attempt.events) for attempt in attempts)
-        after = [*recorded, *[declared_run(self.plan.label, self.header(self.plan.header()))] * left]
+        after = [*recorded, *[declared_run(self.plan.label, self.declaration(self.plan.declaration()))] * left]
         hidden = f", {IF_HIDDEN}" if any(run.sums for run in after) else ""
         return (
             f"Trainings recorded in {self.settings.state} cost these patients epsilon "
@@ -212,11 +212,10 @@ class Participant:
             f", at delta {delta:g}{hidden}.\n"
         )
 
-    def header(self, header: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the description of an attempt for this hospital's ledger: whose it is, and how many are declared."""
-        attempts = self.settings.attempts
-        series = {"name": header["plan"], "runs": attempts}
-        return {**header, "node": self.name, "attempts": attempts, "series": series}
+    def declaration(self, of_plan: Declaration) -> Declaration:
+        """Return what this hospital's ledger declares: also whose it is, and the number of attempts."""
+        runs = self.settings.attempts
+        return replace(of_plan, node=self.name, attempts=runs, series=Series(self.plan.digest, runs), engine="flower")
 
     @property
     def digest(self) -> str:

@@ -19,7 +19,7 @@ from zetadp.core.settings import Patience
 from zetadp.federation.certificates import read_public_key
 from zetadp.federation.masks import Roster, read_terms
 from zetadp.privacy.budget import Cap
-from zetadp.privacy.exposure import Series
+from zetadp.privacy.declaration import Series
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.statement import head_in
 
@@ -209,7 +209,7 @@ class ServerSettings(SiteSettings):
         """
         run = asdict(self.agreed[0].run)
         attempts = read_ledger(self.ledger_file) if self.ledger_file.exists() else []
-        if attempts and (recorded := attempts[-1].header.get("run")) != run:
+        if attempts and (recorded := attempts[-1].declaration.run) != run:
             raise UserError(
                 f"ledger_file: Expected the ledger of this training or a new file, found {self.ledger_file} of the run "
                 f"{recorded}. Name other files for each training: ledger_file, checkpoint, model, history and ledger."

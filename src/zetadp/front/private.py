@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from zetadp.base.epsilon import CONSENT, USELESS, Target
+from zetadp.base.runfolder import RunFolder
 from zetadp.base.tensors import pick_device
 from zetadp.base.validation import RefusedValueError, UserError, Within, checked_name, whole
 from zetadp.core.assembly import Assembly
@@ -31,7 +32,6 @@ from zetadp.front.records import HERE, Records
 from zetadp.front.run import PrivateRun, run_places
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy.threat import NoiseSource
-from zetadp.privacy.verification import RUN
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -187,7 +187,7 @@ def private(
         task=described(chosen),
     )
     plan = make_plan(plan)
-    if not (place / RUN).exists():
+    if not RunFolder(place).identity.exists():
         # Before the folder is made: what is refused leaves nothing behind.
         phase = Assembly.of(plan, records.items, model=copied(own), task=chosen).phase
         check_run(phase, records.items, records.places, alone=plan.protects_people)

@@ -13,9 +13,9 @@ from zetadp.base.validation import UserError, checked_path, whole
 from zetadp.core.plan import Plan
 from zetadp.core.promise import Noise, promise_of
 from zetadp.privacy import accounting, calibration
-from zetadp.privacy.accounting import MOST_RELEASES
 from zetadp.privacy.book import Book
 from zetadp.privacy.budget import Cap
+from zetadp.privacy.events import MOST_RELEASES
 from zetadp.privacy.exposure import declared_run
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.statement import Statement, total_statement
@@ -115,8 +115,8 @@ def spent_with(plan: Plan, ledger: Path, cap: Cap | None) -> tuple[Total | None,
     before = Book.read(ledger.parent).without(ledger).runs(about=ledger)
     if not before:
         return None, 0
-    header = plan.header() if cap is None else cap.noted(plan.header())
-    return Total.of([*before, declared_run(ledger.stem, header)], plan.delta), len(before)
+    declaration = plan.declaration() if cap is None else cap.noted(plan.declaration())
+    return Total.of([*before, declared_run(ledger.stem, declaration)], plan.delta), len(before)
 
 
 def with_earlier(together: Total, before: int) -> str:

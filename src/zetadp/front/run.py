@@ -19,6 +19,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import (
     check_writable,
     keep_private,
@@ -49,7 +50,7 @@ from zetadp.privacy.budget import Cap
 from zetadp.privacy.offers import offer
 from zetadp.privacy.register import REGISTER, Secret
 from zetadp.privacy.statement import Statement, last_statement
-from zetadp.privacy.verification import RUN, SEAL, SEALED, check_neighbours, seal
+from zetadp.privacy.verification import check_neighbours
 
 ARGUMENTS = {
     "images_per_patient": "items_per_patient",
@@ -144,7 +145,7 @@ class PrivateRun:
     @property
     def state(self) -> str:
         """``new``, ``interrupted`` or ``finished``."""
-        if self._weights.exists():
+        if self._run.model.exists():
             return "finished"
         return "interrupted" if self._files.checkpoint.exists() else "new"
 
@@ -164,7 +165,7 @@ class PrivateRun:
 
         Noise alone has the length that the promise prints.
         """
-        path = self.folder / "history.csv"
+        path = self._run.history
         if not path.exists():
             return pd.DataFrame({"round": pd.Series(dtype=int), "length": pd.Series(dtype=float)})
         # Rounds after a checkpoint are repeated after an interruption, with the same releases.
@@ -199,7 +200,7 @@ class PrivateRun:
             return self
         if test is not None:
             self.evaluate(test, metric)
-        for path in (self._weights, self.ledger):
+        for path in (self._run.model, self.ledger):
             check_writable(path)
         if self.state == "interrupted":
             self._say(
@@ -208,7 +209,7 @@ class PrivateRun:
             )
         else:
             self._say(f"starts. {self.promise}")
-        self._check_unchanged("train", self.folder / "start.safetensors")
+        self._check_unchanged("train", self._run.start)
         keep_freed_memory()
         self._rounds = RoundsShown(self._name, self.plan.training)
         with between_rounds() as self._asked, private_files():
@@ -223,7 +224,7 @@ class PrivateRun:
                 after_round=self._after,
             )
         with private_files():
-            self._write(self._weights, result.model, ledger_head=result.ledger_head)
+            self._write(self._run.model, result.model, ledger_head=result.ledger_head)
             self._load_finished()  # the weights only: layers of the trained copy may keep what they saw last
             self._seal()
         return self
@@ -305,7 +306,7 @@ class PrivateRun:
             raise UserError(
                 f"save: Expected a file outside the run's own folder, whose files are sealed, found {path}."
             )
-        self._check_unchanged("save", self._weights if self._weights.exists() else self.folder / "start.safetensors")
+        self._check_unchanged("save", self._run.model if self._run.model.exists() else self._run.start)
         self._write(Path(path), self.model)
 
     def __repr__(self) -> str:
@@ -316,9 +317,9 @@ class PrivateRun:
         return self.folder.resolve().name
 
     @property
-    def _weights(self) -> Path:
-        """The file of the trained weights."""
-        return self.folder / "model.safetensors"
+    def _run(self) -> RunFolder:
+        """The files of the folder."""
+        return RunFolder(self.folder)
 
     @property
     def _files(self) -> RunFiles:
@@ -326,13 +327,13 @@ class PrivateRun:
         # Whoever loses the checkpoint of a run on real patients must not pay for it twice without a word.
         once = not self.plan.training.seeded
         cap = None if self._most is None else Cap(self._most, self.plan.delta)
-        return RunFiles(self.ledger, self.folder / "checkpoint", once, cap)
+        return RunFiles(self.ledger, self._run.checkpoint, once, cap)
 
     def _enter(self) -> None:
         """Write what the run is into a new folder; of a known one, check that it is this run, and load its start."""
-        identity, start = self.folder / RUN, self.folder / "start.safetensors"
+        identity, start = self._run.identity, self._run.start
         stored = read_json(identity) if identity.exists() else {}
-        mixed = (self.folder / REGISTER).exists() or (self.account / RUN).exists()
+        mixed = (self.folder / REGISTER).exists() or RunFolder(self.account).identity.exists()
         if mixed or self.folder.resolve() == self.account.resolve():
             raise UserError(
                 f"folder: Expected a run and an account in folders of their own, found {self.folder} and "
@@ -362,7 +363,7 @@ class PrivateRun:
                     raise UserError(
                         f"records: Expected the items and labels that {self.folder} was begun with, found others: "
                         "their keyed hash differs. Give the same items in the same order, or give this run another "
-                        f"folder. zetadp.load opens {self._weights} without any."
+                        f"folder. zetadp.load opens {self._run.model} without any."
                     )
                 shown = "; ".join(f"{key} {both}" for key, both in found.items())
                 raise UserError(
@@ -371,8 +372,8 @@ class PrivateRun:
                 )
             _take_weights(self.model, start)
             return
-        if self._weights.exists():
-            raise UserError(f"folder: Expected a new folder or one of a run, found the model {self._weights} alone.")
+        if self._run.model.exists():
+            raise UserError(f"folder: Expected a new folder or one of a run, found the model {self._run.model} alone.")
         if self.ledger.exists():
             raise UserError(
                 f"folder: Expected a name that the account {self.account} does not hold, found {self._name}. "
@@ -383,11 +384,11 @@ class PrivateRun:
         keep_private(self.folder)
         tensors = state_tensors(self.model)
         save_tensors(start, tensors, {"weights": tensors_digest(tensors)})
-        self.plan.write(self.folder / "plan.json")
+        self.plan.write(self._run.plan)
         write_json(identity, now)
 
     def _load_finished(self) -> None:
-        _take_weights(self.model, self._weights)
+        _take_weights(self.model, self._run.model)
         self.model.requires_grad_(requires_grad=False)
 
     def _check_unchanged(self, what: str, path: Path) -> None:
@@ -409,18 +410,19 @@ class PrivateRun:
 
         At the end all files are their owner's only and have one time.
         """
-        if not (self.folder / SEAL).exists():
+        run = self._run
+        if not run.seal.exists():
             statement = self.statement
-            with written_whole(self.folder / "ledger.jsonl") as temporary:
+            with written_whole(run.ledger) as temporary:
                 shutil.copyfile(self.ledger, temporary)
-            statement.write(self.folder / "privacy.json", self.folder / "privacy.txt")
-            seal(self.folder / SEAL, [self.folder / name for name in sorted(SEALED)])
+            statement.write(run.privacy, run.text)
+            run.write_seal()
         self._files.finish()
         settle([self.ledger, *self.folder.rglob("*"), self.folder])
 
     def _after(self, done: int, messages: Tensor) -> bool:
         """Store the length of a round's gradient, say how far training is, and return whether it ends here."""
-        path, rounds = self.folder / "history.csv", self.plan.training.rounds
+        path, rounds = self._run.history, self.plan.training.rounds
         length = float(messages.mean(dim=0).norm()) / self.plan.training.clip
         with writing(path), path.open("a", encoding="utf-8") as file:
             # The new line comes first: the last of an interrupted write may lack its own.

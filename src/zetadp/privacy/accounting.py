@@ -27,7 +27,7 @@ from zetadp.base.epsilon import SMALLEST_DELTA
 from zetadp.base.validation import UserError, positive
 from zetadp.base.workflow import PROGRESS, only_errors
 from zetadp.privacy import gaussian
-from zetadp.privacy.events import Event
+from zetadp.privacy.events import MOST_RELEASES, Event
 from zetadp.privacy.kinds import FEW_UNITS, Kind, gaussian_event
 
 if TYPE_CHECKING:  # takes a second, and a training without a cap needs no accountant
@@ -41,8 +41,6 @@ Exposure: TypeAlias = Mapping[Kind, int]
 TOLERANCE = 5e-4
 """A value is final once halving the grid moves it by less than this fraction."""
 
-MOST_RELEASES = 10**12
-"""Largest number of releases of one kind."""
 
 ORDERS_AT_ANY_TIME = tuple(1 + 2.0**power for power in range(-2, 9))
 """Renyi orders of `epsilon_any_time`, fixed once and for all. The best order is off by a factor of sqrt(2) at most."""

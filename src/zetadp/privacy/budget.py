@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from zetadp.base.epsilon import Delta, rounded_up
-from zetadp.base.validation import Checked, Positive, UserError
+from zetadp.base.epsilon import rounded_up
+from zetadp.base.validation import UserError
 from zetadp.privacy.book import Book, held
+from zetadp.privacy.declaration import Declaration, Limit
 from zetadp.privacy.events import Event
 from zetadp.privacy.exposure import Run, declared_run, named, runs_of, total
 from zetadp.privacy.ledger import Attempt, Ledger, begun, protected_attempts
@@ -24,7 +24,7 @@ class CapError(UserError):
 
 
 @dataclass(frozen=True)
-class Cap(Checked):
+class Cap(Limit):
     """The largest epsilon that all runs in the book of a cohort may cost one of its people together.
 
     The cap and the total are one computation: what `zetadp.privacy.exposure.total` says of `Book.runs`, shared patients
@@ -38,25 +38,22 @@ class Cap(Checked):
         The cap, and the delta at which it holds.
     """
 
-    epsilon: Positive
-    delta: Delta
-
-    def noted(self, header: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the description of an attempt with this cap: recorded before the first release, it is a promise."""
-        return {**header, "cap": asdict(self)}
+    def noted(self, declaration: Declaration) -> Declaration:
+        """Return a declaration with this cap: recorded before the first release, it is a promise."""
+        return replace(declaration, cap=Limit(self.epsilon, self.delta))
 
     @contextmanager
-    def starting(self, ledger: Path, header: Mapping[str, Any], attempts: int = 1) -> Iterator[dict[str, Any]]:
+    def starting(self, ledger: Path, declaration: Declaration, attempts: int = 1) -> Iterator[Declaration]:
         """Refuse attempts that would exceed the cap. Within the block, no other attempt of the cohort can start.
 
-        The block is given the description of the attempt with the cap, for its ledger.
+        The block is given the declaration with the cap, for the ledger.
 
         Parameters
         ----------
         ledger
             The run's ledger, which need not exist yet.
-        header
-            Description of the attempt. If it names a node, the ledgers are about the people of that node.
+        declaration
+            What the attempt declares. If it names a node, the ledgers are about the people of that node.
         attempts
             Number of attempts to be reserved: this one, and those that may follow it without being asked again.
 
@@ -66,10 +63,10 @@ class Cap(Checked):
             If the total would exceed the cap.
         """
         with held(ledger.parent):
-            self.check_plan(ledger, header, attempts)
-            yield self.noted(header)
+            self.check_plan(ledger, declaration, attempts)
+            yield self.noted(declaration)
 
-    def check_plan(self, ledger: Path, header: Mapping[str, Any], attempts: int = 1) -> None:
+    def check_plan(self, ledger: Path, declaration: Declaration, attempts: int = 1) -> None:
         """Refuse attempts as `starting` does, without holding a lock.
 
         Raises
@@ -77,7 +74,7 @@ class Cap(Checked):
         CapError
             If the total would exceed the cap.
         """
-        new = declared_run(f"{ledger.stem} next", header)
+        new = declared_run(f"{ledger.stem} next", declaration)
         before = Book.read(ledger.parent).runs(about=ledger)
         self._refuse(before, [*before, *[new] * attempts], "The run")
 
@@ -135,7 +132,7 @@ def _condition(runs: Sequence[Run]) -> str:
     return f", {IF_HIDDEN}" if any(run.sums for run in runs) else ""
 
 
-def check_permitted(ledger: Ledger, header: Mapping[str, Any]) -> None:
+def check_permitted(ledger: Ledger, declaration: Declaration) -> None:
     """Refuse an attempt that the ledger does not permit, and state the total to which it would lead.
 
     A run with protecting noise has one attempt, unless its ledger permits more. Attempts that released nothing do not
@@ -145,8 +142,8 @@ def check_permitted(ledger: Ledger, header: Mapping[str, Any]) -> None:
     ----------
     ledger
         The run's open ledger.
-    header
-        Description of the attempt.
+    declaration
+        What the attempt declares.
 
     Raises
     ------
@@ -159,16 +156,16 @@ def check_permitted(ledger: Ledger, header: Mapping[str, Any]) -> None:
     last = next(attempt for attempt in reversed(ledger.attempts) if attempt.releases())
     paid = f"permit another attempt (zetadp permit {ledger.path})"
     raise UserError(
-        f"{ledger.path.stem} has {made} attempt(s) already. {cause_of_another(last.header, header)} "
+        f"{ledger.path.stem} has {made} attempt(s) already. {cause_of_another(last.declaration, declaration)} "
         f"{offer(KEEP_RESULTS, paid)} After another attempt, "
-        f"{cost_of_another(ledger.path, ledger.attempts, header)}."
+        f"{cost_of_another(ledger.path, ledger.attempts, declaration)}."
     )
 
 
-def cost_of_another(ledger: Path, attempts: Sequence[Attempt], header: Mapping[str, Any] | None = None) -> str:
+def cost_of_another(ledger: Path, attempts: Sequence[Attempt], declaration: Declaration | None = None) -> str:
     """Return in words the totals after another attempt, at its delta; by default it is like the last in the ledger."""
-    with named(ledger, "the header of the last attempt"):
-        new = declared_run(f"{ledger.stem} again", header or begun(ledger, attempts)[-1].header)
+    with named(ledger, "the declaration of the last attempt"):
+        new = declared_run(f"{ledger.stem} again", declaration or begun(ledger, attempts)[-1].declaration)
     own, cohort = runs_of(ledger, attempts), Book.read(ledger.parent).runs()
 
     def of(runs: Sequence[Run]) -> Total:

@@ -9,7 +9,8 @@ from functools import lru_cache
 from zetadp.base.epsilon import SMALLEST_DELTA, rounded_up
 from zetadp.base.validation import UserError, in_range, positive
 from zetadp.privacy import gaussian
-from zetadp.privacy.accounting import MOST_RELEASES, central_limit_mu, central_limit_noise, epsilon
+from zetadp.privacy.accounting import central_limit_mu, central_limit_noise, epsilon
+from zetadp.privacy.events import MOST_RELEASES
 from zetadp.privacy.kinds import NOISE, NoisySum
 from zetadp.privacy.masked import MaskedSum
 

@@ -22,6 +22,8 @@ from zetadp.privacy.masked import MaskedSum
 KINDS: Mapping[str, type[Kind]] = {kind.law: kind for kind in (NoisySum, Direction, MaskedSum)}
 """Every law of noise, by its name. There are no others: a release of another law is refused wherever it is read."""
 
+MOST_RELEASES = 10**12
+"""Largest number of releases of one kind."""
 MOST = 10**9
 """Largest number of rounds, of units at a node, and of releases in one event."""
 

@@ -8,16 +8,17 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import TypeAlias
 
 from zetadp.base.epsilon import SMALLEST_DELTA
-from zetadp.base.validation import UserError, in_range, one_of, positive, whole
+from zetadp.base.validation import UserError, in_range, one_of, whole
 from zetadp.privacy import accounting
-from zetadp.privacy.accounting import MOST_RELEASES, Exposure
-from zetadp.privacy.events import NodeHistory, events_in, histories
+from zetadp.privacy.accounting import Exposure
+from zetadp.privacy.declaration import Declaration, Limit, MixedRows, Series
+from zetadp.privacy.events import MOST_RELEASES, NodeHistory, histories
 from zetadp.privacy.kinds import Kind, NoisySum
 from zetadp.privacy.ledger import Attempt
 from zetadp.privacy.masked import MaskedSum
@@ -31,72 +32,6 @@ from zetadp.privacy.threat import (
     Unit,
     check_threat,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """Runs that were declared together, before the first of them released anything.
-
-    Attributes
-    ----------
-    name
-        Hash of everything that was declared.
-    runs
-        Number of its runs with noise.
-    """
-
-    name: str
-    runs: int
-
-    def __post_init__(self) -> None:
-        """Check the number of runs; runs without noise are not counted."""
-        whole(0, MOST_RELEASES, runs=self.runs)
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """A limit on the total of all runs, as an attempt recorded it before its first release.
-
-    Attributes
-    ----------
-    epsilon, delta
-        The limit, and the delta at which it holds.
-    """
-
-    epsilon: float
-    delta: float
-
-    def __post_init__(self) -> None:
-        """Check that both are numbers that a limit can have."""
-        positive(epsilon=self.epsilon)
-        in_range(SMALLEST_DELTA, 1 - SMALLEST_DELTA, delta=self.delta)
-
-
-@dataclass(frozen=True, slots=True)
-class MixedRows:
-    """What a ledger declares of mixed rows.
-
-    Attributes
-    ----------
-    number
-        Number of rows of each node.
-    active
-        Share of the rows that are open to each class.
-    shares
-        Declared share of each class among the units, which the labels of rows assume; None for equal ones.
-    """
-
-    number: int
-    active: float
-    shares: tuple[float, ...] | None = None
-
-    @classmethod
-    def of(cls, mixing: Mapping[str, Any] | None) -> Self | None:
-        """Return what the settings of a ledger's header declare; None without mixed rows."""
-        if mixing is None:
-            return None
-        shares = mixing.get("shares")
-        return cls(mixing["rows"], mixing["active"], None if shares is None else tuple(shares))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +141,7 @@ def runs_of(ledger: Path, attempts: Sequence[Attempt]) -> list[Run]:
     """Return the attempts of a ledger, each with its own name: `zetadp.privacy.book.recorded_runs` of what was read.
 
     An attempt that has begun counts in full: only a line that closes it before its first release makes it count as
-    nothing. An attempt beyond the number that its header declares was chosen after earlier results: it belongs to no
+    nothing. An attempt beyond the declared number was chosen after earlier results: it belongs to no
     series.
     """
     runs: list[Run] = []
@@ -214,63 +149,48 @@ def runs_of(ledger: Path, attempts: Sequence[Attempt]) -> list[Run]:
         name = ledger.stem if number == 1 else f"{ledger.stem} (attempt {number})"
         if attempt.closed:
             continue
-        with named(ledger, f"the header of {name}"):
+        with named(ledger, f"the declaration of {name}"):
             run = run_of(name, attempt)
             earlier = sum(other.series == run.series for other in runs)
-            runs.append(run if earlier < attempt.header.get("attempts", 1) else replace(run, series=None))
+            runs.append(run if earlier < (attempt.declaration.attempts or 1) else replace(run, series=None))
     return runs
 
 
 def run_of(name: str, attempt: Attempt) -> Run:
-    """Return the releases of an attempt as a run with this name.
+    """Return the releases of an attempt as a run with this name: what is said of a run follows from its ledger.
 
-    The header must declare ``unit``, ``delta``, ``noise`` and ``training.rounds``: what is said of a run follows from
-    its ledger, and nobody says it again.
-
-    An attempt that has recorded nothing counts as if all of its declared rounds were over. The header declares the
-    releases of one round, as rounds record them. If it names the node whose ledger it is in, these are the releases of
-    that node alone.
+    An attempt that has recorded nothing counts as if all of its declared rounds were over. If the declaration names the
+    node whose ledger it is in, these are the releases of that node alone.
     """
-    header = attempt.header
-    sums = Sums(**header["sums"]) if "sums" in header else None
-    whole(1, MOST_RELEASES, **{"training.rounds": header["training"]["rounds"]})
-    rounds = header["training"]["rounds"] + (0 if sums is None else sums.spare)
-    nodes = histories(attempt.releases())
+    declaration, cap = attempt.declaration, attempt.declaration.cap
+    rounds, nodes = declaration.rounds, histories(attempt.releases())
     if not nodes:
-        one = histories(event for event in events_in(header["releases"]) if header.get("node") in (None, event.node))
+        one = histories(event for event in declaration.releases if declaration.node in (None, event.node))
         nodes = {
             node: replace(of, rounds=rounds, releases=rounds * of.releases, unshielded=rounds * of.unshielded)
             for node, of in one.items()
         }
-    series = header.get("series")
     return Run(
         name,
         nodes,
         rounds,
-        partition=json.dumps(header.get("partition", ""), sort_keys=True),
-        threat=header.get("threat", "local"),
-        sums=sums,
-        images=header.get("images_of_a_patient"),
-        noise=header["noise"],
-        unit=header["unit"],
-        delta=header["delta"],
-        series=None if series is None else Series(str(series["name"]), series["runs"]),
-        mixed_rows=MixedRows.of(header["training"].get("mixing")),
-        limit=_limit_of(attempt),
+        partition=json.dumps(declaration.partition, sort_keys=True),
+        threat=declaration.threat,
+        sums=declaration.sums,
+        images=declaration.images,
+        noise=declaration.noise,
+        unit=declaration.cohort_unit,
+        delta=declaration.delta,
+        series=declaration.series,
+        mixed_rows=declaration.mixed_rows,
+        # One that was changed meanwhile was chosen after results.
+        limit=None if cap is None or any(later != asdict(cap) for later in attempt.caps) else cap,
     )
 
 
-def _limit_of(attempt: Attempt) -> Limit | None:
-    """Return the limit of an attempt, if it began under one and always continued under the same."""
-    cap = attempt.header.get("cap")
-    if cap is None or any(later != cap for later in attempt.caps):
-        return None
-    return Limit(**cap)
-
-
-def declared_run(name: str, header: Mapping[str, Any]) -> Run:
-    """Return everything that an attempt with this header will have released after its last declared round."""
-    return run_of(name, Attempt(dict(header)))
+def declared_run(name: str, declaration: Declaration) -> Run:
+    """Return everything that an attempt of this declaration will have released after its last declared round."""
+    return run_of(name, Attempt(declaration))
 
 
 def noise_of(runs: Iterable[Run]) -> NoiseSource:

@@ -21,12 +21,15 @@ from typing import IO, Any, Self
 from zetadp.base.storage import lock, make_folder, remedy, sync_folder, written_whole
 from zetadp.base.validation import UserError, checked_name, shown
 from zetadp.privacy import register
+from zetadp.privacy.declaration import Declaration
 from zetadp.privacy.events import Event, entries_of, events_in
 from zetadp.privacy.register import REGISTER, START, BrokenChainError, Link, Register, follow
 from zetadp.privacy.threat import NoiseSource
 
 FORMAT = 3
 """Version of a ledger's lines. There is one: a ledger of another format is refused."""
+_NONE = Declaration(training={}, noise=NoiseSource.SEEDED, delta=0.5, cohort_unit="record")
+"""Declaration of an attempt that has not begun."""
 HDF5 = b"\x89HDF\r\n\x1a\n"
 """First bytes of an HDF5 file, such as one of released rows."""
 
@@ -83,8 +86,8 @@ class Attempt:
 
     Attributes
     ----------
-    header
-        Description of the run, from the attempt's first line.
+    declaration
+        What the attempt's first line declares.
     events
         Every recorded release. A round that was released again with other bytes is listed and counted twice.
     sent
@@ -99,8 +102,8 @@ class Attempt:
     last
         The head after the attempt's last line.
     caps
-        The limit under which the attempt was continued, each time it was; None if there was none. The header has that
-        under which it began.
+        The limit under which the attempt was continued, each time it was; None if there was none. The declaration
+        has that under which it began.
     permitted
         Number of attempts that the user permitted while this attempt was the last.
     register
@@ -114,7 +117,7 @@ class Attempt:
         Signature of the head before the attempt's last line, if that line is a signature. Then it covers every line.
     """
 
-    header: dict[str, Any]
+    declaration: Declaration
     events: list[Event] = field(default_factory=list)
     sent: dict[tuple[int, int], str] = field(default_factory=dict)
     torn: int = 0
@@ -220,7 +223,7 @@ class Ledger:
     @property
     def _attempt(self) -> Attempt:
         """The attempt in progress; an empty one before the first."""
-        return self.attempts[-1] if self.attempts else Attempt(header={})
+        return self.attempts[-1] if self.attempts else Attempt(_NONE)
 
     def _open(self) -> None:
         with _writing(self.path):
@@ -296,14 +299,13 @@ class Ledger:
             register.note(self.path.parent, {"ledger": self.path.name, "head": self.head})
             self._registered = self._head
 
-    def start(self, header: Mapping[str, Any], draws: Mapping[str, str] | None = None) -> None:
+    def start(self, declaration: Declaration, draws: Mapping[str, str] | None = None) -> None:
         """Begin a new attempt, from the first round.
 
         Parameters
         ----------
-        header
-            Description of the run: public constants only. A statement needs what `zetadp.privacy.exposure.run_of`
-            reads: unit, delta, source of the noise and number of rounds.
+        declaration
+            Everything that it declares.
         draws
             As in `Attempt`.
         """
@@ -316,9 +318,10 @@ class Ledger:
         # The nonce never repeats, so files stored with a lost ledger are never mistaken for those of the next one.
         nonce = secrets.token_hex(16)
         # The line names the register's head, so that later ledgers show whether the register has lost its end.
-        known: dict[str, Any] = {"nonce": nonce, "register": register.head_beside(self.path)}
-        known |= {} if draws is None else {"draws": dict(draws)}
-        self._append({"kind": "start", "format": FORMAT, "attempt": len(self.attempts) + 1, **known, **header})
+        begin = {"kind": "start", "format": FORMAT, "attempt": len(self.attempts) + 1}
+        begin |= {"nonce": nonce, "register": register.head_beside(self.path)}
+        begin |= {} if draws is None else {"draws": dict(draws)}
+        self._append({**begin, **declaration.to_json()})
         self._register()
 
     @property
@@ -480,7 +483,7 @@ def begun(path: Path, attempts: Sequence[Attempt]) -> Sequence[Attempt]:
 
 def protected_attempts(attempts: Sequence[Attempt]) -> int:
     """Return the number of attempts that released something with noise from the operating system."""
-    return sum(bool(attempt.releases()) and attempt.header.get("noise") == NoiseSource.OS for attempt in attempts)
+    return sum(bool(attempt.releases()) and attempt.declaration.noise == NoiseSource.OS for attempt in attempts)
 
 
 def _parse(path: Path) -> tuple[list[Attempt], str, int]:
@@ -548,12 +551,10 @@ def _take(link: Link, attempts: list[Attempt], number: int = 0) -> None:
     kind = entry.get("kind")
     signature = None
     if kind == "start":
-        if (found := entry.pop("format", None)) != FORMAT:
+        if (found := entry.get("format")) != FORMAT:
             raise OtherFormatError(number, f"has format {found}")
-        entry.pop("nonce", None)
-        register_head = entry.pop("register", None)
-        draws = entry.pop("draws", None)
-        attempts.append(Attempt(header=entry, identity=link.head, register=register_head, draws=draws))
+        known, draws = entry.get("register"), entry.get("draws")
+        attempts.append(Attempt(Declaration.from_json(entry), identity=link.head, register=known, draws=draws))
     elif kind is None or not attempts:
         raise BrokenChainError(number, "is no line of a ledger")
     elif kind == "round":

@@ -23,9 +23,9 @@ from zetadp.base.templates import template
 from zetadp.base.validation import UserError
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure
+from zetadp.privacy.declaration import MixedRows
 from zetadp.privacy.events import NodeHistory
 from zetadp.privacy.exposure import (
-    MixedRows,
     Run,
     accountant,
     declared,
@@ -256,12 +256,12 @@ def last_statement(attempts: Sequence[Attempt], name: str) -> Statement:
         Name of the run in the statement.
     """
     *earlier, happened = runs_of(Path(name), attempts)
-    last = attempts[-1].header
+    last = attempts[-1].declaration
     return run_statement(
         replace(happened, name=name),
-        target_epsilon=epsilon_value(last["run"]["epsilon"]),
+        target_epsilon=epsilon_value(last.run["epsilon"]),
         earlier=earlier,
-        backbone=last.get("backbone"),
+        backbone=last.public.get("backbone"),
     )
 
 

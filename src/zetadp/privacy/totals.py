@@ -21,7 +21,8 @@ from typing import Literal, TypeAlias
 from zetadp.base.epsilon import rounded_up
 from zetadp.privacy import accounting
 from zetadp.privacy.accounting import Exposure
-from zetadp.privacy.exposure import Limit, Run, declared_together, promised, spent, total
+from zetadp.privacy.declaration import Limit
+from zetadp.privacy.exposure import Run, declared_together, promised, spent, total
 
 Basis: TypeAlias = Literal["declared", "limit", "odometer"]
 

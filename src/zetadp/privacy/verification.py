@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,8 @@ import numpy as np
 from scipy.special import ndtr
 
 from zetadp.base.epsilon import epsilon_value, rounded_up
-from zetadp.base.storage import content_hash, read_json, write_json
+from zetadp.base.runfolder import RunFolder
+from zetadp.base.storage import content_hash, read_json
 from zetadp.base.validation import UserError, shown
 from zetadp.privacy import accounting
 from zetadp.privacy.book import Book, ledger_files
@@ -30,26 +30,13 @@ from zetadp.privacy.ledger import Attempt, LostError, read_ledger
 from zetadp.privacy.register import REGISTER
 from zetadp.privacy.statement import Statement, head_in, last_statement, spent
 
-SEAL = "seal.json"
-RUN = "run.json"
-"""What a run of the library is. Its key ``ledger`` has the way from the run's folder to the live ledger."""
-SEALED = frozenset(("model.safetensors", "ledger.jsonl", "plan.json", "privacy.json", "privacy.txt"))
-"""Files of a run that every seal names."""
 AGREE = 0.01
 """Two accountants may differ by this share, because each rounds up."""
 _ROUNDING = 1e-6
 """Values computed on different processors differ by less than this."""
 _LARGEST_EXPONENT = 700.0
-_OF_PLAN = ("run", "nodes", "delta", "cohort", "task", "partition", "unit", "threat")
-"""Keys with equal values in the plan and in the ledger's header."""
-
-
-def live_ledger(run: Path) -> Path | None:
-    """Return the ledger that a run of the library names as its own; None for other folders."""
-    try:
-        return (run / str(read_json(run / RUN)["ledger"])).resolve()
-    except (UserError, OSError, ValueError, KeyError, TypeError):
-        return None
+_OF_PLAN = ("run", "nodes", "delta", "cohort", "task", "partition", "cohort_unit", "threat")
+"""What plan and ledger declare in the same words."""
 
 
 def check_neighbours(folder: Path, account: Path) -> None:
@@ -70,13 +57,15 @@ def check_neighbours(folder: Path, account: Path) -> None:
         If the account lacks a ledger or lines of a run next to the new one.
     """
     beside = sorted(folder.parent.iterdir()) if folder.parent.is_dir() else []
-    runs = {run: live for run in beside if (live := live_ledger(run)) is not None and live.parent == account.resolve()}
+    runs = {
+        run: live for run in map(RunFolder, beside) if (live := run.live_ledger) and live.parent == account.resolve()
+    }
     # A run that has no ledger yet was only prepared, unless it left a sealed copy or a checkpoint.
-    gone = [live for run, live in runs.items() if not live.exists() and (run / "checkpoint").exists()]
+    gone = [live for run, live in runs.items() if not live.exists() and run.checkpoint.exists()]
     try:
         if gone:
             raise LostError(f"{live} is missing" for live in gone)
-        Book.read(account, [sealed for run in runs if (sealed := run / "ledger.jsonl").is_file()])
+        Book.read(account, [run.ledger for run in runs if run.ledger.is_file()])
     except LostError as error:
         raise UserError(
             f"account: {error} If a folder next to {folder} is a copy of a run on other people, move it away."
@@ -95,12 +84,13 @@ def recorded_in(place: Path) -> Path:
     """
     if (place / REGISTER).is_file():
         return place
-    recorded, live = ledger_files(place), live_ledger(place)
+    recorded, run = ledger_files(place), RunFolder(place)
+    live = run.live_ledger
     if live is not None:
         if not live.is_file():
             raise UserError(f"{live} is missing, the ledger of the run {place}. Restore it: a copy may lack releases.")
         return live
-    if recorded == [place / "ledger.jsonl"]:
+    if recorded == [run.ledger]:
         return recorded[0]
     if recorded or place.is_file():
         return place
@@ -126,11 +116,6 @@ class Check:
     fault: str = ""
 
 
-def seal(path: Path, files: Iterable[Path]) -> None:
-    """Write the hashes of a finished run's files, which lie next to the seal."""
-    write_json(path, {"format": 1, "files": {file.name: content_hash(file) for file in files}})
-
-
 def verify_run(folder: Path, ledgers: Path | None = None, head: str | None = None) -> list[Check]:
     """Make all checks of a finished run.
 
@@ -151,29 +136,29 @@ def verify_run(folder: Path, ledgers: Path | None = None, head: str | None = Non
     """
     if folder.is_file():
         read_ledger(folder)  # refuses a release of rows, and says what to give instead
-    if not (folder / "ledger.jsonl").is_file():
-        raise UserError(f"Expected the folder of a finished run, found no ledger.jsonl in {folder}.")
-    found = list(_as_sealed(folder))
-    checks: list[tuple[str, Callable[[Path, Sequence[Attempt]], None]]] = [
+    run = RunFolder(folder)
+    if not run.ledger.is_file():
+        raise UserError(f"Expected the folder of a finished run, found no {run.ledger.name} in {folder}.")
+    found = list(_as_sealed(run))
+    checks: list[tuple[str, Callable[[RunFolder, Sequence[Attempt]], None]]] = [
         ("the model names a line of the ledger", _of_ledger),
         ("plan and ledger say the same", _as_planned),
         ("the statement follows from the ledger", _as_stated),
         ("another computation finds no larger epsilon", _as_computed_again),
     ]
     try:
-        attempts = read_ledger(folder / "ledger.jsonl")
+        attempts = read_ledger(run.ledger)
         if not attempts:
             raise UserError("it records no training.")
         found.append(Check(f"the ledger's chain is unbroken, {len(attempts[-1].events)} releases by its nodes"))
     except (UserError, ValueError, KeyError, TypeError) as error:
         return [*found, Check("the ledger's chain is unbroken", str(error))]
-    found.insert(0, _identified(folder, attempts))
+    found.insert(0, _identified(run, attempts))
     if not _known_to_both(attempts[-1]):
         del checks[-1]
-    found += [checked(what, check, folder, attempts) for what, check in checks]
+    found += [checked(what, check, run, attempts) for what, check in checks]
     if ledgers is not None:
-        sealed = folder / "ledger.jsonl"
-        found.append(checked(f"{ledgers} holds this ledger and all others", Book.read, ledgers, [sealed]))
+        found.append(checked(f"{ledgers} holds this ledger and all others", Book.read, ledgers, [run.ledger]))
     elif head is not None:
         fault = "" if head in attempts[-1].heads else f"{head} is no head of it"
         found.append(Check("the ledger holds the head that was noted elsewhere", fault))
@@ -194,36 +179,37 @@ def checked(what: str, check: Callable[..., object], *given: object) -> Check:
 
 def unsealed(folder: Path) -> list[str]:
     """Return the names of the files of a run's folder that its seal does not name, for which nothing vouches."""
+    seal = RunFolder(folder).seal
     try:
-        names = set(read_json(folder / SEAL)["files"])
+        names = set(read_json(seal)["files"])
     except (UserError, OSError, ValueError, KeyError, TypeError):
         names = set()
-    return sorted(file.name for file in folder.iterdir() if file.is_file() and file.name not in names | {SEAL})
+    return sorted(file.name for file in folder.iterdir() if file.is_file() and file.name not in names | {seal.name})
 
 
-def _as_sealed(folder: Path) -> Iterator[Check]:
+def _as_sealed(run: RunFolder) -> Iterator[Check]:
     try:
-        files = read_json(folder / SEAL)["files"]
+        files = read_json(run.seal)["files"]
         wanted = {str(name): str(digest) for name, digest in files.items()}
     except (UserError, OSError, ValueError, KeyError, AttributeError):
-        yield Check("the run is sealed", f"{folder / SEAL} is missing or damaged")
+        yield Check("the run is sealed", f"{run.seal} is missing or damaged")
         return
-    for name in sorted(SEALED - wanted.keys()):
-        yield Check(f"{name} is sealed", f"{SEAL} does not name it")
+    for name in sorted({file.name for file in run.sealed} - wanted.keys()):
+        yield Check(f"{name} is sealed", f"{run.seal.name} does not name it")
     for name, digest in wanted.items():
         what = f"{name} is as it was sealed"
         try:
-            yield Check(what, "" if content_hash(folder / name) == digest else "it was altered")
+            yield Check(what, "" if content_hash(run.path / name) == digest else "it was altered")
         except OSError:
             yield Check(what, "it is missing")
 
 
-def _identified(folder: Path, attempts: Sequence[Attempt]) -> Check:
+def _identified(run: RunFolder, attempts: Sequence[Attempt]) -> Check:
     """Return which run is checked, with epsilon, delta, unit and guarantee from its ledger."""
     try:
-        name = shown(str(read_json(folder / "privacy.json")["name"]))
+        name = shown(str(read_json(run.privacy)["name"]))
     except (UserError, OSError, KeyError):
-        name = shown(folder.resolve().name)
+        name = shown(run.path.resolve().name)
     try:
         stated = last_statement(attempts, name)
     except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -232,25 +218,18 @@ def _identified(folder: Path, attempts: Sequence[Attempt]) -> Check:
         f"this is the run {name}: epsilon {rounded_up(spent(stated))} at delta {stated['delta']:g} for each "
         f"{stated['unit']}, guarantee: {stated['guarantee']}"
     )
-    return checked(what, _as_named, folder, attempts)
+    return checked(what, _as_named, run, attempts)
 
 
-def _as_named(folder: Path, attempts: Sequence[Attempt]) -> None:
+def _as_named(run: RunFolder, attempts: Sequence[Attempt]) -> None:
     """Refuse a folder of the pipeline whose path names another run than the ledger: a copied run.
 
     Other folders may have any name.
     """
-    run, parts = attempts[-1].header["run"], folder.resolve().parts
-    patterns = {"epsilon": r"eps-(.+)", "seed": r"seed-(\d+)"}
-    named = [re.fullmatch(pattern, part) for pattern, part in zip(patterns.values(), parts[-2:], strict=False)]
-    if len(named) < 2 or not all(named):
-        return
-    for key, match in zip(patterns, named, strict=True):
-        if match is not None and not _equal(match[1], str(run[key])):
-            raise UserError(f"its folder says {match[0]}, and its ledger says {key} {run[key]}")
-    for key, part in zip(("network", "arm"), parts[-4:-2], strict=True):
-        if part != run[key]:
-            raise UserError(f"its folder says {key} {part}, and its ledger says {run[key]}")
+    declared = attempts[-1].declaration.run
+    for key, name in run.run_name.items():
+        if not _equal(name, str(declared[key])):
+            raise UserError(f"its folder says {key} {name}, and its ledger says {declared[key]}")
 
 
 def _equal(one: str, other: str) -> bool:
@@ -261,29 +240,28 @@ def _equal(one: str, other: str) -> bool:
         return one == other
 
 
-def _of_ledger(folder: Path, attempts: Sequence[Attempt]) -> None:
-    if head_in(folder / "model.safetensors") not in attempts[-1].heads:
+def _of_ledger(run: RunFolder, attempts: Sequence[Attempt]) -> None:
+    if head_in(run.model) not in attempts[-1].heads:
         raise UserError("the ledger is another one, or lines are missing at its end")
 
 
-def _as_planned(folder: Path, attempts: Sequence[Attempt]) -> None:
-    plan, header = read_json(folder / "plan.json"), attempts[-1].header
-    training = {key: value for key, value in plan["training"].items() if key in header["training"]}
-    plan["unit"] = plan["cohort_unit"]
-    pairs = {key: (plan[key], header[key]) for key in _OF_PLAN}
-    pairs |= {"training": (training, header["training"]), "noise": (plan["training"]["noise"], header["noise"])}
+def _as_planned(run: RunFolder, attempts: Sequence[Attempt]) -> None:
+    plan, declaration = read_json(run.plan), attempts[-1].declaration
+    training = {key: value for key, value in plan["training"].items() if key in declaration.training}
+    pairs = {key: (plan[key], getattr(declaration, key)) for key in _OF_PLAN}
+    pairs |= {"training": (training, declaration.training), "noise": (plan["training"]["noise"], declaration.noise)}
     for name, (planned, recorded) in pairs.items():
         if planned != recorded:
             raise UserError(f"{name} differs: {planned} in plan.json, {recorded} in the ledger")
 
 
-def _as_stated(folder: Path, attempts: Sequence[Attempt]) -> None:
-    stated = read_json(folder / "privacy.json")
+def _as_stated(run: RunFolder, attempts: Sequence[Attempt]) -> None:
+    stated = read_json(run.privacy)
     again = last_statement(attempts, stated["name"])
     differing = list(_differences(json.loads(json.dumps(again)), stated))
     if differing:
         raise UserError(f"{differing[0]} in privacy.json is not what the ledger gives")
-    if (folder / "privacy.txt").read_text(encoding="utf-8") != Statement(stated).text:
+    if run.text.read_text(encoding="utf-8") != Statement(stated).text:
         raise UserError("privacy.txt does not say what privacy.json says")
 
 
@@ -307,10 +285,10 @@ def _known_to_both(attempt: Attempt) -> bool:
     return all(event.kind.gaussian and event.kind.private and event.kind.units == 1 for event in attempt.events)
 
 
-def _as_computed_again(folder: Path, attempts: Sequence[Attempt]) -> None:
+def _as_computed_again(run: RunFolder, attempts: Sequence[Attempt]) -> None:
     """Compute what each node's messages cost without the project's accountant, and compare."""
-    stated = read_json(folder / "privacy.json")
-    happened = runs_of(folder, attempts)[-1]
+    stated = read_json(run.privacy)
+    happened = runs_of(run.path, attempts)[-1]
     if happened.images:
         return  # the epsilon of the statement is per image; `_as_stated` computes it again
     single = (stated.get("threat") or {}).get("epsilon_single_messages")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
 
+from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import read_json, write_json, write_text, written_whole
 from zetadp.base.tensors import pick_device
 from zetadp.base.validation import UserError
@@ -17,44 +18,12 @@ from zetadp.core.pretrained import FinishedModel, load_model
 from zetadp.federation.partition import read_partition, training_data
 from zetadp.privacy.ledger import LostError, read_ledger
 from zetadp.privacy.statement import account_run
-from zetadp.privacy.verification import seal
 from zetadp.report.modelcard import model_card
 from zetadp.report.provenance import Cohort, environment
 
 
-@dataclass(frozen=True)
-class RunOutputs:
-    """Files of a run, all in one folder.
-
-    Attributes
-    ----------
-    model, ledger, agreed
-        What training wrote: the model, a sealed copy of the ledger, and the plan.
-    predictions, metrics, privacy, text, card, sealed
-        What evaluation writes: predictions on test patients, their metrics, the privacy statement as JSON and as text,
-        the model's card, and the seal.
-    """
-
-    model: Path
-    ledger: Path
-    agreed: Path
-    predictions: Path
-    metrics: Path
-    privacy: Path
-    text: Path
-    card: Path
-    sealed: Path
-
-    @classmethod
-    def within(cls, folder: Path) -> RunOutputs:
-        """Return the files by the names that they have in the results of the workflow."""
-        trained = ("model.safetensors", "ledger.jsonl", "plan.json")
-        measured = ("predictions.csv", "metrics.json", "privacy.json", "privacy.txt", "MODEL_CARD.md", "seal.json")
-        return cls(*(folder / name for name in (*trained, *measured)))
-
-
 def evaluate_run(
-    files: RunOutputs,
+    run: RunFolder,
     images: Sequence[Path],
     partition: Path,
     table: Path,
@@ -68,8 +37,8 @@ def evaluate_run(
 
     Parameters
     ----------
-    files
-        The run's files.
+    run
+        The run's folder.
     images, partition, table, backbone
         Inputs of the network, the table of who is where, the cohort's index, and the public backbone if the network
         has one.
@@ -85,20 +54,19 @@ def evaluate_run(
     UserError
         If the model was trained on other data than these, or if anything cannot be evaluated.
     """
-    check_data(files, account, table, partition)
-    plan = Plan.read(files.agreed)
-    model = load_model(files.model, pick_device(device))
-    _measure(model, plan, files, images, partition, backbone)
-    statement = account_run(files.ledger, files.model, name=str(plan.run))
-    statement.write(files.privacy, files.text)
-    measured = read_json(files.metrics)
+    check_data(run, account, table, partition)
+    plan = Plan.read(run.plan)
+    model = load_model(run.model, pick_device(device))
+    _measure(model, plan, run, images, partition, backbone)
+    statement = account_run(run.ledger, run.model, name=str(plan.run))
+    statement.write(run.privacy, run.text)
+    measured = read_json(run.metrics)
     trained = plan.network.to_json()  # with the taper that follows from the noise
-    write_text(files.card, model_card(measured["run"], trained, statement, measured, cohort, model.words))
-    made = [value for name, value in vars(files).items() if name != "sealed"]
-    seal(files.sealed, made)
+    write_text(run.card, model_card(measured["run"], trained, statement, measured, cohort, model.words))
+    run.write_seal()
 
 
-def check_data(files: RunOutputs, account: Path, table: Path, partition: Path) -> None:
+def check_data(run: RunFolder, account: Path, table: Path, partition: Path) -> None:
     """Refuse the data of a cohort if the model of a run was trained on others.
 
     A run on real patients is trained once. If a training volume changes afterwards, the model is still the earlier one,
@@ -106,19 +74,19 @@ def check_data(files: RunOutputs, account: Path, table: Path, partition: Path) -
 
     Parameters
     ----------
-    files, account
-        The run's files, and its live ledger.
+    run, account
+        The run's folder, and its live ledger.
     table, partition
         The cohort's index, and the table of who is where.
     """
-    trained_on = read_ledger(files.ledger)[-1].header.get("data")
+    trained_on = read_ledger(run.ledger)[-1].declaration.data
     if not account.exists():
         raise LostError([f"{account} is missing"])
     if trained_on != training_data(table, partition, account):
         raise UserError(
-            f"Expected the data that {files.model} was trained on, found others in {table}: a training volume, its "
+            f"Expected the data that {run.model} was trained on, found others in {table}: a training volume, its "
             "patient or its hospital has changed since. Bring the earlier data back. Or train again, which costs the "
-            f"patients more: zetadp permit {account} shows the total and asks; then add --forcerun {files.model} to "
+            f"patients more: zetadp permit {account} shows the total and asks; then add --forcerun {run.model} to "
             "the snakemake command."
         )
 
@@ -126,7 +94,7 @@ def check_data(files: RunOutputs, account: Path, table: Path, partition: Path) -
 def _measure(
     finished: FinishedModel,
     plan: Plan,
-    files: RunOutputs,
+    run: RunFolder,
     images: Sequence[Path],
     partition: Path,
     backbone: Sequence[Path],
@@ -153,10 +121,10 @@ def _measure(
         known, outputs = records.present, without_absent(finished.outputs(records.inputs), records.present)
         scores = task.scores(outputs, records.targets).cpu().double().numpy()
         nodes = pd.Series(scores[known]).groupby(records.items["node"].to_numpy()[known]).mean().to_dict()
-    with written_whole(files.predictions) as temporary:
+    with written_whole(run.predictions) as temporary:
         tested.to_csv(temporary, index=False)
     write_json(
-        files.metrics,
+        run.metrics,
         task.summarise(tested)
         | {
             "run": asdict(plan.run),

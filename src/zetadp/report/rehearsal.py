@@ -13,12 +13,14 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from zetadp.base.logs import NOTICE
+from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import check_writable, write_text
 from zetadp.base.tensors import pick_device
 from zetadp.base.validation import UserError
@@ -35,7 +37,7 @@ from zetadp.privacy.risk import Risk
 from zetadp.privacy.statement import total_statement
 from zetadp.report import figures, rendering, tables
 from zetadp.report.accuracyfigure import accuracy_against_epsilon, compare_networks
-from zetadp.report.evaluation import RunOutputs, evaluate_run
+from zetadp.report.evaluation import evaluate_run
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.notes import notes
 from zetadp.report.provenance import Cohort
@@ -86,12 +88,12 @@ def rehearse(
         for run in runs:
             plan = make_plan(Plan.from_json(run["plan"]), noise)
             images, backbone = ([Path(file) for file in run[name]] for name in ("images", "backbone"))
-            folder = Path(temporary) / f"runs/{plan.run.network}/{plan.run.arm}/eps-{plan.run.epsilon}/{plan.run.seed}"
+            folder = Path(temporary) / plan.run.folder
             folder.mkdir(parents=True)
             ledger = Path(temporary) / f"ledgers/{plan.label}.jsonl"
-            files, people = RunOutputs.within(folder), (partition, table)
+            files, people = RunFolder(folder), (partition, table)
             room += _write_untrained(plan, images, people, backbone, ledger, files, where)
-            _warn_of_change(files.agreed, results)
+            _warn_of_change(files.plan, results)
             evaluate_run(files, images, *people, backbone, account=ledger, device=device, cohort=cohort)
             write_risk(Risk.of(ledger), folder, str(ledger), Evidence())
             folders.append(folder)
@@ -112,12 +114,12 @@ def _warn_of_change(agreed: Path, results: Path) -> None:
     first to say so.
     """
     plan = Plan.read(agreed)
-    folder = results / f"runs/{plan.run.network}/{plan.run.arm}/eps-{plan.run.epsilon}/seed-{plan.run.seed}"
-    if (folder / agreed.name).exists() and Plan.read(folder / agreed.name).digest != plan.digest:
+    trained = RunFolder(results / plan.run.folder)
+    if trained.plan.exists() and Plan.read(trained.plan).digest != plan.digest:
         logger.warning(
             "%s was trained with other settings than the configuration has now. This call leaves it as it is; the next "
             "one asks whether to train it again, which would cost epsilon once more.",
-            folder,
+            trained.path,
         )
 
 
@@ -136,7 +138,7 @@ def _write_untrained(
     people: tuple[Path, Path],
     backbone: Sequence[Path],
     ledger: Path,
-    files: RunOutputs,
+    files: RunFolder,
     device: torch.device,
 ) -> int:
     """Write what a training would leave, with the starting weights; return the bytes that the training needs on a disk.
@@ -151,14 +153,14 @@ def _write_untrained(
     if plan.target.private and parts.solved is None:
         logger.log(NOTICE, "%s: %s", plan.run, Noise.of(plan, parts.phase.dimension))
     with Ledger(ledger) as opened:
-        opened.start({**parts.header(), "data": training_data(table, partition, ledger)})
+        opened.start(replace(parts.declaration(), data=training_data(table, partition, ledger)))
         opened.record([plan.event(node.name, 0) for node in plan.nodes])
         head = opened.head
     shutil.copyfile(ledger, files.ledger)
-    plan.write(files.agreed)
+    plan.write(files.plan)
     history = no_history(task)
     history.loc[0] = [plan.training.rounds, *[float("nan")] * (history.shape[1] - 1)]
-    history.astype({"round": int}).to_csv(files.model.parent / "history.csv", index=False)
+    history.astype({"round": int}).to_csv(files.history, index=False)
     trained = Trained(parts.phase.model, history, head, None)
     save_model(files.model, trained, plan, inputs=items.inputs.shape[-1], backbone=public, ledger=ledger)
     releases = plan.tries * len(plan.nodes)

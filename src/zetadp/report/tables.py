@@ -16,6 +16,7 @@ import pandas as pd
 
 from zetadp.base.epsilon import epsilon_label, epsilon_order, epsilon_value
 from zetadp.base.randomness import Purpose, stream
+from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import read_json
 from zetadp.base.validation import UserError
 from zetadp.core.metrics import LEVEL, accuracy_interval
@@ -125,7 +126,7 @@ def histories(runs: pd.DataFrame) -> pd.DataFrame:
     not_empty(runs)
     parts = []
     for run in runs.to_dict("records"):
-        path = Path(run["directory"]) / "history.csv"
+        path = RunFolder(Path(run["directory"])).history
         try:
             history = pd.read_csv(path)
         except (OSError, ValueError) as error:
@@ -220,7 +221,7 @@ def per_node(runs: pd.DataFrame) -> pd.DataFrame:
 
 def _row(directory: Path) -> dict[str, Any]:
     """Read one run, and refuse it if only one of its name and its privacy statement has a finite epsilon."""
-    metrics_path, privacy_path = directory / "metrics.json", directory / "privacy.json"
+    metrics_path, privacy_path = RunFolder(directory).metrics, RunFolder(directory).privacy
     metrics = _keys(read_json(metrics_path), metrics_path, "run", *MEASURED, "node_metric")
     _keys(metrics, metrics_path, metrics["metric"])
     privacy = _keys(read_json(privacy_path), privacy_path, "epsilon", *STATED, "threat", "of_all_images")

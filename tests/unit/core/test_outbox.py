@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from ledger_builder import DECLARATION
 
 from zetadp.base.validation import UserError
 from zetadp.core.outbox import Outbox
@@ -15,7 +16,7 @@ WEIGHTS = torch.arange(5.0)
 @pytest.fixture
 def outbox(tmp_path):
     with Ledger(tmp_path / "ledger.jsonl") as ledger:
-        ledger.start({})
+        ledger.start(DECLARATION)
         yield Outbox(ledger, tmp_path / "messages")
 
 

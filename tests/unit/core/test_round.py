@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from ledger_builder import poisson
+from ledger_builder import DECLARATION, poisson
 from torch import Tensor, nn
 from training_builder import CLASSES, SIZE, TINY, network, records
 
@@ -30,7 +30,7 @@ def path(tmp_path):
 @pytest.fixture
 def ledger(path):
     with Ledger(path) as opened:
-        opened.start({})
+        opened.start(DECLARATION)
         yield opened
 
 
@@ -82,7 +82,7 @@ def test_noise_drawn_while_sums_are_computed_has_the_same_bits(tmp_path, monkeyp
             ahead_of_sums(monkeypatch)
             monkeypatch.setattr(seeded_noise, "noisy_mean", lambda *given: drawn_late.append(0) or noisy_mean(*given))
         with Ledger(tmp_path / name / "ledger.jsonl") as ledger:
-            ledger.start({})
+            ledger.start(DECLARATION)
             events = [poisson(f"node-{n}", population=2, expected=1, noise_multiplier=1.0, clip=CLIP) for n in range(2)]
             nodes = [
                 Node(NodeMechanism(event, seed=3, place=n, ledger=ledger), items_of([[2 * n], [2 * n + 1]], CLASSES))
@@ -115,7 +115,7 @@ def test_a_second_request_with_other_weights_is_refused_and_releases_nothing(led
 def test_what_an_earlier_attempt_kept_is_not_sent(ledger, path, store):
     model = network(TINY)
     first = exact_round(store, model)
-    ledger.start({})
+    ledger.start(DECLARATION)
     second = exact_round(Outbox(ledger, store.folder), model)
     assert not torch.equal(first, second)
     assert [len(attempt.releases()) for attempt in read_ledger(path)] == [2, 2]

@@ -70,7 +70,7 @@ def released(of: Plan, kind: str, folder) -> tuple[torch.Tensor, Assembly, list]
     parts = Assembly.of(of, records)
     with Ledger(folder / "ledger.jsonl") as ledger:
         if not ledger.attempts:
-            ledger.start(parts.header())
+            ledger.start(parts.declaration())
         nodes = [Node(parts.mechanism(node.name, 7, ledger), own) for node, own in zip(of.nodes, units, strict=True)]
         draws = [node.mechanism.draw(0) for node in nodes]
         messages, bad = do_round(parts.phase, nodes, records, Outbox(ledger), 0)
@@ -149,5 +149,5 @@ def test_a_degree_below_one_is_refused_and_fewer_rows_proposed():
 
 @pytest.mark.parametrize("rows", [4, 8])
 def test_no_other_node_hides_a_row_that_is_public_by_itself(rows):
-    run = declared_run("rows", plan("open", sigma=2.0, epsilon="8", rows=rows).header())
+    run = declared_run("rows", plan("open", sigma=2.0, epsilon="8", rows=rows).declaration())
     assert seen_by(run, "reader") == seen_by(run, "node") == seen_by(run, "server")

@@ -819,7 +819,7 @@ def test_a_run_that_ended_between_model_and_seal_is_sealed_by_the_next_call(tmp_
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(door, "seal", killed)
+        patch.setattr(door.RunFolder, "write_seal", killed)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path).train()
     again = run(tmp_path).train()

@@ -80,7 +80,7 @@ def recorded(plan: Plan) -> Run:
         dimension = dimension_of(plan)
         kinds = KINDS[plan.training.release]
         events = [replace(event, kind=kinds.hiding(event.kind, dimension)) for event in events]
-    return run_of("run", Attempt(plan.header(), events))
+    return run_of("run", Attempt(plan.declaration(), events))
 
 
 def release(kind: Any, count: int) -> list[float]:

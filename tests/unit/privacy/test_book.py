@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ledger_builder import DELTA, EVENT, FILTER, HEADER, KIND, ROUNDS, index, record
+from ledger_builder import DECLARATION, DELTA, EVENT, FILTER, HEADER, KIND, ROUNDS, declared, index, record
 
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
@@ -24,8 +24,8 @@ from zetadp.privacy.book import Book, claim, note_people, recorded_runs
 from zetadp.privacy.budget import Cap, CapError, check_permitted
 from zetadp.privacy.exposure import total
 from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.ledger import Ledger, read_ledger
-from zetadp.privacy.register import BrokenChainError, Register, Secret, note
+from zetadp.privacy.ledger import FORMAT, Ledger, read_ledger
+from zetadp.privacy.register import START, BrokenChainError, Link, Register, Secret, note
 
 
 def spent(folder: Path, capsys: pytest.CaptureFixture[str]) -> float:
@@ -168,7 +168,10 @@ def test_patients_of_two_cohorts_are_found_and_their_runs_added(tmp_path):
     assert [run.name for run in Book.of(*both, both[1] / "../shares/run.jsonl").runs()] == ["run", "shares/run"]
     assert Book.read(tmp_path / "ledgers/shares").shared == {"own": 1}
     assert not Book.read(tmp_path / "ledgers/other").shared
-    with pytest.raises(CapError), Cap(1.001 * FILTER[2], DELTA).starting(tmp_path / "ledgers/own/new.jsonl", HEADER):
+    with (
+        pytest.raises(CapError),
+        Cap(1.001 * FILTER[2], DELTA).starting(tmp_path / "ledgers/own/new.jsonl", DECLARATION),
+    ):
         pass  # one run here and one there: a third would be above the limit
 
 
@@ -265,7 +268,7 @@ def test_a_file_system_without_links_is_used_and_one_without_locks_is_refused(tm
     monkeypatch.setattr(fcntl, "flock", refused)
     for use in (
         lambda: record(tmp_path / "b/run.jsonl"),
-        lambda: Cap(1.0, DELTA).starting(tmp_path / "a/x.jsonl", HEADER).__enter__(),
+        lambda: Cap(1.0, DELTA).starting(tmp_path / "a/x.jsonl", DECLARATION).__enter__(),
     ):
         with pytest.raises(UserError, match=r"has no locks \(flock\).*Nothing was released.*local disk"):
             use()
@@ -294,8 +297,8 @@ def test_the_command_prints_the_pair_of_the_limit_under_which_runs_began(tmp_pat
     """Attempts record the limit in their first line: nobody can say afterwards that there was one."""
     cap = Cap(4.0, DELTA)
     for name in ("a", "b"):
-        with cap.starting(tmp_path / f"{name}.jsonl", HEADER) as header:
-            record(tmp_path / f"{name}.jsonl", **header)
+        with cap.starting(tmp_path / f"{name}.jsonl", DECLARATION) as declaration:
+            record(tmp_path / f"{name}.jsonl", **declaration.to_json())
     assert main(["budget", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert f"spent so far: epsilon {rounded_up(FILTER[2])} at delta 0.001, in 2 run(s)" in printed
@@ -336,7 +339,7 @@ def test_a_series_that_was_declared_together_composes_as_declared(tmp_path):
 def test_an_attempt_that_was_closed_neither_continues_nor_releases(tmp_path):
     path = tmp_path / "run.jsonl"
     with Ledger(path) as ledger:
-        ledger.start(HEADER)
+        ledger.start(DECLARATION)
         first = ledger.head
     with Ledger(path) as ledger:
         ledger._append({"kind": "closed"})  # a crash comes before the next attempt
@@ -350,7 +353,7 @@ def test_an_attempt_that_was_closed_neither_continues_nor_releases(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "header",
+    "changes",
     [
         *({"images_of_a_patient": value} for value in (2.7, True, 0, "some")),
         *({"series": {"name": "x", "runs": value}} for value in (-1, True)),
@@ -363,8 +366,9 @@ def test_an_attempt_that_was_closed_neither_continues_nor_releases(tmp_path):
     ],
     ids=str,
 )
-def test_a_header_that_cannot_be_is_one_message_with_the_ledger(tmp_path, capsys, header):
-    record(tmp_path / "a.jsonl", 1, **header)
+def test_a_declaration_that_cannot_be_is_one_message_with_the_ledger(tmp_path, capsys, changes):
+    begin = {"kind": "start", "format": FORMAT, "attempt": 1, "nonce": "0", "register": START}
+    (tmp_path / "a.jsonl").write_text(f"{Link.after(START, {**begin, **HEADER, **changes}).text}\n")
     with pytest.raises(UserError, match=r"a\.jsonl"):
         spent(tmp_path, capsys)
 
@@ -375,24 +379,24 @@ def test_a_header_that_cannot_be_is_one_message_with_the_ledger(tmp_path, capsys
 def test_another_attempt_is_refused_with_the_total_that_it_leads_to(folder):
     path = folder / "first-8.jsonl"
     with Ledger(path) as ledger, pytest.raises(UserError) as refused:
-        check_permitted(ledger, HEADER)
+        check_permitted(ledger, DECLARATION)
     for runs in (1, 2, 3, 4):
         assert f" {rounded_up(FILTER[runs])}" in str(refused.value), (runs, str(refused.value))
     # Whoever only copied the results must not pay for them again: what costs nothing comes first, and why it came.
     wanted = ("No setting changed", "have new times", "costs nothing", "--touch", "backup", f"zetadp permit {path}")
     assert sorted(wanted, key=str(refused.value).index) == list(wanted)
-    changed = {**HEADER, "training": {"rounds": ROUNDS + 1}}
+    changed = declared(training={"rounds": ROUNDS + 1})
     with Ledger(path) as ledger, pytest.raises(UserError, match=r"training\.rounds \(then 6, now 7\)\. Undo that"):
         check_permitted(ledger, changed)
     with Ledger(path) as ledger:
         ledger.permit()
-        check_permitted(ledger, HEADER)
-        ledger.start(HEADER)
+        check_permitted(ledger, DECLARATION)
+        ledger.start(DECLARATION)
     with Ledger(path) as ledger:  # an attempt that released nothing does not count
-        check_permitted(ledger, HEADER)
+        check_permitted(ledger, DECLARATION)
     record(path)
     with Ledger(path) as ledger, pytest.raises(UserError, match="2 attempt"):
-        check_permitted(ledger, HEADER)
+        check_permitted(ledger, DECLARATION)
     assert len(Book.read(folder).runs()) == 4
 
 

@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from ledger_builder import COST, DELTA, EVENT, FILTER, HEADER, KIND, ROUNDS
+from ledger_builder import COST, DECLARATION, DELTA, EVENT, FILTER, KIND, ROUNDS
 
 from zetadp.base.validation import UserError
 from zetadp.privacy import accounting
 from zetadp.privacy.book import Book
 from zetadp.privacy.budget import Cap, CapError
-from zetadp.privacy.events import Event, entries_of
+from zetadp.privacy.events import Event
 from zetadp.privacy.exposure import declared_run, total
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger, read_ledger
@@ -32,8 +32,8 @@ def event(number: int) -> Event:
 
 def run(path, cap: Cap, rounds: int = ROUNDS) -> None:
     with Ledger(path) as ledger:
-        with cap.starting(path, HEADER):
-            ledger.start(HEADER)
+        with cap.starting(path, DECLARATION):
+            ledger.start(DECLARATION)
         for number in range(rounds):
             ledger.record([event(number)])
 
@@ -94,8 +94,8 @@ def test_no_round_is_repeated_where_ledgers_may_be_missing(tmp_path):
 
 
 def test_of_a_plan_for_several_nodes_a_hospital_counts_its_own(tmp_path):
-    header = HEADER | {"releases": entries_of([EVENT, replace(EVENT, node="b", expected=40.0, kind=ALWAYS)])}
-    all_nodes, first, second = (declared_run("x", header | own) for own in ({}, {"node": "a"}, {"node": "b"}))
+    both = replace(DECLARATION, releases=(EVENT, replace(EVENT, node="b", expected=40.0, kind=ALWAYS)))
+    all_nodes, first, second = (declared_run("x", replace(both, node=node)) for node in (None, "a", "b"))
     assert total([first], DELTA) == pytest.approx(COST[ROUNDS])
     assert total([all_nodes], DELTA) == total([second], DELTA) > 2 * COST[ROUNDS]
 
@@ -111,10 +111,10 @@ def test_who_is_drawn_at_all_with_probability_delta_or_less_pays_nothing_more():
 def test_a_run_that_began_under_another_name_of_the_hospital_counts_with_all_its_nodes(tmp_path):
     """The ledgers are of one hospital, but do not say which node of that plan it was."""
     nodes = [replace(EVENT, node="b"), replace(EVENT, node="c", expected=40.0, kind=ALWAYS)]
-    other = HEADER | {"releases": entries_of(nodes)}
+    other = replace(DECLARATION, releases=nodes)
     with Ledger(tmp_path / "first.jsonl") as ledger:
         ledger.start(other)
-    own = HEADER | {"node": "a"}
+    own = replace(DECLARATION, node="a")
     worst = total([declared_run("first", other), declared_run("second", own)], DELTA)
     for cap, allowed in ((0.999 * worst, False), (1.001 * worst, True)):
         with (

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from ledger_builder import poisson
+from ledger_builder import DECLARATION, declared, poisson
 
 from zetadp.base.validation import UserError
 from zetadp.privacy.events import Event
@@ -27,7 +27,7 @@ def written(path, rounds: int = 4) -> list[Event]:
     """Write a ledger of one attempt and two nodes, and return its events."""
     events = []
     with Ledger(path) as ledger:
-        ledger.start({"run": "x"})
+        ledger.start(declared(run="x"))
         for number in range(rounds):
             pair = [event(number), event(number, "b", population=45)]
             ledger.record(pair)
@@ -42,7 +42,7 @@ def test_everything_recorded_is_read_again(path):
     assert attempt.events == events
     assert attempt.releases() == events
     assert attempt.sent == {(number, 0): f"digest {number}" for number in range(4)}
-    assert attempt.header["run"] == "x"
+    assert attempt.declaration.run == "x"
 
 
 ENTRY = {key: value for key, value in event(0).to_json().items() if key != "node"}
@@ -59,7 +59,7 @@ ENTRY = {key: value for key, value in event(0).to_json().items() if key != "node
 )
 def test_a_line_that_says_less_or_more_than_this_version_knows_is_refused(path, releases, words):
     with Ledger(path) as ledger:
-        ledger.start({})
+        ledger.start(DECLARATION)
         head = ledger.head
     with path.open("a") as file:
         file.write(f"{Link.after(head, {'kind': 'round', **releases}).text}\n")
@@ -74,14 +74,14 @@ def test_attempts_are_kept_and_told_apart(path):
         assert ledger.holds(first[0])
         assert not ledger.holds(first[0], 2)
         assert ledger.sent(0) == "digest 0"
-        ledger.start({"run": "y"})
+        ledger.start(declared(run="y"))
         assert not ledger.holds(first[0])
         assert ledger.sent(0) is None
         assert ledger.releases(0) == 0
         ledger.record([event(0)])
     attempts = read_ledger(path)
     assert [a.events for a in attempts] == [first, [event(0)]]
-    assert [a.header["run"] for a in attempts] == ["x", "y"]
+    assert [a.declaration.run for a in attempts] == ["x", "y"]
 
 
 def test_every_line_that_is_edited_removed_inserted_moved_or_no_entry_is_named(path):
@@ -128,7 +128,7 @@ def test_a_torn_last_line_is_a_counted_release_and_the_file_goes_on(path, kept):
 
 def test_a_second_user_is_refused_while_the_first_has_the_file_open(path):
     with Ledger(path) as ledger:
-        ledger.start({})
+        ledger.start(DECLARATION)
         with pytest.raises(UserError, match="another process trains the same run"):
             Ledger(path)
         ledger.record([event(0)])
@@ -139,7 +139,7 @@ def test_a_second_user_is_refused_while_the_first_has_the_file_open(path):
 def test_a_kept_head_shows_that_lines_were_cut_off_since(path):
     heads = []
     with Ledger(path) as ledger:
-        ledger.start({})
+        ledger.start(DECLARATION)
         identity = ledger.identity
         for number in range(3):
             ledger.record([event(number)])
@@ -157,7 +157,7 @@ def test_a_kept_head_shows_that_lines_were_cut_off_since(path):
         assert ledger.identity == identity
         ledger.record([event(2, clip=1.0)])  # another line in its place is another head
         assert not ledger.knows(heads[2])
-        ledger.start({})
+        ledger.start(DECLARATION)
         assert ledger.identity != identity
         assert [ledger.knows(head) for head in heads] == [False] * 3
         assert [ledger.knew(head) for head in heads] == [True, True, False]

@@ -15,8 +15,9 @@ from zetadp.core.promise import make_plan, noise_of_plan, promise_of, write_nois
 from zetadp.core.settings import MixingSettings, TrainingSettings
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting, gaussian
+from zetadp.privacy.declaration import Series
 from zetadp.privacy.events import Event, histories, kind_from_json
-from zetadp.privacy.exposure import Run, Series, declared_run, over_runs, run_of, total
+from zetadp.privacy.exposure import Run, declared_run, over_runs, run_of, total
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Attempt
 from zetadp.privacy.masked import MaskedSum
@@ -84,15 +85,15 @@ def test_noise_is_for_all_tries_and_the_cost_of_single_messages_stands_beside_it
 
 def test_every_ledger_composes_to_the_promise():
     plan = make_plan(PLAN)
-    header = {**plan.header(), "noise": "os"}
+    declaration = replace(plan.declaration(), noise="os")
     events = [plan.event(node.name, number) for number in range(ROUNDS) for node in plan.nodes]
-    whole = state(run_of("all", Attempt(header, events)))
+    whole = state(run_of("all", Attempt(declaration, events)))
     for node in plan.nodes:
-        own = run_of("own", Attempt(header, [event for event in events if event.node == node.name]))
+        own = run_of("own", Attempt(declaration, [event for event in events if event.node == node.name]))
         promised = promise_of(plan, node.name)
         assert state(own)["epsilon"] == whole["nodes"][node.name]["epsilon"] == promised.epsilon
         assert state(own)["threat"]["epsilon_single_messages"] == promised.alone
-        assert declared_run("own", {**header, "node": node.name}).nodes[node.name].mechanisms == plan.mechanisms(
+        assert declared_run("own", replace(declaration, node=node.name)).nodes[node.name].mechanisms == plan.mechanisms(
             node.name
         )
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from ledger_builder import poisson
+from ledger_builder import DECLARATION, poisson
 
 import zetadp.core.records
 import zetadp.privacy.mechanism
@@ -80,7 +80,7 @@ def test_nothing_is_released_before_its_event_is_recorded(tmp_path):
             with pytest.raises(RuntimeError, match="before its release"):
                 which.release(of, torch.zeros(3), **how)
 
-        ledger.start({})
+        ledger.start(DECLARATION)
         refused()
         ledger.record([mechanism(1).draw(0).event])
         refused()
@@ -88,7 +88,7 @@ def test_nothing_is_released_before_its_event_is_recorded(tmp_path):
         refused(again=1)
         refused(louder, other)
         one.release(draw, torch.zeros(3))
-        ledger.start({})
+        ledger.start(DECLARATION)
         refused()
 
 

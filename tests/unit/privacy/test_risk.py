@@ -20,6 +20,7 @@ from zetadp.audit.suite import frame
 from zetadp.audit.trainings import Audited, AuditResult
 from zetadp.cli.commands import main
 from zetadp.privacy import accounting, gaussian
+from zetadp.privacy.declaration import Declaration
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.risk import CANDIDATES, Risk, percent_up
@@ -31,19 +32,13 @@ PROBABILITY, SIGMA, ROUNDS = 0.5, 6.0, 20
 
 def write_ledger(folder, *attempts, noise="os", images=None, name="ledger"):
     """Record attempts, each a list of (expected of 10 patients, noise multiplier, rounds)."""
-    of_images = {} if images is None else {"images_of_a_patient": images}
     with Ledger(folder / f"{name}.jsonl") as ledger:
         for expected, sigma, rounds in attempts:
-            ledger.start(
-                {
-                    "run": {"epsilon": "8"},
-                    "training": {"rounds": rounds, "clip": 1.0},
-                    "noise": noise,
-                    "unit": "patient",
-                    "delta": 1e-3,
-                    **of_images,
-                }
+            training = {"rounds": rounds, "clip": 1.0}
+            declared = Declaration(
+                run={"epsilon": "8"}, training=training, noise=noise, cohort_unit="patient", delta=1e-3, images=images
             )
+            ledger.start(declared)
             first = poisson("clinic", population=10, expected=expected, noise_multiplier=sigma, clip=1.0)
             ledger.record([first])
             for number in range(1, rounds):
@@ -105,7 +100,7 @@ def test_each_figure_is_for_the_node_where_it_is_worst(tmp_path):
     """At one delta a node that adds much noise for everybody costs more, at a smaller delta one that draws few."""
     kinds = {"everybody": (10.0, 2.5747), "few": (0.2, 0.51012)}
     with Ledger(tmp_path / "ledger.jsonl") as ledger:
-        ledger.start({"unit": "patient", "delta": 1e-3, "training": {"rounds": 1}, "noise": "os"})
+        ledger.start(Declaration(cohort_unit="patient", delta=1e-3, training={"rounds": 1}, noise="os"))
         ledger.record(
             [
                 poisson(name, population=10, expected=expected, noise_multiplier=sigma, clip=1.0)

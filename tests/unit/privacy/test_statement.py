@@ -12,8 +12,9 @@ import pytest
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import UserError
 from zetadp.privacy import accounting
+from zetadp.privacy.declaration import Limit, Series
 from zetadp.privacy.events import Event, histories
-from zetadp.privacy.exposure import Limit, Run, Series
+from zetadp.privacy.exposure import Run
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.statement import run_statement, spent, total_statement
 from zetadp.privacy.totals import Total

@@ -7,12 +7,13 @@ import math
 
 import pytest
 import torch
-from ledger_builder import poisson
+from ledger_builder import DECLARATION, poisson
 
 from zetadp.core.plan import NodeConstants, Plan, RunName
 from zetadp.core.settings import TrainingSettings
 from zetadp.nn.settings import NetworkSettings
 from zetadp.privacy import accounting
+from zetadp.privacy.declaration import Declaration
 from zetadp.privacy.events import Event, histories
 from zetadp.privacy.exposure import Run, declared_run, seen_by
 from zetadp.privacy.kinds import NoisySum
@@ -43,7 +44,7 @@ def test_the_effective_noise_is_what_the_shipped_mechanism_leaves_in_the_mean_of
     """Release noise alone, average as the server does without the loudest others, and measure it in contributions."""
     sigma, clip, dimension = 1.7, 0.5, 100_000
     with Ledger(tmp_path / "ledger.jsonl") as ledger:
-        ledger.start({})
+        ledger.start(DECLARATION)
         messages = []
         for place, (size, expected) in enumerate(UNEQUAL):
             event = poisson(f"node-{place}", population=size, expected=expected, noise_multiplier=sigma, clip=clip)
@@ -83,7 +84,10 @@ def test_an_unclipped_node_hides_nobody_and_is_hidden_by_nobody():
 def test_a_ledger_says_what_its_plan_was_calibrated_for_whatever_its_node_is_called(threat):
     node = NodeConstants({"local": "central", "central": "clinic"}[threat], 8, 4.0, 2.0)
     plan = Plan(RunName("own", "any", "8", 0), NetworkSettings("own"), TrainingSettings(3), (node,), threat=threat)
-    assert declared_run("run", json.loads(json.dumps(plan.header()))).threat == threat
+    assert (
+        declared_run("run", Declaration.from_json(json.loads(json.dumps(plan.declaration().to_json())))).threat
+        == threat
+    )
 
 
 def test_a_central_holder_is_alone():

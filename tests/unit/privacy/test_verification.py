@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import zetadp
+from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import read_json, write_json, write_text
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.base.validation import UserError
@@ -25,7 +26,7 @@ from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import read_ledger
 from zetadp.privacy.register import START, Link, follow
 from zetadp.privacy.statement import account_run, last_statement
-from zetadp.privacy.verification import recomputed_epsilon, seal, verify_run
+from zetadp.privacy.verification import recomputed_epsilon, verify_run
 
 FILES = ("model.safetensors", "plan.json", "ledger.jsonl", "privacy.json", "privacy.txt")
 PEOPLE = 12
@@ -33,7 +34,7 @@ PEOPLE = 12
 
 def sealed(run: Path) -> None:
     """Seal a run, as whoever forges one can do as well."""
-    seal(run / "seal.json", [run / name for name in FILES])
+    RunFolder(run).write_seal()
 
 
 def faults(run: Path, ledgers: Path | None = None) -> list[str]:
@@ -88,7 +89,7 @@ def test_a_run_in_a_folder_that_names_another_epsilon_is_wrong(original, tmp_pat
         first, *others = capsys.readouterr().out.splitlines()
         assert not any(line.startswith("wrong") for line in others)
     assert first.startswith("wrong: this is the run")
-    assert first.endswith("its folder says eps-1, and its ledger says epsilon 8")
+    assert first.endswith("its folder says epsilon 1, and its ledger says 8")
 
 
 @pytest.mark.parametrize("name", [*FILES, "seal.json"])
@@ -129,7 +130,8 @@ def test_a_missing_or_damaged_model_is_one_clear_message(run, damage):
 
 def restated(run: Path, **changes: object) -> None:
     """Write the statement that whoever forges one would like to have, and seal it."""
-    forged = [replace(each, header={**each.header, **changes}) for each in read_ledger(run / "ledger.jsonl")]
+    attempts = read_ledger(run / "ledger.jsonl")
+    forged = [replace(each, declaration=replace(each.declaration, **changes)) for each in attempts]
     statement = last_statement(forged, "run")
     write_json(run / "privacy.json", statement)
     write_text(run / "privacy.txt", statement.text)
@@ -171,7 +173,7 @@ def cut_off(run: Path) -> None:
     [
         (edited("privacy.json", lambda now: {**now, "epsilon": 0.9 * now["epsilon"]}), {STATED, COMPUTED}),
         (edited("privacy.json", lambda now: {k: now[k] for k in now if k != "records_of_one_person"}), {STATED}),
-        (lambda run: restated(run, unit="record"), {STATED}),
+        (lambda run: restated(run, cohort_unit="record"), {STATED}),
         (lambda run: restated(run, delta=0.3), {STATED, COMPUTED}),
         (edited("plan.json", lambda now: {**now, "threat": "masked_sums"}), {PLANNED}),
         (cut_off, {OF_LEDGER, STATED}),
@@ -205,9 +207,9 @@ def shorter(entry: dict[str, Any]) -> dict[str, Any] | None:
 @pytest.mark.parametrize("change", [louder, unseeded, shorter])
 def test_a_chain_made_anew_is_not_the_one_that_the_register_names(original, run, change):
     chained_again(run, change)
-    plan, header = read_json(run / "plan.json"), read_ledger(run / "ledger.jsonl")[-1].header
-    training = {**plan["training"], **header["training"], "noise": header["noise"]}
-    write_json(run / "plan.json", {**plan, "training": training, "nodes": header["nodes"]})
+    plan, declaration = read_json(run / "plan.json"), read_ledger(run / "ledger.jsonl")[-1].declaration
+    training = {**plan["training"], **declaration.training, "noise": declaration.noise}
+    write_json(run / "plan.json", {**plan, "training": training, "nodes": declaration.nodes})
     restated(run)
     noted = read_ledger(original / "ledger.jsonl")[-1].last
     assert [check.what for check in verify_run(run, head=noted) if check.fault] == [OUTSIDE]

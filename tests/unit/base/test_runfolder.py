@@ -1,0 +1,35 @@
+"""The folder of a run."""
+
+from __future__ import annotations
+
+from zetadp.base.runfolder import RunFolder
+from zetadp.base.storage import read_json
+from zetadp.core.plan import RunName
+
+NAME = RunName("head", "federated", "8", 0)
+
+
+def test_runs_of_pipeline_and_library_are_sealed_alike(tmp_path):
+    run = RunFolder(tmp_path)
+    for file in run.sealed:
+        file.write_text("content")
+    run.write_seal()
+    of_library = read_json(run.seal)["files"]
+    assert set(of_library) == {"model.safetensors", "ledger.jsonl", "plan.json", "privacy.json", "privacy.txt"}
+    for file in (run.predictions, run.metrics, run.card):
+        file.write_text("content")
+    run.write_seal()
+    of_pipeline = read_json(run.seal)["files"]
+    assert of_library.items() <= of_pipeline.items()
+    assert set(of_pipeline) - set(of_library) == {"predictions.csv", "metrics.json", "MODEL_CARD.md"}
+
+
+def test_the_path_of_a_run_names_it_and_its_experiment(tmp_path):
+    run = RunFolder(tmp_path / "default" / NAME.folder)
+    assert run.run_name == {"network": "head", "arm": "federated", "epsilon": "8", "seed": "0"}
+    assert run.experiment == (tmp_path / "default").resolve()
+    copied = RunFolder(tmp_path / "elsewhere/head/federated/eps-8/seed-0")
+    assert (copied.run_name, copied.experiment) == (run.run_name, None)
+    for path in ("runs/mine", "runs/head/federated/eps-8/0"):
+        other = RunFolder(tmp_path / path)
+        assert (other.run_name, other.experiment) == ({}, None)
