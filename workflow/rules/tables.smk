@@ -17,9 +17,7 @@ rule make_tables:
     conda:
         "../../envs/tables.yaml"
     params:
-        declared=cohort_shown(
-            asdict(CONFIG.cohort), simulated=CONFIG.simulated
-        ),
+        declared=cohort_shown(asdict(CONFIG.cohort), simulated=CONFIG.simulated),
         cohort=described_cohort(),
         planned=len(RUNS),
         code=code_of("scripts/make_tables.py"),
