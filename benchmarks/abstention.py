@@ -4,8 +4,8 @@
     python -m benchmarks.abstention [--real FOLDER]
 
 The first command makes the package's file, from simulated public patients on whom no network was trained. Every patient
-has a scanner of its own. Half of the brains are of the atlas, half are random shapes, which differ most from what
-networks learnt from. Half of the patients give the class means, the others the thresholds.
+has a separate scanner. Half of the brains are of the atlas, half are random shapes, which differ most from the training
+data of networks. Half of the patients give the class means, the others the thresholds.
 
 The second command tests the thresholds: on cohorts that differ from these patients, on inputs that are not brains, and
 on real patients if a folder is given, a task in the layout of the Decathlon. The heads are those of the default: the
@@ -32,7 +32,7 @@ from benchmarks.study_selection import (
     TRAINED,
     cohort,
     public_head,
-    trained,
+    train_head,
 )
 from zetadp.base.storage import write_text
 from zetadp.base.tables import Sheet
@@ -65,23 +65,23 @@ def main() -> None:
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--real", type=Path)
     parser.add_argument("--cache", type=Path, default=Path("resources/study_selection"))
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     backbone = load_backbone(shipped_backbone(HEAD))
-    if given.fit:
+    if arguments.fit:
         fit(backbone)
     else:
-        write(pd.DataFrame(tried(backbone, given.cache, given.real)))
+        write(pd.DataFrame(measure_all(backbone, arguments.cache, arguments.real)))
 
 
 def fit(backbone: Backbone) -> None:
     """Make the package's file."""
-    found = [
+    features = [
         np.stack([mean_features(backbone, simulate_public_patient(SEED, n, anatomy=kind)) for n in range(EACH)])
         for kind in (draw_anatomy, draw_shapes)
     ]
     about = {"command": "python -m benchmarks.abstention --fit", "seed": SEED, "patients": 2 * EACH}
     about |= {"backbone": tensors_digest(backbone.tensors())}
-    halves = [np.concatenate([part[half] for part in found]) for half in (slice(EACH // 2), slice(EACH // 2, None))]
+    halves = [np.concatenate([part[half] for part in features]) for half in (slice(EACH // 2), slice(EACH // 2, None))]
     PublicFeatures.fit(*halves, about).save()
 
 
@@ -94,12 +94,12 @@ def mean_features(backbone: Backbone, images: np.ndarray) -> np.ndarray:
 def heads(backbone: Backbone, private: np.ndarray) -> dict[str, FinishedModel]:
     """Return the public head, and the heads of the default after training on some patients."""
     start = public_head(backbone, COMPONENTS)
-    found = {"public": start}
+    weights = {"public": start}
     for epsilon in (1.0, 8.0):
         random = np.random.default_rng(0)
-        found[f"ε = {epsilon:g}"] = trained(private, start, epsilon=epsilon, random=random, **SETTINGS)
+        weights[f"ε = {epsilon:g}"] = train_head(private, start, epsilon=epsilon, random=random, **SETTINGS)
     models = {}
-    for name, (weight, bias) in found.items():
+    for name, (weight, bias) in weights.items():
         network = HeadClassifier(COMPONENTS, len(SEQUENCES)).requires_grad_(requires_grad=False)
         pairs = torch.from_numpy(weight.T.copy()).reshape(len(SEQUENCES), COMPONENTS, 2)
         network.affine.weight.copy_(torch.complex(pairs[..., 0], -pairs[..., 1]))
@@ -108,8 +108,8 @@ def heads(backbone: Backbone, private: np.ndarray) -> dict[str, FinishedModel]:
     return models
 
 
-def tried(backbone: Backbone, folder: Path, real: Path | None) -> list[dict[str, object]]:
-    """Measure patients of all cohorts, real ones if there are any, and inputs without a brain."""
+def measure_all(backbone: Backbone, folder: Path, real: Path | None) -> list[dict[str, object]]:
+    """Measure patients of all cohorts, real patients if given, and inputs without a brain."""
     inputs, private = {}, None
     for name, settings in COHORTS.items():
         features = cohort(settings, backbone, folder, whole=private is None)
@@ -122,7 +122,7 @@ def tried(backbone: Backbone, folder: Path, real: Path | None) -> list[dict[str,
             read_centre_slices(real / file, task.sequences, SLICES, SIZE) for file in (*task.training, *task.test)
         ]
         inputs["real patients"] = torch.from_numpy(np.stack([mean_features(backbone, stack) for stack in stacks]))
-    known = list(inputs)
+    brain_inputs = list(inputs)
     for name, images in nonsense(np.random.default_rng(0)).items():
         # Four volumes after each other are the sequences of one patient.
         inputs[name] = torch.from_numpy(
@@ -130,24 +130,27 @@ def tried(backbone: Backbone, folder: Path, real: Path | None) -> list[dict[str,
         )
     rows = []
     for head, model in heads(backbone, private - private.mean(1, keepdims=True)).items():
-        rows += [{"head": head} | measured(model, features, name, name in known) for name, features in inputs.items()]
+        rows += [
+            {"head": head} | measure_input(model, features, name, name in brain_inputs)
+            for name, features in inputs.items()
+        ]
     return rows
 
 
-def measured(model: FinishedModel, features: torch.Tensor, name: str, known: bool) -> dict[str, object]:
-    """Return how many volumes are answered and how many answers are right, with intervals over patients."""
+def measure_input(model: FinishedModel, features: torch.Tensor, name: str, is_brain: bool) -> dict[str, object]:
+    """Return the numbers of answered volumes and of right answers, with intervals over patients."""
     abstention = abstention_for(model)
     assert abstention is not None
-    sure, told = abstention.probabilities(mean_scores(model, features)).max(dim=-1)
-    verdicts = np.array(abstention.verdicts(features.flatten(0, 1), sure.flatten())).reshape(sure.shape)
-    answered, right = verdicts == "", told.numpy() == np.arange(len(SEQUENCES))
-    row = {"input": name, "volumes": sure.numel(), "answered": int(answered.sum())}
+    confidence, predicted = abstention.probabilities(mean_scores(model, features)).max(dim=-1)
+    verdicts = np.array(abstention.verdicts(features.flatten(0, 1), confidence.flatten())).reshape(confidence.shape)
+    answered, right = verdicts == "", predicted.numpy() == np.arange(len(SEQUENCES))
+    row = {"input": name, "volumes": confidence.numel(), "answered": int(answered.sum())}
     row |= {"unsure": int((verdicts == UNSURE).sum()), "unlike": int((verdicts == UNLIKE).sum())}
-    if not known:
+    if not is_brain:
         return row
-    each, wrong = answered.sum(1), (answered & ~right).sum(1)
+    n_answers, wrong = answered.sum(1), (answered & ~right).sum(1)
     row |= {"right of all": int(right.sum()), "wrong of answered": int(wrong.sum())}
-    for label, upper, lower in (("answered", each, np.full(len(sure), 4)), ("error", wrong, each)):
+    for label, upper, lower in (("answered", n_answers, np.full(len(confidence), 4)), ("error", wrong, n_answers)):
         counted = lower > 0
         low, high = accuracy_interval(upper[counted], lower[counted], np.random.default_rng(0))
         row |= {f"{label} %": 100 * upper.sum() / max(lower.sum(), 1), f"{label} low": 100 * low}
@@ -156,7 +159,7 @@ def measured(model: FinishedModel, features: torch.Tensor, name: str, known: boo
 
 
 def nonsense(random: np.random.Generator) -> dict[str, np.ndarray]:
-    """Return inputs that are no brains, 52 volumes of each kind."""
+    """Return inputs without a brain, 52 volumes of each kind."""
     shape = (52, SLICES, SIZE, SIZE)
     row, column = np.mgrid[:SIZE, :SIZE] - (SIZE - 1) / 2
     radii, speckle = random.uniform(5, 14, size=(52, 1, 1, 1)), 0.05 * random.random(shape)
@@ -174,8 +177,8 @@ def nonsense(random: np.random.Generator) -> dict[str, np.ndarray]:
 
 def write(table: pd.DataFrame) -> None:
     """Write the table as CSV and Markdown."""
-    cohorts = "; ".join(f"{name}: {one.population}, seed {one.seed}" for name, one in COHORTS.items())
-    made = origin(cohorts, "0 of the noise and of the inputs without a brain")
+    cohorts = "; ".join(f"{name}: {settings.population}, seed {settings.seed}" for name, settings in COHORTS.items())
+    source = origin(cohorts, "0 of the noise and of the inputs without a brain")
     note = (
         f"An answer is sure from the probability at which {RIGHT:.0%} of the answers were right for {EACH} public "
         "patients who gave the thresholds. Low and high: 95 % intervals over patients, by bootstrap, or exact where "
@@ -185,8 +188,8 @@ def write(table: pd.DataFrame) -> None:
     cells = tuple(
         tuple("–" if pd.isna(v) else v if isinstance(v, str) else f"{v:.4g}" for v in r) for r in table.to_numpy()
     )
-    write_text(RESULTS / "table.md", to_markdown(Sheet(TITLE, tuple(table.columns), cells, (note, *made), names=2)))
-    write_text(RESULTS / "table.csv", to_csv(table.convert_dtypes(), (*made, note), float_format="%.4g"))
+    write_text(RESULTS / "table.md", to_markdown(Sheet(TITLE, tuple(table.columns), cells, (note, *source), names=2)))
+    write_text(RESULTS / "table.csv", to_csv(table.convert_dtypes(), (*source, note), float_format="%.4g"))
 
 
 if __name__ == "__main__":

@@ -86,10 +86,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("docs/results/benchmarks/beside.csv"))
     parser.add_argument("--seeds", type=int, default=5)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     programs = {"PyTorch, no privacy": plain, "Opacus": with_opacus, "zetadp": with_zetadp}
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
-    for seed in range(given.seeds):
+    results: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
+    for seed in range(arguments.seeds):
         items, labels, people = data(seed)
         for name, program in programs.items():
             torch.manual_seed(seed)
@@ -98,9 +98,9 @@ def main() -> None:
             seconds = time.perf_counter() - began
             with torch.no_grad():
                 accuracy = (model.eval()(items[4000:]).argmax(1) == labels[4000:]).double().mean().item()
-            found[name].append((100 * accuracy, seconds))
+            results[name].append((100 * accuracy, seconds))
             print(name, seed, accuracy, seconds, flush=True)
-    # One item of a person moves; a person with all items is protected by what five items together are.
+    # Opacus protects single items; the guarantee of a person follows from group privacy for five items.
     rate = BATCH / 4000
     sigma = zetadp.noise(epsilon=EPSILON, delta=DELTA, sampling_probability=rate, rounds=ROUNDS + 6)
     person = accounting.epsilon_group({NoisySum(rate, sigma): ROUNDS + 6}, DELTA, EACH)
@@ -111,17 +111,17 @@ def main() -> None:
     }
     rows = []
     for name, program in programs.items():
-        values = pd.DataFrame(found[name], columns=["accuracy", "seconds"])
+        values = pd.DataFrame(results[name], columns=["accuracy", "seconds"])
         lines = len(inspect.getsource(program).splitlines()) - 2
         unit, stated, of_a_person = units[name]
-        found_here = {"accuracy": round(values["accuracy"].mean(), 1), "spread": round(values["accuracy"].std(), 1)}
-        says = {"unit": unit, "epsilon of the unit": stated, "epsilon of a person": of_a_person}
-        rows.append({"program": name, "lines": lines, **says, **found_here, "seconds": values["seconds"].median()})
+        statistics = {"accuracy": round(values["accuracy"].mean(), 1), "spread": round(values["accuracy"].std(), 1)}
+        guarantee = {"unit": unit, "epsilon of the unit": stated, "epsilon of a person": of_a_person}
+        rows.append({"program": name, "lines": lines, **guarantee, **statistics, "seconds": values["seconds"].median()})
     table = pd.DataFrame(rows)
     print(table.to_string())
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    made = origin("simulated items, no cohort", f"0 to {given.seeds - 1}")
-    given.output.write_text(to_csv(table, made), encoding="utf-8")
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    source = origin("simulated items, no cohort", f"0 to {arguments.seeds - 1}")
+    arguments.output.write_text(to_csv(table, source), encoding="utf-8")
 
 
 if __name__ == "__main__":

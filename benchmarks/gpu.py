@@ -1,4 +1,4 @@
-"""Measure and check in one run of a few minutes all that needs a GPU.
+"""Measure and check everything that needs a GPU, in one run of a few minutes.
 
     PYTHONPATH=src python -m benchmarks.gpu --output FOLDER
     PYTHONPATH=src python -m benchmarks.gpu --output FOLDER --parts step paper
@@ -91,9 +91,9 @@ class Machine:
     short: bool
     folder: Path
 
-    def row(self, what: str, value: float, unit: str, device: str | None = None) -> dict[str, Any]:
+    def row(self, quantity: str, value: float, unit: str, device: str | None = None) -> dict[str, Any]:
         """Return a line of the table."""
-        return {"what": what, "device": device or self.device.type, "value": float(f"{value:.6g}"), "unit": unit}
+        return {"what": quantity, "device": device or self.device.type, "value": float(f"{value:.6g}"), "unit": unit}
 
     def called(self, arguments: list[str], seconds: float) -> int:
         """Run a program of the checkout, append its output to the log, and return its exit code."""
@@ -166,7 +166,7 @@ def measure_breakdown(machine: Machine) -> Rows:
     }
     for threads in (machine.threads, 1):
         torch.set_num_threads(threads)
-        times = step.timed(steps, 1 if machine.short else 7, machine.device, time.perf_counter, warm=2)
+        times = step.time_steps(steps, 1 if machine.short else 7, machine.device, time.perf_counter, warm=2)
         for name, seconds in times.items():
             yield machine.row(f"{name}, {threads} threads", 1e3 * float(np.median(seconds)), "ms")
     torch.set_num_threads(machine.threads)
@@ -237,15 +237,15 @@ def measure_paper(machine: Machine) -> Rows:
 def measure_head(machine: Machine) -> Rows:
     """Yield the seconds of a round of the default's head, on the device and on the processor."""
     for device in dict.fromkeys((machine.device, torch.device("cpu"))):
-        here = replace(machine, device=device)
-        plan, records, units = federation(here, (1, 1, HEAD.components or 1), PATIENTS)
+        device_machine = replace(machine, device=device)
+        plan, records, units = federation(device_machine, (1, 1, HEAD.components or 1), PATIENTS)
         optimiser = OptimiserSettings(name="sgd", learning_rate=30.0, averaged=0.5, drop_after=1.0)
         for noise in ("seeded", "os"):
             training = TrainingSettings(WARM + 20, IMAGES, optimiser, clip=0.1, noise=noise)
             planned = replace(plan, network=HEAD, training=training)
             seconds = seconds_of_rounds(planned, records, units, 4, Performance(chunk=8192))
             name = f"head, {'exact' if noise == 'os' else noise} noise"
-            yield here.row(f"{name}, a round (of {len(seconds)})", float(np.median(seconds)), "s")
+            yield device_machine.row(f"{name}, a round (of {len(seconds)})", float(np.median(seconds)), "s")
 
 
 def network() -> nn.Module:
@@ -266,15 +266,15 @@ def network() -> nn.Module:
 
 def measure_user(machine: Machine) -> Rows:
     """Yield the seconds of a round of a user's network, with seeded and with exact noise, and of its evaluation."""
-    people, each, rounds = (20, 2, 4) if machine.short else (200, 5, 40)
+    people, n_items, rounds = (20, 2, 4) if machine.short else (200, 5, 40)
     random = torch.Generator().manual_seed(0)
-    labels = torch.randint(CLASSES, (people * each,), generator=random)
-    items = torch.randn(people * each, 1, SIDE, SIDE, generator=random) + labels[:, None, None, None]
-    records = zetadp.Records(items, labels, patients=torch.arange(people * each) // each)
+    labels = torch.randint(CLASSES, (people * n_items,), generator=random)
+    items = torch.randn(people * n_items, 1, SIDE, SIDE, generator=random) + labels[:, None, None, None]
+    records = zetadp.Records(items, labels, patients=torch.arange(people * n_items) // n_items)
     train_records, test_records = records.split(test=people // 10)
     population = people - people // 10
     for device in dict.fromkeys((machine.device.type, "cpu")):
-        # Exact noise takes too long on the processor, unless that is what is tried.
+        # Exact noise takes too long on the processor, unless the processor is under test.
         for seed in (0, None) if device == machine.device.type else (0,):
             with tempfile.TemporaryDirectory() as folder:
                 torch.manual_seed(0)
@@ -288,7 +288,7 @@ def measure_user(machine: Machine) -> Rows:
                 run = zetadp.private(
                     network(),
                     train_records,
-                    zetadp.Public(population, per_round=population / 2, rounds=rounds, items_per_patient=each),
+                    zetadp.Public(population, per_round=population / 2, rounds=rounds, items_per_patient=n_items),
                     epsilon=8,
                     delta=1e-3,
                     folder=Path(folder) / "run",
@@ -311,7 +311,7 @@ def measure_user(machine: Machine) -> Rows:
 
 def run_tests(machine: Machine) -> Rows:
     """Yield the exit code of the tests that need a GPU."""
-    # Settings of its own: those of the project name plug-ins that a lent machine may lack.
+    # Separate settings: those of the project name plug-ins that a lent machine may lack.
     with tempfile.TemporaryDirectory() as folder:
         settings = Path(folder) / "pytest.ini"
         paths = f"{ROOT / 'tests'} {ROOT} {ROOT / 'src'}"
@@ -353,14 +353,14 @@ def limited(seconds: int) -> Iterator[None]:
 
 
 def described(machine: Machine) -> dict[str, Any]:
-    """Return what the times depend on."""
+    """Return the conditions of the measurement."""
     gpu = torch.cuda.get_device_name() if machine.device.type == "cuda" else "none"
     versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
     return {"gpu": gpu, "cores": os.cpu_count(), "threads": machine.threads, **versions}
 
 
 def main() -> None:
-    """Run the chosen parts, and print and write what they found."""
+    """Run the chosen parts, and print and write their results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))

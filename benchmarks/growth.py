@@ -2,8 +2,8 @@
 
 One size grows at a time, and the others stay small. The time is that of a whole simulated round: all patients are
 drawn, each gives one clipped gradient, the gradients are summed, the ledger gets an entry, every node adds noise, and
-the server takes its step. Each point is measured in its own process. Its memory is the peak that the rounds add to this
-process.
+the server takes its step. Each point is measured in a separate process. Its memory is the peak that the rounds add to
+this process.
 
 Time is fitted as a power of the work, and memory as a power of the growing size, both by least squares of logarithms.
 The work is the number of multiplications in the network's linear maps, over all images. Every node holds one patient,
@@ -47,7 +47,7 @@ from zetadp.privacy.events import Event
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.mechanism import NodeMechanism
-from zetadp.report.figurestyle import GREY, SMALL, WIDTH, figure_style, save_svg, set_title, wrapped
+from zetadp.report.figurestyle import GREY, SMALL, WIDTH, figure_style, save_svg, set_title, wrap_text
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
 
@@ -97,15 +97,18 @@ class Federation:
         self.records = LabelledItems.stacked(values.unsqueeze(2), torch.arange(4).repeat_interleave(images // 4))
         self.ledger = Ledger(folder / "ledger.jsonl")
         self.ledger.start(Declaration(cohort_unit="patient", delta=1e-3, noise="seeded", training={"rounds": 1}))
-        own = [range(place, patients, nodes) for place in range(nodes)]
+        members_of = [range(index, patients, nodes) for index in range(nodes)]
         everybody = NoisySum(1.0, 42.55)
-        events = [Event(f"node-{place}", 0, len(own[place]), len(own[place]), 1.0, everybody) for place in range(nodes)]
+        events = [
+            Event(f"node-{index}", 0, len(members_of[index]), len(members_of[index]), 1.0, everybody)
+            for index in range(nodes)
+        ]
         self.nodes = [
             Node(
-                NodeMechanism(event, place=place, seed=0, ledger=self.ledger),
+                NodeMechanism(event, place=index, seed=0, ledger=self.ledger),
                 items_of([(member % RECORDS,) for member in members], images),
             )
-            for place, (event, members) in enumerate(zip(events, own, strict=True))
+            for index, (event, members) in enumerate(zip(events, members_of, strict=True))
         ]
         self.images, self.number = images, 0
         with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -126,15 +129,15 @@ def point(task: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         small, whole = Path(folder) / "small", Path(folder) / "whole"
         Federation(**{**USUAL, "patients": 1}, folder=small)()  # loads libraries and fills tables
-        one = Federation(**task["sizes"], folder=whole)
-        memory = added_memory(one, torch.device("cpu"))
+        federation = Federation(**task["sizes"], folder=whole)
+        memory = added_memory(federation, torch.device("cpu"))
         clock = time.thread_time if task["clock"] == "cpu" else time.perf_counter
         times = []
         for _ in range(task["repetitions"]):
             began = clock()
-            one()
+            federation()
             times.append(clock() - began)
-    print(json.dumps({"work": one.work, "seconds": float(np.median(times)), "memory_mb": memory}))
+    print(json.dumps({"work": federation.work, "seconds": float(np.median(times)), "memory_mb": memory}))
 
 
 def exponent(x: pd.Series[float], y: pd.Series[float]) -> float:
@@ -144,11 +147,11 @@ def exponent(x: pd.Series[float], y: pd.Series[float]) -> float:
 
 def add_exponents(table: pd.DataFrame) -> None:
     """Add the fitted exponents to the rows of each growing size."""
-    for axis, own in table.groupby("axis"):
-        # Less than a megabyte is what an earlier step left free.
-        last, large = own.iloc[-2:], own[own["memory_mb"] > 1]
+    for axis, group in table.groupby("axis"):
+        # Less than a megabyte is memory that an earlier step released.
+        last, large = group.iloc[-2:], group[group["memory_mb"] > 1]
         fits = {
-            "time_exponent": exponent(own["work"], own["seconds"]),
+            "time_exponent": exponent(group["work"], group["seconds"]),
             "last_time_exponent": exponent(last["work"], last["seconds"]),
             "memory_exponent": exponent(large["value"], large["memory_mb"]),
         }
@@ -156,8 +159,8 @@ def add_exponents(table: pd.DataFrame) -> None:
             table.loc[table["axis"] == axis, name] = round(value, 3)
 
 
-def drawn(table: pd.DataFrame) -> Figure:
-    """Draw time against work, and memory against what grows, with their exponents and fits."""
+def draw_figure(table: pd.DataFrame) -> Figure:
+    """Draw time against work, and memory against the growing size, with their exponents and fits."""
     axes = list(dict.fromkeys(table["axis"]))
     with figure_style():
         figure = Figure(figsize=(WIDTH, 5.6), layout="constrained")
@@ -171,13 +174,13 @@ def drawn(table: pd.DataFrame) -> Figure:
             grid[0, column].set_xlabel("work, multiplications", fontsize=SMALL)
             decades = np.log10(lines["work"])  # whole ones, so that at least two are marked
             grid[0, column].set_xlim(10 ** np.floor(decades.min()), 10 ** np.ceil(decades.max()))
-            # Less than a megabyte is what an earlier step left free.
+            # Less than a megabyte is memory that an earlier step released.
             large, fitted = lines[lines["memory_mb"] > 1], lines["memory_exponent"].iloc[0]
             _draw_powers(grid[1, column], large["value"], large["memory_mb"], fitted)
             grid[1, column].set_title(f"memory: exponent {fitted:.2f}", loc="left", fontsize=SMALL)
             grid[1, column].set_xlabel(LABELS[axis], fontsize=SMALL)
-            places = list(lines["value"])[:: max(1, len(lines) // 3)]
-            grid[1, column].set_xticks(places, [str(place) for place in places])
+            ticks = list(lines["value"])[:: max(1, len(lines) // 3)]
+            grid[1, column].set_xticks(ticks, [str(tick) for tick in ticks])
         grid[0, 0].set_ylabel("seconds a round")
         grid[1, 0].set_ylabel("added memory, MB")
         set_title(figure, "Time and memory of a round, one thing growing at a time")
@@ -186,7 +189,7 @@ def drawn(table: pd.DataFrame) -> Figure:
             "between the two largest points. Below: memory against what grows, with the exponent of memory as a power "
             "of what grows (dashed)."
         )
-        figure.supxlabel(wrapped(meaning, SMALL, 0.97 * WIDTH), x=0.01, ha="left", fontsize=SMALL)
+        figure.supxlabel(wrap_text(meaning, SMALL, 0.97 * WIDTH), x=0.01, ha="left", fontsize=SMALL)
     return figure
 
 
@@ -205,7 +208,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: of this thread; one thread only")
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--output", type=Path, default=RESULTS / "growth.csv", help="table; the figure goes beside it")
+    parser.add_argument(
+        "--output", type=Path, default=RESULTS / "growth.csv", help="table; the figure is written next to it"
+    )
     parser.add_argument("--redraw", action="store_true", help="draw the table of an earlier run, without measuring")
     parser.add_argument("--point", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -216,14 +221,14 @@ def main() -> None:
         point(json.loads(chosen.point))
         return
     if not chosen.redraw:
-        write_text(chosen.output, to_csv(measured(chosen), origin(*declared()), float_format="%.6g"))
+        write_text(chosen.output, to_csv(measure_all(chosen), origin(*declared()), float_format="%.6g"))
     table = pd.read_csv(chosen.output, comment="#")
-    save_svg(drawn(table), chosen.output.with_suffix(".svg"))
+    save_svg(draw_figure(table), chosen.output.with_suffix(".svg"))
     print(f"\n{table.to_string(index=False)}\nwritten to {chosen.output}")
 
 
-def measured(chosen: argparse.Namespace) -> pd.DataFrame:
-    """Measure every point in a process of its own, and fit."""
+def measure_all(chosen: argparse.Namespace) -> pd.DataFrame:
+    """Measure every point in a separate process, and fit."""
     lines = []
     for axis in chosen.axes:
         for value in AXES[axis]:
@@ -232,8 +237,8 @@ def measured(chosen: argparse.Namespace) -> pd.DataFrame:
                 sizes["patients"] = value
             task = {"sizes": sizes, **{key: getattr(chosen, key) for key in ("threads", "clock", "repetitions")}}
             command = [sys.executable, __file__, "--point", json.dumps(task)]
-            found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            lines.append({"axis": axis, "value": value, **json.loads(found.stdout)})
+            process = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            lines.append({"axis": axis, "value": value, **json.loads(process.stdout)})
             print(lines[-1], flush=True)
     table = pd.DataFrame(lines)
     add_exponents(table)

@@ -1,9 +1,9 @@
 """Time of a private step of networks of ordinary layers of PyTorch, in units of their non-private step.
 
 A step takes 100 people with 5 items each. The non-private one is forward and backward pass of the whole batch. The
-private one has one clipped gradient for each person, their sum, and its noise: in one pass of everybody, with seeded
-noise and with exact noise, and one person after the other. Real patients have exact noise and go one after the other.
-For that step the table has what a person takes beyond an ordinary forward and backward pass of its items, noise left
+private one has one clipped gradient for each person, their sum, and its noise: in one pass for all people, with seeded
+noise and with exact noise, and one person after the other. Real patients get exact noise, one after the other.
+For that step the table has the time of a person beyond an ordinary forward and backward pass of its items, noise left
 out. All steps run in turn. A ratio is the median of ratios within a turn, in processor time of one thread, because
 machines are shared.
 
@@ -99,12 +99,14 @@ def ratios(name: str, turns: int) -> dict[str, float]:
         raise RuntimeError(f"Expected one pass for {name}, found none.")
     grid = Grid.choose(1.0, noise_multiplier=SIGMA, population=PEOPLE, dimension=phase.dimension)
     items, random = torch.arange(targets.numel()).view_as(targets), np.random.default_rng(0)
-    drawn = Contributors(inputs.flatten(0, 1), targets.flatten(), items, groups, 1)
+    contributors = Contributors(inputs.flatten(0, 1), targets.flatten(), items, groups, 1)
 
-    alone = replace(phase, chunk=ITEMS)
+    single = replace(phase, chunk=ITEMS)
 
     def sums(of: Phase, grid: Grid | None = None) -> Tensor:
-        return clipped_sums(of.contribution, drawn, bound=1.0, chunk=of.chunk or PEOPLE * ITEMS, grid=grid).sums[0]
+        return clipped_sums(of.contribution, contributors, bound=1.0, chunk=of.chunk or PEOPLE * ITEMS, grid=grid).sums[
+            0
+        ]
 
     def plain() -> None:
         loss = functional.cross_entropy(model(inputs.flatten(0, 1)), targets.flatten())
@@ -122,9 +124,9 @@ def ratios(name: str, turns: int) -> dict[str, float]:
         "plain": plain,
         "one pass": lambda: noisy_mean(sums(phase.with_rules()), SIGMA, PEOPLE, random),
         "one pass, exact noise": exact,
-        "one after the other": lambda: noisy_mean(sums(alone), SIGMA, PEOPLE, random),
+        "one after the other": lambda: noisy_mean(sums(single), SIGMA, PEOPLE, random),
         "plain, alone": plain_alone,
-        "exact, alone": lambda: sums(alone, grid),
+        "exact, alone": lambda: sums(single, grid),
     }
     rows = []
     for _ in range(turns + 2):
@@ -135,12 +137,12 @@ def ratios(name: str, turns: int) -> dict[str, float]:
             row[kind] = time.thread_time() - began
         rows.append(row)
     table = pd.DataFrame(rows[2:])
-    found = {kind: round(float((table[kind] / table["plain"]).median()), 2) for kind in [*steps][1:4]}
+    medians = {kind: round(float((table[kind] / table["plain"]).median()), 2) for kind in [*steps][1:4]}
     added = 1000 / PEOPLE * float((table["exact, alone"] - table["plain, alone"]).median())
     return {
         "weights": phase.dimension,
         "plain, ms": round(1000 * float(table["plain"].median()), 1),
-        **found,
+        **medians,
         "added to a person's pass by exact noise, ms": round(added, 2),
     }
 
@@ -150,15 +152,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("docs/results/benchmarks/ordinary.csv"))
     parser.add_argument("--turns", type=int, default=15)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     keep_freed_memory()  # as trainings do
     torch.set_num_threads(1)
     rows = []
     for name in NETWORKS:
-        rows.append({"network": name, **ratios(name, given.turns)})
+        rows.append({"network": name, **ratios(name, arguments.turns)})
         print(rows[-1], flush=True)
     table = pd.DataFrame(rows)
-    given.output.write_text(to_csv(table, origin("random items, no cohort", "0")), encoding="utf-8")
+    arguments.output.write_text(to_csv(table, origin("random items, no cohort", "0")), encoding="utf-8")
 
 
 if __name__ == "__main__":

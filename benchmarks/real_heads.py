@@ -10,7 +10,7 @@ command writes docs/results/real_heads.csv and real_heads.md.
 Each person is measured as scanned, and with a crude mask of the brain (`crude_mask`), which often leaves bone or scalp.
 Heads are trained as the default's is, in five folds over people: on four fifths of them, at one data holder or at five
 hospitals whose masked sums hide all messages but their sum, and measured on the last fifth. Heads of the default's
-simulated cohort are measured too: these people are strangers to them. All noise is seeded, so the guarantees are
+simulated cohort are measured too: they were trained without such people. All noise is seeded, so the guarantees are
 simulated. The descent is that of `benchmarks.study_selection`, written with matrices.
 """
 
@@ -35,8 +35,8 @@ from benchmarks.study_selection import (
     TRIED,
     cohort,
     public_head,
-    scored,
-    trained,
+    score,
+    train_head,
 )
 from zetadp.base.storage import write_text
 from zetadp.base.tables import Sheet
@@ -67,24 +67,24 @@ def main() -> None:
     parser.add_argument("--backbone", type=Path, default=shipped_backbone(NetworkSettings("head", STUDY)))
     parser.add_argument("--cache", type=Path, default=Path("resources/study_selection"), help="features of the cohort")
     parser.add_argument("--output", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    backbone = load_backbone(given.backbone)
+    arguments = parser.parse_args()
+    backbone = load_backbone(arguments.backbone)
     rows = []
     settings = next(iter(COHORTS.values()))
-    simulated = cohort(settings, backbone, given.cache, whole=True)[:TRAINED]
+    simulated = cohort(settings, backbone, arguments.cache, whole=True)[:TRAINED]
     simulated -= simulated.mean(1, keepdims=True)
-    for shown, masked in (("skull and scalp", False), ("crude mask of the brain", True)):
-        order, images = read_people(given.folder, masked=masked)
+    for view, masked in (("skull and scalp", False), ("crude mask of the brain", True)):
+        order, images = read_people(arguments.folder, masked=masked)
         features = features_of(backbone, images)
-        found = cross_validated(backbone, features, order) + strangers(backbone, simulated, features, order)
-        rows += [{"people": len(images), "shown": shown} | row for row in found]
-    if given.decathlon is not None:
-        task = read_task(given.decathlon)
+        results = cross_validated(backbone, features, order) + strangers(backbone, simulated, features, order)
+        rows += [{"people": len(images), "shown": view} | row for row in results]
+    if arguments.decathlon is not None:
+        task = read_task(arguments.decathlon)
         files = (*task.training, *task.test)
-        images = np.stack([read_centre_slices(given.decathlon / file, task.sequences_of(file)) for file in files])
-        row = accuracies(scored(features_of(backbone, images), public_head(backbone, COMPONENTS)), SEQUENCES)
+        images = np.stack([read_centre_slices(arguments.decathlon / file, task.sequences_of(file)) for file in files])
+        row = accuracies(score(features_of(backbone, images), public_head(backbone, COMPONENTS)), SEQUENCES)
         rows.append({"people": len(images), "shown": "the brain", "head": "public", "epsilon": "none"} | row)
-    write(pd.DataFrame(rows), given.output)
+    write(pd.DataFrame(rows), arguments.output)
 
 
 def read_people(folder: Path, *, masked: bool) -> tuple[tuple[str, ...], np.ndarray]:
@@ -97,8 +97,8 @@ def read_people(folder: Path, *, masked: bool) -> tuple[tuple[str, ...], np.ndar
         volume = volume[..., [task.sequences.index(name) for name in order]]
         depth = volume.shape[2]
         planes = (depth - 1) / 2 + (np.arange(TASK.slices) - (TASK.slices - 1) / 2) / TASK.slices * depth / 6
-        shown, of_planes = np.unique(np.clip(np.rint(planes), 0, depth - 1).astype(int), return_inverse=True)
-        slices = volume[:, ::-1, shown].astype(np.float32)
+        indices, of_planes = np.unique(np.clip(np.rint(planes), 0, depth - 1).astype(int), return_inverse=True)
+        slices = volume[:, ::-1, indices].astype(np.float32)
         if masked:
             slices *= crude_mask(slices)[..., None]
         people.append(resize_area(np.transpose(slices, (3, 2, 1, 0)), TASK.size)[:, of_planes])
@@ -108,8 +108,8 @@ def read_people(folder: Path, *, masked: bool) -> tuple[tuple[str, ...], np.ndar
 def crude_mask(slices: np.ndarray) -> np.ndarray:
     """Return a crude mask (x, y, slice) of the brain in slices (x, y, slice, sequence) of a whole head.
 
-    What is brighter than half of the middle of the head in two sequences is eroded until the brain comes apart from the
-    scalp; the largest part is kept and dilated. Where the skull is thin, bone and scalp stay.
+    Voxels brighter than half of the middle of the head in two sequences are eroded until brain and scalp separate; the
+    largest part is dilated. Bone and scalp remain where the skull is thin.
     """
     mask = np.zeros(slices.shape[:3], dtype=bool)
     small, large = (np.hypot(*np.mgrid[-r : r + 1, -r : r + 1]) <= r + 0.3 for r in (2, 6))
@@ -122,8 +122,8 @@ def crude_mask(slices: np.ndarray) -> np.ndarray:
         parts, count = ndimage.label(ndimage.binary_erosion(bright, large))
         if count:
             largest = 1 + int(np.argmax(ndimage.sum_labels(parts > 0, parts, range(1, count + 1))))
-            kept = ndimage.binary_dilation(parts == largest, large) & ndimage.binary_dilation(bright, small)
-            mask[:, :, z] = ndimage.binary_fill_holes(kept)
+            brain = ndimage.binary_dilation(parts == largest, large) & ndimage.binary_dilation(bright, small)
+            mask[:, :, z] = ndimage.binary_fill_holes(brain)
     return mask
 
 
@@ -138,7 +138,7 @@ def cross_validated(backbone: Backbone, features: np.ndarray, order: tuple[str, 
     start = public_head(backbone, COMPONENTS)
     labels = np.array([SEQUENCES.index(name) for name in order]).repeat(features.shape[1] // len(order))
     folds = np.array_split(np.random.default_rng(0).permutation(len(features)), FOLDS)
-    public = scored(features, start)
+    public = score(features, start)
     rows = [{"head": "public", "epsilon": "none"} | accuracies(public, order)]
     for arm, holders in HOLDERS.items():
         for epsilon in EPSILONS:
@@ -149,7 +149,7 @@ def cross_validated(backbone: Backbone, features: np.ndarray, order: tuple[str, 
                 scores = torch.empty_like(public)
                 for number, fold in enumerate(folds):
                     others = np.setdiff1d(np.arange(len(features)), fold)
-                    head = trained(
+                    head = train_head(
                         features[others],
                         start,
                         epsilon=epsilon,
@@ -159,7 +159,7 @@ def cross_validated(backbone: Backbone, features: np.ndarray, order: tuple[str, 
                         labels=labels,
                         **SETTINGS,
                     )
-                    scores[fold] = beside(scored(features[fold], head), public[fold], order)
+                    scores[fold] = combine_scores(score(features[fold], head), public[fold], order)
                 answers.append(scores)
             rows.append({"head": arm, "epsilon": f"{epsilon:g}"} | accuracies(torch.stack(answers), order, public))
     return rows
@@ -168,14 +168,14 @@ def cross_validated(backbone: Backbone, features: np.ndarray, order: tuple[str, 
 def strangers(
     backbone: Backbone, simulated: np.ndarray, features: np.ndarray, order: tuple[str, ...]
 ) -> list[dict[str, object]]:
-    """Return a row of accuracies on these people for each epsilon of heads that were trained on a simulated cohort."""
+    """Return a row of accuracies for each epsilon of heads that were trained on a simulated cohort."""
     start = public_head(backbone, COMPONENTS)
-    public, rows = scored(features, start), []
+    public, rows = score(features, start), []
     for epsilon in TRIED:
         answers = []
         for draw in range(DRAWS):
-            head = trained(simulated, start, epsilon=epsilon, random=np.random.default_rng(draw), **SETTINGS)
-            answers.append(beside(scored(features, head), public, order))
+            head = train_head(simulated, start, epsilon=epsilon, random=np.random.default_rng(draw), **SETTINGS)
+            answers.append(combine_scores(score(features, head), public, order))
         names = {"head": "of the default's cohort", "epsilon": f"{epsilon:g}"}
         rows.append(names | accuracies(torch.stack(answers), order, public))
     return rows
@@ -189,15 +189,15 @@ def with_absent(scores: torch.Tensor, order: tuple[str, ...]) -> torch.Tensor:
     return every
 
 
-def beside(trained_scores: torch.Tensor, public: torch.Tensor, order: tuple[str, ...]) -> torch.Tensor:
-    """Return what both heads answer together, for scores of shape (person, image, class)."""
-    trained, known = (with_absent(scores, order).flatten(0, 2) for scores in (trained_scores, public))
-    both = TASK.beside(trained, known).reshape(len(public), len(SEQUENCES), TASK.slices, -1)
+def combine_scores(trained_scores: torch.Tensor, public: torch.Tensor, order: tuple[str, ...]) -> torch.Tensor:
+    """Return the joint scores of both heads, from scores of shape (person, image, class)."""
+    trained, padded_public = (with_absent(scores, order).flatten(0, 2) for scores in (trained_scores, public))
+    both = TASK.combine_scores(trained, padded_public).reshape(len(public), len(SEQUENCES), TASK.slices, -1)
     return both[:, [SEQUENCES.index(name) for name in order]].reshape(public.shape)
 
 
 def accuracies(scores: torch.Tensor, order: tuple[str, ...], public: torch.Tensor | None = None) -> dict[str, object]:
-    """Return accuracies in % with 95 % intervals over people, and volumes that the vote of their slices names right.
+    """Return accuracies in % with 95 % intervals over people, and the number of volumes classified correctly by a vote.
 
     Parameters
     ----------
@@ -209,18 +209,18 @@ def accuracies(scores: torch.Tensor, order: tuple[str, ...], public: torch.Tenso
         Scores of the public head, shape (person, image, class), from which the gain by slice is counted.
     """
     images = with_absent(scores.reshape(-1, *scores.shape[-3:]), order)
-    there = [SEQUENCES.index(name) for name in order]
-    labels = torch.tensor(there)
-    together = by_orders(images.transpose(2, 3)).transpose(2, 3)[:, :, there]
+    classes = [SEQUENCES.index(name) for name in order]
+    labels = torch.tensor(classes)
+    together = by_orders(images.transpose(2, 3)).transpose(2, 3)[:, :, classes]
     row: dict[str, object] = {}
-    for name, answers in (("image", images[:, :, there].argmax(-1)), ("slice", together.argmax(-1))):
+    for name, answers in (("image", images[:, :, classes].argmax(-1)), ("slice", together.argmax(-1))):
         share = 100 * (answers == labels[:, None]).double().mean((0, 2, 3))
         row |= dict(zip((f"{name} %", f"{name} low", f"{name} high"), mean_of(share), strict=True))
     votes = torch.nn.functional.one_hot(together.argmax(-1), len(SEQUENCES)).sum(3) + together.mean(3) / TASK.slices
     right = (votes.argmax(-1) == labels).double().mean(0)
     row |= {"volumes right": float(right.sum()), "volumes": right.numel()}
     if public is not None:
-        before = by_orders(with_absent(public, order).transpose(1, 2)).transpose(1, 2)[:, there].argmax(-1)
+        before = by_orders(with_absent(public, order).transpose(1, 2)).transpose(1, 2)[:, classes].argmax(-1)
         gain = 100 * ((together.argmax(-1) == labels[:, None]).double().mean(0) - (before == labels[:, None]).double())
         row |= dict(zip(("gain", "gain low", "gain high"), mean_of(gain.mean((1, 2))), strict=True))
     return row
@@ -236,7 +236,7 @@ def mean_of(values: torch.Tensor) -> tuple[float, float, float]:
 def write(table: pd.DataFrame, folder: Path) -> None:
     """Write the table as CSV and Markdown."""
     cohort = "fifty people with glioma, whole heads, three sequences; three with multiple sclerosis, stripped"
-    made = origin(cohort, seeds_shown(range(DRAWS)))
+    source = origin(cohort, seeds_shown(range(DRAWS)))
     note = (
         "Image: each image by itself; slice: the images of a slice together. 95 % intervals over people by bootstrap. "
         f"Private heads: five folds, {DRAWS} draws of seeded noise, delta 0.001 per person; both heads answer. "
@@ -244,8 +244,10 @@ def write(table: pd.DataFrame, folder: Path) -> None:
     )
     texts = table.astype(object).where(table.notna(), "").map(lambda v: f"{v:.1f}" if isinstance(v, float) else str(v))
     rows = tuple(tuple(row) for row in texts.to_numpy())
-    write_text(folder / "real_heads.md", to_markdown(Sheet(TITLE, tuple(texts.columns), rows, (note, *made), names=4)))
-    write_text(folder / "real_heads.csv", to_csv(table, (*made, note), float_format="%.4g"))
+    write_text(
+        folder / "real_heads.md", to_markdown(Sheet(TITLE, tuple(texts.columns), rows, (note, *source), names=4))
+    )
+    write_text(folder / "real_heads.csv", to_csv(table, (*source, note), float_format="%.4g"))
     print(texts.to_string())
 
 

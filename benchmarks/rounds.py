@@ -5,8 +5,8 @@
 
 The round is the library's own: one clipped gradient for each unit that is expected to be drawn, sums, noise for every
 node and the server's step, on random inputs of the task's shape. A network with the same units is timed once. Measuring
-validation patients and starting processes come on top. Heads on features (seconds a run) and networks whose outputs are
-images are left out, and so are scenarios of other papers. Writes results/benchmarks/rounds-PAPER.csv.
+validation patients and starting processes take additional time. Heads on features (seconds per run) and networks whose
+outputs are images are left out, and so are scenarios of other papers. Writes results/benchmarks/rounds-PAPER.csv.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ FAMILIES = {"complex", "real", "dense", "spectrogram"}
 def rows(paper: str) -> Iterator[tuple[dict[str, Any], Plan, str]]:
     """Yield scenario, network, arm, rounds and number of runs, with a plan of these runs and their task."""
     declared = yaml.safe_load((sizes.ROOT / f"papers/{paper}/paper.yaml").read_text(encoding="utf-8"))
-    for each in declared["scenarios"] + declared.get("whole", []):
-        (file,) = [each] if isinstance(each, str) else each
+    for scenario in declared["scenarios"] + declared.get("whole", []):
+        (file,) = [scenario] if isinstance(scenario, str) else scenario
         config = load_config(sizes.content(file, sizes.SHORT))
         cells: dict[tuple[str, str], list[Any]] = {}
         for run in config.run_names:
@@ -63,10 +63,10 @@ def rows(paper: str) -> Iterator[tuple[dict[str, Any], Plan, str]]:
 def seconds(plan: Plan, task: str, device: torch.device, repetitions: int) -> tuple[int, float]:
     """Return the number of inputs of a round, and the median of its seconds: of this process, or of the GPU's clock."""
     units = round(sum(node.expected for node in plan.nodes))
-    each = 1 if plan.unit == "image" else plan.training.images_per_patient
+    n_images = 1 if plan.unit == "image" else plan.training.images_per_patient
     shape, classes = SHAPES[task]
-    bench = Bench.make(plan.network, units, each, device, shape=shape, classes=classes, nodes=len(plan.nodes))
-    chunk, found = bench.pass_size(), []
+    bench = Bench.make(plan.network, units, n_images, device, shape=shape, classes=classes, nodes=len(plan.nodes))
+    chunk, times = bench.pass_size(), []
     clock = time.process_time if device.type == "cpu" else time.perf_counter
     for repetition in range(repetitions + 1):
         began = clock()
@@ -74,8 +74,8 @@ def seconds(plan: Plan, task: str, device: torch.device, repetitions: int) -> tu
         if device.type == "cuda":
             torch.cuda.synchronize()
         if repetition:  # the first one requests memory and compiles
-            found.append(clock() - began)
-    return units * each, statistics.median(found)
+            times.append(clock() - began)
+    return units * n_images, statistics.median(times)
 
 
 def main() -> None:
@@ -85,30 +85,32 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--output", type=Path, help="results/benchmarks/rounds-PAPER.csv")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     keep_freed_memory()
     use_float32()
     torch.set_num_threads(1)
-    device, timed, table = torch.device(given.device), {}, []
-    for row, plan, task in rows(given.paper):
+    device, timed, table = torch.device(arguments.device), {}, []
+    for row, plan, task in rows(arguments.paper):
         units = round(sum(node.expected for node in plan.nodes))
         key = json.dumps([plan.network.to_json(), units, len(plan.nodes), plan.unit, plan.training.images_per_patient])
         if key not in timed:
-            timed[key] = seconds(plan, task, device, given.repetitions)
+            timed[key] = seconds(plan, task, device, arguments.repetitions)
         inputs, median = timed[key]
         hours = median * row["rounds"] / 3600
         table.append(
             row | {"inputs": inputs, "round_seconds": median, "run_hours": hours, "hours": hours * row["runs"]}
         )
         print(table[-1], flush=True)
-    found = pd.DataFrame(table)
-    made = origin("none, random inputs", "0")
-    path = given.output or Path(f"results/benchmarks/rounds-{given.paper}.csv")
+    times = pd.DataFrame(table)
+    source = origin("none, random inputs", "0")
+    path = arguments.output or Path(f"results/benchmarks/rounds-{arguments.paper}.csv")
     write_text(
         path,
-        to_csv(found, (*made, f"Seconds of one {'core' if given.device == 'cpu' else 'GPU'}."), float_format="%.4g"),
+        to_csv(
+            times, (*source, f"Seconds of one {'core' if arguments.device == 'cpu' else 'GPU'}."), float_format="%.4g"
+        ),
     )
-    print(f"\n{found.to_string(index=False)}\n{found['hours'].sum():.1f} hours in all; written to {path}")
+    print(f"\n{times.to_string(index=False)}\n{times['hours'].sum():.1f} hours in all; written to {path}")
 
 
 if __name__ == "__main__":

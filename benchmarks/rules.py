@@ -54,16 +54,16 @@ def jobs(folder: Path, experiment: str) -> pd.DataFrame:
             f"Expected records of the experiment {experiment} in {records}, found none. Run the workflow there first."
         )
     outputs = pd.DataFrame(rows, columns=["rule", "log", "began", "ended"])
-    # Every job has a log of its own; its outputs were ended one after the other.
+    # Every job has a separate log; its outputs were finished one after the other.
     return outputs.groupby(["rule", "log"], as_index=False).agg({"began": "min", "ended": "max"})
 
 
-def table(made: pd.DataFrame, experiment: str) -> Sheet:
+def table(finished: pd.DataFrame, experiment: str) -> Sheet:
     """Return the rules in the order of their first jobs, with the number, the duration and the time of their jobs."""
-    start, end = made["began"].min(), made["ended"].max()
-    first = made.loc[made["rule"] == FIRST_TABLE, "ended"].max()
+    start, end = finished["began"].min(), finished["ended"].max()
+    first = finished.loc[finished["rule"] == FIRST_TABLE, "ended"].max()
     # A file that was taken from a cache is older than its job.
-    made = made.assign(seconds=(made["ended"] - made["began"]).clip(lower=0))
+    finished = finished.assign(seconds=(finished["ended"] - finished["began"]).clip(lower=0))
     rows = [
         (
             f"`{rule}`",
@@ -72,7 +72,7 @@ def table(made: pd.DataFrame, experiment: str) -> Sheet:
             f"{of_rule['seconds'].sum():.0f}",
             f"{of_rule['began'].min() - start:.0f} to {of_rule['ended'].max() - start:.0f}",
         )
-        for rule, of_rule in sorted(made.groupby("rule"), key=lambda group: group[1]["began"].min())
+        for rule, of_rule in sorted(finished.groupby("rule"), key=lambda group: group[1]["began"].min())
     ]
     day = datetime.fromtimestamp(end, tz=UTC)
     notes = (
@@ -96,8 +96,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path(), help="where the workflow ran")
     parser.add_argument("--experiment", default="default", help="its name")
-    given = parser.parse_args()
-    text = to_markdown(table(jobs(given.folder, given.experiment), given.experiment)).strip()
+    arguments = parser.parse_args()
+    text = to_markdown(table(jobs(arguments.folder, arguments.experiment), arguments.experiment)).strip()
     print(text)
     before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)

@@ -1,4 +1,4 @@
-"""How much of the way from the public head to the best network without noise private training goes.
+"""Share of the gap between the public head and the best network without noise that private training closes.
 
     python -m benchmarks.shares
 
@@ -10,7 +10,7 @@ test patients, paired.
 
 The best network is the whole backbone, trained on by all hospitals without clipping: as it is, or with a head on the
 statistics of its layers less the patient's mean, as in the private heads, which is fitted to all training patients
-without noise. Whichever is better on the test patients counts, so a share is rather too small than too large.
+without noise. The better of the two on the test patients counts, so a share is rather too small than too large.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ SCENARIOS = {
     "healthy brains": "held_apart_healthy",
     "heavy lesions": "held_apart_heavy",
 }
-"""What the table calls each cohort, and the scenario that declares it."""
+"""Scenario of each cohort, by the cohort's name in the table."""
 BEST = ("backbone", "federated", "unclipped")
 PENALTIES = (0.2, 0.02, 0.002)
 """Penalties of the best head, of which the validation patients choose one."""
 SHOWN = {VOLUME: "volumes together", SLICE: "a slice together", IMAGE: "each image"}
-"""What the table calls each decision."""
+"""Names of the decisions in the table."""
 EPSILONS = ("1", "8")
 DRAWS = 2000
 
@@ -59,27 +59,29 @@ def declared() -> tuple[str, str]:
     return declared_by(*SCENARIOS.values())
 
 
-def held(experiment: Experiment, domain: str, role: str) -> tuple[Tensor, list[str]]:
-    """Return what a network of some domain takes of all images of patients of a role, and whose records they are."""
+def load_inputs(experiment: Experiment, domain: str, role: str) -> tuple[Tensor, list[str]]:
+    """Return a network's inputs for all images of patients of a role, and the patient of each record."""
     cohort = Path("resources") / experiment.config.cohort.name
     files = sorted((cohort / domain).glob("shard-*.h5"))
     images, rows = load_role(files, read_partition(cohort / f"partitions/{experiment.config.name}.csv"), role)
     return to_records(images, torch.device("cpu")).inputs, rows["patient"].tolist()
 
 
-def right(scores: Tensor, patients: list[str], decision: str) -> pd.Series:
-    """Return the share of right images of every patient in %, for scores of shape (record, image, class)."""
+def patient_accuracy(scores: Tensor, patients: list[str], decision: str) -> pd.Series:
+    """Return the share in % of each patient's images classified correctly, from scores (record, image, class)."""
     records, images, classes = scores.shape
-    told = BrainSequences(slices=images // classes, decision=decision).probabilities(scores.reshape(-1, classes))
+    probabilities = BrainSequences(slices=images // classes, decision=decision).probabilities(
+        scores.reshape(-1, classes)
+    )
     labels = torch.arange(classes).repeat_interleave(images // classes)
-    share = 100 * (told.argmax(-1).reshape(records, images) == labels).double().mean(1)
+    share = 100 * (probabilities.argmax(-1).reshape(records, images) == labels).double().mean(1)
     return pd.Series(share.numpy(), patients).groupby(level=0).mean()
 
 
 def public_scores(experiment: Experiment, network: str) -> tuple[Tensor, list[str]]:
     """Return the scores of the public head alone for the images of test patients."""
     settings = experiment.config.networks[network].settings
-    inputs, patients = held(experiment, settings.domain, "test")
+    inputs, patients = load_inputs(experiment, settings.domain, "test")
     head = load_backbone(shipped_backbone(settings)).heads[settings.components]
     return head_scores(inputs.flatten(1), head).reshape(len(patients), -1, 4), patients
 
@@ -87,10 +89,10 @@ def public_scores(experiment: Experiment, network: str) -> tuple[Tensor, list[st
 def trained_scores(experiment: Experiment, cell: tuple[str, str, str]) -> tuple[Tensor, list[str]]:
     """Return the scores of the trained networks of a cell for the images of test patients, one record after the other.
 
-    Seed by seed, so every record comes as often as there are seeds.
+    Seeds follow each other, so every record appears once per seed.
     """
     domain = experiment.config.networks[cell[0]].domain
-    inputs, patients = held(experiment, domain if domain in FEATURES else "whitened", "test")
+    inputs, patients = load_inputs(experiment, domain if domain in FEATURES else "whitened", "test")
     folders = [experiment.folder(run) for run in experiment.cells[cell]]
     found = [load_model(folder.model).outputs(inputs) for folder in folders]
     return torch.cat(found).reshape(len(patients) * len(found), -1, 4), patients * len(found)
@@ -102,12 +104,12 @@ def best_scores(experiment: Experiment) -> tuple[Tensor, list[str]]:
     network = cast("ConvolutionalClassifier", load_model(experiment.folder(run).model).network)
     parts, patients = {}, []
     for role in ("train", "validation", "test"):
-        inputs, patients = held(experiment, "whitened", role)
+        inputs, patients = load_inputs(experiment, "whitened", role)
         print(f"{experiment.results}: layers of {len(patients)} records, {role}", flush=True)
         with torch.no_grad():
-            found = torch.cat([network.layer_statistics(part) for part in inputs.split(80)])
-        found = found.reshape(len(patients), -1, found.shape[1])
-        parts[role] = found - found.mean(1, keepdim=True)
+            statistics = torch.cat([network.layer_statistics(part) for part in inputs.split(80)])
+        statistics = statistics.reshape(len(patients), -1, statistics.shape[1])
+        parts[role] = statistics - statistics.mean(1, keepdim=True)
     scale = parts["train"].flatten(0, 1).std(0) + 1e-6
     features = {role: part / scale for role, part in parts.items()}
     records, images, _ = features["train"].shape
@@ -118,7 +120,7 @@ def best_scores(experiment: Experiment) -> tuple[Tensor, list[str]]:
         return features[role] @ weights[:-1] + weights[-1]
 
     everybody = [""] * len(features["validation"])
-    watched = [right(scores(weights, "validation"), everybody, IMAGE).mean() for weights in heads]
+    watched = [patient_accuracy(scores(weights, "validation"), everybody, IMAGE).mean() for weights in heads]
     return scores(heads[int(np.argmax(watched))], "test"), patients
 
 
@@ -139,22 +141,22 @@ def fit(x: Tensor, y: Tensor, penalty: float) -> Tensor:
 
 
 def interval(public: pd.Series, private: pd.Series, best: pd.Series) -> tuple[float, float, float]:
-    """Return the share of the way from public to best, and its interval of 95 % over test patients, in %.
+    """Return the share of the gap from public to best that is closed, in %, with a 95 % interval over test patients.
 
-    Not a number where a resample of patients leaves no way to go.
+    Not a number if the gap vanishes for a resample of patients.
     """
-    joined = np.stack([each.loc[best.index].to_numpy() for each in (public, private, best)])
-    drawn = np.random.default_rng(0).integers(joined.shape[1], size=(DRAWS, joined.shape[1]))
-    drawn[0] = np.arange(joined.shape[1])
-    low, middle, high = joined[:, drawn].mean(-1)
+    accuracies = np.stack([values.loc[best.index].to_numpy() for values in (public, private, best)])
+    resamples = np.random.default_rng(0).integers(accuracies.shape[1], size=(DRAWS, accuracies.shape[1]))
+    resamples[0] = np.arange(accuracies.shape[1])
+    low, middle, high = accuracies[:, resamples].mean(-1)
     if (high - low).min() <= 0:
         return math.nan, math.nan, math.nan
     shares = 100 * (middle - low) / (high - low)
-    return float(shares[0]), *(float(each) for each in np.quantile(shares, (0.025, 0.975)))
+    return float(shares[0]), *(float(values) for values in np.quantile(shares, (0.025, 0.975)))
 
 
 def collect(experiments: dict[str, Experiment]) -> pd.DataFrame:
-    """Return one row a cohort, decision, head and epsilon."""
+    """Return one row per cohort, decision, head and epsilon."""
     rows = []
     for label, experiment in experiments.items():
         strongest = trained_scores(experiment, BEST), best_scores(experiment)
@@ -165,15 +167,15 @@ def collect(experiments: dict[str, Experiment]) -> pd.DataFrame:
             for network in heads
             for epsilon in (*EPSILONS, "inf")
         }
-        for decision, shown in SHOWN.items():
-            best = max((right(*scores, decision) for scores in strongest), key=pd.Series.mean)
+        for decision, wording in SHOWN.items():
+            best = max((patient_accuracy(*scores, decision) for scores in strongest), key=pd.Series.mean)
             for network in heads:
-                public = right(*started[network], decision)
-                free = right(*ended_at[network, "inf"], decision)
+                public = patient_accuracy(*started[network], decision)
+                free = patient_accuracy(*ended_at[network, "inf"], decision)
                 for epsilon in EPSILONS:
-                    private = right(*ended_at[network, epsilon], decision)
+                    private = patient_accuracy(*ended_at[network, epsilon], decision)
                     share, low, high = interval(public, private, best)
-                    name = {"cohort": label, "decision": shown, "network": network, "epsilon": epsilon}
+                    name = {"cohort": label, "decision": wording, "network": network, "epsilon": epsilon}
                     rows.append(
                         {**name, "seeds": len(experiment.cells[network, "federated", epsilon])}
                         | {"public alone": public.mean(), "private": private.mean()}
@@ -183,10 +185,10 @@ def collect(experiments: dict[str, Experiment]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def sheet(found: pd.DataFrame) -> Sheet:
-    """Lay the table out with one line a cohort, decision and head."""
+def sheet(table: pd.DataFrame) -> Sheet:
+    """Lay the table out with one line per cohort, decision and head."""
     lines = []
-    for names, cells in found.groupby(["cohort", "decision", "network"], sort=False):
+    for names, cells in table.groupby(["cohort", "decision", "network"], sort=False):
         at = {row["epsilon"]: row for _, row in cells.iterrows()}
         first = cells.iloc[0]
         values = (
@@ -197,8 +199,8 @@ def sheet(found: pd.DataFrame) -> Sheet:
         )
         shares = (share_cell(at[epsilon]) for epsilon in EPSILONS)
         lines.append((*cast("tuple[str, ...]", names), *(f"{value:.1f}" for value in values), *shares))
-    drawn = found.groupby("seeds", sort=False)["cohort"].unique()
-    seeds = "; ".join(f"{number} seeds: {', '.join(cohorts)}" for number, cohorts in drawn.items())
+    cohorts_of = table.groupby("seeds", sort=False)["cohort"].unique()
+    seeds = "; ".join(f"{number} seeds: {', '.join(cohorts)}" for number, cohorts in cohorts_of.items())
     notes = (
         "Accuracy in % over the images of held-out test patients, with the volumes of a patient or the images of a "
         "slice classified together, one of each sequence, or each image by itself; noise is seeded, ε is per patient "
@@ -225,9 +227,9 @@ def main() -> None:
     """Write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("docs/results"))
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     experiments = {label: Experiment.of(scenario) for label, scenario in SCENARIOS.items()}
-    write_joined(given.output / "shares", experiments, collect, sheet)
+    write_joined(arguments.output / "shares", experiments, collect, sheet)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ counts. The ratio is the median over processes of the ratio of medians. Its inte
 processes and their repetitions. The first rounds of a process do not count, because they request memory that later
 steps reuse.
 
-Memory is the peak that a step adds to its own process. Private step and floor use passes of the same number of images.
+Memory is the peak that a step adds to its process. Private step and floor use passes of the same number of images.
 
     python -m benchmarks.step                                       # all cases and networks
     python -m benchmarks.step --cases 24x4 --networks pooled --no-memory
@@ -69,14 +69,14 @@ NETWORKS = {
     "A8a": NetworkSettings(),
     "pooled": NetworkSettings(convolutions=1, head="pooled"),
 }
-"""``A8a``: two convolutions a block and a hidden layer; ``pooled``: one, and an average, that of the first trials."""
+"""``A8a``: two convolutions per block and a hidden layer; ``pooled``: one convolution, and an average."""
 NODES = {24: 1, 264: 11}
 COMPLEX = {"kspace", "complex", "spectrum"}
 """Domains whose inputs are complex."""
 CPU_CASES = ((24, 4), (24, 20), (264, 4))
 GPU_CASES = ((264, 20), (264, 80))
 FINALISTS = 2
-"""Floors that are timed in processes of their own."""
+"""Floors that are timed in separate processes."""
 EPSILON = 1e-5
 WARM = 3
 """Number of rounds that fill tables, caches and reused memory. They do not count."""
@@ -102,11 +102,11 @@ class Bench:
     images, labels
         Tensors of shape (patient, image, 1, row, column) and (patient, image).
     mechanisms
-        Mechanisms of the nodes that the patients are spread over, without a ledger.
+        Mechanisms of the nodes that hold the patients, without a ledger.
     gradient
         Flat buffer that the parameters' gradients are views of.
     rounds
-        Private steps so far: each draws noise of its own, from the streams of training.
+        Private steps so far: each draws new noise, from the streams of training.
     """
 
     model: nn.Module
@@ -153,7 +153,7 @@ class Bench:
         return cls(model, layout, server, values.to(device), labels.to(device), mechanisms, gradient)
 
     def pass_size(self) -> int:
-        """Return how many images training takes in a pass of this network."""
+        """Return the number of images in a training pass of this network."""
         images = self.images.flatten(0, 1)
         return min(len(images), items_in_a_pass(Phase.of(self.model, self.images.shape[1]), images))
 
@@ -177,22 +177,22 @@ class Bench:
             leaves = {name: parameters[name].detach().unsqueeze(0).requires_grad_() for name in self.layout.names}
             scores = functional_call(self.model, leaves, (images[part],))
             loss = functional.cross_entropy(scores, labels[part], reduction="sum") / len(images)
-            found = torch.autograd.grad(loss, list(leaves.values()))
+            gradients = torch.autograd.grad(loss, list(leaves.values()))
             sums = torch.split(self.gradient, list(self.layout.sizes))
-            torch._foreach_add_(list(sums), [torch.view_as_real(g).flatten() for g in found])
+            torch._foreach_add_(list(sums), [torch.view_as_real(g).flatten() for g in gradients])
         self.server.step(self.gradient.unsqueeze(0), 0)
 
     def private(self, chunk: int) -> None:
-        """Take one step along what all nodes would send: clipped sums with noise, divided by the expected number."""
+        """Take one step along the messages of all nodes: clipped sums with noise, divided by the expected number."""
         patients = len(self.images)
         nodes = len(self.mechanisms)
         groups = torch.arange(patients) * nodes // patients
         items = torch.arange(self.labels.numel(), device=self.labels.device).view_as(self.labels)
-        drawn = Contributors(self.images.flatten(0, 1), self.labels.flatten(), items, groups, nodes)
+        contributors = Contributors(self.images.flatten(0, 1), self.labels.flatten(), items, groups, nodes)
         with noise_meanwhile(self.mechanisms, self.rounds, self.layout.dimension, self.images.device):
-            found = clipped_sums(Gradient(self.model, self.layout), drawn, bound=CLIP, chunk=chunk)
+            result = clipped_sums(Gradient(self.model, self.layout), contributors, bound=CLIP, chunk=chunk)
         draws = [Draw(replace(node.event, round=self.rounds), np.arange(0)) for node in self.mechanisms]
-        messages = side_by_side(NodeMechanism.release, self.mechanisms, draws, found.sums)
+        messages = side_by_side(NodeMechanism.release, self.mechanisms, draws, result.sums)
         self.rounds += 1
         self.server.step(torch.stack(messages), 0)
 
@@ -205,7 +205,7 @@ def by_ordinary_operations(model: nn.Module, images: Tensor) -> Tensor:
 
 
 def native(model: nn.Module, images: Tensor) -> Tensor:
-    """Return a network's scores by PyTorch's complex64 operations, as one would first write them."""
+    """Return a network's scores by PyTorch's complex64 operations, in the most direct form."""
 
     def norm(module: nn.Module, z: Tensor) -> Tensor:
         grouped = z.reshape(len(z), module.groups, -1)
@@ -241,7 +241,7 @@ def _walk(
     pool: Callable[[Tensor], Tensor],
     linear: Callable[[nn.Module, Tensor], Tensor],
 ) -> Tensor:
-    """Apply the parts of a shipped network by other functions than its own."""
+    """Apply the parts of a shipped network by the given functions."""
     for module in model.blocks:
         match type(module).__name__:
             case "Conv2d":
@@ -272,15 +272,15 @@ def steps_of(bench: Bench, chunk: int) -> dict[str, Step]:
 
 def affordable(steps: dict[str, Step]) -> dict[str, Step]:
     """Return the steps that fit into a GPU's memory, and print the others."""
-    kept = {}
+    fitting = {}
     for name, step in steps.items():
         try:
             step()
-            kept[name] = step
+            fitting[name] = step
         except torch.OutOfMemoryError:
             print(f"  {name}: out of GPU memory")
         torch.cuda.empty_cache()
-    return kept
+    return fitting
 
 
 def check_equal(bench: Bench) -> None:
@@ -292,7 +292,7 @@ def check_equal(bench: Bench) -> None:
             torch.testing.assert_close(scores, expected, rtol=1e-3, atol=1e-3)
 
 
-def timed(
+def time_steps(
     steps: dict[str, Step], repetitions: int, device: torch.device, clock: Callable[[], float], warm: int = 1
 ) -> dict[str, np.ndarray]:
     """Return the seconds of each step. The steps run in turn, in a new order each time. First rounds do not count."""
@@ -300,14 +300,14 @@ def timed(
     names = list(steps)
     times = np.empty((repetitions, len(names)))
     for repetition in range(-warm, repetitions):
-        for place in order.permutation(len(names)):
+        for index in order.permutation(len(names)):
             began = clock()
-            steps[names[place]]()
+            steps[names[index]]()
             if device.type == "cuda":
                 torch.cuda.synchronize()
             if repetition >= 0:
-                times[repetition, place] = clock() - began
-    return {name: times[:, place] for place, name in enumerate(names)}
+                times[repetition, index] = clock() - began
+    return {name: times[:, index] for index, name in enumerate(names)}
 
 
 def finalists(tried: dict[str, np.ndarray]) -> list[str]:
@@ -318,7 +318,7 @@ def finalists(tried: dict[str, np.ndarray]) -> list[str]:
 
 
 def floors(names: Iterable[str]) -> list[str]:
-    """Return which of some steps are floors."""
+    """Return the names of floors among steps."""
     return [name for name in names if name.startswith("floor")]
 
 
@@ -346,7 +346,7 @@ def ratio(times: np.ndarray) -> tuple[float, float, float]:
 def times_of_processes(
     network: str, case: tuple[int, int], tried: dict[str, np.ndarray], chosen: argparse.Namespace
 ) -> np.ndarray:
-    """Return seconds of some steps in processes of their own, of shape (process, repetition, step)."""
+    """Return seconds of some steps in separate processes, of shape (process, repetition, step)."""
     names = list(tried)
     turn = sum(float(np.median(seconds)) for seconds in tried.values())
     repetitions = max(chosen.repetitions, math.ceil(chosen.seconds / turn))
@@ -362,7 +362,7 @@ def measure_times(task: str) -> None:
     device = torch.device(kind)
     bench = Bench.make(NETWORKS[network], patients, images, device)
     steps = steps_of(bench, bench.pass_size())
-    times = timed({name: steps[name] for name in names}, repetitions, device, CLOCKS[clock], WARM)
+    times = time_steps({name: steps[name] for name in names}, repetitions, device, CLOCKS[clock], WARM)
     print(json.dumps(np.stack([times[name] for name in names], axis=1).tolist()))
 
 
@@ -381,9 +381,9 @@ def added_memory(step: Step, device: torch.device) -> float:
         return (torch.cuda.max_memory_allocated() - before) / 1e6
 
     def resident(key: str) -> int:
-        found = re.search(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-        assert found is not None
-        return int(found[1])
+        match = re.search(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        assert match is not None
+        return int(match[1])
 
     Path("/proc/self/clear_refs").write_text("5")  # forget the highest so far
     before = resident("VmRSS")
@@ -393,7 +393,7 @@ def added_memory(step: Step, device: torch.device) -> float:
 
 
 def memory_ratio(network: str, case: tuple[int, int], chunk: int, device: str, threads: int) -> float:
-    """Return the private step's memory over the floor's, each from a process of its own, in passes of equal size."""
+    """Return the private step's memory over the floor's, from separate processes, in passes of equal size."""
     private, floor = (
         _in_a_process("--memory-of", [kind, network, *case, chunk, device, threads]) for kind in ("private", "floor")
     )
@@ -401,7 +401,7 @@ def memory_ratio(network: str, case: tuple[int, int], chunk: int, device: str, t
 
 
 def measure_memory(task: str) -> None:
-    """Print what one kind of step adds to memory, in MB."""
+    """Print the memory that one kind of step adds, in MB."""
     kind, network, patients, images, chunk, device, threads = json.loads(task)
     torch.set_num_threads(threads)
     bench = Bench.make(NETWORKS[network], patients, images, torch.device(device))
@@ -420,7 +420,7 @@ def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, dev
     steps = steps_of(bench, chunk)
     if device.type == "cuda":
         steps = affordable(steps)
-    tried = timed(steps, chosen.tries, device, CLOCKS[chosen.clock])
+    tried = time_steps(steps, chosen.tries, device, CLOCKS[chosen.clock])
     print(f"\n{network}, {case[0]} patients x {case[1]} images, {device}")
     for name in steps:
         print(f"  {name:28} {1e3 * float(np.median(tried[name])):9.1f} ms  ({chosen.tries} repetitions)", flush=True)
@@ -453,14 +453,14 @@ def measure(network: str, case: tuple[int, int], chosen: argparse.Namespace, dev
         "ratio_high": round(high, 4),
         "memory_ratio": round(memory, 3),
     }
-    each = " ".join(f"{value:.3f}" for value in np.sort(np.divide(*np.median(times, axis=1).T[::-1])))
+    ratios = " ".join(f"{value:.3f}" for value in np.sort(np.divide(*np.median(times, axis=1).T[::-1])))
     print(f"  ratio {middle:.3f} ({low:.3f} to {high:.3f}) to '{floor}', memory {memory:.2f}")
-    print(f"  by process: {each}", flush=True)
+    print(f"  by process: {ratios}", flush=True)
     return line
 
 
 def declared() -> tuple[str, str]:
-    """Return cohort and seed of the timings, here and in what imports this."""
+    """Return cohort and seed of the timings of this and of importing modules."""
     return "none, random numbers as images", "0"
 
 

@@ -1,6 +1,6 @@
-"""Measure what a volume of the Decathlon's full grid costs in each stage before training: processor time, and bytes.
+"""Measure the costs of a volume of the Decathlon's full grid in each stage before training: processor time, and bytes.
 
-Volumes of 240 x 240 x 155 voxels and four sequences are simulated, as many as asked for, and go through the functions
+A chosen number of volumes of 240 x 240 x 155 voxels and four sequences is simulated and passed through the functions
 that the stages call. Times are medians over volumes and turns, in processor time of one thread, because machines are
 shared. The last column is the time of 750 volumes on 8 cores, of which indexing uses four. It leaves out the disk and
 the start of jobs.
@@ -33,14 +33,14 @@ from zetadp.phantom.cohort import write_dataset_json, write_patients
 from zetadp.phantom.settings import Simulated
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
-from zetadp.tasks.brain_sequences.images import of_brains
+from zetadp.tasks.brain_sequences.images import check_backbone
 
 GRID, SLICES = [240, 240, 155], 20
 PATIENTS, CORES, INDEXING = 750, 8, 4
 SEED = 2026
 
 
-def measured(folder: Path, count: int, turns: int) -> pd.DataFrame:
+def measure_stages(folder: Path, count: int, turns: int) -> pd.DataFrame:
     """Return one row for each stage, and one each for the hash and the decompression in them.
 
     Parameters
@@ -50,12 +50,12 @@ def measured(folder: Path, count: int, turns: int) -> pd.DataFrame:
     count
         Number of volumes; one of them is a test patient.
     turns
-        Number of times that each volume goes through each stage.
+        Number of passes of each volume through each stage.
     """
     settings = Simulated(seed=SEED, grid=GRID)
-    begun = time.process_time()
+    began = time.process_time()
     written = write_patients(settings, count - 1, folder, range(1, count + 1))
-    simulation = (time.process_time() - begun) / count
+    simulation = (time.process_time() - began) / count
     write_dataset_json(settings, folder, count - 1, 1)
     paths = {folder / name: file["sha256"] for name, file in written.items()}
     compressed = float(np.mean([path.stat().st_size for path in paths]))
@@ -69,12 +69,12 @@ def measured(folder: Path, count: int, turns: int) -> pd.DataFrame:
     stored = {path: path.read_bytes() for path in paths}
     volumes = {path: read_volume(path) for path in paths}
     images = {path: cut(path) for path in paths}
-    kspace = {path: to_kspace(each) for path, each in images.items()}
+    kspace = {path: to_kspace(backbone) for path, backbone in images.items()}
     heads = [NetworkSettings("head", domain, components=64) for domain in ("features", "study")]
-    backbones = {head.domain: of_brains(load_backbone(shipped_backbone(head))) for head in heads}
+    backbones = {head.domain: check_backbone(load_backbone(shipped_backbone(head))) for head in heads}
     features = {
-        domain: {path: each.record_features(values[None]) for path, values in kspace.items()}
-        for domain, each in backbones.items()
+        domain: {path: backbone.record_features(values[None]) for path, values in kspace.items()}
+        for domain, backbone in backbones.items()
     }
     decompressed = float(np.mean([volume.size for volume in volumes.values()]))
 
@@ -83,20 +83,25 @@ def measured(folder: Path, count: int, turns: int) -> pd.DataFrame:
 
     rows = [
         ("simulate", simulation, 0.0, compressed),
-        ("index", timed(lambda _: index(), [folder], turns) / count, compressed, 0.0),
-        ("index, its hash alone", timed(content_hash, paths, turns), compressed, 0.0),
-        ("slice", timed(cut, paths, turns), compressed, bytes_of(images)),
+        ("index", median_seconds(lambda _: index(), [folder], turns) / count, compressed, 0.0),
+        ("index, its hash alone", median_seconds(content_hash, paths, turns), compressed, 0.0),
+        ("slice", median_seconds(cut, paths, turns), compressed, bytes_of(images)),
         (
             "slice, its decompression alone",
-            timed(lambda p: volumes[p].decompress(stored[p]), paths, turns),
+            median_seconds(lambda p: volumes[p].decompress(stored[p]), paths, turns),
             compressed,
             decompressed,
         ),
-        ("k-space", timed(lambda p: to_kspace(images[p]), paths, turns), bytes_of(images), bytes_of(kspace)),
-        ("whiten", timed(lambda p: whiten_records(kspace[p][None]), paths, turns), bytes_of(kspace), bytes_of(kspace)),
+        ("k-space", median_seconds(lambda p: to_kspace(images[p]), paths, turns), bytes_of(images), bytes_of(kspace)),
+        (
+            "whiten",
+            median_seconds(lambda p: whiten_records(kspace[p][None]), paths, turns),
+            bytes_of(kspace),
+            bytes_of(kspace),
+        ),
     ]
-    for domain, each in backbones.items():
-        seconds = timed(lambda p, each=each: each.record_features(kspace[p][None]), paths, turns)  # type: ignore[misc]
+    for domain, backbone in backbones.items():
+        seconds = median_seconds(lambda p, backbone=backbone: backbone.record_features(kspace[p][None]), paths, turns)  # type: ignore[misc]
         rows.append((f"features, domain {domain}", seconds, bytes_of(kspace), bytes_of(features[domain])))
     table = pd.DataFrame(rows, columns=["stage", "seconds", "bytes_read", "bytes_written"])
     cores = np.where(table["stage"].str.startswith("index"), INDEXING, CORES)  # threads of the only job, or jobs
@@ -104,14 +109,14 @@ def measured(folder: Path, count: int, turns: int) -> pd.DataFrame:
     return table.assign(seconds=table["seconds"].round(4)).astype({"bytes_read": int, "bytes_written": int})
 
 
-def timed(action: Callable[[Path], object], paths: dict[Path, str] | list[Path], turns: int) -> float:
+def median_seconds(action: Callable[[Path], object], paths: dict[Path, str] | list[Path], turns: int) -> float:
     """Return the median processor time of an action on a path, in seconds; its first turn is not counted."""
     seconds = []
     for turn in range(turns + 1):
         for path in paths:
-            begun = time.process_time()
+            began = time.process_time()
             action(path)
-            seconds.append(time.process_time() - begun if turn else math.nan)
+            seconds.append(time.process_time() - began if turn else math.nan)
     return float(np.nanmedian(seconds))
 
 
@@ -124,7 +129,7 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        table = measured(Path(folder), chosen.volumes, chosen.turns)
+        table = measure_stages(Path(folder), chosen.volumes, chosen.turns)
     print(table.to_string(index=False))
     declared = f"{chosen.volumes} simulated volumes of {' x '.join(map(str, GRID))} voxels, 4 sequences", str(SEED)
     write_text(chosen.output, to_csv(table, origin(*declared)))

@@ -18,7 +18,7 @@ from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.validation import UserError
 from zetadp.config.load import load_config
 from zetadp.report import rendering
-from zetadp.report.figurestyle import SMALL, WIDTH, wrapped
+from zetadp.report.figurestyle import SMALL, WIDTH, wrap_text
 from zetadp.report.provenance import cohort_shown, origin, seeds_shown
 from zetadp.report.rendering import to_csv, to_markdown, to_text
 
@@ -209,7 +209,7 @@ def parser_of(about: str | None, folder: str) -> argparse.ArgumentParser:
 
 def explained(figure: Figure, text: str) -> None:
     """Write a text below all panels."""
-    figure.supxlabel(wrapped(text, SMALL, 0.97 * WIDTH), x=0.01, ha="left", fontsize=SMALL)
+    figure.supxlabel(wrap_text(text, SMALL, 0.97 * WIDTH), x=0.01, ha="left", fontsize=SMALL)
 
 
 def ended(main: Callable[[], None]) -> None:

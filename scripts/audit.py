@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from zetadp.audit.settings import AuditSettings
-from zetadp.audit.suite import carry_out, frame, plan, sheet
+from zetadp.audit.suite import frame, plan, run_audits, sheet
 from zetadp.audit.trainings import Audited, AuditResult
 from zetadp.base.epsilon import epsilon_shown
 from zetadp.base.storage import write_text
@@ -41,7 +41,7 @@ def main(
     private = [make_plan(draft, noise) for draft in drafts if draft.target.private]
     targets = targets_of(private, noise_source)
     audits = plan(targets, delta=delta, settings=AuditSettings(**settings))
-    results = carry_out(audits, threads)
+    results = run_audits(audits, threads)
     content = frame(results)
     table = sheet(content, experiment)
     logging.getLogger(__name__).info("\n%s", to_text(table))

@@ -9,13 +9,13 @@ from zetadp.base.tensors import keep_freed_memory, pick_device
 from zetadp.base.workflow import run
 from zetadp.mri.decathlon import AXES
 from zetadp.nn.backbone import load_backbone
-from zetadp.tasks.brain_sequences.images import of_brains
+from zetadp.tasks.brain_sequences.images import check_backbone
 
 
 def main(*, kspace: Path, backbone: Path, features: Path, device: str) -> None:
     """Write the features of every image, in the layout of images of one row."""
     keep_freed_memory()
-    network = of_brains(load_backbone(backbone, pick_device(device)))
+    network = check_backbone(load_backbone(backbone, pick_device(device)))
     shard = Items.read(kspace, ("values",))
     values = network.record_features(shard.arrays["values"])
     features_of_shard = replace(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from zetadp.audit.inversion import ATTACKS, SEED, Message, Rebuilt, frame, rebuild, sheet
-from zetadp.audit.suite import spread
+from zetadp.audit.suite import run_jobs
 from zetadp.base.epsilon import epsilon_label, epsilon_shown, epsilon_value
 from zetadp.base.workflow import run
 from zetadp.nn.settings import NetworkSettings
@@ -51,7 +51,7 @@ def main(
     # The first attack guesses the images without a message.
     kinds.insert(0, replace(kinds[0], objective=None))
     numbers = range(settings["messages"])
-    rebuilt = spread(
+    rebuilt = run_jobs(
         rebuild, [replace(kind, number=number) for kind in kinds for number in numbers], threads, describe_message
     )
     groups = [rebuilt[first : first + len(numbers)] for first in range(0, len(rebuilt), len(numbers))]

@@ -11,7 +11,7 @@ from zetadp.base.workflow import run
 from zetadp.report import rendering, tables
 from zetadp.report.notes import notes
 from zetadp.report.provenance import Cohort, origin, seeds_shown
-from zetadp.report.resultpage import reached
+from zetadp.report.resultpage import describe_result
 
 
 def main(
@@ -41,7 +41,7 @@ def main(
     write_text(csv, rendering.to_csv(table, (*provenance, *table_notes)))
     sheets = [replace(sheet, notes=()), *rendering.further_sheets(table)]
     sheets[-1] = replace(sheets[-1], notes=(*sheet.notes, *provenance))
-    first = reached(table, simulated=people.simulated)
+    first = describe_result(table, simulated=people.simulated)
     write_text(md, "\n".join([f"{rendering.markdown_text(first)}\n", *map(rendering.to_markdown, sheets)]))
     text = f"{first}\n\n{rendering.to_text(rendering.accuracy_sheet(table, table_notes, intervals=False))}"
     write_text(txt, text)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from zetadp.audit.candidates import SEED, attacked, gradients, inner_products, of_candidates, sheet
+from zetadp.audit.candidates import SEED, attack_candidates, gradients, inner_products, of_candidates, sheet
 from zetadp.base.workflow import run
 from zetadp.core.plan import Plan
 from zetadp.nn.backbone import load_backbone
@@ -34,7 +34,7 @@ def main(
     tables = []
     for plan in map(Plan.from_json, plans):
         inner = inner_products(gradients(of_candidates(plan, settings["patients"]), public, size))
-        tables.append(attacked(plan.run.network, inner, settings["epsilons"], settings["candidates"], delta))
+        tables.append(attack_candidates(plan.run.network, inner, settings["epsilons"], settings["candidates"], delta))
     attacks = pd.concat(tables)
     write_table((csv, md), attacks, sheet(attacks), origin(COHORT, SEEDS), float_format="%.4g")
     save_svg(candidates_figure(attacks), picture)

@@ -11,7 +11,7 @@ from scipy.stats import kendalltau, t, wilcoxon
 
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import MISSING, Sheet
-from zetadp.report.figurestyle import GREY, SMALL, WIDTH, figure_style, panel_grid, set_legend, set_title, wrapped
+from zetadp.report.figurestyle import GREY, SMALL, WIDTH, figure_style, panel_grid, set_legend, set_title, wrap_text
 from zetadp.report.rendering import interval_cell, spread_cell
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def figure(found: pd.DataFrame) -> Figure:
             "In brackets: rank among the ten in Table 4 of Ziller et al. Their areas are for another network and more "
             "clips, and cost ε = 3.31.",
         )
-        set_legend(drawn, panels, *(wrapped(line, SMALL, 0.97 * WIDTH) for line in meaning))
+        set_legend(drawn, panels, *(wrap_text(line, SMALL, 0.97 * WIDTH) for line in meaning))
     return drawn
 
 

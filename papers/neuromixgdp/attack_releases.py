@@ -41,7 +41,7 @@ from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 from zetadp.privacy.ledger import Ledger
 from zetadp.privacy.threat import CENTRAL_HOLDER
-from zetadp.report.figurestyle import SMALL, blank, figure_style, save_svg, set_title, wrapped
+from zetadp.report.figurestyle import SMALL, blank, figure_style, save_svg, set_title, wrap_text
 from zetadp.report.provenance import origin
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ def _pictures(shown: dict[tuple, np.ndarray]) -> Figure:
                 panel.set(xticks=[], yticks=[])
                 if degree == DEGREES[0]:
                     head = "" if what == "member" else "pixels: " if kind == "pixels" else "features: "
-                    panel.set_title(wrapped(head + names[what], SMALL, 1.1), fontsize=SMALL)
+                    panel.set_title(wrap_text(head + names[what], SMALL, 1.1), fontsize=SMALL)
             line[0].set_ylabel(f"m = {degree}", fontsize=SMALL)
         set_title(figure, "What a released row shows: pixels as they are, and features by a public decoder")
         text = (

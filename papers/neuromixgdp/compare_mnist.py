@@ -44,7 +44,7 @@ from zetadp.core.records import LabelledItems
 from zetadp.core.task import Classification
 from zetadp.core.training import train
 from zetadp.front.release import Mixing, release_plan
-from zetadp.nn.heads import learnt_head
+from zetadp.nn.heads import fit_head_to_rows
 from zetadp.privacy import accounting, gaussian
 from zetadp.privacy.book import recorded_runs
 from zetadp.report.provenance import origin, seeds_shown
@@ -214,7 +214,7 @@ def head_of(x: Tensor, labels: Tensor, run: Run, chosen: Chosen) -> tuple[Tensor
             rows=len(x) if run.method.startswith("long") else min(ROWS, len(x)),
             active=OPEN if run.method.endswith("open_rows") else 1.0,
         )
-        return *real_parts(learnt_head(rows)), spent
+        return *real_parts(fit_head_to_rows(rows)), spent
     mu, random = gaussian.mu(run.epsilon, DELTA), stream(run.seed, Purpose.NOISE)
     spent = gaussian.epsilon(DELTA, mu)
     if run.method == "gradients":
@@ -223,14 +223,14 @@ def head_of(x: Tensor, labels: Tensor, run: Run, chosen: Chosen) -> tuple[Tensor
         embedding = MeanEmbedding.drawn(CLASSES, x.shape[1], chosen.frequencies, chosen.length, random)
         sums = embedding.released(x, labels, mu, random)
         made = embedding.generated(sums, SAMPLES, steps=chosen.steps, rate=1e-3, seed=run.seed)
-        return *real_parts(learnt_head(made)), spent
+        return *real_parts(fit_head_to_rows(made)), spent
     axes = directions(run.kind)[:, : chosen.directions] if run.method == "moments" else None
     moments = ClassMoments(CLASSES, axes)
     sums = moments.released(x, labels, mu, random)
     if axes is None:
         weight, bias = nearest_mean(moments.means(sums))
         return weight.float(), bias.float(), spent
-    return *real_parts(learnt_head(moments.samples(sums, SAMPLES, random))), spent
+    return *real_parts(fit_head_to_rows(moments.samples(sums, SAMPLES, random))), spent
 
 
 def descent(

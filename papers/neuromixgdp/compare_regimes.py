@@ -30,7 +30,7 @@ from papers.neuromixgdp.moments import ClassMoments, nearest_mean
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.validation import UserError
-from zetadp.nn.heads import RowExamples, learnt_head
+from zetadp.nn.heads import RowExamples, fit_head_to_rows
 from zetadp.privacy import gaussian
 from zetadp.report.figurestyle import (
     SMALL,
@@ -42,7 +42,7 @@ from zetadp.report.figurestyle import (
     save_svg,
     set_legend,
     set_title,
-    wrapped,
+    wrap_text,
 )
 from zetadp.report.provenance import origin, seeds_shown
 
@@ -99,7 +99,7 @@ def head_of(run: Run, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         return weight.float(), bias.float()
     found = [rows_of(run, holder, *part) for holder, part in enumerate(parts)]
     features, own = (torch.cat(kind) for kind in zip(*found, strict=True))
-    return real_parts(learnt_head(RowExamples(features, own)))
+    return real_parts(fit_head_to_rows(RowExamples(features, own)))
 
 
 def rows_of(run: Run, holder: int, x: Tensor, labels: Tensor) -> RowExamples:
@@ -196,7 +196,7 @@ def figure(found: pd.DataFrame) -> Figure:
                 panel.set_xlabel("people")
         set_title(drawn, f"Released rows beside private descent, at ε = {EPSILON:g} for each person")
         meaning = f"Mean of {len(SEEDS)} seeds, bars: standard deviation; δ = {DELTA:g}; seeded (simulated) noise."
-        set_legend(drawn, panels, wrapped(meaning, SMALL, 0.97 * WIDTH))
+        set_legend(drawn, panels, wrap_text(meaning, SMALL, 0.97 * WIDTH))
     return drawn
 
 

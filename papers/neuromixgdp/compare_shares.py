@@ -4,7 +4,7 @@
 
 Ten classes have from 40 % to 0.4 % of 20,000 simulated people, with Gaussian features around each class's centre. The
 label of a row by hierarchical sampling follows from the sizes of the classes that are declared: equal ones, or the true
-ones. Every head learns from the same rows once with the known noise subtracted (`learnt_head`), and once without.
+ones. Every head learns from the same rows once with the known noise subtracted (`fit_head_to_rows`), and once without.
 Private descent has the same epsilon. Writes shares.csv and shares.md.
 """
 
@@ -18,7 +18,7 @@ import torch
 from papers.experiments import ended, laid_out, parser_of, write_table
 from papers.neuromixgdp.compare_mnist import CHOSEN, DELTA, descent, real_parts, released_rows
 from zetadp.base.randomness import Purpose, stream
-from zetadp.nn.heads import RowExamples, learnt_head
+from zetadp.nn.heads import RowExamples, fit_head_to_rows
 from zetadp.report.provenance import origin, seeds_shown
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def table() -> pd.DataFrame:
     one_hot = RowExamples(torch.complex(x, torch.zeros_like(x)), torch.eye(len(UNEQUAL))[labels])
     head = descent(x / NORM, labels, EPSILON, CHOSEN.rate, SEED)
     found: list[dict[str, object]] = [
-        {"method": "people without noise", "head": "plain", **judged(real_parts(learnt_head(one_hot)), *tests)},
+        {"method": "people without noise", "head": "plain", **judged(real_parts(fit_head_to_rows(one_hot)), *tests)},
         {"method": "private descent", "head": "", **judged(head, tests[0] / NORM, tests[1])},
     ]
     for method, given in ROWS.items():
@@ -72,7 +72,7 @@ def table() -> pd.DataFrame:
             x, labels, f"shares-unequal-{SEED}", epsilon=EPSILON, delta=DELTA, classes=len(UNEQUAL), norm=NORM, **given
         )
         for kind, examples in (("subtracted", rows), ("plain", RowExamples(*rows[:2]))):
-            found.append({"method": method, "head": kind, **judged(real_parts(learnt_head(examples)), *tests)})
+            found.append({"method": method, "head": kind, **judged(real_parts(fit_head_to_rows(examples)), *tests)})
     return pd.DataFrame(found)
 
 

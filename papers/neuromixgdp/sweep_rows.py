@@ -20,7 +20,7 @@ from papers.experiments import ended, laid_out, parser_of, write_table
 from papers.keptruns import KeptRuns, places
 from papers.neuromixgdp.compare_mnist import CLASSES, DELTA, accuracy, examples, real_parts, released_rows
 from zetadp.base.randomness import Purpose, stream
-from zetadp.nn.heads import learnt_head
+from zetadp.nn.heads import fit_head_to_rows
 from zetadp.report.provenance import origin, seeds_shown
 
 PEOPLE, EPSILON, SEEDS, MIXED = 6000, 4.0, (0, 1, 2), 64
@@ -50,7 +50,7 @@ class Run:
         x, labels = (part[:PEOPLE] for part in examples("mnist", "pixels", "train"))
         given, name = {self.setting: self.value}, f"sweep-{self.setting}-{self.value:g}-{self.seed}"
         rows, _ = released_rows(x, labels, name, epsilon=EPSILON, delta=DELTA, classes=CLASSES, **given)
-        return accuracy(real_parts(learnt_head(rows)), *examples("mnist", "pixels", "test"))
+        return accuracy(real_parts(fit_head_to_rows(rows)), *examples("mnist", "pixels", "test"))
 
 
 def shares(mixed: float, active: float, rows: int = 20_000) -> np.ndarray:

@@ -1,15 +1,15 @@
-r"""How often an informed attacker names the right one of several candidates, from all messages of a run.
+r"""Rate at which an informed attacker identifies one of several candidates from all messages of a run.
 
-The attacker knows the data of everybody but one person. For this person, the attacker has the data of K candidates, one
-of whom took part. The attacker sees every message of every round, knows the weights, and names the candidate for whom
-all messages together are most likely. With equal prior probabilities no attack does better. Everybody takes part in
+The attacker knows the data of all other persons. For the attacked person, the attacker has the data of K candidates,
+one of whom took part. The attacker sees every message of every round, knows the weights, and names the candidate for
+whom all messages together are most likely. With equal prior probabilities no attack is better. Everybody takes part in
 every round. With gradients :math:`g_{c,r}` of candidate c in round r, clipped to norm B, and noise :math:`\sigma B`,
 the log-likelihoods are jointly normal with covariance
 :math:`G_{cd} = \sum_r g_{c,r} \cdot g_{d,r} / (\sigma B)^2`. The attack is therefore simulated from G alone, with any
 number of trials. The gradients come from a run of the library without noise, in which every patient is a node.
 
 The result is compared with the bound for every attack and all data (`zetadp.privacy.risk`), and with the worst
-candidates, whose gradients are orthogonal and reach the clipping norm. Of these, the right one is named with
+candidates, whose gradients are orthogonal and reach the clipping norm. For these, the attacker is right with
 probability :math:`\int \phi(x - \mu) \Phi(x)^{K-1} dx`.
 """
 
@@ -54,7 +54,7 @@ def of_candidates(plan: Plan, patients: int) -> Plan:
     Parameters
     ----------
     plan
-        A plan in which everybody takes part in every round.
+        A plan in which all patients take part in every round.
     patients
         Number of patients.
     """
@@ -77,25 +77,27 @@ def gradients(plan: Plan, backbone: Backbone | None, size: int) -> Tensor:
     Parameters
     ----------
     plan
-        What `of_candidates` returned. All images of a patient are in every gradient.
+        Result of `of_candidates`. All images of a patient are in every gradient.
     backbone
         The public backbone, for networks that take its features or start from it.
     size
         Side of the images.
     """
-    each, clip, count = plan.training.images_per_patient, plan.training.clip, len(plan.nodes)
-    slices = each // len(CHANNELS)
-    flat = torch.from_numpy(_patients(count, slices, size)).double().flatten(0, 2)
-    inputs = whitened_kspace(flat).to(torch.complex64).reshape(count, each, 1, size, size)
+    n_images, clip, n_patients = plan.training.images_per_patient, plan.training.clip, len(plan.nodes)
+    slices = n_images // len(CHANNELS)
+    flat = torch.from_numpy(_patients(n_patients, slices, size)).double().flatten(0, 2)
+    inputs = whitened_kspace(flat).to(torch.complex64).reshape(n_patients, n_images, 1, size, size)
     if backbone is not None and plan.network.domain == "features":
-        kspace = to_kspace(_patients(count, slices, size)).astype(np.complex64)
-        inputs = torch.from_numpy(backbone.record_features(kspace.reshape(count, each, size, size)))
-    labels = torch.arange(len(CHANNELS)).repeat_interleave(slices).repeat(count)
-    found: list[Tensor] = []
+        kspace = to_kspace(_patients(n_patients, slices, size)).astype(np.complex64)
+        inputs = torch.from_numpy(backbone.record_features(kspace.reshape(n_patients, n_images, size, size)))
+    labels = torch.arange(len(CHANNELS)).repeat_interleave(slices).repeat(n_patients)
+    messages: list[Tensor] = []
     records, start = LabelledItems(inputs.flatten(0, 1), labels), starting_weights(plan.network, backbone)
     with scratch_folder() as folder:
-        attacked_run(plan, records, folder, start=start, after_round=lambda _, sent: found.append(sent.clone() / clip))
-    return torch.stack(found)
+        attacked_run(
+            plan, records, folder, start=start, after_round=lambda _, sent: messages.append(sent.clone() / clip)
+        )
+    return torch.stack(messages)
 
 
 @lru_cache(maxsize=1)
@@ -104,14 +106,14 @@ def _patients(count: int, slices: int, size: int) -> np.ndarray:
     return np.stack([simulate_public_patient(SEED, number, slices, size) for number in range(count)])
 
 
-def inner_products(each: Tensor) -> np.ndarray:
+def inner_products(values: Tensor) -> np.ndarray:
     """Return inner products of patients' gradients, mean over rounds, shape (patient, patient)."""
-    each = each.double()
-    return np.asarray(torch.einsum("rad,rbd->ab", each, each).numpy() / len(each))
+    values = values.double()
+    return np.asarray(torch.einsum("rad,rbd->ab", values, values).numpy() / len(values))
 
 
-def named(inner: np.ndarray, mu: float, candidates: int, random: np.random.Generator) -> float:
-    """Return in % how often the right candidate is named, over `TRIALS` independent trials.
+def identification_rate(inner: np.ndarray, mu: float, candidates: int, random: np.random.Generator) -> float:
+    """Return the share in % of `TRIALS` independent trials in which the attacker names the right candidate.
 
     Parameters
     ----------
@@ -120,7 +122,7 @@ def named(inner: np.ndarray, mu: float, candidates: int, random: np.random.Gener
     mu
         The privacy parameter mu of all rounds together.
     candidates
-        Number of candidates, drawn from the patients. Any of them may be the one who took part.
+        Number of candidates, drawn from the patients. Each of them is equally likely to be the participant.
     random
         Generator of all draws.
     """
@@ -135,13 +137,13 @@ def named(inner: np.ndarray, mu: float, candidates: int, random: np.random.Gener
     return 100 * float((likelihoods.argmax(axis=1) == right).mean())
 
 
-def worst(mu: float, candidates: int) -> float:
-    """Return in % how often the right candidate is named if gradients are orthogonal and reach the clipping norm."""
+def worst_identification_rate(mu: float, candidates: int) -> float:
+    """Return the share in % of right answers if gradients are orthogonal and reach the clipping norm."""
     value, _ = quad(lambda x: norm.pdf(x - mu) * ndtr(x) ** (candidates - 1), -10, 10 + mu, epsabs=1e-9, limit=200)
     return 100 * float(value)
 
 
-def attacked(
+def attack_candidates(
     network: str, inner: np.ndarray, epsilons: Sequence[float], candidates: Sequence[int], delta: float
 ) -> pd.DataFrame:
     """Attack one run, and return one row for each number of candidates and epsilon.
@@ -167,8 +169,8 @@ def attacked(
                 "candidates": number,
                 "epsilon": epsilon,
                 "delta": delta,
-                "named": named(inner, mu, number, random),
-                "worst": worst(mu, number),
+                "named": identification_rate(inner, mu, number, random),
+                "worst": worst_identification_rate(mu, number),
                 "bound": 100 * (1 - gaussian.beta(1 / number, mu)),
                 "norm": math.sqrt(np.diag(inner).mean()),
             }
@@ -176,19 +178,19 @@ def attacked(
     return pd.DataFrame(rows)
 
 
-def sheet(found: pd.DataFrame) -> Sheet:
-    """Return what `attacked` returned as a table for readers."""
+def sheet(table: pd.DataFrame) -> Sheet:
+    """Return the result of `attack_candidates` as a table for readers."""
     lines = [
         (row["network"], str(row["candidates"]), f"{row['epsilon']:g}", f"{100 / row['candidates']:g}",
          f"{row['named']:.1f}", f"{row['worst']:.1f}", f"{row['bound']:.1f}")
-        for row in found.to_dict("records")
+        for row in table.to_dict("records")
     ]  # fmt: skip
     notes = (
         "How often the right candidate is named, in %. Measured: the best attack, on patients simulated for this "
         "alone. Worst candidates: gradients at right angles that reach the clip. At most: for every attack and all "
         "data.",
         "All rounds of a training in which everybody takes part. ε: of the whole training, per patient, "
-        f"at δ = {numbers_of(found, 'delta')}, against somebody who sees a node's messages and knows everybody "
+        f"at δ = {numbers_of(table, 'delta')}, against somebody who sees a node's messages and knows everybody "
         f"else. {TRIALS} trials: the standard error is at most {50 / math.sqrt(TRIALS):.1f}.",
     )
     columns = ("network", "candidates", "ε", "guessing", "measured", "worst candidates", "at most")

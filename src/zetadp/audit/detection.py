@@ -46,8 +46,8 @@ class Claim:
     Attributes
     ----------
     mechanisms
-        Everything that the attacker has seen of the patient's node, in the accountant's form. Their trade-off curve is
-        the full claim.
+        All releases of the patient's node that the attacker has seen, in the accountant's form. Their trade-off curve
+        is the full claim.
     delta
         The delta of the quoted epsilon.
     """
@@ -71,7 +71,7 @@ class Claim:
         accountant's trade-off curve passes through the error rates.
         """
         factor = _noise_factor(self.mechanisms, alpha, misses)
-        return accounting.epsilon(_scaled(self.mechanisms, factor), self.delta) if math.isfinite(factor) else 0.0
+        return accounting.epsilon(_scale_noise(self.mechanisms, factor), self.delta) if math.isfinite(factor) else 0.0
 
 
 class Rate(NamedTuple):
@@ -117,7 +117,7 @@ class Errors:
     confidence: float
 
     def __post_init__(self) -> None:
-        """Refuse counts that no trials can have."""
+        """Refuse impossible counts."""
         positive(trials_out=self.trials_out, trials_in=self.trials_in)
         in_range(0, self.trials_out, false_alarms=self.false_alarms)
         in_range(0, self.trials_in, misses=self.misses)
@@ -151,9 +151,9 @@ def count_errors(
     Parameters
     ----------
     scores_out, scores_in
-        One score a trial without and with the patient; the trials are independent.
+        One score per trial without and with the patient; the trials are independent.
     threshold
-        Fixed without looking at these trials.
+        A constant that does not depend on these trials.
     confidence
         Probability with which the limits of both error rates hold.
     """
@@ -169,7 +169,7 @@ def _noise_factor(mechanisms: Exposure, alpha: float, misses: float) -> float:
         return math.inf
 
     def gap(logarithm: float) -> float:
-        return accounting.trade_off(_scaled(mechanisms, math.exp(logarithm)), [alpha])[0] - misses
+        return accounting.trade_off(_scale_noise(mechanisms, math.exp(logarithm)), [alpha])[0] - misses
 
     low = high = 0.0
     step = math.log(2)
@@ -183,7 +183,7 @@ def _noise_factor(mechanisms: Exposure, alpha: float, misses: float) -> float:
     return math.exp(low) if gap(low) > 0 else math.exp(brentq(gap, low, high, xtol=1e-4))
 
 
-def _scaled(mechanisms: Exposure, factor: float) -> Exposure:
+def _scale_noise(mechanisms: Exposure, factor: float) -> Exposure:
     scaled: Counter[Kind] = Counter()
     for kind, count in mechanisms.items():
         scaled[kind.with_noise_times(factor)] += count
@@ -191,7 +191,7 @@ def _scaled(mechanisms: Exposure, factor: float) -> Exposure:
 
 
 ROUNDING = 1e-12
-"""Error rates this close to a curve lie on it: no number of trials tells them apart."""
+"""Error rates this close to a curve lie on it: no number of trials can separate them."""
 POWER = 0.99
 """Chance to refute a claim if the fault is the truth."""
 
@@ -222,7 +222,7 @@ def trials_for_curve(
     ValueError
         If the faulty rates are on or above the curve: no number of trials can refute the claim.
     """
-    claimed = _opposite(mechanisms, faulty)
+    claimed = _find_opposite(mechanisms, faulty)
     most = 64
     while True:
         trials = np.arange(8, most)
@@ -238,10 +238,10 @@ def power_of(
     mechanisms: Exposure, faulty: tuple[float, float], trials: int, *, false_alarm: float = FALSE_ALARM
 ) -> float:
     """Return the power of this number of trials on each side. The parameters are those of `trials_for_curve`."""
-    return float(_power(np.array([trials]), _opposite(mechanisms, faulty), faulty, false_alarm)[0])
+    return float(_power(np.array([trials]), _find_opposite(mechanisms, faulty), faulty, false_alarm)[0])
 
 
-def _opposite(mechanisms: Exposure, faulty: tuple[float, float]) -> tuple[float, float]:
+def _find_opposite(mechanisms: Exposure, faulty: tuple[float, float]) -> tuple[float, float]:
     """Return the point of the trade-off curve that lies diagonally above the faulty rates."""
 
     def gap(more: float) -> float:

@@ -80,12 +80,12 @@ class Contributions:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the mean for real images of shape (patient, image, row, column): flat and real, like a message."""
-        found = [self._of_patient(own, labels) for own, labels in zip(images, self.labels, strict=True)]
-        return torch.stack(found).mean(dim=0)
+        gradients = [self._patient_gradient(part, labels) for part, labels in zip(images, self.labels, strict=True)]
+        return torch.stack(gradients).mean(dim=0)
 
-    def _of_patient(self, images: Tensor, labels: Tensor) -> Tensor:
+    def _patient_gradient(self, images: Tensor, labels: Tensor) -> Tensor:
         weights = {name: value.clone().requires_grad_() for name, value in self.weights.items()}
-        with ordinary_operations():  # which can be differentiated twice
+        with ordinary_operations():  # second derivatives need them
             scores = functional_call(self.model, weights, (self.prepare(images).unsqueeze(1),))
         loss = functional.cross_entropy(scores, labels)
         parts = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
@@ -112,7 +112,7 @@ def invert(
     contributions
         Message of given images (`Contributions`).
     shape
-        Shape of the images sought.
+        Shape of the images.
     generator
         Generator of the start.
     steps
@@ -122,23 +122,23 @@ def invert(
     guess
         A further start: images that the attacker expects, such as means of public images.
     """
-    seen = observed.to(torch.float64)
+    target = observed.to(torch.float64)
 
-    def left(images: Tensor) -> Tensor:
-        found = contributions(images)
+    def residual(images: Tensor) -> Tensor:
+        gradient = contributions(images)
         if objective == "euclidean":
-            return (found - seen).square().sum()
-        return torch.sub(1, found @ seen / (found.norm() * seen.norm()))
+            return (gradient - target).square().sum()
+        return torch.sub(1, gradient @ target / (gradient.norm() * target.norm()))
 
     starts = [torch.randn(*shape, generator=generator, dtype=torch.float64)]
     starts += [] if guess is None else [guess.to(torch.float64)]
-    results = [_descended(start, left, steps) for start in starts]
-    # A search whose objective is not finite has found nothing.
-    return min(results, key=lambda found: found[1] if math.isfinite(found[1]) else math.inf)[0]
+    results = [_descend(start, residual, steps) for start in starts]
+    # A search with an infinite or undefined objective has failed.
+    return min(results, key=lambda result: result[1] if math.isfinite(result[1]) else math.inf)[0]
 
 
-def _descended(start: Tensor, objective: Callable[[Tensor], Tensor], steps: int) -> tuple[Tensor, float]:
-    """Return the images at which a search from a start ends, and the objective there."""
+def _descend(start: Tensor, objective: Callable[[Tensor], Tensor], steps: int) -> tuple[Tensor, float]:
+    """Minimise the objective from a start, and return the images and the objective."""
     images = start.clone().requires_grad_()
     optimiser = torch.optim.LBFGS([images], history_size=20, line_search_fn="strong_wolfe")
 
@@ -174,24 +174,24 @@ def whitened_kspace(images: Tensor, epsilon: float = 1e-5) -> Tensor:
     return torch.complex(((b + s) * k.real - c * k.imag) / t, ((a + s) * k.imag - c * k.real) / t)
 
 
-def with_what_whitening_loses(found: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """Return a found image, with the scales and the mean that whitening removes fitted to the true image.
+def fit_whitening_losses(image: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """Fit the scales and the mean of an image, which whitening removes, to the true image.
 
-    Whitening divides the real and the imaginary part of k-space by a number each, and removes their mean. For a real
+    Whitening divides the real and the imaginary part of k-space by one number each, and removes their mean. For a real
     image on an even grid, these are a scale of the part that is even about the centre, a scale of the odd part, and the
     value of the centre pixel.
 
     Parameters
     ----------
-    found, true
+    image, true
         Real images of shape (row, column).
     """
-    mirrored = np.roll(found[::-1, ::-1], (1, 1), (0, 1))
-    centre = np.zeros_like(found)
-    centre[tuple(side // 2 for side in found.shape)] = 1
-    parts = np.stack([(found + mirrored) / 2, (found - mirrored) / 2, centre]).reshape(3, -1).T
+    mirrored = np.roll(image[::-1, ::-1], (1, 1), (0, 1))
+    centre = np.zeros_like(image)
+    centre[tuple(side // 2 for side in image.shape)] = 1
+    parts = np.stack([(image + mirrored) / 2, (image - mirrored) / 2, centre]).reshape(3, -1).T
     fitted, *_ = np.linalg.lstsq(parts, true.ravel(), rcond=None)
-    return np.asarray((parts @ fitted).reshape(found.shape))
+    return np.asarray((parts @ fitted).reshape(image.shape))
 
 
 @dataclass(frozen=True)
@@ -239,32 +239,32 @@ class Message:
         return f"1 patient, {images}" if self.patients == 1 else f"mean of {self.patients} patients, {images} each"
 
     @property
-    def places(self) -> tuple[np.ndarray, np.ndarray]:
+    def positions(self) -> tuple[np.ndarray, np.ndarray]:
         """Sequence and slice of each image of a patient. Sequences alternate; the first one depends on the message."""
         order = np.arange(self.images)
         return (order + self.number) % len(CHANNELS), order // len(CHANNELS)
 
     @property
     def slices(self) -> int:
-        """Number of slices of a patient that are needed."""
+        """Required number of slices of a patient."""
         return math.ceil(self.images / len(CHANNELS))
 
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """True images and those found for them.
+    """True images and their reconstructions.
 
     Attributes
     ----------
     message
         The message.
-    true, found
+    true, images
         Shape (image, row, column).
     """
 
     message: Message
     true: np.ndarray
-    found: np.ndarray
+    images: np.ndarray
 
     def rows(self) -> list[dict[str, object]]:
         """Return one row per image."""
@@ -272,56 +272,58 @@ class Rebuilt:
         kind: tuple[object, ...] = (of.name, MISSING, MISSING, 0.0, None, None)
         if of.objective is not None:
             kind = (of.name, of.network, ATTACKS[of.objective], of.epsilon, of.delta, of.steps)
-        known = dict(zip((*KIND, "delta", "steps"), kind, strict=True))
+        constants = dict(zip((*KIND, "delta", "steps"), kind, strict=True))
         return [
-            {**known, "ssim": similarity(one, other), "nmse": nmse(one, other)}
-            for one, other in zip(self.true, self.found, strict=True)
+            {**constants, "ssim": similarity(true_image, image), "nmse": nmse(true_image, image)}
+            for true_image, image in zip(self.true, self.images, strict=True)
         ]
 
 
 def rebuild(message: Message) -> Rebuilt:
     """Attack one message, or guess its images without it.
 
-    Nothing distinguishes the images of one sequence in one message. They are matched with the true images in the best
-    possible way.
+    The message does not determine the order of the images of one sequence. They are matched with the true images in the
+    best possible way.
     """
     true = _patients(PUBLIC + message.patients * message.number, message)
     flat = true.reshape(-1, message.size, message.size)
     guess = np.broadcast_to(_mean(message), true.shape)
     if message.objective is None:
         pairs = zip(guess.reshape(flat.shape), flat, strict=True)
-        return Rebuilt(message, flat, np.stack([with_what_whitening_loses(*pair) for pair in pairs]))
-    sequences = np.tile(message.places[0], (message.patients, 1))
+        return Rebuilt(message, flat, np.stack([fit_whitening_losses(*pair) for pair in pairs]))
+    sequences = np.tile(message.positions[0], (message.patients, 1))
     model = build(message.settings, len(CHANNELS), message.size, stream(SEED, Purpose.WEIGHTS))
     of = Contributions(model, torch.from_numpy(sequences), whitened_kspace, clip=message.clip)
-    seen = of(torch.from_numpy(true)).detach()
+    observed = of(torch.from_numpy(true)).detach()
     if math.isfinite(message.epsilon):
-        noise = torch.from_numpy(stream(SEED, Purpose.NOISE, message.number).standard_normal(len(seen)))
+        noise = torch.from_numpy(stream(SEED, Purpose.NOISE, message.number).standard_normal(len(observed)))
         # Noise of the mean: one patient changes the sum by at most the clipping norm.
-        seen = seen + noise * message.clip / message.patients / gaussian.mu(message.epsilon, message.delta)
-    start, known = torch.Generator().manual_seed(message.number), torch.from_numpy(guess.copy())
-    found = invert(seen, of, true.shape, start, steps=message.steps, objective=message.objective, guess=known)
-    return Rebuilt(message, flat, _matched(found.numpy().reshape(flat.shape), flat, sequences.ravel()))
+        observed = observed + noise * message.clip / message.patients / gaussian.mu(message.epsilon, message.delta)
+    start, expected = torch.Generator().manual_seed(message.number), torch.from_numpy(guess.copy())
+    images = invert(observed, of, true.shape, start, steps=message.steps, objective=message.objective, guess=expected)
+    return Rebuilt(message, flat, _match(images.numpy().reshape(flat.shape), flat, sequences.ravel()))
 
 
 def frame(rebuilt: Sequence[Rebuilt]) -> pd.DataFrame:
     """Return the scores, one row per image, with the delta of the message's epsilon and the steps of the search."""
-    return pd.DataFrame([row for each in rebuilt for row in each.rows()])
+    return pd.DataFrame([row for entry in rebuilt for row in entry.rows()])
 
 
 def sheet(scores: pd.DataFrame) -> Sheet:
-    """Return what `frame` returned, or one network's part of it, as a table for readers."""
+    """Return the result of `frame`, or one network's part of it, as a table for readers."""
     lines = []
-    for _, own in scores.groupby(KIND, sort=False):
-        message, network, attack, epsilon = (own[key].iloc[0] for key in KIND)
-        shown = bound = MISSING
+    for _, group in scores.groupby(KIND, sort=False):
+        message, network, attack, epsilon = (group[key].iloc[0] for key in KIND)
+        epsilon_text = bound = MISSING
         if network != MISSING:
-            shown, bound = epsilon_shown(epsilon_label(epsilon)), "100.0 %"
+            epsilon_text, bound = epsilon_shown(epsilon_label(epsilon)), "100.0 %"
             if math.isfinite(epsilon):
-                mu = gaussian.mu(epsilon, own["delta"].iloc[0])
+                mu = gaussian.mu(epsilon, group["delta"].iloc[0])
                 bound = f"{100 * (1 - gaussian.beta(1 / CANDIDATES, mu)):.1f} %"
-        similar = f"{own['ssim'].mean():.2f} ({own['ssim'].min():.2f} to {own['ssim'].max():.2f})"
-        lines.append((message, network, attack, shown, similar, f"{own['nmse'].mean():.3f}", bound, str(len(own))))
+        similar = f"{group['ssim'].mean():.2f} ({group['ssim'].min():.2f} to {group['ssim'].max():.2f})"
+        lines.append(
+            (message, network, attack, epsilon_text, similar, f"{group['nmse'].mean():.3f}", bound, str(len(group)))
+        )
     steps, deltas = numbers_of(scores, "steps"), numbers_of(scores, "delta")
     guess = ", also for the row without a message" if (scores["network"] == MISSING).any() else ""
     notes = (
@@ -340,16 +342,16 @@ def sheet(scores: pd.DataFrame) -> Sheet:
     return Sheet("Images rebuilt from one message of k-space training", columns, tuple(lines), notes, names=3)
 
 
-def similarity(true: np.ndarray, found: np.ndarray) -> float:
+def similarity(true: np.ndarray, image: np.ndarray) -> float:
     """Return the structural similarity of two images of shape (row, column)."""
-    return float(ssim(true[None], found[None])[0])
+    return float(ssim(true[None], image[None])[0])
 
 
 def _patients(first: int, message: Message) -> np.ndarray:
     """Return the images of a message's patients, shape (patient, image, row, column)."""
-    count, (sequences, slices) = message.patients, message.places
-    found = [_patient(number, message.slices, message.size) for number in range(first, first + count)]
-    return np.stack(found)[:, sequences, slices]
+    count, (sequences, slices) = message.patients, message.positions
+    images = [_patient(number, message.slices, message.size) for number in range(first, first + count)]
+    return np.stack(images)[:, sequences, slices]
 
 
 @lru_cache(maxsize=2 * PUBLIC)
@@ -360,16 +362,16 @@ def _patient(number: int, slices: int, size: int) -> np.ndarray:
 def _mean(message: Message) -> np.ndarray:
     """Return the mean public image of the sequence and slice of each image, shape (image, row, column)."""
     public = np.stack([_patient(number, message.slices, message.size) for number in range(PUBLIC)])
-    return np.asarray(public.mean(axis=0)[message.places])
+    return np.asarray(public.mean(axis=0)[message.positions])
 
 
-def _matched(found: np.ndarray, true: np.ndarray, sequences: np.ndarray) -> np.ndarray:
-    """Return the found images in the order of the true ones, with what whitening loses fitted."""
+def _match(images: np.ndarray, true: np.ndarray, sequences: np.ndarray) -> np.ndarray:
+    """Return images in the order of the true ones, after `fit_whitening_losses`."""
     matched = np.empty_like(true)
     for sequence in np.unique(sequences):
-        own = np.flatnonzero(sequences == sequence)
-        fitted = [[with_what_whitening_loses(found[a], true[b]) for b in own] for a in own]
-        near = [[similarity(true[b], fitted[x][y]) for y, b in enumerate(own)] for x in range(len(own))]
+        indices = np.flatnonzero(sequences == sequence)
+        fitted = [[fit_whitening_losses(images[a], true[b]) for b in indices] for a in indices]
+        near = [[similarity(true[b], fitted[x][y]) for y, b in enumerate(indices)] for x in range(len(indices))]
         for x, y in zip(*linear_sum_assignment(near, maximize=True), strict=True):
-            matched[own[y]] = fitted[x][y]
+            matched[indices[y]] = fitted[x][y]
     return matched

@@ -10,7 +10,7 @@ Trials. In every run, a fair coin decides for each candidate whether it takes pa
 contributes zero, because its gradient is not finite. The number of patients, the sampling probability, the divisor and
 the nodes are therefore those of the neighbouring cohort of the claim. Runs share the settings and the starting weights,
 which are public. They draw memberships, sampling and noise independently. Several patients of one run share its draws,
-so they are not independent trials. Each attacked run is therefore *one* trial of *one* patient, the one that is most
+so they are not independent trials. Each attacked run is therefore *one* trial of *one* patient: the patient who is most
 exposed according to the shadow models alone. Given the shadow models, the trials are independent. Those without the
 patient have one score distribution, those with the patient another. For any memberships of the others, the two differ
 by one patient's contribution. The others' coins do not depend on the patient's, so a trade-off curve that bounds each
@@ -62,7 +62,7 @@ from zetadp.privacy.threat import Audience, NoiseSource
 progress = logging.getLogger(PROGRESS)
 
 RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
-"""False-positive rates at which every attack is judged. They are fixed before any trial."""
+"""False-positive rates at which every attack is evaluated. They are fixed before any trial."""
 AUDIENCES: tuple[Audience, ...] = ("reader", "server")
 
 
@@ -88,14 +88,14 @@ class Models:
     exposure: Run
 
     def part(self, runs: slice) -> Models:
-        """Return the models of some of the runs."""
+        """Return the models of a range of runs."""
         return Models(self.members[runs], self.confidence[runs], self.accuracy[runs], self.exposure)
 
 
 def arms(
     settings: MembershipSettings, network: NetworkSettings, records: LabelledItems, delta: float
 ) -> dict[str, Plan]:
-    """Return plans by the names of arms: a private one, the same without noise, an overfitted one without clipping."""
+    """Return plans by arm: private training, the same without noise, and overfitted training without clipping."""
     sigma = noise_for_epsilon(settings.epsilon, delta, settings.sampling_probability, settings.rounds)
     size = settings.population
 
@@ -123,22 +123,22 @@ def arms(
 
 def train_models(arm: str, plan: Plan, records: LabelledItems, members: np.ndarray) -> Models:
     """Train one model for each row of ``members``, shape (run, patient), and return the models' outputs."""
-    each = plan.training.images_per_patient
-    shown: list[tuple[np.ndarray, np.ndarray]] = []
+    n_images = plan.training.images_per_patient
+    measurements: list[tuple[np.ndarray, np.ndarray]] = []
     for number, row in enumerate(members):
         # The gradient of a patient that does not take part is not finite, so the patient contributes zero.
         inputs = records.inputs.clone()
-        inputs[torch.from_numpy(np.repeat(~row, each)).to(inputs.device)] = math.nan
-        # Runs with different numbers draw independently. The seed is equal, so that the starting weights are.
-        numbered, known = replace(plan, cohort=f"attacked-{number}"), replace(records, inputs=inputs)
+        inputs[torch.from_numpy(np.repeat(~row, n_images)).to(inputs.device)] = math.nan
+        # Runs with different numbers draw independently; the equal seed gives equal starting weights.
+        numbered, attacked_records = replace(plan, cohort=f"attacked-{number}"), replace(records, inputs=inputs)
         with scratch_folder() as folder:
-            model = attacked_run(numbered, known, folder).model
+            model = attacked_run(numbered, attacked_records, folder).model
             if number == 0:
                 (exposure,) = recorded_runs(RunFolder(folder).ledger)
-        shown.append(_shown(model, records, each))
+        measurements.append(_measure(model, records, n_images))
         if (number + 1) % 100 == 0:
             progress.info("%s: %d of %d trainings", arm, number + 1, len(members))
-    confidence, accuracy = (np.stack(part) for part in zip(*shown, strict=True))
+    confidence, accuracy = (np.stack(part) for part in zip(*measurements, strict=True))
     if not np.isfinite(confidence).all():
         raise UserError(f"Models of the arm {arm!r} diverged. Lower audit.membership.learning_rate or overfitted.")
     return Models(members, confidence, accuracy, exposure)
@@ -160,9 +160,9 @@ def roc_band(
     scores_out, scores_in
         Scores of independent trials without and with the patient. A high score is an alarm.
     arms
-        Number of attacks that are judged together, including this one.
+        Number of attacks that are evaluated together, including this one.
     claims
-        Claims that the lower edge of the band is compared with, by audience.
+        Claims to compare with the lower edge of the band, by audience.
     rates
         False-positive rates, fixed before the trials.
     false_alarm
@@ -254,20 +254,22 @@ def audit_membership(
     plans = arms(settings, network, records, delta)
     results: list[Attack] = []
     claims: dict[str, Claim] = {}
-    for place, (arm, plan) in enumerate(plans.items()):
-        coins = stream(settings.seed, Purpose.SAMPLING, place)
+    for index, (arm, plan) in enumerate(plans.items()):
+        coins = stream(settings.seed, Purpose.SAMPLING, index)
         members = coins.random((settings.shadows + settings.trainings, settings.patients)) < 0.5
         models = train_models(arm, plan, records, members)
         shadow, attacked = models.part(slice(settings.shadows)), models.part(slice(settings.shadows, None))
         patient = most_exposed(shadow)
         for audience in AUDIENCES if not claims else ():  # the private arm comes first
-            seen = seen_by(attacked.exposure, audience)
-            assert seen is not None, "only `another node` may be missing"
-            claims[audience] = Claim(seen[node_name(patient // settings.population)], delta)
+            exposures = seen_by(attacked.exposure, audience)
+            assert exposures is not None, "only `another node` may be missing"
+            claims[audience] = Claim(exposures[node_name(patient // settings.population)], delta)
         scores = likelihood_ratios(shadow, attacked.confidence[:, patient], patient)
         inside = attacked.members[:, patient]
         band = roc_band(scores[~inside], scores[inside], arms=len(plans), claims=claims)
-        of_members, of_others = (float(attacked.accuracy[who].mean()) for who in (attacked.members, ~attacked.members))
+        of_members, of_others = (
+            float(attacked.accuracy[mask].mean()) for mask in (attacked.members, ~attacked.members)
+        )
         both = scores[~inside], scores[inside]
         results.append(Attack(arm, plan.run.epsilon, patient, *both, of_members, of_others, band))
     return results, claims
@@ -335,7 +337,7 @@ def _fits(shadow: Models, patient: int) -> tuple[tuple[float, float], tuple[floa
     return fit(values[inside]), fit(values[~inside])
 
 
-def _shown(model: nn.Module, records: LabelledItems, each: int) -> tuple[np.ndarray, np.ndarray]:
+def _measure(model: nn.Module, records: LabelledItems, n_images: int) -> tuple[np.ndarray, np.ndarray]:
     """Return a model's confidence and accuracy on each patient."""
     scores = outputs_of(model, records.inputs).double()
     labels = records.targets[:, None]
@@ -343,4 +345,4 @@ def _shown(model: nn.Module, records: LabelledItems, each: int) -> tuple[np.ndar
     # From the scores, not from the probabilities, which round to one if a model is certain.
     odds = true - scores.scatter(1, labels, -math.inf).logsumexp(dim=1)
     right = (scores.argmax(dim=1) == labels[:, 0]).double()
-    return odds.view(-1, each).mean(dim=1).cpu().numpy(), right.view(-1, each).mean(dim=1).cpu().numpy()
+    return odds.view(-1, n_images).mean(dim=1).cpu().numpy(), right.view(-1, n_images).mean(dim=1).cpu().numpy()

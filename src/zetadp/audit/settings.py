@@ -101,8 +101,8 @@ class InvertedMessage:
     epsilons
         Epsilons of the one message; inf adds no noise.
     objectives
-        What is sought, cosine (the direction of the message, Geiping et al. 2020) or euclidean (the message itself, Zhu
-        et al. 2019).
+        Objective of the search: cosine (the direction of the message, Geiping et al. 2020) or euclidean (the message,
+        Zhu et al. 2019).
     """
 
     network: str
@@ -123,7 +123,7 @@ class Inversion:
     messages
         Messages of each kind.
     steps
-        Steps of the search from each start. One evaluates some twenty gradients.
+        Steps of the search from each start. A step evaluates about twenty gradients.
     kinds
         The kinds of messages to attack. An empty list attacks none.
     """
@@ -164,7 +164,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Audit:
-    """Attacks on the shipped code; they simulate their own patients and never touch the cohort.
+    """Attacks on the shipped code; they simulate patients and never touch the cohort.
 
     Attributes
     ----------

@@ -27,7 +27,7 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
-def spread(
+def run_jobs(
     work: Callable[[Job], Result], jobs: Sequence[Job], processes: int, name: Callable[[Result], str]
 ) -> list[Result]:
     """Return the result of ``work`` for every job, in the order of the jobs.
@@ -43,7 +43,7 @@ def spread(
     name
         Returns the name of a result for the log.
     """
-    found = []
+    results = []
     with ExitStack() as stack:
         calls: Iterator[Result] = map(work, jobs)
         if processes > 1:
@@ -54,12 +54,12 @@ def spread(
             calls = stack.enter_context(pool).map(work, jobs)
         for number, result in enumerate(calls, start=1):
             progress.info("attack %d of %d: %s", number, len(jobs), name(result))
-            found.append(result)
-    return found
+            results.append(result)
+    return results
 
 
 SHORTFALL = math.sqrt(2)
-"""The fault that the number of trials is chosen for: noise too small by this factor, as with half the variance."""
+"""The fault that determines the number of trials: noise too small by this factor, as with half the variance."""
 OF_A_ROUND = (
     Audited("one round, B = 1, seeded noise"),
     # Three patients, so that a wrong divisor is visible.
@@ -78,13 +78,13 @@ OF_DIFFERENCES = (
         finds="noise shared by rounds",
     ),
 )
-"""Attacks that look for noise that is shared, which then is missing completely."""
+"""Attacks that look for shared noise, which cancels completely in differences."""
 
 
 def plan(targets: Sequence[Audited], *, delta: float, settings: AuditSettings) -> list[Audited]:
     """Return the audits of an experiment: one round with a noise multiplier of one, differences, and whole runs.
 
-    The chance that any of them refutes code without a fault is `FALSE_ALARM`.
+    The chance that any audit refutes code without a fault is `FALSE_ALARM`.
 
     Parameters
     ----------
@@ -97,9 +97,9 @@ def plan(targets: Sequence[Audited], *, delta: float, settings: AuditSettings) -
     """
     alarm = FALSE_ALARM / (len(OF_A_ROUND) + len(OF_DIFFERENCES) + len(targets))
 
-    def powerful(audited: Audited, given: int | None = None, most: int | None = None) -> Audited:
+    def powerful(audited: Audited, requested: int | None = None, most: int | None = None) -> Audited:
         claimed, faulty = audited.mechanisms, audited.error_rates(audited.noise_multiplier / SHORTFALL)
-        trials = given or trials_for_curve(claimed, faulty, false_alarm=alarm)
+        trials = requested or trials_for_curve(claimed, faulty, false_alarm=alarm)
         if most is not None and most < trials:
             logger.info("%s: %d trials a side of %d, as audit.most_rounds allows", audited.name, most, trials)
             trials = most
@@ -109,12 +109,12 @@ def plan(targets: Sequence[Audited], *, delta: float, settings: AuditSettings) -
     for target in targets:
         most = max(LEAST_TRIALS, settings.most_rounds // (2 * target.rounds))
         audits.append(powerful(target, settings.trials, most))
-    return [replace(each, seed=seed, delta=delta, confidence=1 - alarm) for seed, each in enumerate(audits)]
+    return [replace(entry, seed=seed, delta=delta, confidence=1 - alarm) for seed, entry in enumerate(audits)]
 
 
-def carry_out(audits: Sequence[Audited], processes: int = 1) -> list[AuditResult]:
-    """Carry out audits in their order; audits of whole runs take longest, are last in the list and start first."""
-    return spread(audit, audits[::-1], processes, lambda result: result.audited.name)[::-1]
+def run_audits(audits: Sequence[Audited], processes: int = 1) -> list[AuditResult]:
+    """Run audits and return results in their order; audits of whole runs take longest, are last and start first."""
+    return run_jobs(audit, audits[::-1], processes, lambda result: result.audited.name)[::-1]
 
 
 def frame(results: Sequence[AuditResult]) -> pd.DataFrame:

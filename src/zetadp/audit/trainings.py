@@ -5,12 +5,12 @@ and reaches the clipping norm. The network is a head: one complex affine map of 
 parts of its outputs. The canary has the features x in one class and -x in the other, so its gradient is a multiple of
 the conjugate of x. Imaginary x give an imaginary gradient.
 
-Neighbours: the canary's contribution is replaced by zero. It keeps its place at the node, so the number of patients,
+Neighbours: the canary's contribution is replaced by zero. It still counts at the node, so the number of patients,
 the sampling probability and the divisor do not change. A record that contributes zero has features that are not finite.
 
-The attacker sees every message of every round, computes the weights with its own server, and computes the canary's
-gradient at all these weights. A node draws each patient with probability p. The projection of its message on the
-canary's gradient, in units of the clipping norm, has the law :math:`N(0, \sigma^2)` without the canary and
+The attacker sees every message of every round, computes the weights with a copy of the server, and computes the
+canary's gradient at all these weights. A node draws each patient with probability p. The projection of its message on
+the canary's gradient, in units of the clipping norm, has the law :math:`N(0, \sigma^2)` without the canary and
 :math:`(1-p) N(0, \sigma^2) + p N(1, \sigma^2)` with it. The attacker adds up the evidence of each projection
 (`Audited.evidence`) over T rounds. The decision is "took part" if the sum exceeds half of the evidence of pT draws
 without noise, or of one draw if fewer are expected.
@@ -23,7 +23,7 @@ Two differences find faults that single projections cannot show. The difference 
 projection of other nodes, which cancels noise that nodes share. The difference of ``rounds`` is that of the first and
 the last projection: it cancels noise that rounds share, and has the size one if the canary was drawn in one of the two.
 
-Trials run in parallel, each at nodes of its own in one run. They are still independent: the noise is isotropic, and the
+Trials run in parallel, at different nodes of one run. They are still independent: the noise is isotropic, and the
 canary's gradient always reaches the clipping norm, which the attacker checks. A score therefore does not depend on the
 weights, and the trials share nothing else.
 """
@@ -77,7 +77,7 @@ FEATURES = 16
 EXCESS = 100.0
 """The canary's gradient is longer than the clipping norm by this factor, so missing clipping is visible."""
 DRIFT = 1e-3
-"""Approximate drift of each weight in all rounds together, over the clipping norm. It is so small that the canary's
+"""Approximate drift of each weight over all rounds, divided by the clipping norm. It is so small that the canary's
 scores stay nearly equal, and its gradient long."""
 SIDE_BY_SIDE = 192
 """Most nodes in one run."""
@@ -93,7 +93,7 @@ _CELLS_OF_SPREAD = 4096
 
 @dataclass(frozen=True)
 class Audited(Checked):
-    """The mechanism under audit, which is the same at each node, and what the attacker looks at.
+    """The mechanism under audit, which is the same at each node, and the attacker's statistic.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ class Audited(Checked):
     imaginary
         Whether the canary's gradient has no real parts.
     difference
-        Differences of projections that the attacker looks at: of ``nodes``, of ``rounds``, or ``none``.
+        Differences of projections that the attacker computes: of ``nodes``, of ``rounds``, or ``none``.
     trials
         Number of independent trials with the canary, and as many without.
     seed
@@ -155,8 +155,8 @@ class Audited(Checked):
                 noise=NoiseSource(self.noise),
             ),
             nodes=tuple(
-                NodeConstants(f"node-{place + 1:04d}", self.population, expected, self.noise_multiplier)
-                for place in range(nodes)
+                NodeConstants(f"node-{number + 1:04d}", self.population, expected, self.noise_multiplier)
+                for number in range(nodes)
             ),
             delta=self.delta,
             task={"name": "classification", "classes": CLASSES},
@@ -178,7 +178,7 @@ class Audited(Checked):
     def evidence(self, projections: np.ndarray) -> np.ndarray:
         """Return the evidence for the canary: the odd part of the log-likelihood ratio, in units of a projection.
 
-        For noise of many clipping norms, and if everybody is drawn, it is the projection itself.
+        For noise of many clipping norms, and if all patients are drawn, it equals the projection.
 
         Parameters
         ----------
@@ -201,12 +201,12 @@ class Audited(Checked):
 
     def scores(self, projections: np.ndarray) -> np.ndarray:
         """Return one score per trial for projections of shape (round, trial, node), in units of the clipping norm."""
-        own = projections[..., 0]
+        target = projections[..., 0]
         if self.difference == "rounds":
-            return np.asarray(np.abs(own[0] - own[-1]))
+            return np.asarray(np.abs(target[0] - target[-1]))
         if self.difference == "nodes":
-            own = own - projections[..., 1:].mean(axis=-1)
-        return np.asarray(self.evidence(own).sum(axis=0))
+            target = target - projections[..., 1:].mean(axis=-1)
+        return np.asarray(self.evidence(target).sum(axis=0))
 
     def error_rates(self, true_noise: float) -> tuple[float, float]:
         """Return the error rates (alpha, beta) of the attack without differences, accurate to about 0.001.
@@ -220,18 +220,18 @@ class Audited(Checked):
         middles = (edges[1:] + edges[:-1]) / 2
         without = np.diff(ndtr(edges / true_noise))
         with_canary = (1 - self.probability) * without + self.probability * np.diff(ndtr((edges - 1) / true_noise))
-        found = self.evidence(middles)
-        mean = with_canary @ found
-        fineness = _CELLS_OF_SPREAD / math.sqrt(self.rounds * (with_canary @ found**2 - mean**2))
+        evidence = self.evidence(middles)
+        mean = with_canary @ evidence
+        fineness = _CELLS_OF_SPREAD / math.sqrt(self.rounds * (with_canary @ evidence**2 - mean**2))
         # The sum of all rounds lies on a circle of cells that is long enough to make wrap-around negligible.
-        cells = np.rint(found * fineness).astype(np.int64)
+        cells = np.rint(evidence * fineness).astype(np.int64)
         reach = np.abs(cells).max() + self.rounds * mean * fineness
         size = 1 << math.ceil(math.log2(2 * reach + 40 * _CELLS_OF_SPREAD))
         above = np.fft.fftfreq(size, 1 / size) > self.threshold * fineness
 
         def share_above(weights: np.ndarray) -> float:
-            one = np.bincount(cells % size, weights / weights.sum(), size)
-            return float(np.fft.irfft(np.fft.rfft(one) ** self.rounds, size)[above].sum())
+            law = np.bincount(cells % size, weights / weights.sum(), size)
+            return float(np.fft.irfft(np.fft.rfft(law) ** self.rounds, size)[above].sum())
 
         return share_above(without), 1 - share_above(with_canary)
 
@@ -245,7 +245,7 @@ class AuditResult:
     audited
         The mechanism and the attack.
     claim
-        What the ledger of a node claims.
+        Claim from the ledger of a node.
     errors
         The errors at the threshold. Their confidence is the probability with which `measured` is a lower bound.
     """
@@ -278,14 +278,14 @@ def attacked_run(
     start: Mapping[str, Tensor] | None = None,
     after_round: Callable[[int, Tensor], None] | None = None,
 ) -> Trained:
-    """Train by the shipped code on records that each are a patient, and leave the ledger in a folder.
+    """Train with the shipped code on records that are one patient each, and write the ledger into a folder.
 
     Parameters
     ----------
     plan
         The plan, whose nodes hold the patients in turn.
     records
-        The items of one patient after the other, equally many of each.
+        Items ordered by patient, with the same number per patient.
     folder
         Folder for ``ledger.jsonl`` and the checkpoint.
     start, after_round
@@ -295,41 +295,41 @@ def attacked_run(
     units = items_of([[patient] for patient in range(ends[-1])], plan.training.images_per_patient)
     files = RunFiles(RunFolder(folder).ledger, RunFolder(folder).checkpoint)
     performance = Performance(evaluate_every=plan.training.rounds, checkpoint_seconds=1e9)
-    held = [units[first:last] for first, last in pairwise(ends)]
+    holders = [units[first:last] for first, last in pairwise(ends)]
     with only_errors("zetadp.core", OF_TRAINING):
-        return train(plan, records, held, files, start=start, performance=performance, after_round=after_round)
+        return train(plan, records, holders, files, start=start, performance=performance, after_round=after_round)
 
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yield a temporary folder, in memory if there is any: on a disk, syncing ledgers takes most of the time."""
-    memory = Path("/dev/shm")  # noqa: S108  (the folder made in it has a name of its own and is the user's alone)
+    """Yield a temporary folder, in memory if possible: on a disk, syncing ledgers takes most of the time."""
+    memory = Path("/dev/shm")  # noqa: S108  (the folder made in it has a unique name and belongs to the user only)
     with TemporaryDirectory(prefix="zetadp-audit-", dir=memory if os.access(memory, os.W_OK) else None) as folder:
         yield Path(folder)
 
 
 def audit(audited: Audited) -> AuditResult:
     """Audit the training code. The claim is epsilon of the releases in the ledger of a node."""
-    each, canary = COMPARED if audited.difference == "nodes" else 1, audited.canary()
+    n_nodes, canary = COMPARED if audited.difference == "nodes" else 1, audited.canary()
     scores: dict[bool, list[float]] = {False: [], True: []}
     mechanisms: Exposure = {}
     number = 0
     while len(scores[True]) < audited.trials:
-        together = min(2 * (audited.trials - len(scores[True])), SIDE_BY_SIDE // (2 * each) * 2)
-        plan = audited.plan(each * together, number)
+        n_trials = min(2 * (audited.trials - len(scores[True])), SIDE_BY_SIDE // (2 * n_nodes) * 2)
+        plan = audited.plan(n_nodes * n_trials, number)
         attacker = Attacker(plan, canary)
-        # Trials alternate: with the canary, without it. All others contribute zero.
-        items = torch.full((together, each, audited.population, *canary.shape), torch.nan, dtype=canary.dtype)
+        # Trials alternate: with the canary, without it. All other patients contribute zero.
+        items = torch.full((n_trials, n_nodes, audited.population, *canary.shape), torch.nan, dtype=canary.dtype)
         items[::2, 0, 0] = canary
         records = LabelledItems.stacked(items.flatten(0, 2), torch.arange(CLASSES))
         with scratch_folder() as folder:
-            attacked_run(plan, records, folder, start=attacker.start, after_round=attacker.see)
+            attacked_run(plan, records, folder, start=attacker.start, after_round=attacker.observe)
             if number == 0:
                 events = read_ledger(RunFolder(folder).ledger)[-1].releases()
                 mechanisms = accounting.compose(event for event in events if event.node == plan.nodes[0].name)
-        found = audited.scores(np.stack(attacker.projections).reshape(-1, together, each))
-        scores[True] += found[0::2].tolist()
-        scores[False] += found[1::2].tolist()
+        new_scores = audited.scores(np.stack(attacker.projections).reshape(-1, n_trials, n_nodes))
+        scores[True] += new_scores[0::2].tolist()
+        scores[False] += new_scores[1::2].tolist()
         number += 1
         progress.info("%s: %d of %d trials a side", audited.name, len(scores[True]), audited.trials)
     errors = count_errors(scores[False], scores[True], audited.threshold, confidence=audited.confidence)
@@ -359,13 +359,13 @@ class Attacker:
         self.projections: list[np.ndarray] = []
 
     def gradient(self) -> np.ndarray:
-        """Return the canary's gradient before clipping, shape (dimension,), by no function of the audited code."""
+        """Return the canary's gradient before clipping, shape (dimension,), without functions of the audited code."""
         weights = self.server.weights.detach().clone().requires_grad_()
         scores = functional_call(self.model, self.layout.unflatten(weights), (self.canary,))
         (gradient,) = torch.autograd.grad(functional.cross_entropy(scores, torch.arange(CLASSES)), [weights])
         return gradient.double().cpu().numpy()
 
-    def see(self, done: int, messages: Tensor) -> None:
+    def observe(self, done: int, messages: Tensor) -> None:
         """Project a round's messages, and compute the next weights."""
         gradient = self.gradient()
         norm = float(np.linalg.norm(gradient))

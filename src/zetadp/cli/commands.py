@@ -134,15 +134,15 @@ def predict(
     zetadp predict model.safetensors brain.nii --anyway
     """
     from zetadp.core.pretrained import load_model
-    from zetadp.mri.joining import joined
-    from zetadp.tasks.brain_sequences.prediction import doubts, origin, predict_volume
+    from zetadp.mri.joining import join_files
+    from zetadp.tasks.brain_sequences.prediction import describe_doubts, describe_origin, predict_volume
 
     loaded = load_model(model)
-    with joined(volume, resample) as (path, files):
+    with join_files(volume, resample) as (path, files):
         table = predict_volume(loaded, path)
     if files:
         table.insert(1, "file", [file.name for file in files])
-    print(origin(loaded), *doubts(table), sep="\n", file=sys.stderr)
+    print(describe_origin(loaded), *describe_doubts(table), sep="\n", file=sys.stderr)
     table = table.drop(columns="alternative").dropna(axis="columns", how="all")  # a model may have no doubts
     if "doubt" in table and not anyway:
         table["sequence"] = table["sequence"].astype(object).mask(table["doubt"] != "", None)

@@ -30,7 +30,7 @@ class ConvertedCohort:
     scans
         Numbers of their scans.
     test_fraction, exact
-        Rule by which the patients were divided (`zetadp.mri.persons.divided`).
+        Rule by which the patients were divided (`zetadp.mri.persons.assign_parts`).
     """
 
     folder: Path

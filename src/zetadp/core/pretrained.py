@@ -130,13 +130,13 @@ class FinishedModel:
     def outputs(self, inputs: Tensor) -> Tensor:
         """Return the model's outputs, shape (item, ...), for the items of whole records, without gradients.
 
-        A head with a public head beside it has the scores that its task makes of both (`Classification.beside`). Both
+        The scores of a trained and a public head are combined by the task (`Classification.combine_scores`). Both heads
         are public or released, so this is post-processing and costs no privacy.
         """
-        own = outputs_of(self.network, inputs)
+        trained = outputs_of(self.network, inputs)
         if self.public_head is None or not isinstance(self.task, Classification):
-            return own
-        return self.task.beside(own, head_scores(inputs.flatten(1), self.public_head))
+            return trained
+        return self.task.combine_scores(trained, head_scores(inputs.flatten(1), self.public_head))
 
     def public_start(self, backbone: Backbone) -> nn.Module:
         """Return the network with the public weights from before its training, in evaluation mode."""

@@ -16,7 +16,7 @@ from zetadp.base.tensors import Layout
 from zetadp.core.optimisers import build, recipe_in, set_round
 from zetadp.core.plan import Plan
 from zetadp.core.settings import OptimiserSettings
-from zetadp.nn.heads import ClassMeans, learnt_head
+from zetadp.nn.heads import ClassMeans, fit_head_to_rows
 from zetadp.nn.mixture import Mixture
 
 
@@ -172,7 +172,7 @@ class HeadReceiver(Receiver):
             self.released = messages.reshape(-1, self.solved.dimension).cpu()
             if plan.training.mixing is None or not plan.training.mixing.learn:
                 return
-            head = learnt_head(self.solved.examples(self.released, plan.noise_of_row), public)
+            head = fit_head_to_rows(self.solved.examples(self.released, plan.noise_of_row), public)
         else:
             deviation = plan.training.clip * plan.noise_of_mean(missing)
             head = self.solved.head(messages.mean(dim=0), deviation, public and public[0])

@@ -228,15 +228,15 @@ class Classification(Checked):
         """Return the probability of each class, shape (item, class), from scores of that shape."""
         return outputs.softmax(dim=1)
 
-    def beside(self, own: Tensor, public: Tensor) -> Tensor:
-        """Return the scores of a trained head that has the public head beside it, for the items of whole records.
+    def combine_scores(self, trained: Tensor, public: Tensor) -> Tensor:
+        """Return the scores of a model with a trained and a public head, for the items of whole records.
 
         Parameters
         ----------
-        own, public
-            Scores of the two heads, shape (item, class). Here those of the trained head are returned.
+        trained, public
+            Scores of the two heads, shape (item, class). By default those of the trained head are returned.
         """
-        return own
+        return trained
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return 1 for each item whose class was predicted, else 0, as float32 of shape (item,)."""

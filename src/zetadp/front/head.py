@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from zetadp.base.validation import UserError, checked_path
 from zetadp.front.rows import read_rows
-from zetadp.nn.heads import RowExamples, learnt_head
+from zetadp.nn.heads import RowExamples, fit_head_to_rows
 
 
 class ReleasedHead(nn.Module):
@@ -68,5 +68,5 @@ def fit_head(file: Path | str, *, subtract_noise: bool = True) -> ReleasedHead:
     features, labels = torch.from_numpy(rows.features), torch.from_numpy(rows.labels)
     real = not features.is_complex()
     noise = rows.noise**2 if subtract_noise else 0.0
-    weight, bias = learnt_head(RowExamples(features.to(torch.complex64), labels, noise))
+    weight, bias = fit_head_to_rows(RowExamples(features.to(torch.complex64), labels, noise))
     return ReleasedHead(weight.real.clone() if real else weight, bias.real.clone() if real else bias, rows.norm)

@@ -23,8 +23,8 @@ from zetadp.base.validation import UserError, refuse, shown
 from zetadp.mri.decathlon import LEAST_SEQUENCES, SEQUENCES, Listing, read_task, write_task
 from zetadp.mri.filenames import NEITHER
 from zetadp.mri.grids import described, resample, same_grid
-from zetadp.mri.index import PATIENT_KEY, some
-from zetadp.mri.persons import TEST, TRAIN, divided, with_patients
+from zetadp.mri.index import PATIENT_KEY, summarise_names
+from zetadp.mri.persons import TEST, TRAIN, assign_parts, with_patients
 from zetadp.mri.slicing import not_measured
 from zetadp.mri.sources import UNREAD, Scan, find_scans
 from zetadp.mri.volumes import Volume, log_assumptions, read_volume, read_voxels
@@ -79,8 +79,8 @@ def convert_folder(
         their subject.
     test_fraction
         Expected share of test patients, in [0, 1]. A patient's part follows from the patient's name alone, so that no
-        patient moves when another one joins (`zetadp.mri.persons.divided`). With 1, all are test patients, for a server
-        that watches a run between hospitals.
+        patient moves when another one joins (`zetadp.mri.persons.assign_parts`). With 1, all are test patients, for a
+        server that watches a run between hospitals.
     exact_test_fraction
         Whether exactly this share of the patients (rounded to a whole number) becomes test patients. A patient's part
         then depends on who else is in the folder.
@@ -121,8 +121,10 @@ def convert_folder(
     ]
     if incomplete and not scans:
         names = [scan.name for scan in incomplete]
-        problems.append(f"Expected a record with at least {fewest} sequences, found {some(names, 'with fewer')}.")
-    parts = divided((scan.patient or scan.name for scan in scans), test_fraction, exact=exact_test_fraction)
+        problems.append(
+            f"Expected a record with at least {fewest} sequences, found {summarise_names(names, 'with fewer')}."
+        )
+    parts = assign_parts((scan.patient or scan.name for scan in scans), test_fraction, exact=exact_test_fraction)
     places = {scan.name: PurePosixPath(parts[scan.patient or scan.name], f"{scan.name}.nii.gz") for scan in scans}
     train, test = ([file for file in places.values() if file.parts[0] == part] for part in (TRAIN, TEST))
     if test and not train and test_fraction < 1:
@@ -157,7 +159,7 @@ def convert_folder(
     for sequence in SEQUENCES:
         lacking = [scan.name for scan in scans if sequence not in scan.sequences]
         if lacking:
-            logger.warning("Of %d records, %s.", len(scans), some(lacking, f"lack {sequence}"))
+            logger.warning("Of %d records, %s.", len(scans), summarise_names(lacking, f"lack {sequence}"))
     return read_task(target)
 
 
@@ -204,7 +206,7 @@ def _faults(scan: Scan, source: Path, left_out: Mapping[str, str]) -> list[str]:
     inside = [name for name in left_out if (source / name).is_relative_to(scan.folder)]
     unread = [name for name in inside if left_out[name] == UNREAD and not scan.subject]
     if len(scan.sequences) < LEAST_SEQUENCES and not scan.open_to:
-        also = f" ({some(inside, 'left out')})" if inside else ""
+        also = f" ({summarise_names(inside, 'left out')})" if inside else ""
         problems.append(
             f"Expected at least {LEAST_SEQUENCES} of {', '.join(SEQUENCES)} in {scan.folder}, found "
             f"{', '.join(scan.sequences) or 'none'}{also}. Add another, say which file it is with --sequence, "
@@ -213,7 +215,7 @@ def _faults(scan: Scan, source: Path, left_out: Mapping[str, str]) -> list[str]:
     elif scan.lacking and unread:
         problems.append(
             f"Expected one {' and one '.join(scan.lacking)} volume in {scan.folder}, found none, but "
-            f"{some(unread, 'other file(s)')}. Say what they are: --sequence "
+            f"{summarise_names(unread, 'other file(s)')}. Say what they are: --sequence "
             f"'{Path(unread[0]).name}={scan.lacking[0]}', or {NEITHER} in place of {scan.lacking[0]}."
         )
     return problems
@@ -271,7 +273,7 @@ def summary(outcomes: pd.DataFrame) -> list[str]:
             ("left out", f"{group['record'].nunique()} scans", f"{reason}: {', '.join(group['record'].unique())}")
         )
     for reason, group in rest[rest["record"] == ""].groupby("reason"):
-        rows.append(("left out", "", f"{reason}: {some(group['file'].tolist(), 'in all')}"))
+        rows.append(("left out", "", f"{reason}: {summarise_names(group['file'].tolist(), 'in all')}"))
     if len(rows) == 1:
         rows.append(("left out", "0", "nothing"))
     return [f"{outcome:<10}{count:>10}  {text}" for outcome, count, text in rows]

@@ -1,8 +1,8 @@
 """The layout of a Medical Segmentation Decathlon task.
 
 A task is a folder with ``dataset.json``, ``imagesTr/`` and ``imagesTs/``. Every record is one four-dimensional NIfTI
-file with axes (x, y, z, channel). Only ``dataset.json`` names the channels: its key ``modality`` those of all files,
-and a key ``modality`` in the entry of a file those of that file.
+file with axes (x, y, z, channel). Only ``dataset.json`` names the channels: its key ``modality`` for all files,
+and a key ``modality`` in the entry of a file for that file.
 
 Source: Antonelli et al., Nature Communications 13:4128, 2022, doi:10.1038/s41467-022-30695-9.
 """
@@ -25,7 +25,7 @@ SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
 AXES = ("record", "sequence", "slice", "row", "column")
 """Axes of the images of several records; the sequences are in canonical order, and one that a record lacks is NaN."""
 LEAST_SEQUENCES = 2
-"""Least number of sequences of a record. The sequence of an image is told by comparison with others."""
+"""Least number of sequences of a record. An image is classified by comparison with others of the same record."""
 
 SPELLINGS = {
     "FLAIR": ("flair", "t2flair", "t2f"),
@@ -49,7 +49,7 @@ class Listing:
     training, test
         Volumes of the two parts, relative to ``root``. Hidden files, which some scripts list too, are left out.
     exceptions
-        Sequences of the volumes whose entries name channels of their own.
+        Sequences of the volumes whose entries name other channels.
     """
 
     root: Path
@@ -72,7 +72,7 @@ def canonical_sequence(name: str) -> str | None:
     ['T1gd', 'T1gd', 'FLAIR', None]
     """
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
-    return next((sequence for sequence, known in SPELLINGS.items() if plain in known), None)
+    return next((sequence for sequence, spellings in SPELLINGS.items() if plain in spellings), None)
 
 
 def record_name(file: PurePosixPath | Path) -> str:
@@ -101,13 +101,17 @@ def read_task(root: Path) -> Listing:
         raise UserError(
             f"Expected the keys of a Decathlon task in {path}; missing or of the wrong kind: {', '.join(wrong)}."
         )
-    training, test = (_listed(path, content[part]) for part in ("training", "test"))
+    training, test = (_read_entries(path, content[part]) for part in ("training", "test"))
     return Listing(
         root=root,
-        sequences=_sequences(f"{path}", content["modality"]),
+        sequences=_read_sequences(f"{path}", content["modality"]),
         training=tuple(file for file, _ in training),
         test=tuple(file for file, _ in test),
-        exceptions={file: _sequences(f"{path} for {file}", own) for file, own in training + test if own is not None},
+        exceptions={
+            file: _read_sequences(f"{path} for {file}", modality)
+            for file, modality in training + test
+            if modality is not None
+        },
     )
 
 
@@ -133,43 +137,43 @@ def write_task(
     training, test
         Volumes of the two parts, relative to ``root``.
     exceptions
-        Names of the channels of volumes that hold others than ``sequences``.
+        Names of the channels of volumes that do not hold ``sequences``.
     """
-    own = {file: {"modality": _numbered(names)} for file, names in (exceptions or {}).items()}
+    modalities = {file: {"modality": _number_channels(names)} for file, names in (exceptions or {}).items()}
     content = {
         **about,
         "tensorImageSize": "4D",
-        "modality": _numbered(sequences),
+        "modality": _number_channels(sequences),
         "numTraining": len(training),
         "numTest": len(test),
-        "training": [{"image": f"./{file}", **own.get(file, {})} for file in training],
-        "test": [{"image": f"./{file}", **own[file]} if file in own else f"./{file}" for file in test],
+        "training": [{"image": f"./{file}", **modalities.get(file, {})} for file in training],
+        "test": [{"image": f"./{file}", **modalities[file]} if file in modalities else f"./{file}" for file in test],
     }
     write_json(root / "dataset.json", content)
 
 
-def _numbered(names: Sequence[str]) -> dict[str, str]:
+def _number_channels(names: Sequence[str]) -> dict[str, str]:
     return {str(index): name for index, name in enumerate(names)}
 
 
-def _sequences(where: str, modality: Any) -> tuple[str, ...]:  # noqa: ANN401  (whatever JSON holds)
+def _read_sequences(location: str, modality: Any) -> tuple[str, ...]:  # noqa: ANN401  (whatever JSON holds)
     """Return the canonical channel names in file order; raise a `UserError` unless they are different sequences."""
     if not isinstance(modality, dict) or sorted(modality) != sorted(map(str, range(len(modality)))):
         raise UserError(
-            f"Expected the numbers of the channels from 0 as keys under 'modality' in {where}, found {modality}."
+            f"Expected the numbers of the channels from 0 as keys under 'modality' in {location}, found {modality}."
         )
     written = [str(modality[str(index)]) for index in range(len(modality))]
     names = tuple(canonical_sequence(name) or name for name in written)
     if len(names) < LEAST_SEQUENCES or len(set(names)) < len(names) or not set(names) <= set(SEQUENCES):
         raise UserError(
-            f"Expected at least {LEAST_SEQUENCES} of {', '.join(SEQUENCES)}, each once, under 'modality' in {where}, "
-            f"found {', '.join(written) or 'none'}. Correct the names, or leave other channels out."
+            f"Expected at least {LEAST_SEQUENCES} of {', '.join(SEQUENCES)}, each once, under 'modality' in "
+            f"{location}, found {', '.join(written) or 'none'}. Correct the names, or leave other channels out."
         )
     return names
 
 
-def _listed(path: Path, entries: list[Any]) -> list[tuple[PurePosixPath, Any]]:
-    """Return the volumes that the entries of a part name, and the names of their channels, or None for those of all.
+def _read_entries(path: Path, entries: list[Any]) -> list[tuple[PurePosixPath, Any]]:
+    """Return the volumes of a part with the names of their channels, or None for the usual channels.
 
     An entry is a path, or a mapping with the key ``image``.
     """
@@ -186,6 +190,6 @@ def _listed(path: Path, entries: list[Any]) -> list[tuple[PurePosixPath, Any]]:
                 f"Expected a path inside the folder of the task, with forward slashes, for each volume in {path}, "
                 f"found {entry!r}."
             )
-        own = entry.get("modality") if isinstance(entry, dict) else None
-        files.append((PurePosixPath(name), own))
-    return [(file, own) for file, own in files if not is_hidden(file)]
+        modality = entry.get("modality") if isinstance(entry, dict) else None
+        files.append((PurePosixPath(name), modality))
+    return [(file, modality) for file, modality in files if not is_hidden(file)]

@@ -33,18 +33,18 @@ def download(url: str, target: Path, md5: str, *, timeout: float = 60.0) -> None
     Parameters
     ----------
     url
-        Address, a constant of ours, http or https.
+        Address, a constant of this project, http or https.
     target
         Path of the file, written only after its checksum matches.
     md5
-        The publisher's MD5 checksum in hexadecimal. It detects transmission errors, but is no signature.
+        The publisher's MD5 checksum in hexadecimal. It detects transmission errors, but is not a signature.
     timeout
         Seconds without an answer after which the download has failed.
 
     Raises
     ------
     UserError
-        If the server or the connection fails, something else arrived, or the disk cannot be written.
+        If the server or the connection fails, the checksum differs, or the disk cannot be written.
     """
     if target.is_file() and _md5(target) == md5.lower():
         return
@@ -56,11 +56,11 @@ def download(url: str, target: Path, md5: str, *, timeout: float = 60.0) -> None
             f"Cannot download {url} to {target}: {error}. Check the address, the connection and the disk and run again "
             "to go on, or put the file there by hand."
         ) from error
-    if (found := _md5(partial)) != md5.lower():
+    if (checksum := _md5(partial)) != md5.lower():
         partial.unlink()
         raise UserError(
-            f"Expected the MD5 checksum {md5} of {url}, found {found}; what had arrived was deleted. Run again, or put "
-            f"{target} there by hand."
+            f"Expected the MD5 checksum {md5} of {url}, found {checksum}; the partial file was deleted. Run "
+            f"again, or put {target} there by hand."
         )
     partial.replace(target)
 
@@ -74,17 +74,17 @@ def _continue(url: str, partial: Path, timeout: float) -> None:
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
-            return  # All is there already, or more than all: the checksum decides.
+            return  # The file is complete or too long: the checksum decides.
         raise
     partial.parent.mkdir(parents=True, exist_ok=True)
     # A server without ranges sends the file from its beginning.
     mode = "ab" if response.status == http.HTTPStatus.PARTIAL_CONTENT else "wb"
     with response, partial.open(mode) as file:
-        said = time.monotonic()
+        last_report = time.monotonic()
         while chunk := response.read(CHUNK):
             file.write(chunk)
-            if time.monotonic() - said >= REPORT:
-                said = time.monotonic()
+            if time.monotonic() - last_report >= REPORT:
+                last_report = time.monotonic()
                 logger.info("%.2f GB, %.2f GB to come", file.tell() / 1e9, (response.length or 0) / 1e9)
         if response.length:
             raise ConnectionError(f"{response.length} bytes are missing")
@@ -96,7 +96,7 @@ def _md5(path: Path) -> str:
 
 
 def fetch_cohort(*, dataset: Path, url: str = OFFICIAL_URL, md5: str = OFFICIAL_MD5) -> None:
-    """Download the brain task of the Decathlon or the rest of it, check it, unpack it whole, and remove the archive.
+    """Download the brain task of the Decathlon or its missing rest, check it, unpack it whole, and remove the archive.
 
     Parameters
     ----------
@@ -135,8 +135,8 @@ def extract(archive: Path, folder: Path) -> None:
                     raise UserError(f"Cannot unpack {archive}: its file {member.name!r} lies outside its top folder.")
                 members["/".join(path.parts[1:])] = member
         files = [path for path in folder.rglob("*") if not path.is_dir()]
-        there = {path.relative_to(folder).as_posix(): path.lstat().st_size for path in files}
-        if there.items() <= {name: member.size for name, member in members.items()}.items():
+        sizes = {path.relative_to(folder).as_posix(): path.lstat().st_size for path in files}
+        if sizes.items() <= {name: member.size for name, member in members.items()}.items():
             shutil.rmtree(folder, ignore_errors=True)
         with folder_written_whole(folder) as temporary:
             # Python before 3.11.4 has no filter that makes `extractall` safe.
@@ -144,6 +144,6 @@ def extract(archive: Path, folder: Path) -> None:
                 target = temporary / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 content = tar.extractfile(member)
-                assert content is not None  # as of every file
+                assert content is not None  # never None for a regular file
                 with content, target.open("wb") as file:
                     shutil.copyfileobj(content, file)

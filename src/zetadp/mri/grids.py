@@ -41,7 +41,7 @@ def resample(volume: Volume, values: np.ndarray, onto: Volume) -> np.ndarray:
     values
         Its intensities, shape (x, y, z). Whole numbers stay whole numbers.
     onto
-        Header of the volume with the wanted grid.
+        Header of the volume with the target grid.
 
     Raises
     ------
@@ -51,13 +51,13 @@ def resample(volume: Volume, values: np.ndarray, onto: Volume) -> np.ndarray:
     import nibabel as nib
     from nibabel.processing import resample_from_to
 
-    for each in (volume, onto):
-        if each.assumed:
+    for header in (volume, onto):
+        if header.assumed:
             raise UserError(
-                f"Expected a header that says where the voxels are, to resample {volume.path}, but {each.path} "
-                f"{' and '.join(each.assumed)}. Correct the header, or register the volumes."
+                f"Expected a header that says where the voxels are, to resample {volume.path}, but {header.path} "
+                f"{' and '.join(header.assumed)}. Correct the header, or register the volumes."
             )
-    share = _covered(volume, onto)
+    share = _measure_coverage(volume, onto)
     if share < OVERLAP:
         raise UserError(
             f"Expected {volume.path} to cover the grid of {onto.path}, found that it covers {share:.0%} of it by the "
@@ -69,10 +69,10 @@ def resample(volume: Volume, values: np.ndarray, onto: Volume) -> np.ndarray:
     return np.rint(new).astype(values.dtype) if values.dtype.kind in "iu" else new
 
 
-def _covered(volume: Volume, onto: Volume) -> float:
-    """Return the share of a grid that lies within a volume, to a few percent: one in many voxels is looked at."""
-    places = np.array(list(product(*(np.linspace(0, length - 1, min(length, 16)) for length in onto.shape[:3]))))
+def _measure_coverage(volume: Volume, onto: Volume) -> float:
+    """Return the share of a grid that lies within a volume, to a few percent, from a sample of its voxels."""
+    samples = np.array(list(product(*(np.linspace(0, length - 1, min(length, 16)) for length in onto.shape[:3]))))
     to_voxels = np.linalg.inv(volume.affine) @ onto.affine
-    voxels = places @ to_voxels[:3, :3].T + to_voxels[:3, 3]
+    voxels = samples @ to_voxels[:3, :3].T + to_voxels[:3, 3]
     inside = (voxels >= -0.5) & (voxels <= np.array(volume.shape[:3]) - 0.5)
     return float(inside.all(axis=1).mean())

@@ -26,7 +26,7 @@ COLUMNS = ("patient", "record", "part", "file", "sha256", "bytes", "scanner")
 PATIENT_KEY = "patient_key.tsv"
 PARTICIPANTS = "participants.tsv"
 UNKNOWN = ("", "n/a")
-"""How tables, BIDS's among them, write that a value is not known."""
+"""Entries of a table, BIDS's included, for an unknown value."""
 
 
 def index_cohort(
@@ -51,7 +51,7 @@ def index_cohort(
         Number of centre planes that every volume must hold, and their distance in mm.
     patient_key
         Tab-separated table with the columns ``file`` (relative to ``task_root``) and ``patient``. By default,
-        ``patient_key.tsv`` in ``task_root``. Without either, every record counts as a patient of its own.
+        ``patient_key.tsv`` in ``task_root``. Without either, every record counts as a separate patient.
     threads
         Number of files that are checked at the same time.
 
@@ -70,8 +70,9 @@ def index_cohort(
     problems: list[str] = []
     listed = [(part, file) for part, files in (("train", task.training), ("test", task.test)) for file in files]
     problems += [
-        f"Expected each record once in dataset.json, found one name {len(places)} times: {', '.join(places)}. Keep one."
-        for places in shared_contents(
+        f"Expected each record once in dataset.json, found one name {len(entries)} times: {', '.join(entries)}. "
+        "Keep one."
+        for entries in shared_contents(
             [f"{file} ({part})" for part, file in listed], [record_name(file) for _, file in listed]
         )
     ]
@@ -106,7 +107,7 @@ def index_cohort(
             file.as_posix(),
             checked[file].sha256,
             checked[file].size,
-            scanners.get(name_key(bare(patients[file])), ""),
+            scanners.get(name_key(strip_prefix(patients[file])), ""),
         )
         for part, file in listed
     ]
@@ -121,7 +122,7 @@ def index_cohort(
 def listed_files(task_root: Path) -> list[Path]:
     """Return the files that `index_cohort` reads besides ``dataset.json``: volumes, and the tables next to them.
 
-    Nothing is checked: files may be missing, and the result is empty for a folder that is no task.
+    Nothing is checked: files may be missing, and the result is empty for a folder without a task.
     """
     try:
         task = read_task(task_root)
@@ -153,18 +154,18 @@ def _inspect(path: Path, *, channels: int, slices: int, spacing: float) -> _Chec
 
 
 def _read_patients(root: Path, patient_key: Path | None, files: list[PurePosixPath]) -> dict[PurePosixPath, str]:
-    """Return the patient of each file, whose names are distinct in more than their writing."""
-    beside = root / PATIENT_KEY
-    path = patient_key or (beside if beside.is_file() else None)
+    """Return the patient of each file; refuse names that differ only in case or accents."""
+    default = root / PATIENT_KEY
+    path = patient_key or (default if default.is_file() else None)
     check_distinct(map(record_name, files), f"{root / 'dataset.json'} (records)")
     if path is None:
         return {file: record_name(file) for file in files}
-    told = told_patients(path, "file", [str(file) for file in files], str(root / "dataset.json"))
-    return {file: told[str(file)] for file in files}
+    patients = read_patient_table(path, "file", [str(file) for file in files], str(root / "dataset.json"))
+    return {file: patients[str(file)] for file in files}
 
 
-def told_patients(path: Path, column: str, names: Sequence[str], where: str) -> dict[str, str]:
-    """Return the patient of each file or record, as a table tells them.
+def read_patient_table(path: Path, column: str, names: Sequence[str], location: str) -> dict[str, str]:
+    """Read the patient of each file or record from a table.
 
     Parameters
     ----------
@@ -173,53 +174,56 @@ def told_patients(path: Path, column: str, names: Sequence[str], where: str) -> 
     column
         Column that names the files or records.
     names
-        Files or records that the table must name, each once, and no other.
-    where
-        What holds them, for messages.
+        Files or records: the table must name each of them exactly once, and nothing else.
+    location
+        File or folder that holds them, for messages.
 
     Raises
     ------
     UserError
-        If one is missing, unknown or given twice, or the names of two patients look the same.
+        If a name is missing, unknown or repeated, or if the names of two patients look the same.
     """
     table = read_table(path, (column, "patient"))
-    given = [PurePosixPath(name).as_posix() for name in table[column]]
+    files = [PurePosixPath(name).as_posix() for name in table[column]]
     wrong = {
-        "missing": sorted(set(names) - set(given)),
-        "unknown": sorted(set(given) - set(names)),
-        "given twice": sorted({name for name in given if given.count(name) > 1}),
+        "missing": sorted(set(names) - set(files)),
+        "unknown": sorted(set(files) - set(names)),
+        "given twice": sorted({name for name in files if files.count(name) > 1}),
     }
-    faults = [some(those, what) for what, those in wrong.items() if those]
+    faults = [summarise_names(affected, fault) for fault, affected in wrong.items() if affected]
     if faults:
         raise UserError(
-            f"Expected each {column} of {where} once in {path}, found {'; '.join(faults)}. Correct the table."
+            f"Expected each {column} of {location} once in {path}, found {'; '.join(faults)}. Correct the table."
         )
     check_distinct(table["patient"], f"{path} (patients)")
-    return dict(zip(given, table["patient"], strict=True))
+    return dict(zip(files, table["patient"], strict=True))
 
 
 def _read_scanners(path: Path) -> dict[str, str]:
-    """Return the scanner of each participant whose scanner the table names, by the `name_key` of the participant."""
+    """Return the known scanners by the `name_key` of their participants."""
     if not path.is_file():
         return {}
     table = read_table(path, ("participant_id",))
     if "scanner" not in table:
         return {}
-    known = table[~table["scanner"].isin(UNKNOWN)]
-    check_distinct(known["scanner"], f"{path} (scanners)")
+    named_rows = table[~table["scanner"].isin(UNKNOWN)]
+    check_distinct(named_rows["scanner"], f"{path} (scanners)")
     check_distinct(table["participant_id"], f"{path} (participants)")
-    return {name_key(bare(name)): each for name, each in zip(known["participant_id"], known["scanner"], strict=True)}
+    return {
+        name_key(strip_prefix(name)): scanner
+        for name, scanner in zip(named_rows["participant_id"], named_rows["scanner"], strict=True)
+    }
 
 
-def bare(participant: str) -> str:
+def strip_prefix(participant: str) -> str:
     """Return an identifier without the prefix ``sub-`` of BIDS, which some tables omit."""
     return participant.removeprefix("sub-")
 
 
-def some(names: list[str], what: str) -> str:
-    """Return the number and the first of the names that share a fault: ``2 without a patient (a, b)``."""
+def summarise_names(names: list[str], fault: str) -> str:
+    """Return the number of names that share a fault, and the first of them: ``2 without a patient (a, b)``."""
     first = ", ".join(map(shown, names[:MOST_NAMED])) + (", ..." if len(names) > MOST_NAMED else "")
-    return f"{len(names)} {what} ({first})"
+    return f"{len(names)} {fault} ({first})"
 
 
 THRESHOLD = 0.8
@@ -256,7 +260,7 @@ def near_duplicates(stack: np.ndarray, patients: Sequence[str]) -> pd.DataFrame:
     Each sequence of each patient is averaged to a coarse grid (16 x 16 pixels, 5 slabs) and standardised to zero mean
     and unit variance. The mean over the cohort is subtracted, and the correlation of two patients is that of the rest.
     Scale and offset of intensities do not change it; noise and small shifts change it little. Two patients are compared
-    in the sequences that both have. A pair that correlates so is reported if it also correlates in its details, which
+    in the sequences that both have. Such a pair is reported if it also correlates in its details, which
     are finer than what registration makes equal.
 
     Parameters
@@ -269,13 +273,13 @@ def near_duplicates(stack: np.ndarray, patients: Sequence[str]) -> pd.DataFrame:
     Returns
     -------
     Table with the columns patient_a, patient_b and correlation, highest first. With fewer than three patients it is
-    empty, because the anatomy that all share cannot be told from that of a pair.
+    empty, because the anatomy that all share cannot be separated from the similarity of a pair.
 
     Notes
     -----
-    This works from a few dozen patients on. In a smaller cohort, every patient is a large part of the mean, and altered
-    copies can be missed. Patients of another source than the majority resemble each other and can be reported wrongly.
-    A pair is a reason to look, not a proof.
+    This needs at least a few dozen patients. In a smaller cohort, every patient is a large part of the mean, and
+    altered copies can be missed. Patients of another source than the majority resemble each other and can be reported
+    wrongly. A pair is a reason to look, not a proof.
 
     The result depends on all patients of the cohort. It is for the data holder, before training, and must not be
     released.
@@ -283,47 +287,47 @@ def near_duplicates(stack: np.ndarray, patients: Sequence[str]) -> pd.DataFrame:
     columns = ["patient_a", "patient_b", "correlation"]
     if len(patients) < 3:
         return pd.DataFrame({"patient_a": [], "patient_b": [], "correlation": np.empty(0)}, columns=columns)
-    known = present(stack)
-    features = np.zeros((*known.shape, _signature(stack[0, :1]).size), dtype=np.float32)
-    for patient, of_patient in enumerate(known):
-        features[patient, of_patient] = _signature(stack[patient, of_patient]).reshape(of_patient.sum(), -1)
-    features -= features.sum(axis=0) / np.maximum(known.sum(axis=0), 1)[:, None]
-    features[~known] = 0
-    squares = np.square(features).sum(axis=2) @ known.T  # of each patient, in the sequences of each other one
+    available = present(stack)
+    features = np.zeros((*available.shape, _coarse_features(stack[0, :1]).size), dtype=np.float32)
+    for patient, of_patient in enumerate(available):
+        features[patient, of_patient] = _coarse_features(stack[patient, of_patient]).reshape(of_patient.sum(), -1)
+    features -= features.sum(axis=0) / np.maximum(available.sum(axis=0), 1)[:, None]
+    features[~available] = 0
+    squares = np.square(features).sum(axis=2) @ available.T  # of each patient, in the sequences of each other one
     features = features.reshape(len(stack), -1)
     correlation = features @ features.T / np.maximum(np.sqrt(squares * squares.T), np.finfo(np.float32).tiny)
     first, second = np.nonzero(np.triu(correlation >= THRESHOLD, k=1))
-    alike = [_detail(stack[a], stack[b]) >= DETAIL for a, b in zip(first, second, strict=True)]
+    alike = [_correlate_details(stack[a], stack[b]) >= DETAIL for a, b in zip(first, second, strict=True)]
     first, second = first[alike], second[alike]
-    found = correlation[first, second]
-    order = np.argsort(-found, kind="stable")
-    rows = [(patients[first[i]], patients[second[i]], float(found[i])) for i in order]
+    correlations = correlation[first, second]
+    order = np.argsort(-correlations, kind="stable")
+    rows = [(patients[first[i]], patients[second[i]], float(correlations[i])) for i in order]
     return pd.DataFrame(rows, columns=columns)
 
 
-def _detail(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the mean correlation over sequences of what a blur takes from the images of two patients."""
+def _correlate_details(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the mean correlation, over sequences, of the fine details of two patients: image minus blurred image."""
     details = []
     for images in (first, second):
-        fine = _slabs(images, DETAIL_PIXELS)
+        fine = _average_slabs(images, DETAIL_PIXELS)
         fine = fine - gaussian_filter(fine, (0, 0, BLUR, BLUR))
         details.append(fine.reshape(len(fine), -1))
     with np.errstate(invalid="ignore", divide="ignore"):
-        correlations = [np.corrcoef(one, other)[0, 1] for one, other in zip(*details, strict=True)]
-    known = np.isfinite(correlations)  # a sequence without details correlates with none
-    return float(np.mean(np.array(correlations)[known])) if known.any() else 0.0
+        correlations = [np.corrcoef(a, b)[0, 1] for a, b in zip(*details, strict=True)]
+    defined = np.isfinite(correlations)  # a sequence without details correlates with none
+    return float(np.mean(np.array(correlations)[defined])) if defined.any() else 0.0
 
 
-def _slabs(images: np.ndarray, pixels: int) -> np.ndarray:
+def _average_slabs(images: np.ndarray, pixels: int) -> np.ndarray:
     """Return images of shape (sequence, slice, row, column) on fewer pixels, as means of `SLABS` groups of slices."""
     small = resize_area(images, min(pixels, *images.shape[-2:]))
     slabs = np.array_split(small, min(SLABS, small.shape[1]), axis=1)
     return np.stack([slab.mean(axis=1) for slab in slabs], axis=1)
 
 
-def _signature(images: np.ndarray) -> np.ndarray:
+def _coarse_features(images: np.ndarray) -> np.ndarray:
     """Return the coarse, standardised images of one patient as a vector."""
-    coarse = _slabs(images, PIXELS)
+    coarse = _average_slabs(images, PIXELS)
     flat = coarse.reshape(len(coarse), -1)
     flat = flat - flat.mean(axis=1, keepdims=True)
     spread = flat.std(axis=1, keepdims=True)

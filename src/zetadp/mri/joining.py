@@ -15,14 +15,14 @@ from zetadp.mri.volumes import log_assumptions
 
 
 @contextmanager
-def joined(given: Sequence[Path], resample: str | None) -> Iterator[tuple[Path, list[Path]]]:
+def join_files(paths: Sequence[Path], resample: str | None) -> Iterator[tuple[Path, list[Path]]]:
     """Yield the path of one volume, and the files that it was joined from, in the order of its channels.
 
-    A single file is yielded as it is, with no files. Otherwise the volume is a temporary file.
+    A single file is yielded unchanged, with no files. Otherwise the volume is a temporary file.
 
     Parameters
     ----------
-    given
+    paths
         One file, several files with one sequence each, or the folder of one scan.
     resample
         Pattern of the name of the file onto whose grid the others are resampled, or None to refuse different grids.
@@ -32,10 +32,10 @@ def joined(given: Sequence[Path], resample: str | None) -> Iterator[tuple[Path, 
     UserError
         If a file cannot be read, if there are several scans or files of several channels, or if grids differ.
     """
-    if len(given) == 1 and not given[0].is_dir():
-        yield given[0], []
+    if len(paths) == 1 and not paths[0].is_dir():
+        yield paths[0], []
         return
-    files = [file for path in given for file in (files_of_scan(path) if path.is_dir() else [path])]
+    files = [file for path in paths for file in (files_of_scan(path) if path.is_dir() else [path])]
     twice = sorted({str(file) for file in files if files.count(file) > 1})
     if twice:
         raise UserError(f"Expected different files of one scan, found {twice[0]} twice. Give each sequence once.")

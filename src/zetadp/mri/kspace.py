@@ -1,6 +1,6 @@
 r"""K-space of images: the centred Fourier transform, whitening, and scanner effects that act there.
 
-Each image is treated by itself: no statistic crosses images or patients, so whitening costs no privacy.
+Each image is processed separately: no statistic crosses images or patients, so whitening costs no privacy.
 
 The scanner effects do not change the pulse sequence, so they are variations for training on public images. All but the
 flip act in k-space: a shift of the patient is a phase ramp, lower resolution is a filter, a shorter scan leaves lines
@@ -80,7 +80,7 @@ def whiten(values: np.ndarray, epsilon: float = 1e-5) -> np.ndarray:
     Notes
     -----
     The k-space of a real image on an even grid has an even real and an odd imaginary part, so its covariance is
-    diagonal to rounding, and whitening scales each part by its own standard deviation.
+    diagonal to rounding, and whitening divides each part by its standard deviation.
     """
     z = np.asarray(values, dtype=np.complex128)
     z = z - z.mean(axis=(-2, -1), keepdims=True)
@@ -108,28 +108,28 @@ def whiten(values: np.ndarray, epsilon: float = 1e-5) -> np.ndarray:
 
 def whiten_records(values: np.ndarray) -> np.ndarray:
     """Return `whiten` of the k-space of records, (record, sequence, ...). A sequence that a record lacks stays NaN."""
-    known = present(values)
-    if known.all():
+    available = present(values)
+    if available.all():
         return whiten(values)
-    found = np.full(values.shape, np.nan, dtype=np.complex64)
-    found[known] = whiten(values[known])
-    return found
+    whitened = np.full(values.shape, np.nan, dtype=np.complex64)
+    whitened[available] = whiten(values[available])
+    return whitened
 
 
 def write_kspace(*, slices: Path, kspace: Path) -> None:
     """Write the centred unitary Fourier transform of every slice of a shard, with all coefficients."""
-    found = Items.read(slices, ("values",))
-    provenance = {**found.provenance, "fourier": "centred, orthonormal"}
-    made = replace(found, arrays={"values": to_kspace(found.arrays["values"])}, provenance=provenance)
-    made.write(kspace, (*AXES[:3], "ky", "kx"), "scanner intensity, arbitrary")
+    items = Items.read(slices, ("values",))
+    provenance = {**items.provenance, "fourier": "centred, orthonormal"}
+    transformed = replace(items, arrays={"values": to_kspace(items.arrays["values"])}, provenance=provenance)
+    transformed.write(kspace, (*AXES[:3], "ky", "kx"), "scanner intensity, arbitrary")
 
 
 def write_whitened(*, kspace: Path, whitened: Path) -> None:
     """Write the k-space of a shard, in which real and imaginary part of every image are whitened."""
-    found = Items.read(kspace, ("values",))
-    provenance = {**found.provenance, "whitening": "per image, 2x2 covariance of real and imaginary part"}
-    made = replace(found, arrays={"values": whiten_records(found.arrays["values"])}, provenance=provenance)
-    made.write(whitened, (*AXES[:3], "ky", "kx"), "standard deviations")
+    items = Items.read(kspace, ("values",))
+    provenance = {**items.provenance, "whitening": "per image, 2x2 covariance of real and imaginary part"}
+    normalised = replace(items, arrays={"values": whiten_records(items.arrays["values"])}, provenance=provenance)
+    normalised.write(whitened, (*AXES[:3], "ky", "kx"), "standard deviations")
 
 
 FLIP = 0.5
@@ -145,29 +145,29 @@ NOISY, NOISE = 0.5, 0.06
 
 
 def augment(images: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Return variations of magnitude images (image, row, column), each drawn by itself, as float32 of the same shape.
+    """Return independent variations of magnitude images (image, row, column), as float32 of the same shape.
 
     The strengths are the constants above. All draws come from the generator.
     """
     count, rows, columns = images.shape
-    draw = generator.random((9, count, 1, 1), dtype=np.float32)
-    images = np.where(draw[0] < FLIP, images[..., ::-1], images).astype(np.float32)
+    random = generator.random((9, count, 1, 1), dtype=np.float32)
+    images = np.where(random[0] < FLIP, images[..., ::-1], images).astype(np.float32)
     down, across = (_frequencies(side) for side in (rows, columns))
     down = down[:, None]
     # Unitary transform: noise in k-space has the same variance in the image.
     kspace = to_kspace(images)
-    kspace = kspace * np.exp(-2j * np.pi * 2 * SHIFT * (down * (draw[1] - 0.5) + across * (draw[2] - 0.5)))
-    width = (draw[3] < BLURRED) * draw[4] * BLUR
+    kspace = kspace * np.exp(-2j * np.pi * 2 * SHIFT * (down * (random[1] - 0.5) + across * (random[2] - 0.5)))
+    width = (random[3] < BLURRED) * random[4] * BLUR
     kspace = kspace * np.exp(-2 * (np.pi * width) ** 2 * (down**2 + across**2))
-    share = (draw[5] < UNDERSAMPLED) * draw[6] * LINES
+    share = (random[5] < UNDERSAMPLED) * random[6] * LINES
     # The centre holds the contrast, and every protocol measures it.
     dropped = (generator.random((count, rows, 1), dtype=np.float32) < share) & (np.abs(down) > 1 / 8)
     kspace = np.where(dropped, 0, kspace)
-    level = (draw[7] < NOISY) * draw[8] * NOISE * images.mean(axis=(1, 2), keepdims=True)
+    level = (random[7] < NOISY) * random[8] * NOISE * images.mean(axis=(1, 2), keepdims=True)
     parts = generator.standard_normal((2, *kspace.shape), dtype=np.float32)
     return np.asarray(np.abs(to_image(kspace + level * (parts[0] + 1j * parts[1]))), dtype=np.float32)
 
 
 def _frequencies(side: int) -> np.ndarray:
-    """Return the spatial frequency of each index of centred k-space, in cycles a pixel."""
+    """Return the spatial frequency of each index of centred k-space, in cycles per pixel."""
     return np.asarray((np.arange(side) - side // 2) / side, dtype=np.float32)

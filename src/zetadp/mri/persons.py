@@ -1,4 +1,4 @@
-"""Who is whose scan in a folder, as BIDS or the user tells it, and in which part a person is."""
+"""The patient of each scan of a folder, by BIDS or the user's rule, and the part of each patient."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zetadp.base.tables import read_table
 from zetadp.base.validation import UserError, check_distinct
-from zetadp.mri.index import some, told_patients
+from zetadp.mri.index import read_patient_table, summarise_names
 from zetadp.mri.sources import Scan
 
 TRAIN, TEST = "imagesTr", "imagesTs"
@@ -18,7 +18,7 @@ TRAIN, TEST = "imagesTr", "imagesTs"
 
 
 def with_patients(scans: list[Scan], source: Path, table: Path | None, pattern: str | None) -> list[Scan]:
-    """Return the scans of a folder with their patients, if a table, a rule or BIDS tells them.
+    """Return the scans of a folder with their patients, as far as a table, a rule or BIDS names them.
 
     Parameters
     ----------
@@ -32,33 +32,35 @@ def with_patients(scans: list[Scan], source: Path, table: Path | None, pattern: 
     Raises
     ------
     UserError
-        If table or rule do not tell the patient of each scan, if names differ only in writing, if BIDS tells the
-        patients of some scans and nothing those of the others, or if one subject of BIDS would be several patients.
+        If table or rule do not name the patient of each scan, if names differ only in case or accents, if BIDS names
+        the patients of some scans only, or if one subject of BIDS would be several patients.
     """
     names = [scan.name for scan in scans]
     check_distinct(names, f"{source} (folders)")
     subjects = {scan.name: scan.patient for scan in scans if scan.patient}
     if table is not None and pattern is not None:
-        raise UserError(f"--patient-pattern: the table {table} tells the patients already. Give only one of them.")
+        raise UserError(f"--patient-pattern: the table {table} already names the patients. Give only one of them.")
     if table is not None:
         if "part" in read_table(table):
             raise UserError(
                 f"--patients: Expected no column part in {table}: --test-fraction says who is a test patient."
             )
-        patients = told_patients(table, "record", names, str(source))
+        patients = read_patient_table(table, "record", names, str(source))
     elif pattern is not None:
-        patients = _by_rule(names, pattern, subjects)
+        patients = _apply_rule(names, pattern, subjects)
     elif subjects and len(subjects) < len(scans):
-        untold = some([scan.name for scan in scans if not scan.patient], "records of which it does not say this")
+        unassigned = summarise_names(
+            [scan.name for scan in scans if not scan.patient], "records of which it does not say this"
+        )
         raise UserError(
             f"Expected to know of each record of {source} whose it is, because BIDS says it of {len(subjects)}, found "
-            f"{untold}. Say it with --patients TABLE or --patient-pattern, or convert the folders one by one."
+            f"{unassigned}. Say it with --patients TABLE or --patient-pattern, or convert the folders one by one."
         )
     else:
         patients = subjects
         check_distinct(subjects.values(), str(source))
         folders = {scan.patient: {other.subject for other in scans if other.patient == scan.patient} for scan in scans}
-        shared = [f"{name} in {' and '.join(sorted(where))}" for name, where in folders.items() if len(where) > 1]
+        shared = [f"{name} in {' and '.join(sorted(parents))}" for name, parents in folders.items() if len(parents) > 1]
         if shared:
             raise UserError(
                 f"Expected each subject of BIDS in one folder, found {'; '.join(shared)}, which may be one person or "
@@ -67,17 +69,17 @@ def with_patients(scans: list[Scan], source: Path, table: Path | None, pattern: 
     of_subjects: dict[str, set[str]] = {}
     for scan in scans:
         of_subjects.setdefault(scan.subject, set()).add(patients.get(scan.name, ""))
-    torn = [subject for subject, several in of_subjects.items() if subject and len(several) > 1]
-    if torn:
+    split_subjects = [subject for subject, several in of_subjects.items() if subject and len(several) > 1]
+    if split_subjects:
         raise UserError(
-            f"Expected one patient for each subject of BIDS, found several for {torn[0]}: "
-            f"{', '.join(sorted(of_subjects[torn[0]]))}. Correct the table or the rule."
+            f"Expected one patient for each subject of BIDS, found several for {split_subjects[0]}: "
+            f"{', '.join(sorted(of_subjects[split_subjects[0]]))}. Correct the table or the rule."
         )
     return [replace(scan, patient=patients.get(scan.name, "")) for scan in scans]
 
 
-def _by_rule(names: list[str], pattern: str, subjects: Mapping[str, str]) -> dict[str, str]:
-    """Return the patient that a rule tells from each name, or raise a `UserError` that names the rule."""
+def _apply_rule(names: list[str], pattern: str, subjects: Mapping[str, str]) -> dict[str, str]:
+    """Return the patient that a rule extracts from each name, or raise a `UserError` that names the rule."""
     expected = "--patient-pattern: expected a regular expression whose first group is the patient"
     try:
         rule = re.compile(pattern)
@@ -88,25 +90,27 @@ def _by_rule(names: list[str], pattern: str, subjects: Mapping[str, str]) -> dic
     matches = {name: rule.fullmatch(name) for name in names}
     wrong = [name for name, match in matches.items() if not (match and match[1]) and name not in subjects]
     if wrong:
-        raise UserError(f"{expected} of every record, found {some(wrong, 'that do not match')}. Widen {pattern!r}.")
+        raise UserError(
+            f"{expected} of every record, found {summarise_names(wrong, 'that do not match')}. Widen {pattern!r}."
+        )
     patients = {name: match[1] if match and match[1] else subjects[name] for name, match in matches.items()}
     check_distinct(patients.values(), "--patient-pattern")
     return patients
 
 
-def divided(names: Iterable[str], test_fraction: float, *, exact: bool = False) -> dict[str, str]:
-    """Return the folder of each patient's part.
+def assign_parts(names: Iterable[str], test_fraction: float, *, exact: bool = False) -> dict[str, str]:
+    """Assign each patient to a part, named by its folder.
 
     A public hash turns a patient's name into a number between 0 and 1. By default, patients with a number below the
-    fraction test, so that a patient's part depends on nobody else. With ``exact``, the patients with the smallest
-    numbers test, as many as the fraction says of all. Then a patient who joins or leaves can move another one from
-    training to test data or back.
+    fraction become test patients: a patient's part does not depend on other patients. With ``exact``, the patients with
+    the smallest numbers become test patients, as many as the fraction requires. Then a patient who joins or leaves can
+    move another one from training to test data or back.
 
     Examples
     --------
-    >>> divided(["sub-01"], 0.0), divided(["sub-01"], 1.0)
+    >>> assign_parts(["sub-01"], 0.0), assign_parts(["sub-01"], 1.0)
     ({'sub-01': 'imagesTr'}, {'sub-01': 'imagesTs'})
-    >>> [part for part in divided(map(str, range(13)), 0.35, exact=True).values()].count("imagesTs")
+    >>> [part for part in assign_parts(map(str, range(13)), 0.35, exact=True).values()].count("imagesTs")
     5
     """
     numbers = {

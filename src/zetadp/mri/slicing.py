@@ -13,7 +13,7 @@ import numpy as np
 TAIL = 0.001
 """Share of the voxels at each end of a sequence's intensities that do not count as its range."""
 FAR = 4
-"""Number of lengths of the range beyond which a voxel is no measurement."""
+"""Number of lengths of the range beyond which a voxel is not a measurement."""
 FEWEST_VALUES = 16
 """Fewest different values of a scan. Masks and label maps have fewer."""
 SATURATED = 0.1
@@ -25,7 +25,7 @@ OVERSHOOT = 0.1
 
 
 SPACING = 1.0
-"""Distance in mm of the planes that slices are taken from, unless a configuration says otherwise."""
+"""Default distance in mm of the planes that slices are taken from."""
 
 
 def centre_slices(depth: int, count: int, step: float = 1.0) -> np.ndarray:
@@ -78,7 +78,7 @@ def within_range(slices: np.ndarray) -> np.ndarray:
     -------
     The same array if no voxel is far out.
     """
-    low, high = _ends(slices)
+    low, high = _find_range(slices)
     reach = FAR * (high - low)
     if reach == 0 or (slices.min() >= low - reach and slices.max() <= high + reach):
         return slices
@@ -87,7 +87,7 @@ def within_range(slices: np.ndarray) -> np.ndarray:
 
 
 def as_magnitudes(slices: np.ndarray) -> np.ndarray:
-    """Give a sequence with negative intensities those of a magnitude image.
+    """Convert a sequence with negative intensities to the intensities of a magnitude image.
 
     Three kinds of such sequences exist. Resampled magnitudes overshoot a little below zero: their negative voxels
     become 0. A fill value far below all others marks where nothing was measured: it becomes 0. And volumes are often
@@ -109,14 +109,14 @@ def as_magnitudes(slices: np.ndarray) -> np.ndarray:
     values, counts = np.unique(slices, return_counts=True)
     background = values[counts.argmax()]
     if len(values) > 2 and background != values[0] and counts[0] > TAIL * slices.size:
-        low, high = _ends(slices[slices > values[0]])
+        low, high = _find_range(slices[slices > values[0]])
         if values[1] - values[0] > (high - low) / 4:
             filled = slices == values[0]
             return as_magnitudes(np.where(filled, np.clip(background, 0, None), slices).astype(slices.dtype))
-    low, high = _ends(slices)
+    low, high = _find_range(slices)
     usual = np.clip(slices[slices != background], low, high)
     overshoots = -usual[usual < 0].sum(dtype=float) <= OVERSHOOT * np.abs(usual).sum(dtype=float)
-    # Where no value is frequent, as with noise, none is the background.
+    # Without a frequent value, as with noise, no value counts as background.
     if overshoots and not (background < 0 and counts.max() > TAIL * slices.size):
         return np.asarray(np.maximum(slices, 0))
     darkest = values[values != background].min(initial=values[-1])
@@ -128,10 +128,10 @@ def as_magnitudes(slices: np.ndarray) -> np.ndarray:
 def implausible(images: np.ndarray) -> bool:
     """Return whether three quarters of the positive pixels of a sequence take less than 0.5 % of its range.
 
-    No image of a head does that. A region with a fill value, or a file that is not an image, does.
+    No image of a head has this property; a region with a fill value or a file that is not an image has.
     """
     positive = images[images > 0]
-    return bool(positive.size) and bool(np.quantile(positive, 0.75) < 0.005 * _ends(positive)[1])
+    return bool(positive.size) and bool(np.quantile(positive, 0.75) < 0.005 * _find_range(positive)[1])
 
 
 def not_measured(values: np.ndarray) -> str:
@@ -143,7 +143,7 @@ def not_measured(values: np.ndarray) -> str:
         Finite intensities of one sequence of one person, in any shape and unit.
     """
     flat = values.ravel(order="K")
-    # Looking for all values of a volume sorts it; a few thousand voxels of a scan have enough.
+    # Finding all values of a volume means sorting it; a few thousand voxels of a scan have enough.
     if (
         len(np.unique(flat[:: max(1, flat.size // 4096)])) < FEWEST_VALUES
         and len(unique := np.unique(flat)) < FEWEST_VALUES
@@ -155,7 +155,7 @@ def not_measured(values: np.ndarray) -> str:
     return ""
 
 
-def _ends(values: np.ndarray) -> tuple[float, float]:
+def _find_range(values: np.ndarray) -> tuple[float, float]:
     """Return the range of all but a thousandth of the values at each end."""
     flat = values.ravel()
     tail = int(TAIL * flat.size)

@@ -1,6 +1,6 @@
 """NIfTI volumes: their headers, their voxels, and small axial images of them in one orientation.
 
-This is the only module that reads NIfTI files, so every fault of a file is found here, for a cohort, a conversion and a
+This is the only module that reads NIfTI files, so it detects every fault of a file, for a cohort, a conversion and a
 prediction alike. Most of the time of reading goes to decompression, so files are read with Intel's igzip, in one pass.
 """
 
@@ -29,13 +29,13 @@ CHUNK = 1 << 20
 MOST_COMPRESSED = 1100
 """No gzip stream is more than this many times as long when it is decompressed."""
 MILLIMETRES = {"meter": 1000.0, "mm": 1.0, "micron": 0.001, "unknown": 1.0}
-"""Units of length of a NIfTI header, and how many millimetres each is."""
+"""Units of length of a NIfTI header in millimetres."""
 VOXELS = (0.02, 100.0)
 """Range of the sizes of a voxel in mm. A header in which all three are outside has a wrong unit of length."""
 LARGEST_SLOPE = 1e30
 """Intensities of a larger scale overflow single precision; its inverse is the smallest."""
 LIKELY = (0.05, 50.0)
-"""Range in mm of the distance of two axial slices of a head. A header with another distance gives none."""
+"""Range in mm of the distance of two axial slices of a head. Another distance in a header is ignored."""
 MOST_NAMED = 5
 """Number of faults of a kind that a message names."""
 MEND = "Download or copy it again."
@@ -56,7 +56,8 @@ class Volume:
     dtype
         Stored type of a voxel.
     offset
-        Where the voxels begin in the decompressed file, in bytes. They are in Fortran order: channels are slowest.
+        Position of the first voxel in the decompressed file, in bytes. Voxels are in Fortran order: channels are
+        slowest.
     slope, intercept
         An intensity is ``slope * stored + intercept``.
     affine
@@ -67,7 +68,7 @@ class Volume:
     thickness
         Distance in mm of the centres of neighbouring axial slices, gaps included; NaN if the header gives none.
     assumed
-        What the header leaves open about orientation and distances, as sentences.
+        Gaps of the header about orientation and distances, as sentences.
     """
 
     path: Path
@@ -84,13 +85,13 @@ class Volume:
     @property
     def axial_slices(self) -> int:
         """Number of slices along the axis that runs from inferior to superior."""
-        return self.shape[_axial(self.orientation)]
+        return self.shape[_axial_axis(self.orientation)]
 
     def centre_slices(self, count: int, spacing: float) -> np.ndarray:
         """Return the indices of the slices, counted from inferior, that are nearest to the centre planes.
 
-        The planes lie around the middle of the volume. Without a distance of slices in the header, the centre slices
-        themselves are counted.
+        The planes lie around the middle of the volume. If the header gives no distance of slices, the centre slices
+        are counted.
 
         Parameters
         ----------
@@ -104,11 +105,11 @@ class Volume:
         UserError
             If a plane lies outside of the volume.
         """
-        known = math.isfinite(self.thickness)
+        has_thickness = math.isfinite(self.thickness)
         try:
-            return centre_slices(self.axial_slices, count, spacing / self.thickness if known else 1.0)
+            return centre_slices(self.axial_slices, count, spacing / self.thickness if has_thickness else 1.0)
         except ValueError as error:
-            thick = f" of {self.thickness:g} mm for {count} planes {spacing:g} mm apart" if known else ""
+            thick = f" of {self.thickness:g} mm for {count} planes {spacing:g} mm apart" if has_thickness else ""
             raise UserError(
                 f"{self.path}: {error}{thick} (shape {self.shape}). Ask for fewer slices, or leave the record out."
             ) from error
@@ -120,7 +121,7 @@ class Volume:
 
     def decompress(self, stored: bytes) -> bytes:
         """Return header and voxels from the bytes of the file."""
-        if not _compressed(self.path):
+        if not _is_compressed(self.path):
             return stored
         from isal import igzip
 
@@ -166,11 +167,11 @@ def read_volume(path: Path, *, channels: int | None = None, slices: int = 1, spa
         image: Any = nib.load(path)
         if not isinstance(image, nib.Nifti1Image):
             raise UserError(f"Expected a NIfTI volume in {path}, found {type(image).__name__}. {MEND}")
-        unit = _unit(image.header)
-        affine, spaced = _affine(image)
+        unit = _read_unit(image.header)
+        affine, has_lengths = _read_affine(image)
         affine = np.diag([*3 * (MILLIMETRES[unit],), 1.0]) @ affine
         orientation = nib.io_orientation(affine)  # type: ignore[no-untyped-call]
-        assumed = _assumed(image.header)
+        assumed = _list_assumptions(image.header)
     except (*DAMAGED, *broken) as error:
         raise UserError(f"Cannot read the NIfTI header of {path}: {error}. {MEND}") from error
     shape = image.shape
@@ -183,10 +184,10 @@ def read_volume(path: Path, *, channels: int | None = None, slices: int = 1, spa
             f"Expected a 3-D or 4-D NIfTI volume (x, y, z, channel) in {path}, found {len(image.shape)}-D of shape "
             f"{image.shape}. Store one channel for each sequence."
         )
-    if channels not in (None, found := shape[3] if len(shape) == 4 else 1):
+    if channels not in (None, n_channels := shape[3] if len(shape) == 4 else 1):
         raise UserError(
-            f"Expected {channels} channel{'s' if channels != 1 else ''} in {path}, found {found} (shape {image.shape})."
-            " Join the sequences of a record in one 4-D file, or correct 'modality' in dataset.json."
+            f"Expected {channels} channel{'s' if channels != 1 else ''} in {path}, found {n_channels} (shape "
+            f"{image.shape}). Join the sequences of a record in one 4-D file, or correct 'modality' in dataset.json."
         )
     if min(shape) < 1 or not (1 / LARGEST_SLOPE <= abs(slope) <= LARGEST_SLOPE and math.isfinite(intercept)):
         raise UserError(
@@ -209,15 +210,15 @@ def read_volume(path: Path, *, channels: int | None = None, slices: int = 1, spa
         )
     if data.dtype.kind not in "iuf":
         raise UserError(f"Expected real voxels in {path}, found {data.dtype}. Store magnitude images.")
-    axes = (int(shape[0]), int(shape[1]), int(shape[2]), int(found))
-    thickness = float(np.linalg.norm(affine[:3, _axial(orientation)]))
-    if not spaced or not LIKELY[0] <= thickness <= LIKELY[1]:
+    axes = (int(shape[0]), int(shape[1]), int(shape[2]), int(n_channels))
+    thickness = float(np.linalg.norm(affine[:3, _axial_axis(orientation)]))
+    if not has_lengths or not LIKELY[0] <= thickness <= LIKELY[1]:
         thickness = math.nan
         assumed += (
             "gives no distance between axial slices in its header; slices are counted, whatever their distance",
         )
     volume = Volume(path, axes, data.dtype, int(data.offset), slope, intercept, affine, orientation, thickness, assumed)
-    if volume.size > path.stat().st_size * (MOST_COMPRESSED if _compressed(path) else 1):
+    if volume.size > path.stat().st_size * (MOST_COMPRESSED if _is_compressed(path) else 1):
         raise UserError(
             f"Expected {volume.size} bytes of voxels of shape {image.shape} in {path}, found a file of "
             f"{path.stat().st_size} bytes: it is truncated, or its header is damaged. {MEND}"
@@ -226,11 +227,11 @@ def read_volume(path: Path, *, channels: int | None = None, slices: int = 1, spa
     return volume
 
 
-def _compressed(path: Path) -> bool:
+def _is_compressed(path: Path) -> bool:
     return path.suffix.lower() == ".gz"
 
 
-def _unit(header: Any) -> str:  # noqa: ANN401  (nibabel is untyped)
+def _read_unit(header: Any) -> str:  # noqa: ANN401  (nibabel is untyped)
     """Return the unit of length of a NIfTI header: a key of `MILLIMETRES`."""
     try:
         unit = str(header.get_xyzt_units()[0])
@@ -239,30 +240,30 @@ def _unit(header: Any) -> str:  # noqa: ANN401  (nibabel is untyped)
     return unit if unit in MILLIMETRES else "unknown"
 
 
-def _axial(orientation: np.ndarray) -> int:
+def _axial_axis(orientation: np.ndarray) -> int:
     """Return the axis of a file that runs from inferior to superior or back."""
     return int(np.flatnonzero(orientation[:, 0] == 2)[0])
 
 
-def _affine(image: Any) -> tuple[np.ndarray, bool]:  # noqa: ANN401  (nibabel is untyped)
+def _read_affine(image: Any) -> tuple[np.ndarray, bool]:  # noqa: ANN401  (nibabel is untyped)
     """Return the matrix from voxel index to world coordinates, and whether the header gives its lengths.
 
-    Nibabel takes a length of zero for 1 mm. The same is done here with one that is not a number.
+    Nibabel replaces a length of zero by 1 mm. This function also replaces a length that is not a number.
     """
     header = image.header
     if header["sform_code"] > 0:
         return np.asarray(image.affine), True
     with image.file_map["image"].get_prepare_fileobj("rb") as file:
         lengths = type(header).from_fileobj(file, check=False)["pixdim"][1:4]
-    spaced = bool(np.isfinite(lengths).all() and (lengths != 0).all())
-    if not spaced:
+    has_lengths = bool(np.isfinite(lengths).all() and (lengths != 0).all())
+    if not has_lengths:
         header = header.copy()
         header["pixdim"][1:4] = np.where(np.isfinite(lengths) & (lengths != 0), np.abs(lengths), 1)
-    return np.asarray(header.get_best_affine()), spaced
+    return np.asarray(header.get_best_affine()), has_lengths
 
 
-def _assumed(header: Any) -> tuple[str, ...]:  # noqa: ANN401  (nibabel is untyped)
-    """Return what a NIfTI header leaves open about the orientation, as sentences."""
+def _list_assumptions(header: Any) -> tuple[str, ...]:  # noqa: ANN401  (nibabel is untyped)
+    """List the assumptions about orientation that a NIfTI header needs, as sentences."""
     import nibabel as nib
 
     sform, qform = header.get_sform(coded=True), header.get_qform(coded=True)
@@ -277,7 +278,7 @@ def _assumed(header: Any) -> tuple[str, ...]:  # noqa: ANN401  (nibabel is untyp
 
 
 def log_assumptions(volumes: Sequence[Volume]) -> None:
-    """Log what was assumed about volumes, once each: of the first in words, of the others their number."""
+    """Log each assumption about volumes once: the first volume by name, the others by number."""
     paths: dict[str, list[Path]] = {}
     for volume in volumes:
         for assumption in volume.assumed:
@@ -308,7 +309,7 @@ def read_voxels(volume: Volume, sha256: str | None = None) -> np.ndarray:
     Raises
     ------
     ChangedError
-        If the file is whole and has another hash. The bytes that are hashed are those that voxels come from.
+        If the file is whole and has another hash. The hashed bytes are those that the voxels are read from.
     UserError
         If the file is damaged.
     """
@@ -339,7 +340,7 @@ def check_complete(volume: Volume) -> None:
     """
     with volume.path.open("rb") as file:
         size = file.seek(-4, os.SEEK_END) + 4
-        recorded = int.from_bytes(file.read(4), "little") if _compressed(volume.path) else size
+        recorded = int.from_bytes(file.read(4), "little") if _is_compressed(volume.path) else size
     if recorded != volume.size % 2**32:
         read_voxels(volume)
 
@@ -371,12 +372,12 @@ def read_centre_slices(
     Raises
     ------
     UserError
-        For everything that `read_volume` and `centre_images` refuse.
+        For the reasons of `read_volume` and `centre_images`.
     """
     volume = read_volume(path, channels=len(order), slices=count, spacing=spacing)
     images = np.full((len(SEQUENCES), count, size, size), np.nan, dtype=np.float32)
-    made = centre_images(volume, order, count, size, spacing, sha256=sha256)
-    images[[SEQUENCES.index(name) for name in order]] = made
+    channels = centre_images(volume, order, count, size, spacing, sha256=sha256)
+    images[[SEQUENCES.index(name) for name in order]] = channels
     return images
 
 
@@ -425,18 +426,18 @@ def centre_images(
     """
     import nibabel as nib
 
-    kept, of_planes = np.unique(volume.centre_slices(count, spacing), return_inverse=True)
-    images = np.empty((len(names), len(kept), size, size), dtype=np.float32)
+    indices, of_planes = np.unique(volume.centre_slices(count, spacing), return_inverse=True)
+    images = np.empty((len(names), len(indices), size, size), dtype=np.float32)
     faults: list[str] = []
     canonical = nib.apply_orientation(read_voxels(volume, sha256), volume.orientation)  # type: ignore[no-untyped-call]
-    pictures = np.transpose(canonical[:, ::-1, kept], (3, 2, 1, 0))
+    pictures = np.transpose(canonical[:, ::-1, indices], (3, 2, 1, 0))
     for index, (name, slices) in enumerate(zip(names, pictures, strict=True)):
-        found = _faults(slices, name, kept, empty=-volume.intercept / volume.slope)
-        if not found:
-            images[index] = _resized(slices, volume, size)
+        problems = _find_faults(slices, name, indices, empty=-volume.intercept / volume.slope)
+        if not problems:
+            images[index] = _resize(slices, volume, size)
             if implausible(images[index]):
-                found = [f"{name} with nearly all voxels at the bottom of its range, as if it held a fill value"]
-        faults += found
+                problems = [f"{name} with nearly all voxels at the bottom of its range, as if it held a fill value"]
+        faults += problems
     if faults:
         more = f"; and {len(faults) - MOST_NAMED} more" if len(faults) > MOST_NAMED else ""
         raise UserError(
@@ -447,18 +448,18 @@ def centre_images(
     return images[:, of_planes]
 
 
-def _resized(slices: np.ndarray, volume: Volume, size: int) -> np.ndarray:
-    """Return small images of one channel, none of whose voxels is negative."""
+def _resize(slices: np.ndarray, volume: Volume, size: int) -> np.ndarray:
+    """Return small images of one channel, without negative pixels."""
     slices = within_range(slices)
     ends = (volume.slope * float(end) + volume.intercept for end in (slices.min(), slices.max()))
     if min(ends) < 0:
-        shown = volume.slope * slices.astype(np.float64) + volume.intercept
-        return resize_area(as_magnitudes(shown.astype(np.float32)), size)
+        intensities = volume.slope * slices.astype(np.float64) + volume.intercept
+        return resize_area(as_magnitudes(intensities.astype(np.float32)), size)
     # Averaging and scaling commute; scaling the small images is cheaper.
     return np.asarray(volume.slope * resize_area(slices, size) + volume.intercept)
 
 
-def _faults(slices: np.ndarray, name: str, numbers: np.ndarray, *, empty: float) -> list[str]:
+def _find_faults(slices: np.ndarray, name: str, numbers: np.ndarray, *, empty: float) -> list[str]:
     """Describe the slices of shape (slice, row, column) that carry no usable image, by their numbers."""
     low, high = slices.min(axis=(1, 2)), slices.max(axis=(1, 2))
     faults = []

@@ -10,7 +10,7 @@ again in the backward pass. One logistic function is enough: with :math:`s = 1/(
 .. math:: \tanh(\log(1 + e^x)) = \frac{p}{2 - p} =: t, \qquad
    \mathrm{Mish}(x) = x t, \qquad \mathrm{Mish}'(x) = t + s x (1 - t^2),
 
-without loss of relative accuracy for any sign of x. The slope is saved for the backward pass. On a CPU the work is
+without loss of relative accuracy for any sign of x. The slope is saved for the backward pass. On a CPU the tensor is
 split into blocks that stay in cache.
 """
 
@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from zetadp.base.validation import one_of
 from zetadp.nn.layers import per_image
-from zetadp.nn.stacked import blocks, complex_too, ordinary
+from zetadp.nn.stacked import accepts_complex, blocks, uses_ordinary_operations
 from zetadp.privacy.contributions import unit_layer
 
 # Below this modulus the phase of a number is noise; dividing by it would turn rounding into gradients.
@@ -45,11 +45,11 @@ def mish(x: Tensor, *, pooled: bool = False) -> Tensor:
     pooled
         Whether 2x2 average pooling follows.
     """
-    if ordinary():
+    if uses_ordinary_operations():
         value = functional.mish(x)
         return functional.avg_pool2d(value, 2) if pooled else value
-    found: Tensor = _Mish.apply(x, pooled)  # type: ignore[no-untyped-call]
-    return found
+    activated: Tensor = _Mish.apply(x, pooled)  # type: ignore[no-untyped-call]
+    return activated
 
 
 def conj_mish(x: Tensor, *, pooled: bool = False) -> Tensor:
@@ -72,7 +72,7 @@ def zrelu(x: Tensor) -> Tensor:
 
 def siglog(x: Tensor) -> Tensor:
     """Return ``z / (1 + |z|)`` (Georgiou and Koutsougeras 1992, doi:10.1109/82.142037, with c = r = 1)."""
-    return _scaled(x, 1 / (1 + _modulus(*_parts(x))))
+    return _scale(x, 1 / (1 + _modulus(*_parts(x))))
 
 
 def igaussian(x: Tensor, width: float = 0.4) -> Tensor:
@@ -82,14 +82,14 @@ def igaussian(x: Tensor, width: float = 0.4) -> Tensor:
     """
     modulus = _modulus(*_parts(x))
     # expm1 keeps the limit |z| / (2 w^2) near the origin, where 1 - exp cancels.
-    return _scaled(x, -torch.expm1(-modulus.square() / (2 * width**2)) / modulus)
+    return _scale(x, -torch.expm1(-modulus.square() / (2 * width**2)) / modulus)
 
 
 def complex_tanh(x: Tensor) -> Tensor:
     r"""Return ``tanh(z)``, the hyperbolic tangent of a complex number (Kim and Adali 2003).
 
-    :math:`\tanh z = (\tanh x + i \sin y \cos y\, (1 - \tanh^2 x)) / (\cos^2 y + \tanh^2 x \sin^2 y)`, a form in
-    which nothing overflows (doi:10.1162/089976603321891846). Poles lie at :math:`z = i \pi (k + 1/2)`. Near a pole, the
+    :math:`\tanh z = (\tanh x + i \sin y \cos y\, (1 - \tanh^2 x)) / (\cos^2 y + \tanh^2 x \sin^2 y)`, a form without
+    overflow (doi:10.1162/089976603321891846). Poles lie at :math:`z = i \pi (k + 1/2)`. Near a pole, the
     denominator is about the squared distance from it. It is clamped to at least `NEAREST_POLE` squared, so that values
     and gradients stay finite. At a pole itself the value is zero. Any fully complex activation has such points, because
     no non-constant function is both bounded and differentiable at every complex number (Liouville).
@@ -113,7 +113,7 @@ class Pointwise(nn.Module):
         super().__init__()
         self.function = function
 
-    @complex_too
+    @accepts_complex
     def forward(self, x: Tensor) -> Tensor:
         """Apply to a stacked or complex tensor."""
         return self.function(x)
@@ -140,7 +140,7 @@ class Mish(nn.Module):
 class ConjMish(Mish):
     """The function `conj_mish`; parameters as in `Mish`."""
 
-    @complex_too
+    @accepts_complex
     def forward(self, x: Tensor) -> Tensor:
         """Apply to a stacked or complex tensor."""
         return conj_mish(x, pooled=self.pooled)
@@ -153,23 +153,23 @@ class Cardioid(nn.Module):
     Parameters
     ----------
     biases
-        Number of trained angles b: 0 for none, 1 for one a layer, or the number of channels.
+        Number of trained angles b: 0 for none, 1 for one per layer, or the number of channels.
     """
 
     def __init__(self, biases: int = 0) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(biases)) if biases else None
 
-    @complex_too
+    @accepts_complex
     def forward(self, x: Tensor) -> Tensor:
         """Apply to a stacked or complex tensor."""
         real, imaginary = _parts(x)
         modulus = _modulus(real, imaginary)
         cosine = real / modulus
         if self.bias is not None:
-            bias = _spread(self.bias, x)
+            bias = _broadcast(self.bias, x)
             cosine = cosine * bias.cos() - imaginary / modulus * bias.sin()
-        return _scaled(x, (1 + cosine) / 2)
+        return _scale(x, (1 + cosine) / 2)
 
 
 @unit_layer
@@ -179,7 +179,7 @@ class ModReLU(nn.Module):
     Parameters
     ----------
     biases
-        Number of trained thresholds b: 1 for one a layer, or the number of channels. They start at zero, which is the
+        Number of trained thresholds b: 1 for one per layer, or the number of channels. They start at zero, which is the
         identity.
     """
 
@@ -187,11 +187,11 @@ class ModReLU(nn.Module):
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(biases))
 
-    @complex_too
+    @accepts_complex
     def forward(self, x: Tensor) -> Tensor:
         """Apply to a stacked or complex tensor."""
         modulus = _modulus(*_parts(x))
-        return _scaled(x, functional.relu(modulus + _spread(self.bias, x)) / modulus)
+        return _scale(x, functional.relu(modulus + _broadcast(self.bias, x)) / modulus)
 
 
 ACTIVATIONS: dict[str, Callable[[int], nn.Module]] = {
@@ -229,12 +229,12 @@ def _modulus(real: Tensor, imaginary: Tensor) -> Tensor:
     return (real.square() + imaginary.square()).clamp_min(SMALLEST_MODULUS**2).sqrt()
 
 
-def _scaled(x: Tensor, factor: Tensor) -> Tensor:
+def _scale(x: Tensor, factor: Tensor) -> Tensor:
     """Multiply a stacked tensor by real factors, one for each complex number."""
     return x * torch.cat((factor, factor), dim=1)
 
 
-def _spread(bias: Tensor, x: Tensor) -> Tensor:
+def _broadcast(bias: Tensor, x: Tensor) -> Tensor:
     """Return a bias of shape (channel or 1,) for a stacked tensor, to be broadcast over images and positions."""
     spread = per_image(bias, len(x), 1)
     return spread[(...,) + (None,) * (x.ndim - 2)]

@@ -1,4 +1,4 @@
-"""The public backbone: a frozen network that was trained on simulated patients only, and its features.
+"""The public backbone: a frozen network trained on simulated patients only, and its features.
 
 It was trained without private patients, so it costs no privacy. Its components are ordered: on public images, the first
 are the most informative about the pulse sequence. A head that takes few components has few weights and little noise.
@@ -25,7 +25,7 @@ from zetadp.nn.settings import SHIPPED
 AT_ONCE = 512
 """Number of images in one pass."""
 SHIFTS = ((0, 0), (1, -1), (0, -1), (1, 0))
-"""Places of an image, in pixels (down, right): all that the first pooling of two pixels tells apart."""
+"""Shifts of an image in pixels (down, right): all positions relative to the first 2x2 pooling."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Backbone:
         instead of the last layer's channels.
     centred
         Whether the mean over the images of one call, those of one record, is subtracted from the features.
-    places
-        Number of places, the first of `SHIFTS`, to which an image is moved; its features are the means over them. More
-        places make features depend less on where a head lies, and take as many times as long.
+    shifts
+        Number of shifts, the first of `SHIFTS`; the features of an image are the means over them. More shifts make
+        features depend less on the position of the head; the computing time is proportional to their number.
     """
 
     network: ConvolutionalClassifier
@@ -73,7 +73,7 @@ class Backbone:
     provenance: Mapping[str, Any]
     layers: bool = False
     centred: bool = False
-    places: int = 1
+    shifts: int = 1
 
     @property
     def components(self) -> int:
@@ -84,8 +84,8 @@ class Backbone:
     def features(self, kspace: np.ndarray) -> np.ndarray:
         """Return the features of images from their k-space.
 
-        Each image is divided by its root mean square (`scaled`) and seen from `places` of it. It is not whitened:
-        whitening scales the real and the imaginary part of its k-space apart, which changes an image that is moved.
+        Each image is divided by its root mean square (`normalise_scale`) and shifted (`shifts`). It is not whitened:
+        whitening scales the real and the imaginary part of its k-space differently, which changes a shifted image.
 
         Parameters
         ----------
@@ -95,8 +95,8 @@ class Backbone:
         Returns
         -------
         complex64 array of shape (..., 1, component): images of one row, so that they can be handled like images. Each
-        image is treated by itself, unless the backbone is `centred`. Then an image's features depend on all images of
-        the call, so never pass images of two patients together.
+        image is processed separately, unless the backbone is `centred`. Then an image's features depend on all images
+        of the call, so never pass images of two patients together.
 
         Raises
         ------
@@ -113,18 +113,18 @@ class Backbone:
         parts = [
             (self._outputs(part.to(device)) - self.centre) @ self.projection for part in torch.split(images, AT_ONCE)
         ]
-        found = torch.view_as_complex(torch.cat(parts).view(-1, self.components, 2))
-        found = less_their_mean(found) if self.centred else found
-        return found.reshape(*kspace.shape[:-2], 1, self.components).cpu().numpy()
+        features = torch.view_as_complex(torch.cat(parts).view(-1, self.components, 2))
+        features = subtract_mean(features) if self.centred else features
+        return features.reshape(*kspace.shape[:-2], 1, self.components).cpu().numpy()
 
     def _outputs(self, kspace: Tensor) -> Tensor:
-        """Return the network's outputs for k-space (image, 1, row, column), as means over places."""
+        """Return the network's outputs for k-space (image, 1, row, column), as means over shifts."""
         read = self.network.layer_statistics if self.layers else self.network.features
-        kspace = scaled(kspace)
+        kspace = normalise_scale(kspace)
         total = read(kspace)
-        for shift in SHIFTS[1 : self.places]:
-            total = total + read(moved(kspace, shift))
-        return total / self.places
+        for shift in SHIFTS[1 : self.shifts]:
+            total = total + read(shift_images(kspace, shift))
+        return total / self.shifts
 
     def record_features(self, values: np.ndarray) -> np.ndarray:
         """Return `features` of records of k-space, shape (record, sequence, ..., row, column).
@@ -136,29 +136,29 @@ class Backbone:
         -------
         complex64 array of shape (record, ..., 1, component).
         """
-        found = np.full((*values.shape[:-2], 1, self.components), np.nan, dtype=np.complex64)
-        for place, known in enumerate(present(values)):
-            found[place, known] = self.features(values[place, known])
-        return found
+        features = np.full((*values.shape[:-2], 1, self.components), np.nan, dtype=np.complex64)
+        for index, available in enumerate(present(values)):
+            features[index, available] = self.features(values[index, available])
+        return features
 
     def start(self, settings: NetworkSettings) -> dict[str, Tensor]:
         """Return the public starting weights of a network: those of a head, or all of a network of the same shape.
 
-        A head with a taper has weights that give the scores of the public head all the same.
+        The weights of a head with a taper still give the scores of the public head.
 
         Raises
         ------
         UserError
-            If there is no public head for this number of components, or the network has another shape.
+            If the backbone has no public head with this number of components, or the network has another shape.
         """
         if settings.family == "head":
-            wanted = settings.components or self.components
-            if wanted not in self.heads:
-                known = ", ".join(map(str, sorted(self.heads)))
-                raise UserError(f"Expected a public head for one of {known} components, found {wanted}.")
-            weight, bias = self.heads[wanted]
+            count = settings.components or self.components
+            if count not in self.heads:
+                counts = ", ".join(map(str, sorted(self.heads)))
+                raise UserError(f"Expected a public head for one of {counts} components, found {count}.")
+            weight, bias = self.heads[count]
             if settings.taper:
-                factors = taper_factors(wanted, settings.taper).to(weight.device)
+                factors = taper_factors(count, settings.taper).to(weight.device)
                 weight, bias = weight / factors, bias / factors[0]
             return {"affine.weight": weight, "affine.bias": bias}
         shape = ("widths", "convolutions", "head", "groups", "activation", "transform")
@@ -170,11 +170,11 @@ class Backbone:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors that `from_tensors` needs together with `content`."""
-        found = {f"network.{name}": value for name, value in self.network.state_dict().items()}
-        found |= {"centre": self.centre, "projection": self.projection}
+        tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
+        tensors |= {"centre": self.centre, "projection": self.projection}
         for count, (weight, bias) in self.heads.items():
-            found |= {f"head.{count}.weight": weight, f"head.{count}.bias": bias}
-        return {name: value.contiguous() for name, value in found.items()}
+            tensors |= {f"head.{count}.weight": weight, f"head.{count}.bias": bias}
+        return {name: value.contiguous() for name, value in tensors.items()}
 
     def content(self) -> dict[str, Any]:
         """Return the metadata of the file."""
@@ -183,7 +183,7 @@ class Backbone:
             "sequences": list(self.sequences),
             "size": self.size,
             "provenance": dict(self.provenance),
-            "places": self.places,
+            "places": self.shifts,
         } | {name: True for name in ("layers", "centred") if getattr(self, name)}
 
     def save(self, path: Path) -> None:
@@ -191,13 +191,13 @@ class Backbone:
         save_tensors(path, self.tensors(), self.content())
 
 
-def scaled(kspace: Tensor) -> Tensor:
+def normalise_scale(kspace: Tensor) -> Tensor:
     """Return k-space (..., row, column) divided by each image's root mean square; both parts have unit variance."""
     return kspace * (2 / kspace.abs().square().mean(dim=(-2, -1), keepdim=True)).sqrt()
 
 
-def moved(kspace: Tensor, shift: tuple[int, int]) -> Tensor:
-    """Return the k-space of images that are moved by whole pixels (down, right); what leaves returns opposite."""
+def shift_images(kspace: Tensor, shift: tuple[int, int]) -> Tensor:
+    """Return the k-space of images shifted by whole pixels (down, right), with periodic boundaries."""
     down, right = (
         torch.exp(-2j * torch.pi * pixels * (torch.arange(side, device=kspace.device) - side // 2) / side)
         for pixels, side in zip(shift, kspace.shape[-2:], strict=True)
@@ -205,14 +205,14 @@ def moved(kspace: Tensor, shift: tuple[int, int]) -> Tensor:
     return kspace * down[:, None] * right
 
 
-def less_their_mean(features: Tensor) -> Tensor:
+def subtract_mean(features: Tensor) -> Tensor:
     """Return complex features of one record's images, shape (image, ...), less their mean over the images."""
     parts = torch.view_as_real(features)
     return torch.view_as_complex(parts - parts.mean(dim=0))
 
 
 def shipped_backbone(network: NetworkSettings) -> Path:
-    """Return the file of the packaged backbone with the features that a network takes."""
+    """Return the file of the packaged backbone whose features a network takes."""
     return Path(__file__).parents[1] / SHIPPED.get(network.domain, SHIPPED["features"])
 
 
@@ -254,5 +254,5 @@ def from_tensors(tensors: Mapping[str, Tensor], content: Mapping[str, Any], devi
         provenance=content["provenance"],
         layers=content.get("layers", False),
         centred=content.get("centred", False),
-        places=content["places"],
+        shifts=content["places"],
     )

@@ -20,14 +20,14 @@ from zetadp.base.tensors import fix_signs
 from zetadp.privacy.contributions import Statistic
 
 RIDGE = 1e-3
-"""Part of the mean variance that the covariance of public features gains in every direction."""
+"""Ridge added to the covariance of public features, as a fraction of the mean variance."""
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-"""Strengths of the ridge penalty that validation chooses from, for features of variance one: what public components
-have, and what other features are scaled to."""
+"""Strengths of the ridge penalty that validation chooses from, for features of variance one: public components have
+this variance, and other features are scaled to it."""
 COMPARED = 10_000
 """Largest number of examples that validation uses."""
 FACTORS = tuple(10 ** (step / 20) for step in range(-40, 41))
-"""Strengths of the ridge penalty beside known noise, in units of its variance."""
+"""Strengths of the ridge penalty for known noise, in units of its variance."""
 FOLDS = 4
 STEPS = 100
 """Largest number of iterations of L-BFGS."""
@@ -80,12 +80,12 @@ def fit_projection(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     means = torch.stack([(x[labels == c] @ sphere).mean(dim=0) for c in range(int(labels.max()) + 1)])
     between = means.T @ means
     count = len(means) - 1
-    telling = torch.linalg.eigh(between)[1].flip(1)[:, :count]
+    discriminants = torch.linalg.eigh(between)[1].flip(1)[:, :count]
     # The space orthogonal to the discriminants, ordered by the variance of the features themselves.
-    rest = torch.linalg.svd(telling, full_matrices=True)[0][:, count:]
+    rest = torch.linalg.svd(discriminants, full_matrices=True)[0][:, count:]
     spread = rest.T @ torch.diag(variances) @ rest
     order = torch.linalg.eigh(spread)[1].flip(1)
-    projection = fix_signs(sphere @ torch.cat((telling, rest @ order), dim=1))
+    projection = fix_signs(sphere @ torch.cat((discriminants, rest @ order), dim=1))
     return centre.float(), projection.float()
 
 
@@ -98,8 +98,8 @@ def head_scores(components: Tensor, head: tuple[Tensor, Tensor]) -> Tensor:
     return (components[..., : weight.shape[1]] @ weight.T + bias).real
 
 
-def head_on(components: Tensor, labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the affine head of least cross-entropy, with a small ridge, on the first components.
+def fit_head(components: Tensor, labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Fit the affine head of least cross-entropy, with a small ridge, on the first components.
 
     Parameters
     ----------
@@ -124,10 +124,10 @@ def head_on(components: Tensor, labels: Tensor, count: int) -> tuple[Tensor, Ten
         return functional.cross_entropy(x @ weight + bias, labels) + 1e-4 * weight.square().sum()
 
     _minimise(loss, [weight, bias], steps=200)
-    return _paired(weight.detach().T).contiguous(), torch.complex(bias.detach(), torch.zeros(classes))
+    return _to_complex_weights(weight.detach().T).contiguous(), torch.complex(bias.detach(), torch.zeros(classes))
 
 
-def learnt_head(examples: RowExamples, start: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+def fit_head_to_rows(examples: RowExamples, start: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
     """Fit an affine head to released examples.
 
     The loss is the generalised Kullback-Leibler divergence (arXiv:2202.06467, Section 3.2). Labels that noise made
@@ -151,35 +151,35 @@ def learnt_head(examples: RowExamples, start: tuple[Tensor, Tensor] | None = Non
     weight, bias
         complex64, of shapes (class, component) and (class,). The real parts of the head's outputs are the scores.
     """
-    # Where all imaginary parts are zero, their weights would be as well: leave these columns out.
+    # If all imaginary parts are zero, so are their weights: leave these columns out.
     real = start is None and not examples.features.imag.any()
     x = examples.features.real if real else torch.view_as_real(examples.features).flatten(1)
     x, y = x.double(), examples.labels.double()
     if start is not None:
         weight, bias = start
-        found = _chosen(x, y, torch.cat((_real(weight), bias.real[:, None]), dim=1).double())
+        weights = _fit_with_best_ridge(x, y, torch.cat((_to_real_weights(weight), bias.real[:, None]), dim=1).double())
     elif examples.noise:
-        found = _denoised(x, y, examples.noise)
+        weights = _fit_denoised(x, y, examples.noise)
     else:
         unit = math.sqrt(x.var(dim=0, correction=0).mean()) or 1.0
-        found = _chosen(x / unit, y, torch.zeros(y.shape[1], x.shape[1] + 1, dtype=torch.float64))
-        found[:, :-1] /= unit
+        weights = _fit_with_best_ridge(x / unit, y, torch.zeros(y.shape[1], x.shape[1] + 1, dtype=torch.float64))
+        weights[:, :-1] /= unit
     if real:
-        return found[:, :-1].to(torch.complex64), found[:, -1].to(torch.complex64)
-    return _paired(found[:, :-1].float()), found[:, -1].float().to(torch.complex64)
+        return weights[:, :-1].to(torch.complex64), weights[:, -1].to(torch.complex64)
+    return _to_complex_weights(weights[:, :-1].float()), weights[:, -1].float().to(torch.complex64)
 
 
-def _chosen(x: Tensor, y: Tensor, centre: Tensor) -> Tensor:
+def _fit_with_best_ridge(x: Tensor, y: Tensor, centre: Tensor) -> Tensor:
     """Return weights, with the biases last, for the ridge penalty with the smallest loss on examples left out."""
     x = torch.cat((x, torch.ones(len(x), 1, dtype=x.dtype)), dim=1)
-    # Rows have no order, so every fourth can be left out. A row can give one example per class: they stay together.
-    some = slice(None, COMPARED)
-    held = torch.arange(len(x[some])) // y.shape[1] % 4 == 0
+    # Rows have no order, so every fourth serves for validation. The examples of a row, one per class, stay together.
+    subset = slice(None, COMPARED)
+    validation = torch.arange(len(x[subset])) // y.shape[1] % 4 == 0
     losses = []
     for ridge in RIDGES:
-        found = _fitted(x[some][~held], y[some][~held], centre, ridge)
-        losses.append(float(_loss(found, x[some][held], y[some][held])))
-    return _fitted(x, y, centre, RIDGES[losses.index(min(losses))])
+        weights = _fit(x[subset][~validation], y[subset][~validation], centre, ridge)
+        losses.append(float(_loss(weights, x[subset][validation], y[subset][validation])))
+    return _fit(x, y, centre, RIDGES[losses.index(min(losses))])
 
 
 class _Moments:
@@ -205,26 +205,26 @@ class _Moments:
         return float((weights * (self.features @ weights - 2 * self.both)).sum())
 
 
-def _denoised(x: Tensor, y: Tensor, noise: float) -> Tensor:
+def _fit_denoised(x: Tensor, y: Tensor, noise: float) -> Tensor:
     """Return weights of least squares, with the biases last; the penalty has the smallest loss in cross-validation."""
     x = torch.cat((x, torch.ones(len(x), 1, dtype=x.dtype)), dim=1)
     fold = torch.arange(len(x)) // y.shape[1] % FOLDS  # examples of a row stay together
     parts = [(x[fold == f].T @ x[fold == f], x[fold == f].T @ y[fold == f]) for f in range(FOLDS)]
-    squares, products = (torch.stack(each).sum(dim=0) for each in zip(*parts, strict=True))
+    squares, products = (torch.stack(terms).sum(dim=0) for terms in zip(*parts, strict=True))
     ridges = [factor * noise for factor in FACTORS]
     losses = torch.zeros(len(ridges), dtype=torch.float64)
-    for own_squares, own_products in parts:
-        held = _Moments(own_squares, own_products, noise)
-        fits = _Moments(squares - own_squares, products - own_products, noise).fits(ridges)
-        losses += torch.tensor([held.loss(weights) for weights in fits], dtype=torch.float64)
+    for fold_squares, fold_products in parts:
+        validation = _Moments(fold_squares, fold_products, noise)
+        fits = _Moments(squares - fold_squares, products - fold_products, noise).fits(ridges)
+        losses += torch.tensor([validation.loss(weights) for weights in fits], dtype=torch.float64)
     moments = _Moments(squares, products, noise)
     best = moments.fits([ridges[int(losses.argmin())]])[0]
     if best is None:
-        raise ValueError("Expected features whose variance is that of the noise at least.")
+        raise ValueError("Expected features whose variance is at least that of the noise.")
     return torch.cat((best.T, (moments.shares - moments.means @ best)[:, None]), dim=1)
 
 
-def _real(weight: Tensor) -> Tensor:
+def _to_real_weights(weight: Tensor) -> Tensor:
     return torch.view_as_real(weight.conj().resolve_conj()).flatten(1)
 
 
@@ -232,7 +232,7 @@ def _loss(weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return -(y * (x @ weights.T).log_softmax(dim=1)).sum(dim=1).mean()
 
 
-def _fitted(x: Tensor, y: Tensor, centre: Tensor, ridge: float) -> Tensor:
+def _fit(x: Tensor, y: Tensor, centre: Tensor, ridge: float) -> Tensor:
     weights = centre.clone().requires_grad_()
     shares = y.clamp_min(0)
 
@@ -244,7 +244,7 @@ def _fitted(x: Tensor, y: Tensor, centre: Tensor, ridge: float) -> Tensor:
 
 
 def _minimise(loss: Callable[[], Tensor], weights: Sequence[Tensor], steps: int) -> None:
-    """Move weights to where a loss is least, in at most so many iterations of L-BFGS."""
+    """Minimise a loss over weights, in at most ``steps`` iterations of L-BFGS."""
     optimiser = torch.optim.LBFGS(weights, max_iter=steps, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
@@ -257,8 +257,8 @@ def _minimise(loss: Callable[[], Tensor], weights: Sequence[Tensor], steps: int)
         optimiser.step(closure)  # type: ignore[no-untyped-call]
 
 
-def _paired(weights: Tensor) -> Tensor:
-    """Return the complex weights of a head whose real ones act on neighbouring real and imaginary parts."""
+def _to_complex_weights(weights: Tensor) -> Tensor:
+    """Return the complex weights of a head whose real weights act on neighbouring real and imaginary parts."""
     pairs = weights.reshape(len(weights), -1, 2)
     # Re((a + ib)(x + iy)) = a x - b y.
     return torch.complex(pairs[..., 0], -pairs[..., 1])
@@ -266,7 +266,7 @@ def _paired(weights: Tensor) -> Tensor:
 
 COMPONENT_VARIANCE = 2.0
 """Mean squared modulus of a complex component on public images, by the construction of `fit_projection`."""
-# No record says how this value was chosen (docs/settings.md).
+# The reason for this value is not documented (docs/settings.md).
 SPREAD = 0.05
 """Assumed standard deviation of a private class mean about the public one, in each real part."""
 
@@ -295,7 +295,7 @@ class ClassMeans(Statistic):
     bound
         The clipping norm B of the run.
     clipped
-        Whether features are clipped. Without clipping there is no guarantee.
+        Whether features are clipped. A guarantee requires clipping.
     """
 
     components: int
@@ -329,7 +329,7 @@ class ClassMeans(Statistic):
         labels
             Integer class labels of shape (patient, image).
         """
-        features = self._clipped(images)
+        features = self._clip(images)
         member = functional.one_hot(labels, len(self.shares)).to(features.dtype) / labels.shape[1]
         return self.scale * torch.view_as_real(member.mT @ features).flatten(1)
 
@@ -362,7 +362,7 @@ class ClassMeans(Statistic):
         # |z|^2 - |z - m|^2 = 2 Re(conj(m) z) - |m|^2.
         return means.conj().resolve_conj(), (-0.5 * means.abs().square().sum(dim=1)).to(means.dtype)
 
-    def _clipped(self, images: Tensor) -> Tensor:
+    def _clip(self, images: Tensor) -> Tensor:
         """Return clipped features of shape (patient, image, component)."""
         features = images.flatten(2)[..., : self.components]
         if not self.clipped:

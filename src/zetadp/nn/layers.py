@@ -4,9 +4,9 @@ Every layer works in two ways. The shape of its parameters decides which:
 
 - *plain*: parameters as constructed; ordinary autograd.
 - *per patient*: each parameter has a leading patient axis of length P (all P slices are equal, usually an expanded
-  view), and the images of a batch are P consecutive blocks of equal length, one a patient. The outputs are the same.
+  view), and the images of a batch are P consecutive blocks of equal length, one per patient. The outputs do not change.
   The gradient of a parameter then has the patient axis too: slice p is the gradient of patient p's part of the loss.
-  Each layer says so to `zetadp.privacy.contributions.unit_layer`, whose "units" are the patients here.
+  Each layer is registered with `zetadp.privacy.contributions.unit_layer`, whose "units" are the patients here.
 
 On a CPU, weight gradients are one call of the backend per patient, which replaces autograd's own call and has the same
 arithmetic (`zetadp.nn.weight_gradients`). So they cost about as much as ordinary ones (docs/performance.md).
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from zetadp.nn.stacked import block_weight, complex_too
+from zetadp.nn.stacked import accepts_complex, block_weight
 from zetadp.nn.weight_gradients import Geometry, convolution_gradients, product_gradients
 from zetadp.privacy.contributions import unit_layer, unit_product
 
@@ -49,7 +49,7 @@ def per_image(parameter: Tensor, images: int, ndim: int) -> Tensor:
 
 
 class _UnitMap(torch.autograd.Function):
-    """A linear map with a shared weight whose backward pass returns one weight gradient a patient."""
+    """A linear map with a shared weight whose backward pass returns one weight gradient per patient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weights: Tensor, geometry: Geometry | None) -> Tensor:  # noqa: ANN401  (PyTorch's context)
@@ -57,23 +57,23 @@ class _UnitMap(torch.autograd.Function):
         block = block_weight(weight) if weight.is_complex() else weight
         ctx.save_for_backward(x, block)
         ctx.patients, ctx.complex, ctx.geometry = len(weights), weight.is_complex(), geometry
-        return mapped(x, block, geometry)
+        return apply_weight(x, block, geometry)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None]:  # noqa: ANN401  (PyTorch's context)
-        (x, block), geometry, wanted = ctx.saved_tensors, ctx.geometry, ctx.needs_input_grad[0]
+        (x, block), geometry, needs_x = ctx.saved_tensors, ctx.geometry, ctx.needs_input_grad[0]
         if geometry is None:
             of_weights = product_gradients(x, gradient, ctx.patients, is_complex=ctx.complex)
-            return gradient @ block if wanted else None, of_weights, None
+            return gradient @ block if needs_x else None, of_weights, None
         of_x = None
-        if wanted:
+        if needs_x:
             rest = ([geometry.stride] * 2, [geometry.padding] * 2, [1, 1], False, [0, 0], 1, [True, False, False])
             of_x = torch.ops.aten.convolution_backward(gradient, x, block, None, *rest)[0]
         return of_x, convolution_gradients(x, gradient, ctx.patients, geometry, is_complex=ctx.complex), None
 
 
-def mapped(x: Tensor, weight: Tensor, geometry: Geometry | None) -> Tensor:
+def apply_weight(x: Tensor, weight: Tensor, geometry: Geometry | None) -> Tensor:
     """Apply a weight, shape (output, input, ...), to stacked or real tensors."""
     block = block_weight(weight) if weight.is_complex() else weight
     if geometry is None:
@@ -82,10 +82,10 @@ def mapped(x: Tensor, weight: Tensor, geometry: Geometry | None) -> Tensor:
 
 
 class _LinearMap(nn.Module):
-    """A convolution of a geometry, or a matrix product where there is none, and a bias for each output.
+    """A convolution with a geometry, or a matrix product without geometry, and a bias for each output.
 
-    Weights and bias are drawn as PyTorch's layers do: uniformly, with variance 1 / (3 fan_in). Real and imaginary part
-    of a complex number have half of this variance each.
+    Weights and bias are drawn as in PyTorch's layers: uniformly, with variance 1 / (3 fan_in). Real and imaginary part
+    of a complex number each have half of this variance.
     """
 
     def __init__(self, shape: tuple[int, ...], geometry: Geometry | None, *, bias: bool, dtype: torch.dtype) -> None:
@@ -98,17 +98,17 @@ class _LinearMap(nn.Module):
             parts = parameter.detach()
             (torch.view_as_real(parts) if dtype.is_complex else parts).uniform_(-bound, bound)
 
-    @complex_too
+    @accepts_complex
     def forward(self, x: Tensor) -> Tensor:
         """Map images (image, channel, row, column), or features (image, feature); complex ones may be stacked."""
         per_patient = self.weight.ndim > (2 if self.geometry is None else 4)
-        apply = _UnitMap.apply if per_patient else mapped
-        found: Tensor = apply(x, self.weight, self.geometry)
+        apply = _UnitMap.apply if per_patient else apply_weight
+        outputs: Tensor = apply(x, self.weight, self.geometry)
         if self.bias is None:
-            return found
+            return outputs
         bias = per_image(self.bias, len(x), 1)
         bias = torch.cat((bias.real, bias.imag), dim=1) if bias.is_complex() else bias
-        return found + bias[(...,) + (None,) * (x.ndim - 2)]
+        return outputs + bias[(...,) + (None,) * (x.ndim - 2)]
 
 
 @unit_layer

@@ -1,6 +1,6 @@
 r"""Contributions of units to mixed rows, and the training examples in a released row.
 
-A row is the noisy mean of the contributions of a few units. Every row draws its own units, each independently: Avg-Mix
+A row is the noisy mean of the contributions of a few units. Each row draws units independently: Avg-Mix
 of NeuroMixGDP (Li, Cao and Yao, arXiv:2202.06467, Algorithm 1). A contribution is one vector, clipped to norm B, so one
 noise multiplier :math:`\sigma` accounts for features and labels together. Features and labels share the norm B, and
 their shares set the noise on each: :math:`\sigma_x = \sigma \sqrt{\lambda^2 + 1} / \lambda` on features and
@@ -9,13 +9,13 @@ their shares set the noise on each: :math:`\sigma_x = \sigma \sqrt{\lambda^2 + 1
 There are three kinds of mixtures:
 
 - `OfAllClasses`: each unit has items of every class, such as a patient with all sequences. It contributes the features
-  of all classes, one after the other. The place of each class is public, so labels cost nothing.
+  of all classes, one after the other. The position of each class is public, so labels cost nothing.
 - `Labelled`: each unit has one class. It contributes its features and its class, so the label of a row is a noisy mean
   as well (Poisson sampling).
 - `OpenToClasses`: each unit has one class, and each row is open to some classes only. The schedule is drawn beforehand
   and published, so a row's label costs nothing (hierarchical sampling). A unit can only be in the rows that are open to
   its class, but there with the higher chance R / N / share. The paper instead counts all rows with chance R / N;
-  papers/neuromixgdp/README.md refutes this. A free label knows nothing of the people, so it is right only for classes
+  papers/neuromixgdp/README.md refutes this. A free label does not depend on the people, so it is right only for classes
   of the declared sizes.
 """
 
@@ -53,7 +53,7 @@ class Mixture(Statistic):
     bound
         The clipping norm B of the run.
     clipped
-        Whether features are clipped. Without clipping there is no guarantee.
+        Whether features are clipped. A guarantee requires clipping.
     """
 
     rows: int
@@ -65,7 +65,7 @@ class Mixture(Statistic):
 
     @property
     def schedule(self) -> np.ndarray | None:
-        """Which rows are open to which class, boolean of shape (row, class); None if all are open to all classes."""
+        """Mask of the rows that are open to each class, shape (row, class); None if all are open to all classes."""
         return None
 
     @property
@@ -82,7 +82,7 @@ class Mixture(Statistic):
         rows
             All rows that were released with this mixture, shape (row, dimension), in the order of their release.
         deviation
-            Standard deviation of the noise in each number of a row, which `learnt_head` makes use of; zero if it is
+            Standard deviation of the noise in each number of a row, used by `fit_head_to_rows`; zero if it is
             not known.
         """
 
@@ -125,7 +125,7 @@ class Labelled(Mixture):
     Attributes
     ----------
     share_of_labels
-        Share of the squared norm for the label: :math:`1 / (\lambda^2 + 1)`. Zero contributes features alone.
+        Share of the squared norm for the label: :math:`1 / (\lambda^2 + 1)`. Zero contributes features only.
     real
         Whether to leave out imaginary parts, for features whose imaginary parts are zero.
     """
@@ -150,11 +150,11 @@ class Labelled(Mixture):
         if self.clipped:
             norms = torch.linalg.vector_norm(values, dim=2, keepdim=True)
             values = values * (self.norm / norms.clamp_min(self.norm))
-        found = values.mean(dim=1) * self._scale
+        contribution = values.mean(dim=1) * self._scale
         if not self.share_of_labels:
-            return found
-        classes = functional.one_hot(labels, self.classes).to(found.dtype).mean(dim=1)
-        return torch.cat((found, self._scale_of_labels * classes), dim=1)
+            return contribution
+        classes = functional.one_hot(labels, self.classes).to(contribution.dtype).mean(dim=1)
+        return torch.cat((contribution, self._scale_of_labels * classes), dim=1)
 
     def examples(self, rows: Tensor, deviation: float = 0.0) -> RowExamples:
         """Return one example per row."""
@@ -198,17 +198,17 @@ class OpenToClasses(Labelled):
 
     @property
     def schedule(self) -> np.ndarray:
-        """Which rows are open to which class, boolean of shape (row, class)."""
-        found = np.zeros((self.rows, self.classes), dtype=bool)
+        """Mask of the rows that are open to each class, shape (row, class)."""
+        schedule = np.zeros((self.rows, self.classes), dtype=bool)
         for number in range(self.classes):
             order = stream(self.seed, Purpose.SCHEDULE, number).permutation(self.rows)
-            found[order[: self.open_rows], number] = True
-        return found
+            schedule[order[: self.open_rows], number] = True
+        return schedule
 
     def examples(self, rows: Tensor, deviation: float = 0.0) -> RowExamples:
         """Return one example per row.
 
-        Its label is what the declared shares let expect of the row's members over the degree, like the noisy labels of
+        Its label is the expected mean label of the row's members under the declared shares, like the noisy labels of
         `Labelled`: the share of each class that the row is open to, over the share of rows that are open to it.
         """
         schedule = torch.from_numpy(np.resize(self.schedule, (len(rows), self.classes))).to(rows.device)

@@ -17,16 +17,16 @@ from torch.nn import functional
 
 from zetadp.base.validation import UserError
 from zetadp.nn.activations import ConjMish, Mish, activation
-from zetadp.nn.layers import Conv2d, Linear, mapped
+from zetadp.nn.layers import Conv2d, Linear, apply_weight
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm, centre, transform, whitening
 from zetadp.nn.settings import ONE_DIMENSION, OWN
 from zetadp.nn.settings import NetworkSettings as NetworkSettings
 from zetadp.nn.spectral import SpectrogramClassifier
-from zetadp.nn.stacked import blocks, modulus, ordinary, stack, unstack
+from zetadp.nn.stacked import blocks, modulus, stack, unstack, uses_ordinary_operations
 from zetadp.nn.unet import UNet, inverse_fourier
 
 SIGNAL_POWER = 3.0
-"""How fast the signal's variance falls over the components of a head, found on public patients (docs/settings.md)."""
+"""Power by which the signal's variance falls over the components of a head, from public patients (docs/settings.md)."""
 UNTRAINED_BLOCK = 1 << 17
 """Numbers in a block without gradients. A block and its copy take 1 MiB in float32, as common L2 caches have."""
 
@@ -39,7 +39,7 @@ class ConvolutionalClassifier(nn.Module):
     Parameters
     ----------
     settings
-        What defines the network.
+        Settings of the network.
     classes
         Number of classes.
     size
@@ -88,7 +88,7 @@ class ConvolutionalClassifier(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """Return the inputs of the head, shape (image, feature); complex features are stacked."""
-        x = self._run(self.blocks, self._stacked(images))
+        x = self._run(self.blocks, self._stack_images(images))
         # Stacked tensors keep all real parts before all imaginary parts, so flattening and averaging act on both alike.
         return x.mean(dim=(2, 3)) if self.pooled else x.flatten(1)
 
@@ -100,29 +100,29 @@ class ConvolutionalClassifier(nn.Module):
         Real numbers of shape (image, statistic). After each activation and its pooling, if any, these are for every
         channel the mean of the real part and of the imaginary part, and the mean and standard deviation of the modulus.
         """
-        x = self._stacked(images)
-        found: list[Tensor] = []
+        x = self._stack_images(images)
+        statistics: list[Tensor] = []
         layers = list(self.blocks)
-        starts = [place for place, layer in enumerate(layers) if isinstance(layer, Conv2d)]
+        starts = [index for index, layer in enumerate(layers) if isinstance(layer, Conv2d)]
         for first, following in pairwise((*starts, len(layers))):
             x = self._run(nn.Sequential(*layers[first:following]), x)
             size = modulus(x).flatten(2)
             mean = size.mean(2)
             # torch.std takes twenty times as long on a processor.
             deviation = torch.linalg.vector_norm(size - mean[..., None], dim=2) / math.sqrt(size.shape[2] - 1)
-            found += [x.mean((2, 3)), mean, deviation]
-        return torch.cat(found, dim=1)
+            statistics += [x.mean((2, 3)), mean, deviation]
+        return torch.cat(statistics, dim=1)
 
-    def _stacked(self, images: Tensor) -> Tensor:
+    def _stack_images(self, images: Tensor) -> Tensor:
         if self.transform == "fourier":
             images = inverse_fourier(images)
         return stack(images) if images.is_complex() else images
 
     @staticmethod
     def _run(layers: nn.Sequential, x: Tensor) -> Tensor:
-        found = without_gradients(layers, x)
-        made: Tensor = layers(x) if found is None else found
-        return made
+        fast = without_gradients(layers, x)
+        outputs: Tensor = layers(x) if fast is None else fast
+        return outputs
 
     def forward(self, images: Tensor) -> Tensor:
         """Return class scores of shape (image, class) for images of shape (image, 1, row, column)."""
@@ -144,8 +144,8 @@ class DenseClassifier(nn.Module):
         dtype = torch.complex64 if self.complex else torch.float32
         layers: list[nn.Module] = []
         for before, width in pairwise((values, *settings.widths)):
-            own = activation(settings.activation, width) if self.complex else nn.ReLU()
-            layers += [Linear(before, width, dtype=dtype), own]
+            activate = activation(settings.activation, width) if self.complex else nn.ReLU()
+            layers += [Linear(before, width, dtype=dtype), activate]
         self.layers = nn.Sequential(*layers, Linear(settings.widths[-1], classes, dtype=dtype))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -188,8 +188,8 @@ class HeadClassifier(nn.Module):
     """A complex affine map of complex features, with the real parts of its outputs as scores.
 
     The loss is convex in its weights, so few rounds with averaged weights are enough. With a taper, the weights act on
-    scaled features, and the bias counts as much as the first of them. Their gradients are clipped as any others, so the
-    guarantee stays as it is.
+    scaled features, and the bias counts as much as the first of them. Their gradients are clipped like any other, so
+    the guarantee does not change.
     """
 
     factors: Tensor
@@ -215,7 +215,7 @@ def build(settings: NetworkSettings, classes: int, size: int, generator: np.rand
     Parameters
     ----------
     settings
-        What defines the network.
+        Settings of the network.
     classes
         Number of classes; a U-Net ignores it.
     size
@@ -259,10 +259,10 @@ def build(settings: NetworkSettings, classes: int, size: int, generator: np.rand
     return model
 
 
-def _check_side(size: int, halvings: int, what: str) -> None:
-    """Refuse images that cannot be halved so often."""
+def _check_side(size: int, halvings: int, unit: str) -> None:
+    """Refuse images whose side cannot be halved this often."""
     if size % 2**halvings:
-        raise ValueError(f"Expected an image side divisible by 2 for each of {halvings} {what}, found {size}.")
+        raise ValueError(f"Expected an image side divisible by 2 for each of {halvings} {unit}, found {size}.")
 
 
 def _train(trained: str, model: nn.Module, *last: nn.Module) -> None:
@@ -282,7 +282,7 @@ def _real_width(width: int, groups: int) -> int:
 
 @torch.no_grad()
 def initialise(model: nn.Module, generator: np.random.Generator) -> None:
-    """Draw the weights of every linear map by He's rule; biases are zero, scales and shifts stay as they are.
+    """Draw the weights of every linear map by He's rule; biases become zero, scales and shifts do not change.
 
     Real and imaginary part of a complex weight come from ``N(0, 1 / fan_in)`` each. Its total variance is then
     ``2 / fan_in``, the value of He et al. (doi:10.1109/ICCV.2015.123) for a real weight.
@@ -315,19 +315,23 @@ def without_gradients(layers: Iterable[nn.Module], x: Tensor) -> Tensor | None:
     x
         Images of shape (image, 2 * channel, row, column).
     """
-    steps = None if torch.is_grad_enabled() or ordinary() or x.device.type != "cpu" else _steps(layers)
+    steps = (
+        None
+        if torch.is_grad_enabled() or uses_ordinary_operations() or x.device.type != "cpu"
+        else _group_layers(layers)
+    )
     if steps is None:
         return None
     factor = 1 + 0j
-    for convolution, norm, activated in steps:
-        x = mapped(x, factor * convolution.weight, convolution.geometry)
-        x = _activated(x.contiguous(), norm, pooled=activated.pooled)
-        factor = 0.25 + 0.25j if activated.pooled else 1 + 1j
+    for convolution, norm, mish_layer in steps:
+        x = apply_weight(x, factor * convolution.weight, convolution.geometry)
+        x = _activate(x.contiguous(), norm, pooled=mish_layer.pooled)
+        factor = 0.25 + 0.25j if mish_layer.pooled else 1 + 1j
     return stack(factor * unstack(x))
 
 
-def _steps(layers: Iterable[nn.Module]) -> list[tuple[Conv2d, ComplexGroupNorm, ConjMish]] | None:
-    """Return the layers in threes, or ``None`` if any is of another kind or has one weight per patient."""
+def _group_layers(layers: Iterable[nn.Module]) -> list[tuple[Conv2d, ComplexGroupNorm, ConjMish]] | None:
+    """Group layers in threes; return ``None`` for a layer of another kind or with one weight per patient."""
     working = [layer for layer in layers if not isinstance(layer, nn.Identity)]
     steps = []
     while working:
@@ -342,12 +346,12 @@ def _steps(layers: Iterable[nn.Module]) -> list[tuple[Conv2d, ComplexGroupNorm, 
     return steps
 
 
-def _activated(x: Tensor, norm: ComplexGroupNorm, *, pooled: bool) -> Tensor:
+def _activate(x: Tensor, norm: ComplexGroupNorm, *, pooled: bool) -> Tensor:
     """Normalise, apply Mish to both parts and, if ``pooled``, sum 2x2 neighbours; ``x`` is overwritten."""
     images, channels, rows, columns = x.shape
     out = x.new_empty(images, channels, rows // 2, columns // 2) if pooled else x
-    scale, shift = (torch.view_as_real(each).unsqueeze(0) for each in (norm.scale, norm.shift))
-    one = x.new_ones(())
+    scale, shift = (torch.view_as_real(parameter).unsqueeze(0) for parameter in (norm.scale, norm.shift))
+    unit = x.new_ones(())
     parts = list(blocks(x, UNTRAINED_BLOCK))
     pairs = x.view(images, 2, channels // 2, -1)
     moments = x.new_empty(images, 3, norm.groups)
@@ -356,17 +360,17 @@ def _activated(x: Tensor, norm: ComplexGroupNorm, *, pooled: bool) -> Tensor:
     # For all images at once, because these are many operations on few numbers.
     matrix = whitening(moments, scale, norm.epsilon)
     for part in parts:
-        own = x[part]
-        value = torch.empty_like(own)
+        block = x[part]
+        value = torch.empty_like(block)
         transform(pairs[part], matrix[part], shift, out=value.view_as(pairs[part]))
         # The centred images are no longer needed, so Mish's divisor overwrites them. Where it overflows, Mish(x) is x.
-        torch.exp(value, out=own).add_(1)
-        torch.addcmul(one, own, own, out=own)
+        torch.exp(value, out=block).add_(1)
+        torch.addcmul(unit, block, block, out=block)
         if pooled:
-            value.addcdiv_(value, own, value=-2)
-            upper, lower = value.view(len(own), channels, rows // 2, 2, columns).unbind(3)
+            value.addcdiv_(value, block, value=-2)
+            upper, lower = value.view(len(block), channels, rows // 2, 2, columns).unbind(3)
             half = upper.add_(lower)
             torch.add(half[..., 0::2], half[..., 1::2], out=out[part])
         else:
-            torch.addcdiv(value, value, own, value=-2, out=own)
+            torch.addcdiv(value, value, block, value=-2, out=block)
     return out

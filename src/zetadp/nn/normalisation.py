@@ -1,4 +1,4 @@
-r"""Group normalisation, which keeps records apart: no statistic crosses images.
+r"""Group normalisation, which never mixes records: no statistic crosses images.
 
 Batch normalisation must not be used under differential privacy, because it mixes records and leaves the gradient of one
 record undefined.
@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from zetadp.nn.layers import per_image
-from zetadp.nn.stacked import blocks, complex_too, ordinary
+from zetadp.nn.stacked import accepts_complex, blocks, uses_ordinary_operations
 from zetadp.privacy.contributions import unit_layer
 
 
@@ -66,10 +66,10 @@ class ComplexGroupNorm(nn.Module):
         self.scale = nn.Parameter(torch.full((channels,), complex(math.sqrt(0.5), math.sqrt(0.5))))
         self.shift = nn.Parameter(torch.zeros(channels, dtype=torch.complex64))
 
-    @complex_too
+    @accepts_complex
     def forward(self, x: Tensor) -> Tensor:
         """Normalise stacked images of shape (image, 2 * channel, row, column)."""
-        if ordinary():
+        if uses_ordinary_operations():
             return plain_norm(x, self.groups, self.epsilon, _scale_and_shift(self, len(x)))
         scale, shift = (torch.view_as_real(per_image(p, len(x), 1)) for p in (self.scale, self.shift))
         out: Tensor = _Whitened.apply(x, scale, shift, self.groups, self.epsilon)  # type: ignore[no-untyped-call]
@@ -143,11 +143,11 @@ class _Root(NamedTuple):
         of_sum = of_t / (2 * self.t)
         of_determinant = (of_k / self.s + k * (g11 + g22) + 2 * of_sum) / (2 * self.s)
         # Where the determinant was clamped to zero, it does not depend on the moments.
-        kept = torch.where(var_real * var_imaginary > c * c, of_determinant, 0)
+        of_product = torch.where(var_real * var_imaginary > c * c, of_determinant, 0)
         of_both = of_sum + epsilon * of_determinant
-        of_real = k * g22 + of_both + kept * var_imaginary
-        of_imaginary = k * g11 + of_both + kept * var_real
-        return torch.stack((of_real, of_imaginary, -k * (g12 + g21) - 2 * kept * c), dim=1)
+        of_real = k * g22 + of_both + of_product * var_imaginary
+        of_imaginary = k * g11 + of_both + of_product * var_real
+        return torch.stack((of_real, of_imaginary, -k * (g12 + g21) - 2 * of_product * c), dim=1)
 
 
 def centre(pairs: Tensor, groups: int, out: Tensor) -> Tensor:
@@ -171,7 +171,7 @@ def whitening(moments: Tensor, scale: Tensor, epsilon: float) -> Tensor:
 
     Moments have shape (image, 3, group), scales have shape (1 or image, channel, 2).
     """
-    rows = _to_channels(_Root.of(moments, epsilon).rows, scale.shape[1])
+    rows = _repeat_for_channels(_Root.of(moments, epsilon).rows, scale.shape[1])
     of_real, of_imaginary = rows.chunk(2, dim=1)
     g, h = scale.unsqueeze(1).unbind(3)
     return torch.cat((g * of_real - h * of_imaginary, h * of_real + g * of_imaginary), dim=1)
@@ -213,8 +213,8 @@ class _Whitened(torch.autograd.Function):
         scale, centred, moments, matrix = ctx.saved_tensors
         of_x, *of_parameters = _gradients(gradient.contiguous(), scale, centred, moments, matrix, ctx.epsilon)
         of_scale, of_shift = (
-            each.sum(dim=0, keepdim=True) if shared else each
-            for each, shared in zip(of_parameters, ctx.shared, strict=True)
+            parameter_gradient.sum(dim=0, keepdim=True) if shared else parameter_gradient
+            for parameter_gradient, shared in zip(of_parameters, ctx.shared, strict=True)
         )
         return of_x, of_scale, of_shift, None, None
 
@@ -244,21 +244,23 @@ def _gradients(
         torch.sum(parts[part], dim=3, out=sums[part])
         product = torch.empty_like(parts[part, 0], memory_format=torch.contiguous_format)
         combined = ((left, right) for left in parts[part].unbind(1) for right in pairs[part].unbind(1))
-        for place, pair in enumerate(combined):
-            products[part, place] = torch.mul(*pair, out=product).sum(dim=2)
+        for index, pair in enumerate(combined):
+            products[part, index] = torch.mul(*pair, out=product).sum(dim=2)
     with_real, with_imaginary = products.chunk(2, dim=1)
     # out = S W z + shift with S = [[g, -h], [h, g]].
     root = _Root.of(moments, epsilon)
-    rows = _to_channels(root.rows, channels)
+    rows = _repeat_for_channels(root.rows, channels)
     of_g = (products * rows).sum(dim=1)
     of_h = (with_imaginary * rows[:, :2] - with_real * rows[:, 2:]).sum(dim=1)
     g, h = scale.unsqueeze(1).unbind(3)
     of_rows = torch.cat((g * with_real + h * with_imaginary, g * with_imaginary - h * with_real), dim=1)
-    of_moments = root.moments_gradient(_of_groups(of_rows, groups), moments, epsilon) / (n - 1)
-    of_real, of_imaginary, of_product = _to_channels(of_moments, channels).unsqueeze(3).unbind(1)
+    of_moments = root.moments_gradient(_sum_over_groups(of_rows, groups), moments, epsilon) / (n - 1)
+    of_real, of_imaginary, of_product = _repeat_for_channels(of_moments, channels).unsqueeze(3).unbind(1)
     # Centring subtracts the mean of the arriving gradient; the mean of the centred image itself is zero.
     arriving = (matrix.view(images, 2, 2, channels) * sums.unsqueeze(2)).sum(dim=1)
-    mean_real, mean_imaginary = _to_channels(_of_groups(arriving, groups) / n, channels).unsqueeze(3).unbind(1)
+    mean_real, mean_imaginary = (
+        _repeat_for_channels(_sum_over_groups(arriving, groups) / n, channels).unsqueeze(3).unbind(1)
+    )
     m11, m12, m21, m22 = matrix.unsqueeze(3).unbind(1)
     # The map.
     of_x = torch.empty_like(parts)
@@ -303,11 +305,11 @@ class GroupNorm(nn.Module):
         return torch.addcmul(shift, functional.group_norm(x, self.groups), scale)
 
 
-def _to_channels(values: Tensor, channels: int) -> Tensor:
+def _repeat_for_channels(values: Tensor, channels: int) -> Tensor:
     """Repeat values of groups, shape (image, number, group), for their channels."""
     return values.repeat_interleave(channels // values.shape[2], dim=2)
 
 
-def _of_groups(values: Tensor, groups: int) -> Tensor:
+def _sum_over_groups(values: Tensor, groups: int) -> Tensor:
     """Sum values of channels, shape (image, number, channel), over each group."""
     return values.view(*values.shape[:2], groups, -1).sum(dim=3)

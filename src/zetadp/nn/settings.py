@@ -33,7 +33,7 @@ TOGETHER = {
     SLICE: "The images of a slice are classified together, one of each sequence",
     VOLUME: "The volumes of a patient are classified together, one of each sequence",
 }
-"""What cards and notes say of a decision on several images, without the full stop."""
+"""Sentences of cards and notes on a decision about several images, without the full stop."""
 ONE_DIMENSION = ("signal", "spectrum")
 """Domains in which the input of a network is a sequence of values, not a square image."""
 _BLOCKS = ("widths", "convolutions", "groups", "head", "trained", "hidden")
@@ -51,7 +51,7 @@ FAMILIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 """Domains of each family, and the names of the settings that model cards show."""
 UNUSED = {"transform": "none", "start": "random", "taper": 0}
-"""Values of settings that only some families have, in the others."""
+"""Values of settings in families that do not use them."""
 
 SHIPPED = {
     "features": "data/backbone.safetensors",
@@ -96,10 +96,10 @@ class NetworkSettings:
     components
         Number of components that a head takes, counted from the first; 0 takes all.
     taper
-        How strong the noise of all rounds is beside the signal in a head's first component. A head multiplies its
+        Noise of all rounds relative to the signal in a head's first component. A head multiplies its
         component i, counted from 0, by ``(1 + taper**2 * (1 + i / 4) ** 3) ** -0.5``, and its bias by the factor of
         component 0 (`taper_factors`). Gradients and noise of the last components then move the scores
-        less. ``noise``: the number follows from the noise of the plan. 0 leaves all as they are.
+        less. ``noise``: the number follows from the noise of the plan. 0 changes nothing.
     start
         Starting weights: ``random``, or ``public`` for those of the backbone.
     trained
@@ -129,11 +129,11 @@ class NetworkSettings:
             one_of((BY_NOISE,), taper=self.taper)
         else:
             in_range(0, 1e6, taper=self.taper)
-        domains, known = FAMILIES[self.family]
+        domains, names = FAMILIES[self.family]
         if self.domain not in domains:
             raise ValueError(f"Expected domain {' or '.join(domains)} for family {self.family}, found {self.domain}.")
         for name, unused in UNUSED.items():
-            if name not in known and getattr(self, name) != unused:
+            if name not in names and getattr(self, name) != unused:
                 raise ValueError(
                     f"Expected {name} {unused} for family {self.family}, which has no other, found "
                     f"{getattr(self, name)}."
@@ -157,10 +157,10 @@ class NetworkSettings:
 
         Only a network with a taper has this key.
         """
-        found = {**asdict(self), "widths": list(self.widths)}
+        settings = {**asdict(self), "widths": list(self.widths)}
         if not self.taper:
-            del found["taper"]
-        return found
+            del settings["taper"]
+        return settings
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class BackboneTraining:
     components
         Numbers of complex components; one public head is fitted for each.
     places
-        Number of places to which each image is moved; features are means over them (`zetadp.nn.backbone.SHIFTS`).
+        Number of shifts of each image; features are means over them (`zetadp.nn.backbone.SHIFTS`).
     """
 
     steps: Count = 5000

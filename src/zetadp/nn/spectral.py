@@ -1,4 +1,4 @@
-"""A convolutional network for spectrograms: the one that Ziller et al. use for spoken commands, and its real twin.
+"""A convolutional network for spectrograms: that of Ziller et al. for spoken commands, and its real twin.
 
 Convolutions without padding, maximum pooling after the second convolution and over the whole image after the last, then
 two affine layers. The paper gives the 3x3 filters, the positions of the poolings and the units. The sizes of the first
@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from zetadp.nn.activations import activation
 from zetadp.nn.layers import Conv2d, Linear
-from zetadp.nn.stacked import complex_too, modulus, stack
+from zetadp.nn.stacked import accepts_complex, modulus, stack
 
 if TYPE_CHECKING:
     from zetadp.nn.settings import NetworkSettings
@@ -28,7 +28,7 @@ POOLED_AFTER = 1
 class MagnitudeMaxPool2d(nn.Module):
     """Maximum pooling of complex images: of each window, the complex number of largest modulus.
 
-    Of several equal ones, the first is taken. The gradient goes only to the number that was taken.
+    Of several equal numbers, the first is taken. The gradient flows only to that number.
 
     Parameters
     ----------
@@ -40,18 +40,18 @@ class MagnitudeMaxPool2d(nn.Module):
         super().__init__()
         self.side = side
 
-    @complex_too
+    @accepts_complex
     def forward(self, x: Tensor) -> Tensor:
-        """Pool a stacked or complex tensor (image, channel, row, column); rows and columns left over are dropped."""
+        """Pool a stacked or complex tensor (image, channel, row, column); remaining rows and columns are dropped."""
         parts = x.reshape(len(x), 2, -1, *x.shape[2:])
         power = parts.detach().square().sum(dim=1)
         if self.side is None:
-            places = power.flatten(2).argmax(dim=2)[..., None, None]
+            indices = power.flatten(2).argmax(dim=2)[..., None, None]
         else:
-            places = functional.max_pool2d(power, self.side, return_indices=True)[1]
-        wanted = places.flatten(2).unsqueeze(1).expand(-1, 2, -1, -1)
-        taken = parts.flatten(3).gather(3, wanted)
-        return taken.reshape(len(x), -1, *places.shape[2:])
+            indices = functional.max_pool2d(power, self.side, return_indices=True)[1]
+        of_both_parts = indices.flatten(2).unsqueeze(1).expand(-1, 2, -1, -1)
+        largest = parts.flatten(3).gather(3, of_both_parts)
+        return largest.reshape(len(x), -1, *indices.shape[2:])
 
 
 class SpectrogramClassifier(nn.Module):

@@ -4,7 +4,7 @@ A complex tensor of shape (image, channel, ...) becomes a real tensor of shape (
 first. One real convolution or matrix product with the block weight ``[[A, -B], [B, A]]`` then replaces a complex one
 with weight ``A + iB``. It is two to three times as fast as PyTorch's complex64 operators (measured).
 
-Layers take complex tensors too and then return complex ones (`complex_too`).
+Layers take complex tensors too and then return complex ones (`accepts_complex`).
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def block_weight(weight: Tensor) -> Tensor:
     return torch.cat((torch.cat((a, -b), dim=1), torch.cat((b, a), dim=1)), dim=0)
 
 
-def complex_too(forward: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
-    """Let the ``forward`` of a layer for stacked tensors take complex ones as well, for which it returns complex ones.
+def accepts_complex(forward: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    """Let the ``forward`` of a layer for stacked tensors also map complex tensors to complex tensors.
 
     The layer is called a second time, with the stacked tensor, so its hooks see stacked tensors.
     """
@@ -70,7 +70,7 @@ def complex_too(forward: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tens
 
 @contextmanager
 def ordinary_operations() -> Iterator[None]:
-    """Compute layers by ordinary operations in a block: slower, in any precision, and differentiable twice.
+    """Compute layers by ordinary operations within a block: slower, in any precision, and differentiable twice.
 
     Otherwise some layers have hand-written backward passes, which can be differentiated only once. Transforms of
     `torch.func`, which cannot map them, always use ordinary operations.
@@ -83,7 +83,7 @@ def ordinary_operations() -> Iterator[None]:
         _ordinary = before
 
 
-def ordinary() -> bool:
+def uses_ordinary_operations() -> bool:
     """Return whether layers use ordinary operations (`ordinary_operations`)."""
     return _ordinary or torch._C._are_functorch_transforms_active()
 

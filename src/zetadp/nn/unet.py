@@ -87,12 +87,12 @@ class UNet(nn.Module):
                 layers += [GroupNorm(width, width), nn.LeakyReLU(0.2)]
         return nn.Sequential(*layers)
 
-    def _joined(self, one: Tensor, other: Tensor) -> Tensor:
+    def _concatenate(self, first: Tensor, second: Tensor) -> Tensor:
         """Return the channels of both tensors; all real parts of complex channels stay before all imaginary parts."""
         if not self.complex:
-            return torch.cat((one, other), dim=1)
-        (real, imaginary), (other_real, other_imaginary) = one.chunk(2, dim=1), other.chunk(2, dim=1)
-        return torch.cat((real, other_real, imaginary, other_imaginary), dim=1)
+            return torch.cat((first, second), dim=1)
+        (real, imaginary), (second_real, second_imaginary) = first.chunk(2, dim=1), second.chunk(2, dim=1)
+        return torch.cat((real, second_real, imaginary, second_imaginary), dim=1)
 
     def correction(self, x: Tensor) -> Tensor:
         """Return the network's addition to stacked images, both of shape (image, 2, row, column)."""
@@ -103,36 +103,36 @@ class UNet(nn.Module):
         sizes.pop()
         for narrow, block in zip(self.raise_, self.up, strict=True):
             x = functional.interpolate(narrow(x), scale_factor=2, mode="nearest")
-            x = block(self._joined(x, sizes.pop()))
-        found: Tensor = self.last(x)
-        return found
+            x = block(self._concatenate(x, sizes.pop()))
+        correction: Tensor = self.last(x)
+        return correction
 
     def forward(self, kspace: Tensor) -> Tensor:
         """Return magnitude images of shape (image, row, column) for k-space of shape (image, 1, ky, kx).
 
         A line is a column of k-space; lines that were not measured are zero. The network sees every image divided by
-        its own standard deviation, and the output has the scale of the input.
+        its standard deviation, and the output has the scale of the input.
         """
         measured = kspace[:, 0]
         zero_filled = inverse_fourier(measured)
         scale = zero_filled.abs().std(dim=AXES, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
         x = stack((zero_filled / scale)[:, None])
         image = unstack(x + self.correction(x))[:, 0]
-        found = self.consistency(image, measured / scale)
+        consistent = self.consistency(image, measured / scale)
         # The clamp gives the modulus a slope at zero, where it is not differentiable.
-        shown: Tensor = (found.real.square() + found.imag.square()).clamp_min(1e-12).sqrt() * scale
-        return shown
+        magnitude: Tensor = (consistent.real.square() + consistent.imag.square()).clamp_min(1e-12).sqrt() * scale
+        return magnitude
 
 
 def fourier(image: Tensor) -> Tensor:
     """Transform complex images to centred k-space over the last two axes, like `zetadp.mri.kspace.to_kspace`."""
     shifted = torch.fft.ifftshift(image, dim=AXES)
-    found: Tensor = torch.fft.fftshift(torch.fft.fft2(shifted, norm="ortho"), dim=AXES)
-    return found
+    kspace: Tensor = torch.fft.fftshift(torch.fft.fft2(shifted, norm="ortho"), dim=AXES)
+    return kspace
 
 
 def inverse_fourier(kspace: Tensor) -> Tensor:
     """Transform centred k-space to complex images over the last two axes, like `zetadp.mri.kspace.to_image`."""
     shifted = torch.fft.ifftshift(kspace, dim=AXES)
-    found: Tensor = torch.fft.fftshift(torch.fft.ifft2(shifted, norm="ortho"), dim=AXES)
-    return found
+    image: Tensor = torch.fft.fftshift(torch.fft.ifft2(shifted, norm="ortho"), dim=AXES)
+    return image

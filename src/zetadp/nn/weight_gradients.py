@@ -6,14 +6,14 @@ All kernels give the same numbers up to rounding. The rules:
   patients and has the same arithmetic. A complex convolution takes three real convolutions of half the channels instead
   of four, where ``kernel**2 * in * out / (in + out)`` of stacked channels is more than 300, or more than 200 if a call
   reads at most 8 MiB. The saved arithmetic then outweighs the cost of copying the factors into place (measured for 4
-  and 20 images a patient, 1 and 2 threads). One call then serves as many patients as there are threads; with one
-  patient a call, threads would wait for each other.
+  and 20 images per patient, 1 and 2 threads). One call then serves as many patients as there are threads; with one
+  patient per call, threads would wait for each other.
 - On a GPU, a convolution takes one batched matrix product for many patients, of the unfolded input. Small calls, one
   for each patient, would leave the GPU idle.
 - A matrix product takes one batched matrix product on every device. `zetadp.privacy.factored` avoids it where possible.
 
 Rules (`unit_rule`) give the gradients of PyTorch's own layers from the layer's input and its output's gradient. The
-layers stay as they are, and so do names and meaning of their weights; one ordinary pass serves all units.
+layers do not change, nor do names and meaning of their weights; one ordinary pass serves all units.
 
 Complex gradients are in PyTorch's convention ``dL/dRe + i dL/dIm``.
 """
@@ -32,7 +32,7 @@ from zetadp.privacy.contributions import of_any_layer, unit_rule
 from zetadp.privacy.factored import Factored, fold_gradient, split_by_patient
 
 WORTHWHILE, WORTHWHILE_IN_CACHE = 300, 200
-"""Least ``kernel**2 * in * out / (in + out)`` at which three products pay: in general, and if a call stays in cache."""
+"""Least ``kernel**2 * in * out / (in + out)`` at which three products are faster: in general, and in cache."""
 CACHED_BYTES = 1 << 23
 """Bytes that a call may read and still stay in cache."""
 FOLDED_BYTES = 1 << 20
@@ -87,15 +87,15 @@ def by_unfolding(x: Tensor, gradient: Tensor, patients: int, geometry: Geometry,
     if of_a_patient > UNFOLDED_BYTES:
         return by_patient(x, gradient, patients, geometry, is_complex=is_complex)
     together = images * max(1, UNFOLDED_BYTES // max(1, of_a_patient))
-    found = []
-    for own, g in zip(torch.split(x, together), torch.split(gradient, together), strict=True):
-        patches = functional.pad(own, (padding,) * 4).unfold(2, kernel, stride).unfold(3, kernel, stride)
+    products = []
+    for part, g in zip(torch.split(x, together), torch.split(gradient, together), strict=True):
+        patches = functional.pad(part, (padding,) * 4).unfold(2, kernel, stride).unfold(3, kernel, stride)
         # (patient, image, in, row, column, kernel, kernel): a view, which one copy brings into the order of the product
         patches = patches.view(-1, images, *patches.shape[1:])
         right = patches.permute(0, 1, 3, 4, 2, 5, 6).reshape(len(patches), -1, inputs * kernel**2)
         left = g.reshape(len(patches), images, outputs, -1).transpose(1, 2).reshape(len(patches), outputs, -1)
-        found.append((left @ right).view(-1, outputs, inputs, kernel, kernel))
-    written_out = torch.cat(found)
+        products.append((left @ right).view(-1, outputs, inputs, kernel, kernel))
+    written_out = torch.cat(products)
     return fold_gradient(written_out) if is_complex else written_out
 
 
@@ -117,17 +117,17 @@ def by_patient(x: Tensor, gradient: Tensor, patients: int, geometry: Geometry, *
 
     def written_out(x: Tensor, gradient: Tensor) -> Tensor:
         pairs = zip(torch.split(x, images), torch.split(gradient, images), strict=True)
-        return torch.stack([_weight_gradient(own, g, weight, geometry) for own, g in pairs])
+        return torch.stack([_weight_gradient(block, g, weight, geometry) for block, g in pairs])
 
     if not is_complex:
         return written_out(x, gradient)
-    found = x.new_empty(patients, outputs // 2, inputs // 2, kernel, kernel, dtype=x.dtype.to_complex())
+    gradients = x.new_empty(patients, outputs // 2, inputs // 2, kernel, kernel, dtype=x.dtype.to_complex())
     # Fold gradients while they are in cache, several small ones at once: the calls cost more than the arithmetic.
     together = max(1, FOLDED_BYTES // (weight.numel() * weight.element_size()))
-    parts = (torch.split(t, together * size) for t, size in ((found, 1), (x, images), (gradient, images)))
-    for mine, own, g in zip(*parts, strict=True):
-        mine.copy_(fold_gradient(written_out(own, g)))
-    return found
+    parts = (torch.split(t, together * size) for t, size in ((gradients, 1), (x, images), (gradient, images)))
+    for target, block, g in zip(*parts, strict=True):
+        target.copy_(fold_gradient(written_out(block, g)))
+    return gradients
 
 
 def by_patient_in_three(x: Tensor, gradient: Tensor, patients: int, geometry: Geometry) -> Tensor:
@@ -140,42 +140,44 @@ def by_patient_in_three(x: Tensor, gradient: Tensor, patients: int, geometry: Ge
 
     that is :math:`(p + q) + i (r - p + q)`. The three are groups of one call, which serves as many patients as there
     are threads: two threads can share six groups evenly, but not three. The inputs of each call are copied to the same
-    place as those of the call before, so that they are in cache.
+    memory as those of the previous call, so that they are in cache.
     """
     outputs, inputs = gradient.shape[1] // 2, x.shape[1] // 2
     kernel = geometry.kernel
-    found = x.new_empty(patients, outputs, inputs, kernel, kernel, dtype=x.dtype.to_complex())
+    gradients = x.new_empty(patients, outputs, inputs, kernel, kernel, dtype=x.dtype.to_complex())
     images, together = len(x) // patients, min(patients, torch.get_num_threads())
     even = patients - patients % together
     for start, stop, size in ((0, even, together), (even, patients, patients - even)):
         if start == stop:
             continue
         # (call, image, patient of the call, part, channel, row, column)
-        ours, theirs = (
+        inputs_by_call, gradients_by_call = (
             t[start * images : stop * images].view(-1, size, images, 2, t.shape[1] // 2, *t.shape[2:]).transpose(1, 2)
             for t in (x, gradient)
         )
-        right, left = (t.new_empty(images, size, 3, *t.shape[4:]) for t in (ours, theirs))
+        right, left = (t.new_empty(images, size, 3, *t.shape[4:]) for t in (inputs_by_call, gradients_by_call))
         parts, difference, of_parts, total = right[:, :, :2], right[:, :, 2], left[:, :, :2], left[:, :, 2]
         weight = x.new_empty(3 * size * outputs, inputs, kernel, kernel)
         read = right.flatten(1, 3), left.flatten(1, 3)
-        for mine, own, g in zip(torch.split(found[start:stop], size), ours, theirs, strict=True):
-            parts.copy_(own)
-            torch.sub(*own.unbind(2), out=difference)
+        for target, values, g in zip(
+            torch.split(gradients[start:stop], size), inputs_by_call, gradients_by_call, strict=True
+        ):
+            parts.copy_(values)
+            torch.sub(*values.unbind(2), out=difference)
             of_parts.copy_(g)
             torch.add(*g.unbind(2), out=total)
             groups = _weight_gradient(*read, weight, geometry, 3 * size)
-            p, q, r = groups.view(size, 3, *found.shape[1:]).unbind(1)
+            p, q, r = groups.view(size, 3, *gradients.shape[1:]).unbind(1)
             r.sub_(p).add_(q)
-            torch.complex(p.add_(q), r, out=mine)
-    return found
+            torch.complex(p.add_(q), r, out=target)
+    return gradients
 
 
 def _weight_gradient(x: Tensor, gradient: Tensor, weight: Tensor, geometry: Geometry, groups: int = 1) -> Tensor:
     """Return the backend's gradient of a convolution's weight. Only the shape of ``weight`` is used."""
     rest = ([geometry.stride] * 2, [geometry.padding] * 2, [1, 1], False, [0, 0], groups)
-    found: Tensor = torch.ops.aten.convolution_backward(gradient, x, weight, None, *rest, [False, True, False])[1]
-    return found
+    of_weight: Tensor = torch.ops.aten.convolution_backward(gradient, x, weight, None, *rest, [False, True, False])[1]
+    return of_weight
 
 
 def product_gradients(x: Tensor, gradient: Tensor, patients: int, *, is_complex: bool) -> Tensor:
@@ -196,8 +198,8 @@ def product_gradients(x: Tensor, gradient: Tensor, patients: int, *, is_complex:
     Tensor of shape (patient, out, in), complex with half as many features where the weight is.
     """
     left, right = split_by_patient(gradient, x, patients)
-    found = left.mT @ right
-    return fold_gradient(found) if is_complex else found
+    gradients = left.mT @ right
+    return fold_gradient(gradients) if is_complex else gradients
 
 
 @unit_rule(nn.Linear)
@@ -213,12 +215,12 @@ def of_linear(layer: nn.Linear, x: Tensor, gradient: Tensor, units: int) -> dict
 
 @unit_rule(nn.Conv2d)
 def of_convolution(layer: nn.Conv2d, x: Tensor, gradient: Tensor, units: int) -> dict[str, Tensor | Factored]:
-    """Return the gradients of a convolution's weight and bias; `of_any_layer` has those of unusual ones."""
+    """Return the gradients of a convolution's weight and bias; `of_any_layer` handles unusual convolutions."""
     alike = {layer.kernel_size, layer.stride, layer.padding} <= {(n,) * 2 for n in range(64)}
     if not alike or layer.dilation != (1, 1) or layer.groups > 1 or layer.padding_mode != "zeros":
         return of_any_layer(layer, x, gradient, units)
     is_complex = layer.weight.is_complex()
-    bias = _by_channel(gradient, units)
+    bias = _sum_by_channel(gradient, units)
     if is_complex:
         x, gradient = stack(x), stack(gradient)
     geometry = Geometry(layer.kernel_size[0], layer.stride[0], int(layer.padding[0]))
@@ -232,10 +234,10 @@ def of_norm(layer: nn.Module, x: Tensor, gradient: Tensor, units: int) -> dict[s
     parts = {"weight": gradient * functional_call(layer, neutral, (x,)), "bias": gradient}
     if isinstance(layer, nn.LayerNorm):
         return {name: parts[name].reshape(units, -1, *layer.normalized_shape).sum(dim=1) for name in neutral}
-    return {name: _by_channel(parts[name], units) for name in neutral}
+    return {name: _sum_by_channel(parts[name], units) for name in neutral}
 
 
-def _by_channel(values: Tensor, units: int) -> Tensor:
+def _sum_by_channel(values: Tensor, units: int) -> Tensor:
     """Return the sum of each unit's values, shape (item, channel, ...), in each channel, shape (unit, channel)."""
     of_items = values.flatten(2).sum(dim=2) if values.ndim > 2 else values
     return of_items.view(units, -1, values.shape[1]).sum(dim=1)

@@ -1,8 +1,8 @@
 r"""The brain of the simulated cohort: tissue fractions of the ICBM 152 atlas, sampled where a patient's voxels lie.
 
 The maps are the ICBM 152 nonlinear symmetric template of 2009 (release a, 1 mm) as nilearn ships it. Fonov et al.,
-NeuroImage 54 (2011) 313-327, doi:10.1016/j.neuroimage.2010.07.033. From the space of a patient to that of the atlas
-leads a random affine map plus a random smooth displacement. What is drawn does not depend on the grid, so a patient has
+NeuroImage 54 (2011) 313-327, doi:10.1016/j.neuroimage.2010.07.033. A random affine map plus a random smooth
+displacement maps the space of a patient to that of the atlas. Random draws do not depend on the grid: a patient has
 the same anatomy at any resolution.
 """
 
@@ -46,7 +46,7 @@ HEALTHY = 4
 
 @dataclass(frozen=True)
 class Atlas:
-    """Fractions of the atlas on its own 1 mm grid.
+    """Fractions of the atlas on a 1 mm grid.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ def load_atlas(blur: tuple[float, float, float] = (0.0, 0.0, 0.0)) -> Atlas:
 
     Returns
     -------
-    The atlas, kept in memory for the next call.
+    The atlas, cached in memory.
     """
     folder = resources.files("nilearn") / "datasets" / "data"
     maps = {}
@@ -89,10 +89,10 @@ def load_atlas(blur: tuple[float, float, float] = (0.0, 0.0, 0.0)) -> Atlas:
     grey, white = (brain * maps[name] / np.float32(255) for name in ("gm", "wm"))
     sulci = np.clip(4 * ndimage.gaussian_filter(grey, 4.0, truncate=2.5) - 0.4, 0, 1)
     # Ventricles and cisterns also touch grey matter, but contain no cortical veins.
-    places = np.ogrid[tuple(slice(0, n) for n in brain.shape)]
-    reach = zip(places, origin, VENTRICLES, VENTRICLE_AXES, strict=True)
+    indices = np.ogrid[tuple(slice(0, n) for n in brain.shape)]
+    reach = zip(indices, origin, VENTRICLES, VENTRICLE_AXES, strict=True)
     sulci[sum(((index + first - middle) / axis) ** 2 for index, first, middle, axis in reach) < 1] = 0
-    brain, grey, white = (ndimage.gaussian_filter(each, blur, truncate=3.0) for each in (brain, grey, white))
+    brain, grey, white = (ndimage.gaussian_filter(values, blur, truncate=3.0) for values in (brain, grey, white))
     return Atlas(brain=brain, grey=grey, white=white, sulci=sulci, origin=origin)
 
 
@@ -102,9 +102,9 @@ def blur_of(voxel: tuple[float, float, float]) -> tuple[float, float, float]:
     return x, y, z
 
 
-def sample(values: np.ndarray, atlas: Atlas, place: np.ndarray) -> np.ndarray:
-    """Interpolate an atlas map linearly at MNI coordinates ``place`` of shape (3, ...); zero outside the atlas."""
-    index = place - atlas.origin.astype(np.float32).reshape((3,) + (1,) * (place.ndim - 1))
+def sample(values: np.ndarray, atlas: Atlas, points: np.ndarray) -> np.ndarray:
+    """Interpolate an atlas map linearly at MNI coordinates ``points`` of shape (3, ...); zero outside the atlas."""
+    index = points - atlas.origin.astype(np.float32).reshape((3,) + (1,) * (points.ndim - 1))
     return np.asarray(ndimage.map_coordinates(values, index, order=1, output=np.float32, cval=0.0))
 
 
@@ -116,7 +116,7 @@ class Brain:
     ----------
     inside
         Mask (x, y, z) of the voxels in the brain.
-    place
+    points
         Coordinates (3, n) of these voxels, in mm, in the space in which lesions are described.
     healthy
         Fractions (4, n) of the healthy tissues in these voxels: cerebrospinal fluid, grey matter, white matter and
@@ -126,17 +126,17 @@ class Brain:
     """
 
     inside: np.ndarray
-    place: np.ndarray
+    points: np.ndarray
     healthy: np.ndarray
     white: Callable[[np.ndarray], np.ndarray]
 
 
-def brain_of_atlas(place: np.ndarray, grid: VoxelGrid, cut: float, atrophy: float, vessels: float) -> Brain:
-    """Return the brain that the atlas shows at some places.
+def brain_of_atlas(points: np.ndarray, grid: VoxelGrid, cut: float, atrophy: float, vessels: float) -> Brain:
+    """Return the brain that the atlas shows at given points.
 
     Parameters
     ----------
-    place
+    points
         MNI coordinates (3, x, y, z) of the grid's voxels, in mm.
     grid
         The grid, whose voxels average the atlas.
@@ -149,10 +149,10 @@ def brain_of_atlas(place: np.ndarray, grid: VoxelGrid, cut: float, atrophy: floa
         Share of blood in the fluid between gyri, in [0, 1]; four times as much in the fissure between the hemispheres.
     """
     atlas = load_atlas(blur_of(grid.voxel))
-    brain = sample(atlas.brain, atlas, place)
+    brain = sample(atlas.brain, atlas, points)
     inside = brain > cut
-    place = place[:, inside]
-    grey, white = sample(atlas.grey, atlas, place), sample(atlas.white, atlas, place)
+    points = points[:, inside]
+    grey, white = sample(atlas.grey, atlas, points), sample(atlas.white, atlas, points)
     # Blurred maps lose weight at the edge of the brain; the mask has been cut already, so nothing there is air.
     weight = np.maximum(brain[inside], np.float32(1e-3))
     grey, white = np.clip(grey / weight, 0, 1), np.clip(white / weight, 0, 1)
@@ -160,11 +160,11 @@ def brain_of_atlas(place: np.ndarray, grid: VoxelGrid, cut: float, atrophy: floa
     lost = np.float32(atrophy) * grey * fluid
     grey, fluid = grey - lost, fluid + lost
     # Veins and sinuses gather in the fissure between the hemispheres.
-    gathered = 1 + 3 * np.exp(-np.square(place[0] / np.float32(FISSURE)) / 2)
-    blood = np.minimum(vessels * gathered, 1) * sample(atlas.sulci, atlas, place) * fluid
+    gathering = 1 + 3 * np.exp(-np.square(points[0] / np.float32(FISSURE)) / 2)
+    blood = np.minimum(vessels * gathering, 1) * sample(atlas.sulci, atlas, points) * fluid
     fractions = np.stack([fluid - blood, grey, white, blood])
     healthy = np.asarray(fractions / fractions.sum(axis=0), dtype=np.float32)
-    return Brain(inside, place, healthy, white=lambda at: sample(atlas.white, atlas, at))
+    return Brain(inside, points, healthy, white=lambda at: sample(atlas.white, atlas, at))
 
 
 SPLINE_VARIANCE = 151 / 315
@@ -179,7 +179,7 @@ def spline_weights(positions: np.ndarray, length: float, spacing: float) -> np.n
     Parameters
     ----------
     positions
-        Places (n,) in mm, measured from the middle of an interval of the given length.
+        Positions (n,) in mm, measured from the middle of an interval of the given length.
     length, spacing
         Length of the interval, and distance of two knots, in mm.
 
@@ -203,7 +203,7 @@ def smooth_field(rng: np.random.Generator, grid: VoxelGrid, spacing: float) -> n
     rng
         Source of the spline coefficients; their number depends on ``spacing`` only, not on the grid.
     grid
-        Where to evaluate the field.
+        The grid on which the field is evaluated.
     spacing
         Distance of two knots in mm: about the size of the smallest bump.
 
@@ -230,7 +230,7 @@ class Variability:
         Rotation about each axis, in degrees: what remains after rigid registration to an atlas, as in the Decathlon
         brain task.
     scale
-        Relative size along each axis, which rigid registration leaves as it is.
+        Relative size along each axis, which rigid registration does not change.
     shift
         Displacement along each axis that remains after registration, in mm.
     displacements
@@ -247,7 +247,7 @@ class Variability:
 
 
 def atlas_coordinates(rng: np.random.Generator, grid: VoxelGrid, variability: Variability | None = None) -> np.ndarray:
-    r"""Draw one patient's shape and return where each voxel lies in the atlas.
+    r"""Draw one patient's shape and return the coordinates of each voxel in the atlas.
 
     A voxel at :math:`p` shows the atlas at :math:`w(c + R\,S\,(p - c) + t + \sum_i d_i(p))`, with rotation
     :math:`R`, scaling :math:`S`, shift :math:`t`, smooth displacements :math:`d_i`, and the map :math:`w` that
@@ -265,19 +265,19 @@ def atlas_coordinates(rng: np.random.Generator, grid: VoxelGrid, variability: Va
 
     centre = np.array(CENTRE)
     x, y, z = (np.asarray(axis - middle, dtype=np.float32) for axis, middle in zip(grid.axes(), centre, strict=True))
-    place = np.empty((3, *grid.shape), dtype=np.float32)
+    points = np.empty((3, *grid.shape), dtype=np.float32)
     for i in range(3):
         along = matrix[i].astype(np.float32)
-        place[i] = along[0] * x[:, None, None] + along[1] * y[:, None] + along[2] * z
-        place[i] += np.float32(centre[i] + shift[i])
+        points[i] = along[0] * x[:, None, None] + along[1] * y[:, None] + along[2] * z
+        points[i] += np.float32(centre[i] + shift[i])
         for spacing, size in spread.displacements:
-            place[i] += np.float32(size) * smooth_field(rng, grid, spacing)
-    return magnify_ventricles(place, swelling)
+            points[i] += np.float32(size) * smooth_field(rng, grid, spacing)
+    return magnify_ventricles(points, swelling)
 
 
-def magnify_ventricles(place: np.ndarray, swelling: float) -> np.ndarray:
+def magnify_ventricles(points: np.ndarray, swelling: float) -> np.ndarray:
     """Pull atlas coordinates (3, ...) toward the middle of the ventricles, so that these appear larger."""
-    shape = (3,) + (1,) * (place.ndim - 1)
-    from_middle = place - np.array(VENTRICLES, dtype=np.float32).reshape(shape)
+    shape = (3,) + (1,) * (points.ndim - 1)
+    from_middle = points - np.array(VENTRICLES, dtype=np.float32).reshape(shape)
     reach = np.square(from_middle / VENTRICLE_REACH.astype(np.float32).reshape(shape)).sum(axis=0)
-    return np.asarray(place - np.float32(swelling) * np.exp(-reach / 2) * from_middle, dtype=np.float32)
+    return np.asarray(points - np.float32(swelling) * np.exp(-reach / 2) * from_middle, dtype=np.float32)

@@ -4,10 +4,10 @@ Brains are grown from the ICBM 152 tissue maps and deformed (`anatomy`), or made
 given tumours (`lesions`), and scanned by the signal equation of each sequence (`scanners`). A patient's volume is a
 function of the settings and the patient's number, so shards of the cohort can be written in any order.
 
-Methods were developed on the standard population. The others show how a method does on patients and scanners that it
-was not made for. None is fitted to data: they are only meant to be plausible. The properties of one further population,
-`drawn`, follow from the cohort's seed, so that no method can be tuned to it. If the seed follows from something older,
-such as the hash of the commit that fixed a method, that cohort is a fair test of the method.
+Methods were developed on the standard population. The others show how a method works on other patients and scanners
+than those it was designed for. None is fitted to data: they are only meant to be plausible. The properties of one
+further population, `drawn`, follow from the cohort's seed: no method can be tuned to it. If the seed follows from an
+older fact, such as the hash of the commit that fixed a method, that cohort is a fair test of the method.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from zetadp.base.storage import read_json, write_json, write_text, written_whole
 from zetadp.base.validation import UserError
 from zetadp.mri.decathlon import write_task
 from zetadp.phantom.anatomy import Brain, Tissue, Variability, atlas_coordinates, brain_of_atlas
-from zetadp.phantom.lesions import add_tumours, draw_tumour, hollowed, with_no_lesion
+from zetadp.phantom.lesions import add_tumours, draw_tumour, hollow_cores, with_no_lesion
 from zetadp.phantom.procedural import draw_procedural_brain
 from zetadp.phantom.scanners import Scanner, acquire, draw_scanner, draw_tissues, draw_vendor_scanner
 from zetadp.phantom.settings import CHANNELS, DRAWN, Simulated, VoxelGrid
 
-CHARACTER = 2**20
-"""Place of the stream that draws them among those of the cohort; all other places are much smaller numbers."""
+CHARACTER_STREAM = 2**20
+"""Index of the stream of a drawn population among those of the cohort; all other indices are much smaller."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Lesions:
     Attributes
     ----------
     share
-        Share of the patients who have some.
+        Share of the patients with lesions.
     count
         Least and largest number.
     radius, oedema
-        Least and largest radius, and width of the oedema, in mm; None for those of `draw_tumour`.
+        Least and largest radius, and width of the oedema, in mm; None for the values of `draw_tumour`.
     hollowed
         Share of the patients whose lesions are cavities.
     """
@@ -73,9 +73,9 @@ class Population:
     aged
         Whether sulci and ventricles of brains from the atlas widen together, with an age from 18 to 95 years.
     shape
-        Variation of shape between patients; None for the usual one of each kind of brain.
+        Variation of shape between patients; None for the default of each kind of brain.
     lesions
-        Lesions of the patients; None if nobody has any.
+        Lesions of the patients; None for a healthy population.
     vendor
         Share of centres whose scanners are those of `draw_vendor_scanner`.
     jitter
@@ -100,9 +100,9 @@ class Population:
 
     def brain(self, rng: np.random.Generator, grid: VoxelGrid) -> Brain:
         """Draw a healthy brain on a grid."""
-        if _chance(rng, self.without_atlas):
-            return _without_atlas(rng, grid, self.shape)
-        return _with_atlas(rng, grid, self.shape, aged=self.aged)
+        if _is_chosen(rng, self.without_atlas):
+            return _draw_from_shapes(rng, grid, self.shape)
+        return _draw_from_atlas(rng, grid, self.shape, aged=self.aged)
 
     def tissue(self, rng: np.random.Generator, brain: Brain) -> np.ndarray:
         """Add lesions to a brain, unless the patient has none, and return the fractions (7, n)."""
@@ -117,14 +117,14 @@ class Population:
             if self.lesions.oedema is not None:
                 tumour = replace(tumour, oedema=float(rng.uniform(*self.lesions.oedema)))
             tumours.append(tumour)
-        fractions = add_tumours(brain.healthy, brain.place, tumours)
-        return hollowed(fractions) if _chance(rng, self.lesions.hollowed) else fractions
+        fractions = add_tumours(brain.healthy, brain.points, tumours)
+        return hollow_cores(fractions) if _is_chosen(rng, self.lesions.hollowed) else fractions
 
     def scanner(self, rng: np.random.Generator) -> Scanner:
         """Draw a scanner with its protocols."""
-        machine = (draw_vendor_scanner if _chance(rng, self.vendor) else draw_scanner)(rng)
+        machine = (draw_vendor_scanner if _is_chosen(rng, self.vendor) else draw_scanner)(rng)
         if self.jitter:
-            flair, t1, _, t2 = (each.jittered(rng, self.jitter) for each in machine.protocols)
+            flair, t1, _, t2 = (protocol.jittered(rng, self.jitter) for protocol in machine.protocols)
             # The same T1 weighting before and after contrast, as in the other populations.
             machine = replace(machine, protocols=(flair, t1, t1, t2))
         return replace(machine, noise=machine.noise * self.noise, bias=machine.bias * self.bias)
@@ -151,8 +151,8 @@ POPULATIONS = {
 
 
 def drawn_population(seed: int) -> Population:
-    """Return the population that a cohort's seed decides: between the others, or beyond them."""
-    rng = stream(seed, Purpose.COHORT, CHARACTER)
+    """Draw a population from a cohort's seed: between the others, or beyond them."""
+    rng = stream(seed, Purpose.COHORT, CHARACTER_STREAM)
     low, high = sorted(rng.uniform(4, 28, 2))
     narrow, wide = sorted(rng.uniform(2, 24, 2))
     return Population(
@@ -180,7 +180,7 @@ def drawn_population(seed: int) -> Population:
     )
 
 
-def _with_atlas(rng: np.random.Generator, grid: VoxelGrid, shape: Variability | None, *, aged: bool) -> Brain:
+def _draw_from_atlas(rng: np.random.Generator, grid: VoxelGrid, shape: Variability | None, *, aged: bool) -> Brain:
     """Draw a brain from the atlas: of any adult age, or ``aged`` by 18 to 95 years."""
     if not aged:
         cut, atrophy, vessels = rng.uniform(0.35, 0.65), rng.uniform(-0.5, 0.9), rng.uniform(0.12, 0.3)
@@ -190,33 +190,33 @@ def _with_atlas(rng: np.random.Generator, grid: VoxelGrid, shape: Variability | 
     # Fluid in the ventricles grows slowly until sixty, then fast.
     swelling = float(np.clip(-0.3 + 1.1 * old**1.7 + rng.normal(0, 0.08), -0.4, 0.95))
     cut, vessels = rng.uniform(0.35, 0.65), rng.uniform(0.12, 0.3)
-    place = atlas_coordinates(rng, grid, Variability(ventricles=(swelling, swelling)))
-    return brain_of_atlas(place, grid, cut, atrophy, vessels)
+    points = atlas_coordinates(rng, grid, Variability(ventricles=(swelling, swelling)))
+    return brain_of_atlas(points, grid, cut, atrophy, vessels)
 
 
-def _without_atlas(rng: np.random.Generator, grid: VoxelGrid, shape: Variability | None) -> Brain:
+def _draw_from_shapes(rng: np.random.Generator, grid: VoxelGrid, shape: Variability | None) -> Brain:
     """Draw a procedural brain."""
     form = draw_procedural_brain(rng)
     margin = rng.uniform(-0.5, 1.0)
-    place = atlas_coordinates(rng, grid, shape or Variability(ventricles=(0.0, 0.0)))
-    inside = (form.below_surface(place.reshape(3, -1)) > margin).reshape(grid.shape)
-    place = place[:, inside]
+    points = atlas_coordinates(rng, grid, shape or Variability(ventricles=(0.0, 0.0)))
+    inside = (form.below_surface(points.reshape(3, -1)) > margin).reshape(grid.shape)
+    points = points[:, inside]
     voxel = float(np.mean(grid.voxel))
 
     def white(at: np.ndarray) -> np.ndarray:
-        # Fractions have a meaning below the surface only.
+        # Fractions are defined below the surface only.
         return np.where(form.below_surface(at) > margin, form.fractions(at, voxel)[Tissue.WHITE], 0)
 
-    return Brain(inside, place, form.fractions(place, voxel), white)
+    return Brain(inside, points, form.fractions(points, voxel), white)
 
 
-def _chance(rng: np.random.Generator, share: float) -> bool:
-    """Return True with the given probability; nothing is drawn for shares of 0 and 1."""
+def _is_chosen(rng: np.random.Generator, share: float) -> bool:
+    """Return True with probability ``share``; nothing is drawn for 0 and 1."""
     return share == 1 or (share > 0 and bool(rng.random() < share))
 
 
 class CohortStream(IntEnum):
-    """Purpose of a random stream of the cohort; first part of its place."""
+    """Purpose of a random stream of the cohort; first of its indices."""
 
     SCANNER = 0
     ASSIGNMENT = 1
@@ -238,7 +238,7 @@ def patient_name(number: int) -> str:
 
 
 def scanner_of(settings: Simulated, number: int) -> int:
-    """Return the index, from 0, of the scanner that a patient was examined with."""
+    """Return the index, from 0, of a patient's scanner."""
     if settings.scanner_patients is not None and number <= sum(settings.scanner_patients):
         return int(np.searchsorted(np.cumsum(settings.scanner_patients), number))
     return int(_stream(settings, CohortStream.ASSIGNMENT, number).integers(settings.scanners))
@@ -280,7 +280,7 @@ def simulate_patient(settings: Simulated, number: int) -> np.ndarray:
 
 
 def write_patients(settings: Simulated, train: int, folder: Path, numbers: Iterable[int]) -> dict[str, dict[str, str]]:
-    """Write volumes below the task folder; their bytes depend on the settings and the patient alone.
+    """Write volumes below the task folder; their bytes depend on the settings and the patient only.
 
     Parameters
     ----------
@@ -295,12 +295,12 @@ def write_patients(settings: Simulated, train: int, folder: Path, numbers: Itera
 
     Returns
     -------
-    For every file written, by its name relative to the folder, its ``sha256``, which the index is compared with.
+    For every file written, by its name relative to the folder, its ``sha256``, to compare with the index.
     """
     written = {}
     for number in numbers:
         name = str(_image_path(number, train))
-        data = _nifti(simulate_patient(settings, number), settings.voxels().affine)
+        data = _encode_nifti(simulate_patient(settings, number), settings.voxels().affine)
         with written_whole(folder / name) as temporary:
             temporary.write_bytes(data)
         written[name] = {"sha256": hashlib.sha256(data).hexdigest()}
@@ -318,7 +318,7 @@ def write_shard(
 
 
 def assemble(*, receipts: list[Path], dataset: Path, settings: dict[str, Any], sizes: dict[str, int]) -> None:
-    """Check that every file of all shards is there, then write ``dataset.json``."""
+    """Check that all files of all shards exist, then write ``dataset.json``."""
     for receipt in receipts:
         missing = [name for name in read_json(receipt)["files"] if not (dataset.parent / name).is_file()]
         if missing:
@@ -351,8 +351,8 @@ def _image_path(number: int, train: int) -> PurePosixPath:
     return PurePosixPath("imagesTr" if number <= train else "imagesTs", f"{patient_name(number)}.nii.gz")
 
 
-def _nifti(values: np.ndarray, affine: np.ndarray) -> bytes:
-    """Return a gzipped NIfTI-1 file whose bytes depend on the arguments alone."""
+def _encode_nifti(values: np.ndarray, affine: np.ndarray) -> bytes:
+    """Return a gzipped NIfTI-1 file whose bytes depend on the arguments only."""
     image = nib.Nifti1Image(values, affine)  # type: ignore[no-untyped-call]
     image.header.set_xyzt_units("mm")  # type: ignore[no-untyped-call]
     packed = io.BytesIO()
@@ -362,5 +362,5 @@ def _nifti(values: np.ndarray, affine: np.ndarray) -> bytes:
     return packed.getvalue()
 
 
-def _stream(settings: Simulated, purpose: CohortStream, *place: int) -> np.random.Generator:
-    return stream(settings.seed, Purpose.COHORT, int(purpose), *place)
+def _stream(settings: Simulated, purpose: CohortStream, *indices: int) -> np.random.Generator:
+    return stream(settings.seed, Purpose.COHORT, int(purpose), *indices)

@@ -1,4 +1,4 @@
-"""What surrounds the brain of a public patient: fluid, bone with marrow, muscle, fat, skin, eyes and sinuses.
+"""The surroundings of a public patient's brain: fluid, bone with marrow, muscle, fat, skin, eyes and sinuses.
 
 Real volumes come with the whole head, with the brain alone, or with a mask that cuts somewhere between the two. Layers
 follow the distance from the surface of the brain. Their thickness varies over the head and between patients about twice
@@ -17,7 +17,7 @@ import numpy as np
 from scipy import ndimage
 
 from zetadp.phantom.anatomy import smooth_field
-from zetadp.phantom.procedural import inside as share
+from zetadp.phantom.procedural import share_inside
 from zetadp.phantom.scanners import Tissues
 from zetadp.phantom.settings import CHANNELS, VoxelGrid
 
@@ -110,22 +110,22 @@ def draw_head(rng: np.random.Generator, grid: VoxelGrid, inside: np.ndarray) -> 
         thickness = rng.uniform(*THICKNESS[layer]) * np.exp(0.3 * smooth_field(rng, grid, rng.uniform(40, 90)))
         edges.append(edges[-1] + thickness + (temporal if layer == Layer.MUSCLE else 0))
     # Share of a voxel that lies outside of each surface; the difference of two is the share of the layer between them.
-    beyond = [share(distance - edge, grid.voxel[0]) for edge in edges]
+    beyond = [share_inside(distance - edge, grid.voxel[0]) for edge in edges]
     fractions = np.stack([inner - outer for inner, outer in pairwise(beyond)]).astype(np.float32)
     front = float(grid.axes()[1][np.nonzero(inside)[1]].max())
     low = float(grid.axes()[2].min())
     if rng.random() < ORBITS:
-        apart, height = rng.uniform(28, 36), low + rng.uniform(-14, 14)
+        eye_distance, height = rng.uniform(28, 36), low + rng.uniform(-14, 14)
         for side in (-1, 1):
-            offsets = (x - middle[0] - side * apart, y - front + rng.uniform(2, 14), z - height)
+            offsets = (x - middle[0] - side * eye_distance, y - front + rng.uniform(2, 14), z - height)
             radius = np.sqrt(sum(offset**2 for offset in offsets))
-            _fill(fractions, share(rng.uniform(16, 22) - radius, grid.voxel[0]), Layer.FAT)
-            _fill(fractions, share(rng.uniform(10, 13) - radius, grid.voxel[0]), Layer.FLUID)
+            _fill(fractions, share_inside(rng.uniform(16, 22) - radius, grid.voxel[0]), Layer.FAT)
+            _fill(fractions, share_inside(rng.uniform(10, 13) - radius, grid.voxel[0]), Layer.FLUID)
     if rng.random() < SINUS:
         width, depth, height = rng.uniform(8, 30), rng.uniform(3, 9), rng.uniform(10, 40)
         offsets = ((x - middle[0]) / width, (y - front - depth) / depth, (z - low) / height)
         radius = np.sqrt(sum(offset**2 for offset in offsets))
-        _fill(fractions, share((1 - radius) * depth, grid.voxel[0]), None)
+        _fill(fractions, share_inside((1 - radius) * depth, grid.voxel[0]), None)
     fractions *= ~inside
     return Head(distance, fractions)
 

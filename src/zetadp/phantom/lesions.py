@@ -17,7 +17,7 @@ WAVES = 8
 
 @dataclass(frozen=True)
 class Tumour:
-    """Size, place and outline of one tumour. Lengths in mm, places in MNI coordinates.
+    """Size, position and outline of one tumour. Lengths in mm, positions in MNI coordinates.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Tumour:
     oedema
         Mean width of the oedema around the tumour.
     enhancing
-        Whether the rim leaks contrast agent. Where it does not, it is core.
+        Whether the rim leaks contrast agent. A rim without leakage belongs to the core.
     roughness
         Standard deviation of the logarithm of the radius over the surface.
     frequencies, phases
@@ -56,7 +56,7 @@ class Tumour:
 
 
 def draw_tumour(rng: np.random.Generator, white: Callable[[np.ndarray], np.ndarray]) -> Tumour:
-    """Draw a tumour around a random place in the white matter of the cerebrum.
+    """Draw a tumour around a random point in the white matter of the cerebrum.
 
     Sizes are like those in the Decathlon brain task: radii from under one to about three centimetres, oedema often
     wider than the tumour, and a quarter without enhancement (low grade).
@@ -64,9 +64,9 @@ def draw_tumour(rng: np.random.Generator, white: Callable[[np.ndarray], np.ndarr
     Parameters
     ----------
     rng
-        Random generator of size, place and outline.
+        Random generator of size, position and outline.
     white
-        Function that returns the share of white matter (n,) at places (3, n).
+        Function that returns the share of white matter (n,) at points (3, n).
     """
     while True:
         centre = rng.uniform((-55, -85, -15), (55, 50, 45))
@@ -112,8 +112,8 @@ def add_public_lesions(rng: np.random.Generator, brain: Brain, second: float = 0
         tumours = [replace(draw_tumour(rng, brain.white), radius=float(rng.uniform(5, 32))) for _ in range(gliomas)]
     elif kind < 0.75:
         tumours = [_small_lesion(rng, brain.white) for _ in range(rng.integers(2, 12))]
-    fractions = add_tumours(brain.healthy, brain.place, tumours)
-    return hollowed(fractions) if tumours and rng.random() < 0.15 else fractions
+    fractions = add_tumours(brain.healthy, brain.points, tumours)
+    return hollow_cores(fractions) if tumours and rng.random() < 0.15 else fractions
 
 
 def _small_lesion(rng: np.random.Generator, white: Callable[[np.ndarray], np.ndarray]) -> Tumour:
@@ -127,14 +127,14 @@ def _small_lesion(rng: np.random.Generator, white: Callable[[np.ndarray], np.nda
     )
 
 
-def add_tumours(fractions: np.ndarray, place: np.ndarray, tumours: Sequence[Tumour]) -> np.ndarray:
-    """Replace healthy tissue by tumours and their oedema; where they meet, the one that fills more of a voxel shows.
+def add_tumours(fractions: np.ndarray, points: np.ndarray, tumours: Sequence[Tumour]) -> np.ndarray:
+    """Replace healthy tissue by tumours and their oedema; where tumours overlap, the larger share of a voxel counts.
 
     Parameters
     ----------
     fractions
         Fractions (4, n) of the healthy tissues.
-    place
+    points
         MNI coordinates (3, n) of the same voxels, in mm.
     tumours
         The tumours to add.
@@ -146,30 +146,30 @@ def add_tumours(fractions: np.ndarray, place: np.ndarray, tumours: Sequence[Tumo
     whole = with_no_lesion(fractions)
     for tumour in tumours:
         near = np.flatnonzero(
-            np.square(place - tumour.centre.astype(np.float32)[:, None]).sum(axis=0) < tumour.reach**2
+            np.square(points - tumour.centre.astype(np.float32)[:, None]).sum(axis=0) < tumour.reach**2
         )
-        alone = _with_tumour(fractions[:, near], place[:, near], tumour)
-        more = alone[HEALTHY:].sum(axis=0) > whole[HEALTHY:, near].sum(axis=0)
-        whole[:, near[more]] = alone[:, more]
+        added = _add_tumour(fractions[:, near], points[:, near], tumour)
+        dominant = added[HEALTHY:].sum(axis=0) > whole[HEALTHY:, near].sum(axis=0)
+        whole[:, near[dominant]] = added[:, dominant]
     return whole
 
 
-def _with_tumour(healthy: np.ndarray, place: np.ndarray, tumour: Tumour) -> np.ndarray:
-    """Return the fractions (7, n) of all tissues in healthy voxels to which one tumour was added."""
-    offset = place - tumour.centre.astype(np.float32)[:, None]
+def _add_tumour(healthy: np.ndarray, points: np.ndarray, tumour: Tumour) -> np.ndarray:
+    """Add one tumour to healthy voxels and return the fractions (7, n) of all tissues."""
+    offset = points - tumour.centre.astype(np.float32)[:, None]
     waves = np.cos(tumour.frequencies.T.astype(np.float32) @ offset + tumour.phases.astype(np.float32)[:, None])
     outline = np.exp(tumour.roughness * np.sqrt(2 / WAVES) * waves.sum(axis=0))
     distance = np.sqrt(np.square(offset / tumour.stretch.astype(np.float32)[:, None]).sum(axis=0)) * outline
 
-    mass = _inside(tumour.radius - distance, EDGE)
-    core = _inside(tumour.radius - tumour.rim - distance, EDGE) if tumour.enhancing else mass
+    mass = _soft_step(tumour.radius - distance, EDGE)
+    core = _soft_step(tumour.radius - tumour.rim - distance, EDGE) if tumour.enhancing else mass
     # Fluid from leaking vessels spreads along the fibres: grey matter takes a quarter of it, the ventricles none.
     spread = healthy[Tissue.WHITE] + 0.25 * healthy[Tissue.GREY]
-    oedema = _inside(tumour.radius + tumour.oedema - distance, 3 * EDGE) * spread * (1 - mass)
+    oedema = _soft_step(tumour.radius + tumour.oedema - distance, 3 * EDGE) * spread * (1 - mass)
     return np.concatenate([healthy * (1 - mass - oedema), np.stack([oedema, core, mass - core])])
 
 
-def hollowed(fractions: np.ndarray) -> np.ndarray:
+def hollow_cores(fractions: np.ndarray) -> np.ndarray:
     """Return fractions (7, n) in which fluid fills the core of every tumour: a cyst, or the cavity of an operation."""
     hollow = fractions.copy()
     hollow[Tissue.CSF] += hollow[Tissue.CORE]
@@ -183,6 +183,6 @@ def with_no_lesion(fractions: np.ndarray) -> np.ndarray:
     return np.concatenate([fractions, lesions])
 
 
-def _inside(depth: np.ndarray, edge: float) -> np.ndarray:
+def _soft_step(depth: np.ndarray, edge: float) -> np.ndarray:
     """Return a soft step from 0 (outside) to 1 (inside) over a depth (mm) below the surface."""
     return np.asarray(1 / (1 + np.exp(-np.clip(depth / (edge / 2), -30, 30))), dtype=np.float32)

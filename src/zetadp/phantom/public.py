@@ -1,6 +1,6 @@
-"""The public simulation: patients drawn as broadly as physics allows, on which networks are trained before real ones.
+"""The public simulation: patients as varied as physics allows, for training networks before private data are used.
 
-Nothing here is the data of a person, so learning from it costs no privacy. Atlas and signal equations are those of the
+No data of a person are used, so learning from them costs no privacy. Atlas and signal equations are those of the
 simulated cohort (`phantom`); distributions and random streams are not. Orientation, shape, lesions, field strength,
 protocols and faults of the image are drawn from wide ranges, so that a hospital is just one more variation. This is
 domain randomisation: Tobin et al., IROS (2017), doi:10.1109/IROS.2017.8202133; for brain images Billot et al., Med.
@@ -29,8 +29,7 @@ from zetadp.phantom.anatomy import (
 )
 from zetadp.phantom.head import draw_head, draw_head_tissues, suppress_fat
 from zetadp.phantom.lesions import add_public_lesions, with_no_lesion
-from zetadp.phantom.procedural import covered
-from zetadp.phantom.procedural import inside as share
+from zetadp.phantom.procedural import share_covered, share_inside
 from zetadp.phantom.scanners import (
     DENSITY,
     FLUID_T1,
@@ -90,24 +89,24 @@ def draw_anatomy(rng: np.random.Generator, grid: VoxelGrid) -> tuple[np.ndarray,
     -------
     Mask (x, y, z) of the brain, and the tissue fractions (7, n) in its voxels.
     """
-    place = atlas_coordinates(rng, grid, ATLAS_SPREAD)
-    place[2] += np.float32(rng.uniform(-SLAB, SLAB))
+    points = atlas_coordinates(rng, grid, ATLAS_SPREAD)
+    points[2] += np.float32(rng.uniform(-SLAB, SLAB))
     # From the full brain of the young to the wide sulci of the old, and beyond.
     cut, atrophy, vessels = rng.uniform(0.25, 0.75), rng.uniform(-0.6, 0.95), rng.uniform(0.05, 0.4)
     atlas = load_atlas(blur_of(grid.voxel))
-    filled = float((sample(atlas.brain, atlas, place[..., grid.shape[2] // 2]) > cut).mean())
-    _resize(place, filled, rng.uniform(*SHARES))
-    brain = brain_of_atlas(place, grid, cut, atrophy, vessels)
+    filled = float((sample(atlas.brain, atlas, points[..., grid.shape[2] // 2]) > cut).mean())
+    _resize(points, filled, rng.uniform(*SHARES))
+    brain = brain_of_atlas(points, grid, cut, atrophy, vessels)
     return brain.inside, add_public_lesions(rng, brain)
 
 
-def _resize(place: np.ndarray, filled: float, wanted: float) -> None:
+def _resize(points: np.ndarray, filled: float, target: float) -> None:
     """Change the size of a brain in the plane, so that it fills another share of the slice (in place).
 
     Coordinates (3, x, y, z) are those of the brain's space, in mm.
     """
     for axis in range(2):
-        place[axis] = CENTRE[axis] + np.float32(np.sqrt(filled / wanted)) * (place[axis] - np.float32(CENTRE[axis]))
+        points[axis] = CENTRE[axis] + np.float32(np.sqrt(filled / target)) * (points[axis] - np.float32(CENTRE[axis]))
 
 
 def simulate_public_patient(
@@ -123,7 +122,7 @@ def simulate_public_patient(
     Parameters
     ----------
     seed
-        Decides everything that is random, together with the number.
+        Seed of all random draws, together with the number.
     number
         Number of the patient, from 0.
     slices
@@ -134,16 +133,16 @@ def simulate_public_patient(
         Function that draws a brain.
     scanner
         Generator of scanner and protocol. Patients of one hospital share them if it has the same seed for all. By
-        default, every patient has a scanner of its own.
+        default, every patient has a separate scanner.
 
     Returns
     -------
     Array (sequence, slice, row, column), float32, in units of the mean signal of the brain; orientation as
     `mri.volumes.read_centre_slices` returns it, sequences as in `settings.CHANNELS`. It depends on the arguments
-    only: on every call it is the same, whichever other patients are simulated.
+    only, not on other patients.
     """
-    # This generator is not the one of the cohort and of training (Philox, `zetadp.base.randomness`), so that no choice
-    # of seeds gives a public patient and a private one the same numbers.
+    # This generator differs from that of the cohort and of training (Philox, `zetadp.base.randomness`), so that no
+    # choice of seeds gives a public patient and a private one the same numbers.
     rng = np.random.Generator(np.random.PCG64([seed, number]))
     inside, fractions = anatomy(rng, GRID)
     scanner = scanner or rng
@@ -153,29 +152,31 @@ def simulate_public_patient(
     kind = rng.random()
     head = draw_head(rng, GRID, inside) if kind < WHOLE + CRUDE else None
     around = draw_head_tissues(rng, tissues.relaxivity)
-    kept = head.visible(rng) if head is not None and kind < CRUDE else np.ones(GRID.shape, dtype=bool)
+    visible = head.visible(rng) if head is not None and kind < CRUDE else np.ones(GRID.shape, dtype=bool)
     images = np.empty((len(CHANNELS), slices, size, size), dtype=np.float32)
     for index, (sequence, protocol) in enumerate(protocols.items()):
-        present, outer = (each.after_contrast() if sequence == "t1gd" else each for each in (tissues, around))
+        present_tissues, outer = (
+            properties.after_contrast() if sequence == "t1gd" else properties for properties in (tissues, around)
+        )
         signal = np.zeros(GRID.shape, dtype=np.float32)
-        signal[inside] = protocol.signal(present).astype(np.float32) @ fractions
+        signal[inside] = protocol.signal(present_tissues).astype(np.float32) @ fractions
         mask = inside
         if head is not None:
             layers = suppress_fat(rng, protocol.signal(outer), sequence)
             signal += np.tensordot(layers, head.fractions, 1)
-            mask = kept & (inside | (head.fractions.sum(axis=0) > 0.05))
-        shown = _shaded(rng, signal, inside) * kept
+            mask = visible & (inside | (head.fractions.sum(axis=0) > 0.05))
+        image = _apply_receive_field(rng, signal, inside) * visible
         if head is None:
-            mask = inside | _add_remnants(rng, shown, inside)
-        shown = _blurred(rng, shown, sharpness, thickness)
-        shown = _noisy(rng, shown, mask if kind < CRUDE or kind >= WHOLE + CRUDE else None)
-        shown = _clipped(rng, shown, mask)
+            mask = inside | _add_remnants(rng, image, inside)
+        image = _blur(rng, image, sharpness, thickness)
+        image = _add_noise(rng, image, mask if kind < CRUDE or kind >= WHOLE + CRUDE else None)
+        image = _saturate(rng, image, mask)
         # From left-posterior-superior voxels to (slice, row, column) with anterior up and left on the left.
-        images[index] = resize_area(np.transpose(shown[::-1, :, centre_slices(GRID.shape[2], slices)], (2, 1, 0)), size)
+        images[index] = resize_area(np.transpose(image[::-1, :, centre_slices(GRID.shape[2], slices)], (2, 1, 0)), size)
     return images
 
 
-def _shaded(rng: np.random.Generator, signal: np.ndarray, inside: np.ndarray) -> np.ndarray:
+def _apply_receive_field(rng: np.random.Generator, signal: np.ndarray, inside: np.ndarray) -> np.ndarray:
     """Return the signal (x, y, z) under a receive field, scaled to a mean magnitude of one in the brain."""
     depth = float(np.exp(rng.uniform(*np.log((0.02, 0.45)))))
     field = smooth_field(rng, GRID, float(rng.choice(BIAS_SPACINGS)))
@@ -183,49 +184,49 @@ def _shaded(rng: np.random.Generator, signal: np.ndarray, inside: np.ndarray) ->
     return np.asarray(shaded / np.abs(shaded[inside]).mean(), dtype=np.float32)
 
 
-def _add_remnants(rng: np.random.Generator, shown: np.ndarray, inside: np.ndarray) -> np.ndarray:
+def _add_remnants(rng: np.random.Generator, image: np.ndarray, inside: np.ndarray) -> np.ndarray:
     """Add patches of skull or scalp around the brain to some images (in place), and return their mask."""
     if rng.random() >= REMNANTS:
         return np.zeros_like(inside)
     around = ndimage.binary_dilation(inside, iterations=int(rng.integers(1, 3))) & ~inside
     patches = np.asarray(around & (smooth_field(rng, GRID, REMNANT_SPACING) > rng.uniform(-0.5, 1.5)))
-    shown[patches] = rng.uniform(0.3, 2.0)
+    image[patches] = rng.uniform(0.3, 2.0)
     return patches
 
 
-def _blurred(rng: np.random.Generator, shown: np.ndarray, sharpness: float, thickness: float) -> np.ndarray:
+def _blur(rng: np.random.Generator, image: np.ndarray, sharpness: float, thickness: float) -> np.ndarray:
     """Blur most images as motion, coarse resolution and thick slices do.
 
     Parameters
     ----------
     rng
-        Random generator, for what differs between the images of a patient.
-    shown
+        Random generator of the differences between the images of a patient.
+    image
         Signal (x, y, z).
     sharpness, thickness
         Standard deviation in the plane and across slices, in voxels, the same for all images of a patient.
     """
     if rng.random() >= 0.6:
-        return shown
+        return image
     deviations = (sharpness * rng.uniform(0.5, 1.0), sharpness, thickness)
-    return np.asarray(ndimage.gaussian_filter(shown, deviations, truncate=3.0))
+    return np.asarray(ndimage.gaussian_filter(image, deviations, truncate=3.0))
 
 
-def _noisy(rng: np.random.Generator, shown: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+def _add_noise(rng: np.random.Generator, image: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
     """Return magnitudes with noise of the receiver, everywhere or, in nine masked images of ten, in the mask alone."""
-    noisy = rician(shown, float(np.exp(rng.uniform(np.log(0.004), np.log(0.12)))), rng)
+    noisy = rician(image, float(np.exp(rng.uniform(np.log(0.004), np.log(0.12)))), rng)
     return np.where(mask, noisy, 0) if rng.random() < 0.9 and mask is not None else noisy
 
 
-def _clipped(rng: np.random.Generator, shown: np.ndarray, mask: np.ndarray) -> np.ndarray:
+def _saturate(rng: np.random.Generator, image: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Saturate the brightest voxels of some images, as conversions between file formats do."""
     if rng.random() >= 0.3:
-        return shown
-    return np.asarray(np.minimum(shown, np.quantile(shown[mask], rng.uniform(0.97, 0.999))))
+        return image
+    return np.asarray(np.minimum(image, np.quantile(image[mask], rng.uniform(0.97, 0.999))))
 
 
 def draw_public_tissues(rng: np.random.Generator) -> Tissues:
-    """Draw one patient's tissues at a field strength that is drawn too, evenly over its logarithm.
+    """Draw one patient's tissues, at a random field strength that is uniform on a logarithmic scale.
 
     The spread around the published means is about twice that of patients. Relaxation times vary by 10 % in each healthy
     tissue, by 25 % in each lesion, and by 8 % in all together. The uptake of contrast agent varies by 45 % in all
@@ -266,7 +267,7 @@ def draw_protocols(rng: np.random.Generator, tissues: Tissues) -> dict[str, Acqu
 
 
 def draw_t1_weighted(rng: np.random.Generator, tissues: Tissues) -> Acquisition:
-    """Draw a T1-weighted protocol: a spin echo, an inverted one or a spoiled gradient echo."""
+    """Draw a T1-weighted protocol: a spin echo, an inversion recovery or a spoiled gradient echo."""
     kind = rng.random()
     if kind < 0.4:
         return Protocol(tr=rng.uniform(350, 900), te=rng.uniform(6, 25))
@@ -299,94 +300,98 @@ def draw_shapes(rng: np.random.Generator, grid: VoxelGrid) -> tuple[np.ndarray, 
     """Draw a brain of random shapes, without an atlas, as `draw_anatomy` does with one.
 
     A brain has an outline, sheets of fluid along the zeros of random fields with a ribbon of grey matter next to them,
-    blobs of grey matter deep inside, and ellipsoids of fluid in the middle. Sizes and places vary far more than in
+    blobs of grey matter deep inside, and ellipsoids of fluid in the middle. Sizes and positions vary far more than in
     adults. The shapes are after Hoffmann et al., IEEE Trans. Med. Imaging 41 (2022) 543-558,
     doi:10.1109/TMI.2021.3116879.
     """
     while True:
-        inside, fractions = _brain(rng, grid)
-        if inside.any(axis=(0, 1)).all():  # no slice passes above or below it
+        inside, fractions = _draw_brain_of_shapes(rng, grid)
+        if inside.any(axis=(0, 1)).all():  # every slice shows the brain
             return inside, fractions
 
 
-def _brain(rng: np.random.Generator, grid: VoxelGrid) -> tuple[np.ndarray, np.ndarray]:
-    place = atlas_coordinates(rng, grid, SHAPES_SPREAD)
-    place[2] += np.float32(rng.uniform(-15, 15))
-    _resize(place, SHAPES_SHARE, rng.uniform(*SHARES))
+def _draw_brain_of_shapes(rng: np.random.Generator, grid: VoxelGrid) -> tuple[np.ndarray, np.ndarray]:
+    points = atlas_coordinates(rng, grid, SHAPES_SPREAD)
+    points[2] += np.float32(rng.uniform(-15, 15))
+    _resize(points, SHAPES_SHARE, rng.uniform(*SHARES))
     voxel = grid.voxel[0]
-    depth = _depth(rng, grid, place)
+    depth = _draw_depth(rng, grid, points)
     inside = depth > rng.uniform(-2, 4)
-    tissue, deep = _cortex(rng, grid, place, depth)
+    tissue, deep = _draw_cortex(rng, grid, points, depth)
     grey, white = np.clip(tissue - deep, 0, 1), np.minimum(deep, tissue)
     field, least = smooth_field(rng, grid, rng.uniform(12, 35)), rng.uniform(0.7, 2.0)
-    nuclei = rng.uniform(0.4, 1.0) * share((field - least) * 8, voxel) * share(depth - rng.uniform(10, 25), 6.0)
+    nuclei = (
+        rng.uniform(0.4, 1.0)
+        * share_inside((field - least) * 8, voxel)
+        * share_inside(depth - rng.uniform(10, 25), 6.0)
+    )
     grey, white = grey + nuclei * white, white * (1 - nuclei)
-    ventricles = _ventricles(rng, place, voxel)
+    ventricles = _draw_ventricles(rng, points, voxel)
     grey, white = grey * (1 - ventricles), white * (1 - ventricles)
     if rng.random() < 0.2:  # grey matter scattered in the white
         field = smooth_field(rng, grid, rng.uniform(10, 40))
-        scattered = share(field * rng.uniform(3, 10) + rng.normal(0, 4), voxel) * rng.uniform(0.3, 1)
+        scattered = share_inside(field * rng.uniform(3, 10) + rng.normal(0, 4), voxel) * rng.uniform(0.3, 1)
         grey, white = grey + scattered * white * 0.5, white * (1 - 0.5 * scattered)
     fluid = np.clip(1 - grey - white, 0, 1)
     vessels = rng.uniform(0.03, 0.4)
-    gathered = 1 + 3 * np.exp(-np.square(place[0] / 5) / 2)
-    blood = np.minimum(vessels * gathered, 1) * np.clip(fluid - ventricles, 0, 1)
+    gathering = 1 + 3 * np.exp(-np.square(points[0] / 5) / 2)
+    blood = np.minimum(vessels * gathering, 1) * np.clip(fluid - ventricles, 0, 1)
     healthy = np.stack([fluid - blood, grey, white, blood]).astype(np.float32)[:, inside]
     healthy = healthy / np.maximum(healthy.sum(0), 1e-6)
-    # Lesions begin in white matter; a brain with hardly any has none.
+    # Lesions begin in white matter; a brain with very little white matter has no lesions.
     if (white[inside] > 0.6).mean() < 0.02:
         return inside, with_no_lesion(healthy)
-    brain = Brain(inside, place[:, inside], healthy, _looked_up(grid, inside, white))
+    brain = Brain(inside, points[:, inside], healthy, _make_lookup(grid, inside, white))
     return inside, add_public_lesions(rng, brain, second=0.3)
 
 
-def _depth(rng: np.random.Generator, grid: VoxelGrid, place: np.ndarray) -> np.ndarray:
-    """Return how deep voxels lie below the surface of a rough, tapered superellipsoid."""
+def _draw_depth(rng: np.random.Generator, grid: VoxelGrid, points: np.ndarray) -> np.ndarray:
+    """Return the depth of voxels below the surface of a rough, tapered superellipsoid."""
     axes = np.array([66, 84, 62]) * np.exp(rng.normal(0, 0.06, 3))
     power = rng.uniform(1.8, 3.2)
-    x, y, z = ((place[i] - MIDDLE[i]) / axes[i] for i in range(3))
+    x, y, z = ((points[i] - MIDDLE[i]) / axes[i] for i in range(3))
     z = np.where(z < 0, z / rng.uniform(0.5, 1.0), z)
     x = x / (1 - rng.uniform(-0.05, 0.2) * y)
-    radius = np.maximum(sum(np.abs(each) ** power for each in (x, y, z)) ** (1 / power), 0.05)
+    radius = np.maximum(sum(np.abs(coordinate) ** power for coordinate in (x, y, z)) ** (1 / power), 0.05)
     rough = rng.uniform(0, 4)
     return np.asarray((1 - radius) * 75 + rough * smooth_field(rng, grid, rng.uniform(25, 60)))
 
 
-def _cortex(
-    rng: np.random.Generator, grid: VoxelGrid, place: np.ndarray, depth: np.ndarray
+def _draw_cortex(
+    rng: np.random.Generator, grid: VoxelGrid, points: np.ndarray, depth: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the share of every voxel that is not fluid, and the share that is neither fluid nor cortex."""
     half, ribbon = rng.uniform(0.3, 2.0), rng.uniform(2.0, 5.0)
     sheets: list[tuple[Any, ...]] = [(depth, rng.uniform(0.5, 3.5), 1.0, ribbon)]
     for _ in range(rng.integers(1, 3)):
         reach = rng.uniform(8, 32)
-        folds = _zeros(rng, grid, rng.uniform(9, 28))
-        sheets.append((folds, half * rng.uniform(0.5, 1.2), share(reach - depth, 6.0), ribbon))
+        folds = _distance_to_zeros(rng, grid, rng.uniform(9, 28))
+        sheets.append((folds, half * rng.uniform(0.5, 1.2), share_inside(reach - depth, 6.0), ribbon))
     if rng.random() < 0.85:  # a fissure near the middle, over some depth or in front and behind
-        away = place[0] + rng.normal(0, 2)
+        away = points[0] + rng.normal(0, 2)
         if rng.random() < 0.5:
-            parted = share(rng.uniform(0, 40) - depth + 15 * (rng.random() < 0.3), 8.0)
+            presence = share_inside(rng.uniform(0, 40) - depth + 15 * (rng.random() < 0.3), 8.0)
         else:
-            parted = share(np.abs(place[1] - MIDDLE[1]) - rng.uniform(10, 50), 8.0)
-        sheets.append((away, rng.uniform(0.3, 2.2), parted, ribbon * rng.uniform(0.5, 1.0)))
+            presence = share_inside(np.abs(points[1] - MIDDLE[1]) - rng.uniform(10, 50), 8.0)
+        sheets.append((away, rng.uniform(0.3, 2.2), presence, ribbon * rng.uniform(0.5, 1.0)))
     voxel = grid.voxel[0]
     tissue, deep = np.ones(grid.shape), np.ones(grid.shape)
-    for distance, thin, present, beside in sheets:
-        tissue = tissue * (1 - present * covered(distance, thin, voxel))
-        deep = deep * (1 - present * covered(distance, thin + beside, voxel))
+    for distance, thin, present, cortex in sheets:
+        tissue = tissue * (1 - present * share_covered(distance, thin, voxel))
+        deep = deep * (1 - present * share_covered(distance, thin + cortex, voxel))
     return tissue, deep
 
 
-def _zeros(rng: np.random.Generator, grid: VoxelGrid, spacing: float) -> np.ndarray:
+def _distance_to_zeros(rng: np.random.Generator, grid: VoxelGrid, spacing: float) -> np.ndarray:
     """Return the signed distance to the zeros of a random field, to first order."""
     field = smooth_field(rng, grid, spacing)
-    slope = np.sqrt(sum(np.square(each) for each in np.gradient(field, *grid.voxel)))
+    slope = np.sqrt(sum(np.square(derivative) for derivative in np.gradient(field, *grid.voxel)))
     return np.asarray(field / np.maximum(slope, 0.5 * slope.mean()))
 
 
-def _ventricles(rng: np.random.Generator, place: np.ndarray, voxel: float) -> np.ndarray:
-    """Return the share of fluid that one to three pairs of tilted ellipsoids hold, which differ between the sides."""
-    found = np.zeros(place.shape[1:])
+def _draw_ventricles(rng: np.random.Generator, points: np.ndarray, voxel: float) -> np.ndarray:
+    """Return the share of fluid in one to three pairs of tilted ellipsoids, which differ between the sides."""
+    fluid = np.zeros(points.shape[1:])
     size = np.exp(rng.normal(0, 0.45))
     for _ in range(rng.integers(1, 4)):
         middle = np.array([abs(rng.normal(9, 5)), MIDDLE[1] + rng.normal(0, 22), MIDDLE[2] + rng.normal(0, 8)])
@@ -394,19 +399,21 @@ def _ventricles(rng: np.random.Generator, place: np.ndarray, voxel: float) -> np
         for side in (-1, 1):
             if rng.random() < 0.05:
                 continue
-            own, tilt = axes * np.exp(rng.normal(0, 0.1)), rng.normal(0, 0.3)
-            x, y, z = side * place[0] - middle[0], place[1] - middle[1], place[2] - middle[2]
+            half_axes, tilt = axes * np.exp(rng.normal(0, 0.1)), rng.normal(0, 0.3)
+            x, y, z = side * points[0] - middle[0], points[1] - middle[1], points[2] - middle[2]
             x = x - tilt * y * 0.5
-            radius = np.sqrt((x / own[0]) ** 2 + (y / own[1]) ** 2 + (z / own[2]) ** 2)
-            found = np.maximum(found, share((1 - radius) * own.min(), voxel))
-    return found
+            radius = np.sqrt((x / half_axes[0]) ** 2 + (y / half_axes[1]) ** 2 + (z / half_axes[2]) ** 2)
+            fluid = np.maximum(fluid, share_inside((1 - radius) * half_axes.min(), voxel))
+    return fluid
 
 
-def _looked_up(grid: VoxelGrid, inside: np.ndarray, white: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function for the share of white matter in the voxel nearest to a place, zero outside the brain."""
+def _make_lookup(grid: VoxelGrid, inside: np.ndarray, white: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function for the share of white matter in the voxel nearest to a point, zero outside the brain."""
 
-    def at(place: np.ndarray) -> np.ndarray:
-        nearest = [(each - axis[0]) / (axis[1] - axis[0]) for each, axis in zip(place, grid.axes(), strict=True)]
+    def at(points: np.ndarray) -> np.ndarray:
+        nearest = [
+            (coordinate - axis[0]) / (axis[1] - axis[0]) for coordinate, axis in zip(points, grid.axes(), strict=True)
+        ]
         index = tuple(np.clip(np.rint(n).astype(int), 0, side - 1) for n, side in zip(nearest, grid.shape, strict=True))
         return np.where(inside[index], white[index], 0)
 

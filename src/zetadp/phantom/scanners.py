@@ -1,4 +1,4 @@
-r"""How tissue becomes stored intensities: relaxation, gadolinium, signal equations, protocols, scanners and noise.
+r"""From tissue to stored intensities: relaxation, gadolinium, signal equations, protocols, scanners and noise.
 
 Times are in ms, concentrations in mmol/l, relaxivities in l/(mmol s). Sources of the properties of tissue, all at body
 temperature:
@@ -49,7 +49,7 @@ def nulling_time(t1: float, tr: float, inverted: float = 1.0) -> float:
     return float(t1 * (np.log1p(inverted) - np.log1p(inverted * np.exp(-tr / t1))))
 
 
-def shortened(time: np.ndarray, relaxivity: float, concentration: np.ndarray) -> np.ndarray:
+def shorten_time(time: np.ndarray, relaxivity: float, concentration: np.ndarray) -> np.ndarray:
     r"""Return a relaxation time in the presence of a contrast agent, :math:`1/T = 1/T_0 + r\,C`.
 
     Fast exchange of water is assumed, so that one concentration per tissue is enough.
@@ -188,11 +188,11 @@ class Tissues:
     relaxivity: float
 
     def after_contrast(self) -> Tissues:
-        """Return the tissues as the contrast agent leaves them, with shorter T1 and T2."""
+        """Return the tissues after uptake of the contrast agent, with shorter T1 and T2."""
         return Tissues(
             density=self.density,
-            t1=shortened(self.t1, self.relaxivity, self.uptake),
-            t2=shortened(self.t2, TRANSVERSE_RATIO * self.relaxivity, self.uptake),
+            t1=shorten_time(self.t1, self.relaxivity, self.uptake),
+            t2=shorten_time(self.t2, TRANSVERSE_RATIO * self.relaxivity, self.uptake),
             uptake=np.zeros(len(Tissue)),
             relaxivity=self.relaxivity,
         )
@@ -216,18 +216,18 @@ def draw_tissues(rng: np.random.Generator, field_strength: float) -> Tissues:
 
 
 FLUID_T1 = 4300.0
-"""T1 of cerebrospinal fluid (ms) for which centres set the inversion time of FLAIR."""
+"""T1 of cerebrospinal fluid (ms) from which centres compute the inversion time of FLAIR."""
 FLUID_T2 = 2000.0
-"""T2 of cerebrospinal fluid (ms) for which they set the inversion time after T2 preparation."""
+"""T2 of cerebrospinal fluid (ms) from which they compute the inversion time after T2 preparation."""
 NOISE, NOISE_VOXEL = 0.03, 3.75
-"""Noise of an average scanner, and the in-plane voxel size (mm) for which it is stated.
+"""Noise of an average scanner, and the in-plane voxel size (mm) to which it refers.
 
 It is the standard deviation in each of the two parts of the signal, relative to the mean signal of the brain. Finer
 voxels hold less signal and are noisier, so that an average over a given area is equally noisy on every grid.
 """
 BIAS_SPACING = 90.0
 """Distance of the knots of the receive field, in mm."""
-HEAD = 80.0
+HEAD_RADIUS = 80.0
 """Distance (mm) from the middle of the head at which the sensitivity of a coil array is one."""
 
 
@@ -246,8 +246,8 @@ class Scanner:
     noise
         Noise relative to that of the average scanner.
     array
-        Logarithm of how much brighter the surface of the brain is than its middle, because coils near the head
-        receive most from it. Zero if the scanner corrects for this.
+        Logarithm of the ratio of brightness between the surface of the brain and its middle: coils near the head
+        receive most from the surface. Zero if the scanner corrects for this.
     acceleration
         Geometry factor of parallel imaging less one: the relative increase of noise in the middle of the brain over
         that at its surface. Pruessmann et al., Magn. Reson. Med. 42 (1999) 952-962.
@@ -274,7 +274,7 @@ def draw_scanner(rng: np.random.Generator) -> Scanner:
     field_strength = float(rng.choice([1.5, 3.0]))
     # At 3 T the longer T1 leaves a spin echo less contrast, so most centres invert there.
     inverted = bool(rng.random() < (0.7 if field_strength > 2 else 0.3))
-    t1 = _t1_weighted(rng, float(T1[field_strength][Tissue.GREY]), inverted=inverted)
+    t1 = _draw_t1_weighted(rng, float(T1[field_strength][Tissue.GREY]), inverted=inverted)
     tr = rng.uniform(7000, 11000)
     flair = Protocol(tr=tr, te=rng.uniform(95, 140), ti=nulling_time(FLUID_T1, tr) * rng.uniform(0.92, 1.04))
     t2 = Protocol(tr=rng.uniform(2800, 6500), te=rng.uniform(75, 120))
@@ -286,7 +286,7 @@ def draw_scanner(rng: np.random.Generator) -> Scanner:
     )
 
 
-def _t1_weighted(rng: np.random.Generator, grey_t1: float, *, inverted: bool) -> Protocol:
+def _draw_t1_weighted(rng: np.random.Generator, grey_t1: float, *, inverted: bool) -> Protocol:
     if inverted:
         # The signal of grey matter must be past zero, or its magnitude would exceed that of white matter.
         tr = rng.uniform(1700, 2400)
@@ -301,7 +301,7 @@ def draw_vendor_scanner(rng: np.random.Generator) -> Scanner:
     weighting by late echoes at short repetition, in thick slices. The receive field is that of a coil array close to
     the head, and noise gathers in the middle, where parallel imaging amplifies it.
     """
-    t1 = _gradient_echo(rng)
+    t1 = _draw_gradient_echo(rng)
     tr, preparation = rng.uniform(4800, 5600), rng.uniform(110, 170)
     flair = PreparedFlair(
         tr=tr,
@@ -322,7 +322,7 @@ def draw_vendor_scanner(rng: np.random.Generator) -> Scanner:
     )
 
 
-def _gradient_echo(rng: np.random.Generator) -> Acquisition:
+def _draw_gradient_echo(rng: np.random.Generator) -> Acquisition:
     """Draw a fast gradient echo, or a slower one with a larger flip angle."""
     if rng.random() < 0.5:
         return GradientEcho(tr=rng.uniform(7, 11), te=rng.uniform(2.5, 4.6), flip=rng.uniform(15, 22))
@@ -359,7 +359,7 @@ def acquire(
     bias = np.exp(scanner.bias * smooth_field(rng, grid, BIAS_SPACING)[inside])
     gain = rng.uniform(300, 3000)
     outward = _outwardness(grid, inside)
-    signal = _averaged_over_slices(signal, inside, scanner.thickness[channel]) * bias
+    signal = _average_over_slices(signal, inside, scanner.thickness[channel]) * bias
     signal = signal * np.exp(np.float32(scanner.array) * (outward - 1))
     signal = signal / np.abs(signal).mean()
     sigma = NOISE * scanner.noise * NOISE_VOXEL / np.sqrt(grid.voxel[0] * grid.voxel[1])
@@ -369,7 +369,7 @@ def acquire(
     return np.asarray(np.clip(np.rint(gain * magnitude), 1, np.iinfo(np.int16).max), dtype=np.int16)
 
 
-def _averaged_over_slices(signal: np.ndarray, inside: np.ndarray, thickness: float) -> np.ndarray:
+def _average_over_slices(signal: np.ndarray, inside: np.ndarray, thickness: float) -> np.ndarray:
     """Average over slices that are thicker than those of the grid; the neighbourhood of the brain is dark."""
     slices = round(thickness / SLICE_THICKNESS)
     volume = np.zeros(inside.shape, dtype=np.float32)
@@ -378,7 +378,7 @@ def _averaged_over_slices(signal: np.ndarray, inside: np.ndarray, thickness: flo
 
 
 def _outwardness(grid: VoxelGrid, inside: np.ndarray) -> np.ndarray:
-    """Return the squared distance from the axis of the head, in units of `HEAD`, of the voxels in the brain."""
+    """Return the squared distance from the axis of the head, in units of `HEAD_RADIUS`, of the voxels in the brain."""
     x, y, _ = (axis - axis.mean() for axis in grid.axes())
-    squared = (np.square(x)[:, None] + np.square(y)[None, :]) / HEAD**2
+    squared = (np.square(x)[:, None] + np.square(y)[None, :]) / HEAD_RADIUS**2
     return np.asarray(np.broadcast_to(squared[:, :, None], inside.shape)[inside], dtype=np.float32)

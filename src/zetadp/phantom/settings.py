@@ -1,4 +1,4 @@
-"""What a simulated cohort is: its size on a grid of voxels, its scanners and its population."""
+"""Settings of a simulated cohort: grid of voxels, scanners and population."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Simulated:
         Voxels along x, y and z. In the plane they fill 240 mm x 240 mm; slices are 1 mm thick, around the middle of the
         brain.
     scanners
-        Scanners in the cohort, each with a field strength and protocol of its own.
+        Scanners in the cohort, each with a random field strength and protocol.
     population
         standard; vendor (the same anatomies on scanners of another vendor); healthy (no tumours, ages 18 to 95); heavy
         (several large lesions, wide oedema, cavities); procedural (brains from implicit shapes, not derived from ICBM
@@ -104,6 +104,6 @@ class Simulated:
             )
 
     def voxels(self) -> VoxelGrid:
-        """Return the grid, or raise a ``ValueError`` if it cannot be."""
+        """Return the grid, or raise a ``ValueError`` if it is invalid."""
         x, y, z = self.grid
         return VoxelGrid((x, y, z))

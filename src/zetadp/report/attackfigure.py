@@ -25,7 +25,7 @@ from zetadp.report.figurestyle import (
     panel_grid,
     set_legend,
     set_title,
-    wrapped,
+    wrap_text,
 )
 
 WIDEST = 1.6
@@ -70,7 +70,7 @@ def audit_figure(results: Sequence[AuditResult], experiment: str) -> Figure:
             panel.text(1.02, row, text, transform=panel.get_yaxis_transform(), va="center", fontsize=SMALL)
         panel.axvspan(1, WIDEST, color="#F7DCCB", linewidth=0, zorder=0)
         panel.axvline(1, color="black", linewidth=1.2)
-        panel.set_yticks(range(len(results)), [wrapped(result.audited.name, SMALL, 3.2) for result in results])
+        panel.set_yticks(range(len(results)), [wrap_text(result.audited.name, SMALL, 3.2) for result in results])
         panel.set(xlim=(0, WIDEST), ylim=(len(results) - 0.4, -0.6))
         panel.set_xlabel("share of the claim; bar: shown beyond chance, ○: estimate; a bar in the shade refutes")
         deltas = ", ".join(f"{delta:g}" for delta in sorted({result.claim.delta for result in results}))
@@ -108,10 +108,10 @@ def membership_roc(attacks: Sequence[Attack], claims: Mapping[str, Claim], peopl
                 band["fpr_upper"], lower, "^-", color=_BAND, linewidth=1.2, zorder=4, label="lower confidence band"
             )
             panel.plot([LEAST_RATE, 1], [LEAST_RATE, 1], color=_GUESS, linewidth=0.8, zorder=1, label="guessing")
-            for depth, (audience, (who, colour, style)) in enumerate(_REGIONS.items()):
+            for depth, (audience, (audience_name, colour, style)) in enumerate(_REGIONS.items()):
                 claim, curve = claims[audience], allowed[audience]
                 panel.fill_between(rates, curve, LEAST_RATE, color=colour, linewidth=0, zorder=-depth)
-                label = f"allowed to {who} (ε = {rounded_up(claim.epsilon, 3)} at δ = {claim.delta:g})"
+                label = f"allowed to {audience_name} (ε = {rounded_up(claim.epsilon, 3)} at δ = {claim.delta:g})"
                 panel.plot(rates, curve, color=_CURVE, linestyle=style, linewidth=1.3, label=label, zorder=2)
             panel.set_title(f"{attack.arm}:\n{_verdict(attack)}", loc="left")
             trials = f"{len(attack.scores_in)} models\nwith the patient,\n{len(attack.scores_out)} without"
@@ -159,43 +159,43 @@ def rebuilt_figure(kinds: Sequence[tuple[str, Sequence[Rebuilt]]], title: str) -
         for panel in panels.ravel():
             panel.set_xticks([])
             panel.set_yticks([])
-        for line, (name, found) in zip(panels, kinds, strict=True):
-            line[0].set_ylabel(wrapped(name, SMALL, 1.6), fontsize=SMALL, rotation=0, ha="right", va="center")
-            for place, (true, image, score) in enumerate(_ranked(found)):
-                for panel, shown in zip(line[2 * place : 2 * place + 2], (true, image), strict=True):
-                    panel.imshow(shown, cmap="gray", vmin=0, vmax=float(true.max()), interpolation="nearest")
-                line[2 * place + 1].set_xlabel(f"SSIM {score:.2f}", fontsize=SMALL, labelpad=1)
-        for place, rank in enumerate(RANKS):
-            panels[0, 2 * place].set_title("true", fontsize=SMALL)
-            panels[0, 2 * place + 1].set_title(f"rebuilt, {rank}", fontsize=SMALL)
+        for line, (name, rebuilt) in zip(panels, kinds, strict=True):
+            line[0].set_ylabel(wrap_text(name, SMALL, 1.6), fontsize=SMALL, rotation=0, ha="right", va="center")
+            for index, (true, image, score) in enumerate(_rank(rebuilt)):
+                for panel, picture in zip(line[2 * index : 2 * index + 2], (true, image), strict=True):
+                    panel.imshow(picture, cmap="gray", vmin=0, vmax=float(true.max()), interpolation="nearest")
+                line[2 * index + 1].set_xlabel(f"SSIM {score:.2f}", fontsize=SMALL, labelpad=1)
+        for index, rank in enumerate(RANKS):
+            panels[0, 2 * index].set_title("true", fontsize=SMALL)
+            panels[0, 2 * index + 1].set_title(f"rebuilt, {rank}", fontsize=SMALL)
         set_title(figure, title)
     return figure
 
 
-def _ranked(found: Sequence[Rebuilt]) -> list[tuple[np.ndarray, np.ndarray, float]]:
-    """Return true image, found image and SSIM of the best, the median and the worst."""
-    pairs = [pair for one in found for pair in zip(one.true, one.found, strict=True)]
-    each = [(true, image, similarity(true, image)) for true, image in pairs]
-    each.sort(key=lambda entry: -entry[2])
-    return [each[0], each[len(each) // 2], each[-1]]
+def _rank(rebuilt: Sequence[Rebuilt]) -> list[tuple[np.ndarray, np.ndarray, float]]:
+    """Return true image, rebuilt image and SSIM of the best, the median and the worst result."""
+    pairs = [pair for result in rebuilt for pair in zip(result.true, result.images, strict=True)]
+    scored = [(true, image, similarity(true, image)) for true, image in pairs]
+    scored.sort(key=lambda entry: -entry[2])
+    return [scored[0], scored[len(scored) // 2], scored[-1]]
 
 
-def candidates_figure(found: pd.DataFrame) -> Figure:
+def candidates_figure(table: pd.DataFrame) -> Figure:
     """Draw the rate of correctly named candidates against epsilon, one panel for each number of candidates.
 
     Parameters
     ----------
-    found
-        What `zetadp.audit.candidates.attacked` returned.
+    table
+        Result of `zetadp.audit.candidates.attack_candidates`.
     """
-    numbers, networks = found["candidates"].unique(), found["network"].unique()
+    numbers, networks = table["candidates"].unique(), table["network"].unique()
     with figure_style():
         figure, panels = panel_grid(len(numbers), 2, 3.4)
         for panel, candidates in zip(panels, numbers, strict=True):
-            own = found[found["candidates"] == candidates].sort_values("epsilon").groupby("network")
-            first = own.get_group(networks[0])
+            groups = table[table["candidates"] == candidates].sort_values("epsilon").groupby("network")
+            first = groups.get_group(networks[0])
             lines = {"at most, for every attack": first["bound"], "worst candidates": first["worst"]}
-            lines |= {f"measured: {name}": own.get_group(name)["named"] for name in networks}
+            lines |= {f"measured: {name}": groups.get_group(name)["named"] for name in networks}
             for number, (label, values) in enumerate(lines.items()):
                 panel.plot(first["epsilon"], values, **line_look(number), label=label)
             panel.axhline(100 / candidates, color=GREY, linestyle=":", label="guessing")
@@ -204,7 +204,7 @@ def candidates_figure(found: pd.DataFrame) -> Figure:
             panel.minorticks_off()
             panel.set_ylim(0, 103)
             panel.set_title(f"one of {candidates} candidates", loc="left")
-        deltas = numbers_of(found, "delta")
+        deltas = numbers_of(table, "delta")
         label_outer(panels, 2, f"ε of the whole training, per patient, at δ = {deltas}", "right one named, in %")
         set_title(figure, "Naming the right candidate from all messages of a training")
         set_legend(figure, panels, "Simulated patients; everybody takes part in every round.")

@@ -36,7 +36,7 @@ from zetadp.report.figurestyle import (
     set_title,
     spread_shown,
     without_noise_shown,
-    wrapped,
+    wrap_text,
 )
 from zetadp.report.provenance import Cohort
 from zetadp.report.tables import CELL, chance_named, holders, metric_shown, not_empty
@@ -68,12 +68,12 @@ def training_curves(histories: pd.DataFrame, cohort: Cohort, *, chance: float | 
     with figure_style():
         # Epsilon has an order, so its lines take their colours from a map: lighter is less private.
         shades = mpl.colormaps["viridis"](np.linspace(0.0, 0.8, len(epsilons)))
-        shown, called = arms_shown(histories), networks_shown(histories)
+        arm_names, network_names = arms_shown(histories), networks_shown(histories)
         cells = list(histories.groupby(["network", "arm"], sort=False))
         columns = columns_for(len(cells))
         figure, panels = panel_grid(len(cells), columns, 3.1)
         for panel, ((network, arm), cell) in zip(panels, cells, strict=True):
-            name_panel(panel, f"network {called[str(network)]}, {shown[str(arm)]}", columns)
+            name_panel(panel, f"network {network_names[str(network)]}, {arm_names[str(arm)]}", columns)
             for index, epsilon in enumerate(epsilons):
                 run = cell[cell["epsilon"] == epsilon].dropna(subset=["value"])
                 if not run.empty:
@@ -91,7 +91,7 @@ def training_curves(histories: pd.DataFrame, cohort: Cohort, *, chance: float | 
 
 
 def draw_chance(panel: Axes, chance: float | None) -> None:
-    """Draw a line at the score of guessing, if there is one."""
+    """Draw a line at the score of guessing, if it is known."""
     if chance is not None:
         panel.axhline(chance, color=GREY, linewidth=0.8, label=chance_named(chance), zorder=1)
 
@@ -112,7 +112,7 @@ def confusion_matrices(runs: pd.DataFrame, cohort: Cohort) -> Figure:
 
     The colour and the upper number are the share of the true class (row) in %; the lower number counts images. With
     more than `MANY_CLASSES` classes, only shares of at least 0.05 % are written, and no counts. At most `MAX_MATRICES`
-    matrices are drawn: the most accurate of those that are clipped without noise, to compare with, and those of the
+    matrices are drawn: the most accurate of those that are clipped without noise, for comparison, and those of the
     smallest epsilons, at the same epsilon of the most accurate networks. A note names the others.
     """
     not_empty(runs)
@@ -127,7 +127,7 @@ def confusion_matrices(runs: pd.DataFrame, cohort: Cohort) -> Figure:
     cells, others = (sorted(part, key=order.index) for part in (ranked[:MAX_MATRICES], ranked[MAX_MATRICES:]))
     groups = {(str(n), str(a), str(e)): group for (n, a, e), group in runs.groupby(CELL)}
     columns = min(3, len(cells))
-    shown, called, word = arms_shown(runs), networks_shown(runs), runs["called"].iloc[0]
+    arm_names, network_names, word = arms_shown(runs), networks_shown(runs), runs["called"].iloc[0]
     with figure_style():
         figure, panels = panel_grid(len(cells), columns, 3.0, {1: 4.6, 2: 7.0, 3: WIDTH}[columns])
         for panel, (network, arm, epsilon) in zip(panels, cells, strict=True):
@@ -135,14 +135,14 @@ def confusion_matrices(runs: pd.DataFrame, cohort: Cohort) -> Figure:
             image = _draw_matrix(panel, group)
             seeds = f"{len(group)} seeds" if len(group) > 1 else "one seed"
             # A label that does not fit next to the colour bar would cover it.
-            name_panel(panel, f"{called[network]}, {shown[arm]}\n{epsilon_named(epsilon)}, {seeds}", 3, 0.58)
+            name_panel(panel, f"{network_names[network]}, {arm_names[arm]}\n{epsilon_named(epsilon)}, {seeds}", 3, 0.58)
         label_outer(panels, columns, f"predicted {word}", f"true {word}")
         figure.colorbar(image, ax=panels, label=f"share of the true {word} in %", shrink=0.6, aspect=30, pad=0.02)
         set_title(figure, f"Confusion on held-out test {holders(runs)}, {cohort}")
-        left_out = _named(others, called, shown)
+        left_out = _name_cells(others, network_names, arm_names)
         meaning = [guarantee_shown(runs), without_noise_shown(epsilon for _, _, epsilon in cells)]
         notes = ["; ".join(filter(None, meaning)), f"Not shown, for lack of room: {left_out}" if left_out else ""]
-        text = wrapped("\n".join(filter(None, notes)), SMALL, 0.97 * figure.get_figwidth())
+        text = wrap_text("\n".join(filter(None, notes)), SMALL, 0.97 * figure.get_figwidth())
         figure.supxlabel(text, x=0.01, ha="left", fontsize=SMALL)
     return figure
 
@@ -170,9 +170,9 @@ def _draw_matrix(panel: Axes, group: pd.DataFrame) -> AxesImage:
     return panel.imshow(share, cmap="Blues", norm=Normalize(0, 100))
 
 
-def _named(cells: Sequence[Cell], called: dict[str, str], shown: dict[str, str]) -> str:
-    """Name cells in words, those of one network and arm together."""
-    found: dict[str, list[str]] = {}
+def _name_cells(cells: Sequence[Cell], network_names: dict[str, str], arm_names: dict[str, str]) -> str:
+    """Name cells in words, grouped by network and arm."""
+    epsilons_of: dict[str, list[str]] = {}
     for network, arm, epsilon in cells:
-        found.setdefault(f"{called[network]}, {shown[arm]}", []).append(epsilon_named(epsilon))
-    return "; ".join(f"{who}: {', '.join(epsilons)}" for who, epsilons in found.items())
+        epsilons_of.setdefault(f"{network_names[network]}, {arm_names[arm]}", []).append(epsilon_named(epsilon))
+    return "; ".join(f"{name}: {', '.join(epsilons)}" for name, epsilons in epsilons_of.items())

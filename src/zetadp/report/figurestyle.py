@@ -1,4 +1,4 @@
-"""The common look of all figures, and the words that they use for runs, seeds and guarantees.
+"""The common style of all figures, and their terms for runs, seeds and guarantees.
 
 Lines differ in colour, style and marker, so that every figure can be read in grey.
 """
@@ -32,7 +32,7 @@ TITLE, TEXT, SMALL = 12.0, 10.0, 9.0  # points
 
 # Okabe and Ito's colours, from dark to light for the first three.
 _COLOURS = ("#000000", "#0072B2", "#E69F00", "#CC79A7", "#D55E00", "#56B4E9", "#009E73", "#882255")
-# None is dotted: references such as guessing are.
+# Dots are reserved for references such as guessing.
 _STYLES: tuple[Any, ...] = (
     "-",
     (0, (5, 1.5)),
@@ -71,7 +71,7 @@ def save_svg(figure: Figure, path: Path) -> None:
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """Apply the look while the block runs, on matplotlib's defaults: a user's settings cannot change the bytes."""
+    """Apply the style within a block, on matplotlib's defaults: a user's settings cannot change the bytes."""
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(_SETTINGS)
@@ -116,7 +116,7 @@ def columns_for(count: int) -> int:
 def name_panel(panel: Axes, name: str, columns: int, share: float = 0.8) -> None:
     """Write the title of a panel, wrapped to a share of the width of its column."""
     size = TEXT if columns < 3 else SMALL
-    panel.set_title(wrapped(name, size, share * WIDTH / columns), loc="left", fontsize=size)
+    panel.set_title(wrap_text(name, size, share * WIDTH / columns), loc="left", fontsize=size)
 
 
 def percent_axis(panel: Axes) -> None:
@@ -127,19 +127,19 @@ def percent_axis(panel: Axes) -> None:
 
 
 def label_outer(panels: Sequence[Axes], columns: int, x: str, y: str) -> None:
-    """Label the vertical axes of the left column, and the horizontal axes of panels that have none below."""
+    """Label the vertical axes of the left column, and the horizontal axes of the lowest panel of each column."""
     columns = min(columns, len(panels))
     width = 0.75 * WIDTH / columns
     for index, panel in enumerate(panels):
         if index % columns == 0:
             panel.set_ylabel(y)
         if index + columns >= len(panels):
-            panel.set_xlabel(wrapped(x, TEXT, width))
+            panel.set_xlabel(wrap_text(x, TEXT, width))
 
 
 def set_title(figure: Figure, title: str) -> None:
     """Write the title at the top left, in as many lines as the figure's width requires."""
-    figure.suptitle(wrapped(title, TITLE, 0.97 * figure.get_figwidth()), x=0.01, ha="left")
+    figure.suptitle(wrap_text(title, TITLE, 0.97 * figure.get_figwidth()), x=0.01, ha="left")
 
 
 def set_legend(figure: Figure, panels: Sequence[Axes], *meaning: str) -> None:
@@ -165,11 +165,11 @@ def set_legend(figure: Figure, panels: Sequence[Axes], *meaning: str) -> None:
         ncols=legend_columns(labels, width),
         frameon=False,
     )
-    legend.set_title(wrapped("\n".join(filter(None, meaning)), TEXT, width))
+    legend.set_title(wrap_text("\n".join(filter(None, meaning)), TEXT, width))
     legend.set_alignment("left")
 
 
-def wrapped(text: str, size: float, width: float) -> str:
+def wrap_text(text: str, size: float, width: float) -> str:
     """Break a text of ``size`` points into lines no wider than ``width`` inches."""
     lines = []
     for paragraph in text.split("\n"):
@@ -190,7 +190,7 @@ def _width(line: str, size: float) -> float:
 
 
 def legend_columns(labels: Sequence[str], width: float) -> int:
-    """Return how many columns of a legend fit side by side."""
+    """Return the number of columns of a legend that fit next to each other."""
     widths = [_width(label, SMALL) + _HANDLE for label in labels]
     for count in range(len(labels), 1, -1):
         if sum(max(column) for column in np.array_split(widths, count)) <= width:
@@ -205,7 +205,7 @@ def arms_shown(runs: pd.DataFrame) -> dict[str, str]:
 
 
 def networks_shown(runs: pd.DataFrame) -> dict[str, str]:
-    """Return the name of each network in figures, which says if its epsilon is per image."""
+    """Return the name of each network in figures, with a remark if its epsilon is per image."""
     by_image = set(runs["network"][runs["unit"] == "image"])
     return {str(name): f"{name} (ε per image)" if name in by_image else str(name) for name in runs["network"].unique()}
 
@@ -228,13 +228,13 @@ def guarantee_shown(runs: pd.DataFrame) -> str:
 
 
 def without_noise_shown(epsilons: Iterable[str]) -> str:
-    """Return an explanation of the epsilons that are no guarantee; empty if there are none."""
+    """Return an explanation of the epsilons without a guarantee; empty if all have a guarantee."""
     words = {"inf": "∞: clipped, no noise, no guarantee", UNCLIPPED: "unclipped: no noise either, no guarantee"}
     return "; ".join(text for epsilon, text in words.items() if epsilon in set(epsilons))
 
 
 def spread_shown(seeds: pd.Series, marks: str) -> str:
-    """Return a phrase on the number of seeds behind means, and on what marks span."""
+    """Return a phrase on the number of seeds behind means, and on the meaning of marks."""
     fewest, most = int(seeds.min()), int(seeds.max())
     if most == 1:
         return "one seed, so no spread over seeds is known or shown"

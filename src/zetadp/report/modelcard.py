@@ -14,10 +14,10 @@ from zetadp.privacy.statement import spent
 from zetadp.privacy.threat import MASKED_SUMS, PERSONS, NoiseSource, arm_shown
 from zetadp.report import notes
 from zetadp.report.provenance import Cohort
-from zetadp.report.rendering import filled, to_markdown
+from zetadp.report.rendering import render_template, to_markdown
 
 FALSE_ALARM = 0.01
-"""Share of wrongly accused people at which the card says what an attack finds."""
+"""Share of wrongly accused people for which the card states the power of an attack."""
 
 KINDS = {
     "complex": "complex-valued convolutional network",
@@ -43,7 +43,7 @@ TRAINED = {
     "all": "All its weights were",
     "norms": "Its head and the scales and shifts of its normalisation were",
 }
-"""How cards call families, domains and trained weights of networks."""
+"""Words of cards for families, domains and trained weights of networks."""
 
 
 def model_card(
@@ -74,7 +74,7 @@ def model_card(
     epsilon, again = epsilon_label(run["epsilon"]), privacy.get("earlier_attempts")
     metric, threat = metrics["metric"], privacy["threat"]["model"]
     scored = [name.removesuffix("_interval") for name in metrics if name.endswith("_interval")]
-    return filled(
+    return render_template(
         "templates/card.md.j2",
         filters={
             "up": rounded_up,
@@ -88,7 +88,7 @@ def model_card(
         privacy=privacy,
         metrics=metrics,
         words=words,
-        described=_described(NetworkSettings(**network)),
+        described=_describe_network(NetworkSettings(**network)),
         cohort=str(cohort),
         simulated=cohort.simulated,
         arm=arm_shown(run["arm"], threat),
@@ -103,27 +103,27 @@ def model_card(
         again=again,
         power=_power((again or privacy)["trade_off"]),
         start=metrics.get("public_start"),
-        by_class=_by_class(metrics) if "classes" in metrics else None,
+        by_class=_class_table(metrics) if "classes" in metrics else None,
         others=[name for name in scored if name != metric],
         settings=NetworkSettings(**network).used,
         notes=notes,
     )
 
 
-def _described(network: NetworkSettings) -> str:
-    """Say what kind of network this is, what it takes, and which of its weights were trained from where."""
-    begun = "public" if network.start == "public" else "random"
-    said = f"The network is a {KINDS[network.family]} on {INPUTS[network.domain]}. {TRAINED[network.trained]} trained "
-    said += f"on the cohort, from {begun} weights."
+def _describe_network(network: NetworkSettings) -> str:
+    """Return sentences on the kind of network, its inputs, its trained weights and their start."""
+    start = "public" if network.start == "public" else "random"
+    text = f"The network is a {KINDS[network.family]} on {INPUTS[network.domain]}. {TRAINED[network.trained]} trained "
+    text += f"on the cohort, from {start} weights."
     if network.start == "public" or network.domain in FEATURES:
-        said += " What is public was learnt from simulated items only."
+        text += " What is public was learnt from simulated items only."
     if network.start == "public" and network.domain == STUDY:
-        said += " For each patient, the public head counts where it tells the classes apart better."
-    return said
+        text += " For each patient, the head that separates the classes better has more weight."
+    return text
 
 
 def _power(curve: Mapping[str, list[float]] | None) -> str:
-    """Return how many an attack finds at `FALSE_ALARM`, rounded up: tighter than what one epsilon and delta allow.
+    """Return the power of an attack at `FALSE_ALARM`, rounded up: tighter than the bound from one epsilon and delta.
 
     The result is empty if the curve is unknown.
     """
@@ -133,10 +133,10 @@ def _power(curve: Mapping[str, list[float]] | None) -> str:
     return f"{math.ceil(1000 * (1 - missed) - 1e-9) / 1000:.1%}"
 
 
-def _by_class(metrics: Mapping[str, Any]) -> Sheet:
+def _class_table(metrics: Mapping[str, Any]) -> Sheet:
     """Return the table of the classes."""
-    columns, word, found = ("recall", "precision", "f1"), metrics["called"], metrics["per_class"]
-    rows = tuple((name, *(_percent(found[name][column]) for column in columns)) for name in metrics["classes"])
+    columns, word, scores = ("recall", "precision", "f1"), metrics["called"], metrics["per_class"]
+    rows = tuple((name, *(_percent(scores[name][column]) for column in columns)) for name in metrics["classes"])
     return Sheet(f"By {word}, in %", (word, *columns), rows)
 
 

@@ -42,7 +42,7 @@ def notes(
     units = " and ".join(sorted({f"per {unit}" for unit in runs["unit"]}))
     deltas = ", ".join(f"{delta:g}" for delta in sorted(runs["delta"].astype(float).unique()))
     sources = set(private["noise_source"])
-    found = [
+    lines = [
         f"Cohort: {cohort}. {_measured(runs)} {held_out}, in %.",
         *dict.fromkeys(note for notes_of_task in runs["notes"] for note in notes_of_task),
         *([SIMULATION_NOTE] if cohort.simulated else []),
@@ -58,7 +58,7 @@ def notes(
         *_others(len(runs), planned),
         *([str(total["statement"])] if total else []),
     ]
-    return tuple(found)
+    return tuple(lines)
 
 
 def _measured(runs: pd.DataFrame) -> str:
@@ -75,11 +75,11 @@ def _measured(runs: pd.DataFrame) -> str:
     )
 
 
-def _others(made: int, planned: int | None) -> list[str]:
-    """Return a note that more runs are declared than shown."""
-    if planned is None or made >= planned:
+def _others(finished: int, planned: int | None) -> list[str]:
+    """Return a note if the experiment declares more runs than have finished."""
+    if planned is None or finished >= planned:
         return []
-    return [f"{made} of the experiment's {planned} runs. The others follow, and the total grows with them."]
+    return [f"{finished} of the experiment's {planned} runs. The others follow, and the total grows with them."]
 
 
 def is_worse(reached: float, start: float) -> bool:
@@ -88,46 +88,46 @@ def is_worse(reached: float, start: float) -> bool:
 
 
 def worse_than_start(runs: pd.DataFrame) -> list[str]:
-    """Return a note for each network and target whose training made it worse than the public weights it began with.
+    """Return a note for each network and target whose result is worse than its public starting weights.
 
-    Runs that differ in the seed alone are taken together, by the mean of their metric.
+    Runs that differ only in the seed count together, by the mean of their metric.
     """
-    found = []
+    lines = []
     cells = runs.dropna(subset="public_start").groupby(["network", "arm", "epsilon"], sort=False)
     for (network, arm, epsilon), group in cells:
         start, reached = (float(group[column].mean()) for column in ("public_start", "value"))
         if is_worse(reached, start):
-            found.append(
+            lines.append(
                 f"{network}, {arm}, {epsilon_named(str(epsilon))}: training made it worse, {100 * reached:.1f} % "
                 f"after {100 * start:.1f} % of the public weights that it started from. Use these instead: they cost "
                 "no privacy."
             )
-    return found
+    return lines
 
 
 def _sums(private: pd.DataFrame) -> list[str]:
     """Return, for each arm with masked sums, the assumption of its epsilon, and epsilon without it."""
-    found = []
+    lines = []
     for arm, group in private[private["threat"] == MASKED_SUMS].groupby("arm"):
         figures = _at_epsilons(group, "epsilon_single_messages")
-        found.append(
+        lines.append(
             f"Arm {arm}: masked sums. ε holds as long as masks hide single messages, against a server that may deviate "
             f"and colludes with at most {int(group['colluding'].max())} node(s). Against anyone who could undo the "
             f"masks it is {figures}."
         )
-    return found
+    return lines
 
 
 def _images(private: pd.DataFrame) -> list[str]:
     """Return, for each network whose unit is an image, the guarantee for a whole patient."""
-    found = []
+    lines = []
     for network, group in private[private["unit"] == "image"].groupby("network"):
         figures = _at_epsilons(group, "epsilon_per_patient")
-        found.append(
+        lines.append(
             f"Network {network}: ε is per image, a weaker guarantee that protects no patient. The true ε per patient, "
             f"for all images of a patient together, is {figures}."
         )
-    return found
+    return lines
 
 
 def _at_epsilons(runs: pd.DataFrame, column: str) -> str:

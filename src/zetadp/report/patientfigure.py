@@ -60,10 +60,10 @@ def patient_figure(
         grid = figure.subplots(count, len(kinds), squeeze=False)
         rows, columns = images.shape[1:]
         for column, (kind, values, colours, norm, unit) in enumerate(kinds):
-            shown: Any = None
+            image: Any = None
             for row in range(count):
                 panel = grid[row, column]
-                shown = panel.imshow(values[row], cmap=colours, norm=norm)
+                image = panel.imshow(values[row], cmap=colours, norm=norm)
                 panel.spines[:].set_visible(False)
                 # Frequencies are counted from the centre, pixels from the corner.
                 centre = (rows // 2, columns // 2) if column else (0, 0)
@@ -78,7 +78,7 @@ def patient_figure(
                 if row == count - 1:
                     panel.set_xlabel("kx" if column else "column")
             grid[0, column].set_title(kind, fontsize=9.5)
-            bar = figure.colorbar(shown, ax=grid[:, column], location="bottom", aspect=12, pad=0.02, shrink=0.9)
+            bar = figure.colorbar(image, ax=grid[:, column], location="bottom", aspect=12, pad=0.02, shrink=0.9)
             bar.set_label(unit, fontsize=9)
             _bar_ticks(bar, norm, limit)
         set_title(figure, title)

@@ -26,27 +26,27 @@ KEYS = ("command", "commit", "cohort", "seeds", "hardware")
 UNKNOWN = "unknown"
 NOT_CODE = (":(exclude)docs", ":(exclude)*.md")
 COMMAND = "ZETADP_COMMAND"
-"""Environment variable for the command of make or of the workflow: as a parameter of rules it would rerun jobs."""
+"""Environment variable for the command of make or of the workflow; as a parameter of rules it would rerun jobs."""
 
 
 def origin(
     cohort: str, seeds: str, *, command: str | None = None, runs: Iterable[Mapping[str, Any]] = ()
 ) -> tuple[str, ...]:
-    """Return the lines on how a table was made, one for each of `KEYS`.
+    """Return the lines on the origin of a table, one for each of `KEYS`.
 
     Parameters
     ----------
     cohort, seeds
         Values that the scenario or the benchmark declares, from `cohort_shown` and `seeds_shown`.
     command
-        Command that makes the table; by default the current one.
+        Command that makes the table; by default the current command.
     runs
         For each run of the table, the ``environment`` of its ``metrics.json``: the machine and the code that trained
-        it. By default, this process made everything.
+        it. By default, this process and machine.
     """
     runs = list(runs)
-    found = (command or called(), _commits(runs), cohort, seeds, _hardware(runs))
-    return tuple(f"{key}: {value}" for key, value in zip(KEYS, found, strict=True))
+    values = (command or current_command(), _commits(runs), cohort, seeds, _hardware(runs))
+    return tuple(f"{key}: {value}" for key, value in zip(KEYS, values, strict=True))
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,14 @@ def cohort_shown(cohort: Mapping[str, Any], *, simulated: bool) -> str:
     """Return name, size and seed of a cohort, from ``cohort`` of a configuration, and whether it is ``simulated``."""
     size = f"{cohort['train_patients']} + {cohort['test_patients']} {cohort['unit']}s"
     if cohort["source"] == "simulated":
-        drawn = f"seed {cohort['simulated']['seed']}"
+        source = f"seed {cohort['simulated']['seed']}"
     else:
-        drawn = "simulated" if simulated else "not simulated"
-    return f"{cohort['name']}, {size}, {drawn}"
+        source = "simulated" if simulated else "not simulated"
+    return f"{cohort['name']}, {size}, {source}"
 
 
 def seeds_shown(seeds: Iterable[int]) -> str:
-    """Return seeds for reading, each once.
+    """Return distinct seeds as text.
 
     Examples
     --------
@@ -92,7 +92,7 @@ def seeds_shown(seeds: Iterable[int]) -> str:
     return ", ".join(str(seed) for seed in ordered)
 
 
-def called() -> str:
+def current_command() -> str:
     """Return the current command: that of make or of the workflow, or this program and its arguments."""
     if COMMAND in os.environ:
         return os.environ[COMMAND]
@@ -103,7 +103,7 @@ def called() -> str:
 
 
 def workflow_command(arguments: Iterable[str], root: Path = ROOT) -> str:
-    """Return the command that started the workflow, without what may name folders of patients.
+    """Return the command that started the workflow, without words that may name folders of patients.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def workflow_command(arguments: Iterable[str], root: Path = ROOT) -> str:
 
 
 def _public(word: str, root: Path) -> str:
-    """Return a word of a command without a value that it assigns, and without folders outside the root."""
+    """Return a word of a command without an assigned value, and without folders outside the root."""
     option, assigned, value = word.partition("=")
     if not assigned:
         return _below(Path(word), root) if "/" in word else word
@@ -133,15 +133,15 @@ def commit(root: Path = ROOT) -> str | None:
     if top is None or Path(top).resolve() != root.resolve():
         return None
     changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", *NOT_CODE)
-    found = _git(root, "rev-parse", "--short", "HEAD")
-    return f"{found}-dirty" if found and changed else found
+    revision = _git(root, "rev-parse", "--short", "HEAD")
+    return f"{revision}-dirty" if revision and changed else revision
 
 
 def code_version(root: Path = ROOT) -> str:
     """Return `commit`, or the installed version if there is none, such as in an installed package."""
-    found = commit(root)
-    if found is not None:
-        return found
+    revision = commit(root)
+    if revision is not None:
+        return revision
     try:
         return f"zetadp {metadata.version('zetadp')}"
     except metadata.PackageNotFoundError:
@@ -150,7 +150,7 @@ def code_version(root: Path = ROOT) -> str:
 
 def environment(device: torch.device) -> dict[str, Any]:
     """Return code, machine and software of this process, for ``metrics.json``."""
-    torch = sys.modules["torch"]  # whoever has a device has imported it; making tables does not need it
+    torch = sys.modules["torch"]  # imported if there is a device; making tables does not need it
     return {
         "commit": code_version(),
         "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
@@ -164,7 +164,7 @@ def _git(root: Path, *arguments: str) -> str | None:
     """Return the output of git, or None if it fails or is not installed."""
     try:
         done = subprocess.run(  # noqa: S603  (fixed arguments)
-            ["git", "--no-optional-locks", "-C", str(root), *arguments],  # noqa: S607  (the git of whoever runs this)
+            ["git", "--no-optional-locks", "-C", str(root), *arguments],  # noqa: S607  (the user's git)
             capture_output=True,
             text=True,
             check=False,
@@ -175,16 +175,16 @@ def _git(root: Path, *arguments: str) -> str | None:
 
 
 def _commits(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Return the commit of the running code, and those of the training runs if they differ."""
-    here = code_version()
+    """Return the commit of the running code, and the commits of the training runs if they differ."""
+    current = code_version()
     trained = sorted({run.get("commit") or UNKNOWN for run in runs})
-    return here if not trained or trained == [here] else f"{here}; trainings by {', '.join(trained)}"
+    return current if not trained or trained == [current] else f"{current}; trainings by {', '.join(trained)}"
 
 
 def _hardware(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Return the hardware of the training runs, or of this machine if there are none."""
-    places = sorted({f"{run.get('device', UNKNOWN)}, {run.get('cores', UNKNOWN)} cores" for run in runs})
-    return "; ".join(places) or machine()
+    """Return the hardware of the training runs, or of this machine without training runs."""
+    machines = sorted({f"{run.get('device', UNKNOWN)}, {run.get('cores', UNKNOWN)} cores" for run in runs})
+    return "; ".join(machines) or machine()
 
 
 def machine() -> str:

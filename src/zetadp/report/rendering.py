@@ -25,7 +25,7 @@ from zetadp.base.templates import template
 from zetadp.base.validation import shown
 from zetadp.core.metrics import LEVEL
 from zetadp.privacy.threat import arm_shown
-from zetadp.report.tables import BESIDE, holders, metric_shown, not_empty
+from zetadp.report.tables import FURTHER_ACCURACIES, holders, metric_shown, not_empty
 
 PUBLIC = "public weights"
 """Heading of the column for the metric of public weights before any private training."""
@@ -61,10 +61,10 @@ def accuracy_sheet(table: pd.DataFrame, notes: tuple[str, ...] = (), *, interval
 
 
 def further_sheets(table: pd.DataFrame) -> list[Sheet]:
-    """Return a table like `accuracy_sheet` for each further accuracy: if images were classified together, two."""
+    """Return a table like `accuracy_sheet` for each further accuracy: two if images were classified together."""
     metric = metric_shown(table["metric"].iloc[0])
-    measured = {key: shown for key, shown in BESIDE.items() if table["image_accuracy"].notna().any()}
-    return [_sheet(table, f"Test {metric} of {shown} in %", _number(key)) for key, shown in measured.items()]
+    measured = {key: name for key, name in FURTHER_ACCURACIES.items() if table["image_accuracy"].notna().any()}
+    return [_sheet(table, f"Test {metric} of {name} in %", _number(key)) for key, name in measured.items()]
 
 
 def _sheet(
@@ -80,9 +80,9 @@ def _sheet(
     for (network, arm), group in table.groupby(["network", "arm"], sort=False):
         cells = {str(row["epsilon"]): cell(row) for _, row in group.iterrows()}
         first = [show(group.iloc[0]) for show in start.values()]
-        named = f"{network} (per image)" if (group["unit"] == "image").any() else str(network)
-        shown = arm_shown(str(arm), str(group["threat"].iloc[0]))
-        rows.append((named, shown, *first, *(cells.get(epsilon, "") for epsilon in epsilons)))
+        network_name = f"{network} (per image)" if (group["unit"] == "image").any() else str(network)
+        arm_name = arm_shown(str(arm), str(group["threat"].iloc[0]))
+        rows.append((network_name, arm_name, *first, *(cells.get(epsilon, "") for epsilon in epsilons)))
     return Sheet(title, ("network", "arm", *start, *map(epsilon_named, epsilons)), tuple(rows), names=2)
 
 
@@ -112,7 +112,7 @@ def to_csv(frame: pd.DataFrame, notes: tuple[str, ...] = (), *, float_format: st
 
 
 def _csv_cell(value: object) -> object:
-    """Return a cell that is no formula of a spreadsheet and begins no comment; numbers stay what they are."""
+    """Escape a text that a spreadsheet would read as a formula, or a reader as a comment; numbers do not change."""
     if not isinstance(value, str):
         return value
     text = shown(value).replace("#", "\uff03")
@@ -152,11 +152,11 @@ def write_table(
     files: Iterable[Path],
     frame: pd.DataFrame,
     sheet: Sheet,
-    made: tuple[str, ...],
+    origin: tuple[str, ...],
     *,
     float_format: str | None = None,
 ) -> None:
-    """Write a table to files, each in the format that its name ends with: ``.csv`` or ``.md``.
+    """Write a table to files, in the format of their suffix: ``.csv`` or ``.md``.
 
     Parameters
     ----------
@@ -164,14 +164,14 @@ def write_table(
         The files.
     frame, sheet
         The table as numbers, for CSV, and for readers.
-    made
-        How it was made, as `zetadp.report.provenance.origin` says it.
+    origin
+        Lines on its origin, from `zetadp.report.provenance.origin`.
     float_format
-        How CSV writes numbers, by default in full precision.
+        Format of numbers in CSV, by default full precision.
     """
     formats = {
-        ".csv": lambda: to_csv(frame, (*made, *sheet.notes), float_format=float_format),
-        ".md": lambda: to_markdown(replace(sheet, notes=(*sheet.notes, *made))),
+        ".csv": lambda: to_csv(frame, (*origin, *sheet.notes), float_format=float_format),
+        ".md": lambda: to_markdown(replace(sheet, notes=(*sheet.notes, *origin))),
     }
     for file in files:
         write_text(file, formats[file.suffix]())
@@ -186,10 +186,10 @@ def _spread_note(table: pd.DataFrame, *, intervals: bool) -> str:
         spread = f"Mean{' ± standard deviation' if intervals else ''} over {count} seeds."
     if not intervals:
         return spread
-    whose = holders(table)
+    units = holders(table)
     return (
-        f"{spread} In parentheses: {LEVEL:.0%} interval, bootstrap over {whose}, resampled jointly over seeds; exact "
-        f"limits where all {whose} are alike."
+        f"{spread} In parentheses: {LEVEL:.0%} interval, bootstrap over {units}, resampled jointly over seeds; exact "
+        f"limits where all {units} are alike."
     )
 
 
@@ -235,8 +235,8 @@ class Section:
     points: Sequence[str] = ()
 
 
-def filled(file: str, *, filters: Mapping[str, Callable[..., Any]], html: bool = False, **values: Any) -> str:  # noqa: ANN401  (whatever the template shows)
-    """Return a template beside this module with its values; in HTML every text is escaped and on one line."""
+def render_template(file: str, *, filters: Mapping[str, Callable[..., Any]], html: bool = False, **values: Any) -> str:  # noqa: ANN401  (whatever the template shows)
+    """Render a template of this package; in HTML every text is escaped and on one line."""
     return template(Path(__file__).parent / file, filters, html=html).render(**values).strip() + "\n"
 
 
@@ -250,7 +250,7 @@ def page_html(title: str, sections: Sequence[Section], *, repeated: int = 0) -> 
     repeated
         Number of leading sections that the landing page of Snakemake's report repeats.
     """
-    return filled(
+    return render_template(
         "templates/page.html.j2",
         html=True,
         filters={"base64": _base64, "in_cell": _in_cell},
@@ -265,6 +265,6 @@ def _base64(path: Path) -> str:
 
 
 def _in_cell(text: str) -> Markup:
-    """Return the text of a cell, with an interval on a line of its own, and no other break within numbers."""
+    """Return the text of a cell, with an interval on a separate line, and no other break within numbers."""
     lines = _INTERVAL.sub("<br/>", str(escape(shown(text))))
     return Markup(_WITHIN.sub(r"&#160;\1&#160;", lines))  # noqa: S704  (escaped above)

@@ -1,4 +1,4 @@
-"""The page of an experiment: what its networks reach, what that cost, and how it was made."""
+"""The page of an experiment: its results, their cost in privacy, and their origin."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _SHOWN = {
 }
 _FIGURE = "accuracy.svg"
 _OF_A_RUN = (
-    "Each run has a folder `runs/NETWORK/ARM/eps-EPSILON/seed-SEED`. There, `risk.html` says what the run may reveal "
-    "about a person, and `privacy.txt` states its guarantee."
+    "Each run has a folder `runs/NETWORK/ARM/eps-EPSILON/seed-SEED`. There, `risk.html` describes what the run may "
+    "reveal about a person, and `privacy.txt` states its guarantee."
 )
 
 
@@ -38,11 +38,11 @@ def write_report(
     Parameters
     ----------
     table
-        ``table1.csv``, with the notes below the table and the lines on how it was made.
+        ``table1.csv``, with the notes below the table and the lines on its origin.
     total, text
         ``privacy_total.json``, and the same as text.
     pictures
-        SVG files, known by their names.
+        SVG files, identified by their names.
     page
         The page.
     name, simulated
@@ -51,28 +51,28 @@ def write_report(
     frame = pd.read_csv(table, comment="#", dtype={"epsilon": str})
     lines = table.read_text(encoding="utf-8").splitlines()
     notes = [line.removeprefix("# ") for line in lines if line.startswith("#")]
-    made = [note for note in notes if note.partition(":")[0] in KEYS]
-    below = tuple(note for note in notes if note not in made)
-    drawn = {path.name: path for path in pictures}
+    origin = [note for note in notes if note.partition(":")[0] in KEYS]
+    below = tuple(note for note in notes if note not in origin)
+    figures = {path.name: path for path in pictures}
     title = f"{metric_shown(str(frame['metric'].iloc[0]))} against ε"
-    main = {title: drawn[_FIGURE]} if _FIGURE in drawn else {}
-    others = {shown: drawn[file] for file, shown in _SHOWN.items() if file in drawn}
+    main = {title: figures[_FIGURE]} if _FIGURE in figures else {}
+    others = {heading: figures[file] for file, heading in _SHOWN.items() if file in figures}
     # The landing page of Snakemake's report shows the first three sections as well.
     sections = [
-        Section("Result", [reached(frame, simulated=simulated)], pictures=main),
-        Section("Cost in privacy", [spent(read_json(total))]),
+        Section("Result", [describe_result(frame, simulated=simulated)], pictures=main),
+        Section("Cost in privacy", [describe_cost(read_json(total))]),
         Section("All networks", tables=[accuracy_sheet(frame, below)]),
         *([Section("Further tables", tables=further)] if (further := further_sheets(frame)) else []),
         *([Section("Further figures", pictures=others)] if others else []),
         Section("Privacy of all runs together", texts=[text.read_text(encoding="utf-8")]),
         Section("Privacy of each run", [_OF_A_RUN]),
-        Section("Origin", points=made),
+        Section("Origin", points=origin),
     ]
     write_text(page, page_html(f"Results of the experiment {name}", sections, repeated=3))
 
 
-def reached(table: pd.DataFrame, *, simulated: bool) -> str:
-    """Return a sentence with what the leading network reaches, at the epsilon that is closest to one.
+def describe_result(table: pd.DataFrame, *, simulated: bool) -> str:
+    """Return a sentence on the result of the leading network, at the epsilon that is closest to 1.
 
     Parameters
     ----------
@@ -98,11 +98,11 @@ def reached(table: pd.DataFrame, *, simulated: bool) -> str:
     if not math.isnan(row["public_start"]):
         others.append(f"its public weights alone reach {row['public_start']:.1f} %")
     for best in free:
-        who = "the same network" if best["network"] == network else f"the best network, {best['network']},"
-        others.append(f"without noise {who} reaches {best['mean']:.1f} %")
-    beside = f"; {', and '.join(others)}" if others else ""
+        subject = "the same network" if best["network"] == network else f"the best network, {best['network']},"
+        others.append(f"without noise {subject} reaches {best['mean']:.1f} %")
+    comparison = f"; {', and '.join(others)}" if others else ""
     guarantee = f"{epsilon_named(str(row['epsilon']))} per {row['unit']}{sums}"
-    return f"{cohort} network {network} reaches a test {metric} of {_percent(row)} at {guarantee}{beside}."
+    return f"{cohort} network {network} reaches a test {metric} of {_percent(row)} at {guarantee}{comparison}."
 
 
 def _percent(row: Mapping[Any, Any] | pd.Series) -> str:
@@ -112,14 +112,14 @@ def _percent(row: Mapping[Any, Any] | pd.Series) -> str:
     return f"{row['mean']:.1f} % ({LEVEL:.0%} interval {row['ci_low']:.1f} to {row['ci_high']:.1f})"
 
 
-def spent(total: Mapping[str, Any]) -> str:
+def describe_cost(total: Mapping[str, Any]) -> str:
     """Return a sentence with the total cost of all runs for one unit."""
     rows, broken = total["private_rows"], len(total["all_rows"]["without_noise"])
     without = f"{broken} {'run has' if broken == 1 else 'runs have'} no noise and no guarantee"
     if not rows["runs"]:
         return f"{without}."
     runs = "The one private run costs" if rows["runs"] == 1 else f"The {rows['runs']} private runs together cost"
-    found = f"{runs} each {total['unit']} at most ε = {rounded_up(float(rows['epsilon']))} at δ = {total['delta']:g}"
+    sentence = f"{runs} each {total['unit']} at most ε = {rounded_up(float(rows['epsilon']))} at δ = {total['delta']:g}"
     if total["noise_source"] == NoiseSource.SEEDED:
-        found += "; the noise is seeded, so this is a simulation and protects nobody"
-    return f"{found}{f'; {without}' if broken else ''}."
+        sentence += "; the noise is seeded, so this is a simulation and protects nobody"
+    return f"{sentence}{f'; {without}' if broken else ''}."

@@ -1,4 +1,4 @@
-"""One page on what a run may reveal about a person, for data-protection officers and engineers."""
+"""A page on the information that a run may reveal about a person, for data-protection officers and engineers."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ TEN = 10
 PICTURE = "risk.svg"
 _MOST_ODDS = 1e6
 _SHOWN = {
-    "audit": "Attacks on the training code: what each showed, against what is claimed",
-    "membership": "Attempts to tell from finished models who took part, on simulated patients",
-    "candidates": "How often the right one of several candidates was named, on simulated patients",
+    "audit": "Attacks on the training code: measured against claimed privacy",
+    "membership": "Attempts to identify participants from finished models, on simulated patients",
+    "candidates": "Rate at which the right one of several candidates was named, on simulated patients",
     "inversion": "Images rebuilt from one message, of simulated patients",
 }
 _OF_NETWORKS = ("candidates", "inversion")
@@ -61,13 +61,13 @@ class Evidence:
     @classmethod
     def of(cls, files: Iterable[Path], network: str | None = None) -> Evidence:
         """Return the results for a network from the files of an experiment's audit."""
-        named = {path.name: path for path in files}
-        tables = {name: pd.read_csv(named[f"{name}.csv"], comment="#") for name in _REPEATED if f"{name}.csv" in named}
+        paths = {path.name: path for path in files}
+        tables = {name: pd.read_csv(paths[f"{name}.csv"], comment="#") for name in _REPEATED if f"{name}.csv" in paths}
         for name in tables.keys() & set(_OF_NETWORKS):
             tables[name] = tables[name][tables[name]["network"] == network]
         tables = {name: table for name, table in tables.items() if len(table)}
-        shown = [name for name in _SHOWN if name in tables or name not in _OF_NETWORKS]
-        return cls(tables, {_SHOWN[name]: named[f"{name}.svg"] for name in shown if f"{name}.svg" in named})
+        names = [name for name in _SHOWN if name in tables or name not in _OF_NETWORKS]
+        return cls(tables, {_SHOWN[name]: paths[f"{name}.svg"] for name in names if f"{name}.svg" in paths})
 
 
 def write_risk(risk: Risk, folder: Path, ledger: str, evidence: Evidence) -> None:
@@ -97,7 +97,7 @@ def headline(risk: Risk) -> str:
     guess = percent_up(risk.right_guesses(TEN, risk.delta))
     claim = (
         f"Someone who has the data of {TEN} candidates, and knows that exactly one of them took part, names the right "
-        f"one at most {guess} of the time, also with everybody else's data at hand; {_percent(1 / TEN)} is guessing."
+        f"one at most {guess} of the time, even with the data of all other people; {_percent(1 / TEN)} is guessing."
     )
     if _sums(risk):
         claim = f"As long as masks hide single messages, {claim[0].lower()}{claim[1:]}"
@@ -125,24 +125,24 @@ def _of_masks(risk: Risk) -> list[str]:
 
 
 def risk_figure(risk: Risk) -> Figure:
-    """Draw how often candidates are named correctly, and the trade-off curve where it is known."""
+    """Draw the rate of correctly named candidates, and the trade-off curve if it is known."""
     with figure_style():
         figure, panels = panel_grid(2, 2, 3.6)
-        _candidates(panels[0], risk)
-        _curve(panels[1], risk)
+        _draw_candidates(panels[0], risk)
+        _draw_curve(panels[1], risk)
         set_title(figure, f"The most that any attack can do against one {risk.unit}")
         figure.set_figwidth(WIDTH)
     return figure
 
 
-def _candidates(panel: Axes, risk: Risk) -> None:
-    places = np.arange(len(CANDIDATES))
-    found = [risk.right_guesses(number, risk.delta) for number in CANDIDATES]
-    panel.barh(places, found, height=0.55, color=_PALE, edgecolor=_STRONG, label="with all that was released")
-    panel.barh(places, [1 / n for n in CANDIDATES], height=0.55, color=_STRONG, label="by guessing")
-    for place, share in enumerate(found):
-        panel.text(min(share, 0.8) + 0.01, place, percent_up(share), va="center", fontsize=9)
-    panel.set_yticks(places, [f"1 of {number}" for number in CANDIDATES])
+def _draw_candidates(panel: Axes, risk: Risk) -> None:
+    positions = np.arange(len(CANDIDATES))
+    shares = [risk.right_guesses(number, risk.delta) for number in CANDIDATES]
+    panel.barh(positions, shares, height=0.55, color=_PALE, edgecolor=_STRONG, label="with all that was released")
+    panel.barh(positions, [1 / n for n in CANDIDATES], height=0.55, color=_STRONG, label="by guessing")
+    for position, share in enumerate(shares):
+        panel.text(min(share, 0.8) + 0.01, position, percent_up(share), va="center", fontsize=9)
+    panel.set_yticks(positions, [f"1 of {number}" for number in CANDIDATES])
     panel.invert_yaxis()
     panel.set_xlim(0, 1)
     panel.set_xticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
@@ -150,7 +150,7 @@ def _candidates(panel: Axes, risk: Risk) -> None:
     panel.legend(frameon=False, loc="lower right")
 
 
-def _curve(panel: Axes, risk: Risk) -> None:
+def _draw_curve(panel: Axes, risk: Risk) -> None:
     misses = risk.misses(DRAWN)
     panel.plot([0, 1], [1, 0], color=_GREY, linewidth=0.8, label="guessing")
     if misses is None:
@@ -173,14 +173,14 @@ def _sections(risk: Risk, ledger: str, evidence: Evidence, picture: Path) -> Ite
     unit = risk.unit
     rows = all(run.mixed_rows for run in risk.runs)
     person = unit if rows else f"training {unit}"
-    recorded = _counted(len(risk.runs), "run or release", "runs or releases")
+    recorded = _count_in_words(len(risk.runs), "run or release", "runs or releases")
     yield Section("In one sentence", [headline(risk)])
     yield Section(
-        "Who is protected, and how far",
+        "The protected persons and the extent of their protection",
         [
             f"The figures are about one {person}. They bound the effect of all of the {unit}'s data together. "
-            "They hold for every attack, even by someone who knows everybody else's data and sees all that left the "
-            f"data holder: {'all released rows' if rows else 'the messages of every round and all models'}.",
+            "They hold for every attack, even by someone who knows the data of all other people and sees all that "
+            f"left the data holder: {'all released rows' if rows else 'the messages of every round and all models'}.",
             *_of_masks(risk),
             f"The figures count what this ledger records: {recorded}. Releases of the same {unit}s that other ledgers "
             "record add to it.",
@@ -189,8 +189,8 @@ def _sections(risk: Risk, ledger: str, evidence: Evidence, picture: Path) -> Ite
         pictures={f"The most that any attack can do against one {unit}": picture},
     )
     if risk.guarantee != "none":
-        yield Section("Figures", tables=[_candidates_sheet(risk), *_curve_sheets(risk), _odds(risk)])
-    yield from _attacks(risk, evidence)
+        yield Section("Figures", tables=[_candidates_sheet(risk), *_curve_sheets(risk), _odds_sheet(risk)])
+    yield from _attack_sections(risk, evidence)
     yield Section("What is not covered", points=does_not_cover(unit, summed=bool(_sums(risk)), rows=rows))
     yield Section(
         "How to check this page",
@@ -203,7 +203,7 @@ def _sections(risk: Risk, ledger: str, evidence: Evidence, picture: Path) -> Ite
 
 
 def _no_curve(risk: Risk) -> str:
-    """Return of what no trade-off curve is computed."""
+    """Return the kind of runs for which no trade-off curve is computed."""
     return "people with many images" if risk.beforehand else "runs chosen after earlier results"
 
 
@@ -224,11 +224,11 @@ def _curve_sheets(risk: Risk) -> list[Sheet]:
     if misses is None:
         return []
     rows = tuple((_percent(rate), percent_up(1 - missed)) for rate, missed in zip(FALSE_ALARMS, misses, strict=True))
-    columns = (f"wrongly suspected, of {risk.unit}s who took no part", "found at most, of those who did")
+    columns = (f"wrongly suspected, of {risk.unit}s who took no part", "identified at most, of participants")
     return [Sheet("Telling who took part", columns, rows)]
 
 
-def _odds(risk: Risk) -> Sheet:
+def _odds_sheet(risk: Risk) -> Sheet:
     rows = tuple((f"{delta:g}", rounded_up(risk.epsilon(delta), 3), _times(risk.odds(delta))) for delta in DELTAS)
     notes = (
         "Except with probability δ, the odds that someone took part rise at most by this factor, whatever is seen. The "
@@ -238,31 +238,31 @@ def _odds(risk: Risk) -> Sheet:
     return Sheet("Epsilon and odds", ("δ", "ε", "odds rise at most"), rows, notes)
 
 
-def _attacks(risk: Risk, evidence: Evidence) -> Iterator[Section]:
-    text = ["The people of this run were not attacked. The bounds above hold if the code does what it should."]
-    found = evidence.tables
-    if not found and not evidence.pictures:
+def _attack_sections(risk: Risk, evidence: Evidence) -> Iterator[Section]:
+    text = ["The people of this run were not attacked. The bounds above hold if the code works as described."]
+    attacks = evidence.tables
+    if not attacks and not evidence.pictures:
         yield Section("Measured attacks", [*text, "This run has no audit of the code: `snakemake audit` makes one."])
         return
     from zetadp.audit import candidates, inversion, suite  # they import PyTorch, which takes seconds
 
     sheets = []
-    if "audit" in found:
-        count, stands = len(found["audit"]), int((found["audit"]["verdict"] == "stands").sum())
+    if "audit" in attacks:
+        count, stands = len(attacks["audit"]), int((attacks["audit"]["verdict"] == "stands").sum())
         text.append(
             f"{count} attacks on the code that ran, with simulated people, looked for leaks beyond the claim: "
             f"{stands} found none, {count - stands} refuted a claim."
         )
-        if weak := int((found["audit"]["power"] < 0.5).sum()):
+        if weak := int((attacks["audit"]["power"] < 0.5).sum()):
             text.append(
                 f"{weak} of them had too few trials to find the named fault in most cases (power below 0.5 in the "
                 "table): that such an attack found none says little."
             )
-        sheets.append(suite.sheet(found["audit"], "of the code"))
-    if "candidates" in found:
-        sheets.append(candidates.sheet(found["candidates"]))
-    if "inversion" in found:
-        sheets.append(inversion.sheet(found["inversion"]))
+        sheets.append(suite.sheet(attacks["audit"], "of the code"))
+    if "candidates" in attacks:
+        sheets.append(candidates.sheet(attacks["candidates"]))
+    if "inversion" in attacks:
+        sheets.append(inversion.sheet(attacks["inversion"]))
         text.append("A search for images that finds nothing proves nothing: the bounds hold for any attack.")
     yield Section("Measured attacks", text, tables=sheets, pictures=evidence.pictures)
 
@@ -277,5 +277,5 @@ def _times(odds: float) -> str:
     return f"{math.ceil(odds):,} times" if odds >= TEN else f"{rounded_up(odds, 3)} times"
 
 
-def _counted(number: int, one: str, several: str) -> str:
-    return f"{number} {one if number == 1 else several}"
+def _count_in_words(number: int, singular: str, plural: str) -> str:
+    return f"{number} {singular if number == 1 else plural}"

@@ -27,11 +27,11 @@ from zetadp.report.provenance import Cohort
 CELL = ["network", "arm", "epsilon"]
 MEASURED = ("metric", "per_patient", "per_patient_images")
 OF_CLASSES = ("confusion", "classes", "called")
-"""Keys of ``metrics.json`` that only classification has, as far as tables need them."""
-BESIDE = {"image_accuracy": "each image by itself", "volume_accuracy": "volumes"}
+"""Keys of ``metrics.json`` for classification only, as far as tables need them."""
+FURTHER_ACCURACIES = {"image_accuracy": "each image by itself", "volume_accuracy": "volumes"}
 """Further accuracies of pulse sequences, in addition to the metric, and their names in tables."""
 REPLICATES = "replicates"
-"""The metric in resamples of patients, if it is no mean over patients. Runs on the same patients share resamples."""
+"""The metric in resamples of patients, if it is not a mean over patients. Runs on the same patients share resamples."""
 STATED = ("delta", "unit", "noise_source", "nodes")
 # Calibration stays below the target, so an excess beyond rounding was not planned, and a note reports it.
 EPSILON_TOLERANCE = 1e-9
@@ -43,7 +43,7 @@ def metric_shown(metric: str) -> str:
 
 
 def chance_of(runs: pd.DataFrame) -> float | None:
-    """Return the score of guessing, in %: 50 for an AUC, else 100 over the number of classes; without these None."""
+    """Return the score of guessing, in %: 50 for an AUC, else 100 over the number of classes; None without classes."""
     if runs["classes"].iloc[0] is None:
         return None
     return 50.0 if runs["metric"].iloc[0] == "auc" else 100 / len(runs["classes"].iloc[0])
@@ -55,7 +55,7 @@ def chance_named(chance: float) -> str:
 
 
 def private_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of runs or cells that have noise, and so a guarantee."""
+    """Return the rows of runs or cells with noise, and therefore a guarantee."""
     private: pd.DataFrame = table[np.isfinite(table["epsilon"].map(epsilon_value))]
     return private
 
@@ -67,7 +67,7 @@ def best_without_noise(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def leading_network(table: pd.DataFrame) -> str:
-    """Return the network that a report is about: the first one with a guarantee, or the first if none has one."""
+    """Return the network of a report: the first one with a guarantee, or the first network without any guarantee."""
     return str(next(iter([*private_rows(table)["network"], *table["network"]])))
 
 
@@ -97,7 +97,7 @@ def collect(run_dirs: Iterable[Path]) -> pd.DataFrame:
     Raises
     ------
     UserError
-        If there is no run, a file or key is missing, a run occurs twice, or a statement exceeds the run's target.
+        If no run is given, a file or key is missing, a run occurs twice, or a statement exceeds the run's target.
     """
     rows = [_row(directory) for directory in run_dirs]
     not_empty(rows)
@@ -161,7 +161,7 @@ def table1(runs: pd.DataFrame, cohort: Cohort) -> pd.DataFrame:
     Raises
     ------
     UserError
-        If there is no run, or the seeds of a cell have different units, deltas, metrics, threats or noise.
+        If no run is given, or the seeds of a cell have different units, deltas, metrics, threats or noise.
     """
     not_empty(runs)
     rows = []
@@ -177,7 +177,7 @@ def table1(runs: pd.DataFrame, cohort: Cohort) -> pd.DataFrame:
                 "std": std,
                 "ci_low": 100 * low,
                 "ci_high": 100 * high,
-                **{key: 100 * float(group[key].mean()) for key in ("public_start", *BESIDE)},
+                **{key: 100 * float(group[key].mean()) for key in ("public_start", *FURTHER_ACCURACIES)},
                 "cohort": str(cohort),
                 "unit": _common(group, "unit"),
                 "threat": _common(group, "threat"),
@@ -197,14 +197,14 @@ def per_node(runs: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     Data frame with ``epsilon_node``, the largest over seeds, and two columns named after the metric, such as
-    ``accuracy`` and ``accuracy_std``: its mean and standard deviation over seeds, in %, on the node's own validation
+    ``accuracy`` and ``accuracy_std``: its mean and standard deviation over seeds, in %, on the node's validation
     patients. They are missing if nothing was measured.
     """
     not_empty(runs)
-    found = []
+    rows = []
     for cell, group in _cells(runs):
         metric = group["metric"].iloc[0]
-        # A node's size may depend on the seed, so there is a row for each size.
+        # A node's size may depend on the seed, so each size has a row.
         spent: dict[tuple[str, int], list[float]] = {}
         reached: dict[tuple[str, int], list[float | None]] = {}
         for nodes, measured in zip(group["nodes"], group["node_metric"], strict=True):
@@ -215,8 +215,8 @@ def per_node(runs: pd.DataFrame) -> pd.DataFrame:
         for key, values in spent.items():
             mean, std = _mean_std(pd.Series(reached[key], dtype=float))
             row = {"node": key[0], "population": key[1], "seeds": len(values), "epsilon_node": max(values)}
-            found.append({**dict(zip(CELL, cell, strict=True)), **row, metric: mean, f"{metric}_std": std})
-    return pd.DataFrame(found)
+            rows.append({**dict(zip(CELL, cell, strict=True)), **row, metric: mean, f"{metric}_std": std})
+    return pd.DataFrame(rows)
 
 
 def _row(directory: Path) -> dict[str, Any]:
@@ -234,19 +234,19 @@ def _row(directory: Path) -> dict[str, Any]:
             f"{offer('restore the run in its folder from a backup', 'train it again')}"
         )
     threat, whole = privacy["threat"], privacy["of_all_images"] or privacy
-    alone = threat.get("epsilon_single_messages")
+    single = threat.get("epsilon_single_messages")
     return {
         **identity,
         **{key: metrics[key] for key in MEASURED},
         **{key: metrics.get(key) for key in (*OF_CLASSES, REPLICATES, "decision")},
         "value": metrics[metrics["metric"]],
         "notes": metrics.get("notes", []),
-        **{key: metrics.get(key, math.nan) for key in ("public_start", *BESIDE)},
+        **{key: metrics.get(key, math.nan) for key in ("public_start", *FURTHER_ACCURACIES)},
         "epsilon_stated": spent,
         **{key: privacy[key] for key in STATED},
         "threat": threat["model"],
         "colluding": (threat.get("sums") or {}).get("colluding"),
-        "epsilon_single_messages": None if alone is None else float(alone),
+        "epsilon_single_messages": None if single is None else float(single),
         "epsilon_per_patient": float(whole["epsilon"]) if whole["unit"] in PERSONS else math.nan,
         "node_metric": metrics["node_metric"],
         "directory": directory.as_posix(),
@@ -285,7 +285,7 @@ def ordered(frame: pd.DataFrame, *then: str) -> pd.DataFrame:
 
 
 def not_empty(runs: Sized) -> None:
-    """Raise a `UserError` if there are no runs."""
+    """Raise a `UserError` for an empty sequence of runs."""
     if not len(runs):
         raise UserError(
             "Expected at least one finished run, found none. Train first: the runs lie under results/NAME/runs."
@@ -315,12 +315,12 @@ def _joint_interval(group: pd.DataFrame) -> tuple[float, float]:
 
 
 def _common(group: pd.DataFrame, column: str) -> Any:  # noqa: ANN401  (text or number, as the statement has it)
-    """Return the one value that all seeds of a cell share: an average over different guarantees has no meaning."""
+    """Return the value that all seeds of a cell share: an average over different guarantees is meaningless."""
     values = group[column].unique()
     if len(values) != 1:
-        found = ", ".join(str(value) for value in values)
+        text = ", ".join(str(value) for value in values)
         cell = ", ".join(str(group[key].iloc[0]) for key in CELL)
         raise UserError(
-            f"Expected one {column} for all seeds of {cell}, found {found}. Train the runs again with one setting."
+            f"Expected one {column} for all seeds of {cell}, found {text}. Train the runs again with one setting."
         )
     return values[0]

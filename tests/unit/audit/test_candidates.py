@@ -19,17 +19,17 @@ ERROR = 50 / math.sqrt(candidates.TRIALS)
 
 @pytest.mark.parametrize("mu", [0.4, 2.0])
 def test_the_attack_reaches_what_is_known_for_candidates_at_right_angles(mu):
-    named = candidates.named(np.eye(100), mu, 10, np.random.default_rng(0))
-    assert named == pytest.approx(candidates.worst(mu, 10), abs=5 * ERROR)
+    named = candidates.identification_rate(np.eye(100), mu, 10, np.random.default_rng(0))
+    assert named == pytest.approx(candidates.worst_identification_rate(mu, 10), abs=5 * ERROR)
 
 
 def test_candidates_that_are_alike_are_guessed_and_no_bound_is_passed():
     random = np.random.default_rng(1)
-    alike = candidates.named(np.ones((20, 20)), 5.0, 10, random)
+    alike = candidates.identification_rate(np.ones((20, 20)), 5.0, 10, random)
     assert alike == pytest.approx(10, abs=5 * ERROR)
     vectors = random.standard_normal((20, 3))
     inner = vectors @ vectors.T / np.square(vectors).sum(axis=1).max()
-    table = candidates.attacked("net", inner, [1, 8], [2, 10], 1e-3)
+    table = candidates.attack_candidates("net", inner, [1, 8], [2, 10], 1e-3)
     assert (table["named"] < table["bound"] + 5 * ERROR).all()
     assert (table["named"] > 100 / table["candidates"] - 5 * ERROR).all()
     assert "at δ = 0.001," in candidates.sheet(table).notes[1]

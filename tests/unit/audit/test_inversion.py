@@ -14,11 +14,11 @@ from zetadp.audit import inversion
 from zetadp.audit.inversion import (
     Contributions,
     Message,
+    fit_whitening_losses,
     frame,
     rebuild,
     sheet,
     whitened_kspace,
-    with_what_whitening_loses,
 )
 from zetadp.base.tensors import Layout
 from zetadp.mri.kspace import to_kspace, whiten
@@ -76,8 +76,8 @@ def test_what_whitening_takes_away_is_all_that_is_fitted():
     changed[SIDE // 2, SIDE // 2] += 2
     before, after = (whitened_kspace(torch.from_numpy(each[None])) for each in (image, changed))
     assert float((before - after).norm() / before.norm()) < 2e-3  # the ridge of whitening feels the scales a little
-    np.testing.assert_allclose(with_what_whitening_loses(changed, image), image, atol=1e-9)
-    assert nmse(image, with_what_whitening_loses(other, image)) > 0.02
+    np.testing.assert_allclose(fit_whitening_losses(changed, image), image, atol=1e-9)
+    assert nmse(image, fit_whitening_losses(other, image)) > 0.02
 
 
 # Messages of simulated patients
@@ -96,7 +96,7 @@ def test_without_noise_each_search_rebuilds_an_image_in_its_own_way_and_better_t
         (row,), (without,) = rebuilt.rows(), rebuild(replace(message, objective=None)).rows()
         assert row["ssim"] > 0.9 > without["ssim"]
         assert row["nmse"] < without["nmse"] / 10
-        found.append(rebuilt.found)
+        found.append(rebuilt.images)
     assert not np.array_equal(*found), "two searches by their names, and one search for the same thing"
 
 
@@ -127,14 +127,14 @@ def test_found_images_of_one_sequence_are_matched_and_others_are_not():
     random = np.random.default_rng(0)
     true = random.standard_normal((4, SIDE, SIDE))
     sequences = np.array([0, 0, 1, 1])
-    found = inversion._matched(true[[1, 0, 2, 3]], true, sequences)
+    found = inversion._match(true[[1, 0, 2, 3]], true, sequences)
     np.testing.assert_allclose(found, true, atol=1e-8)
-    elsewhere = inversion._matched(true[[2, 3, 0, 1]], true, sequences)
+    elsewhere = inversion._match(true[[2, 3, 0, 1]], true, sequences)
     assert np.square(elsewhere - true).sum() > 0.5 * np.square(true).sum()
 
 
 def test_images_of_a_patient_take_turns_in_sequences_and_then_in_slices():
-    sequences, slices = Message("whole", WHOLE, images=6, number=1).places
+    sequences, slices = Message("whole", WHOLE, images=6, number=1).positions
     assert sequences.tolist() == [1, 2, 3, 0, 1, 2]
     assert slices.tolist() == [0, 0, 0, 0, 1, 1]
 

@@ -118,7 +118,7 @@ def test_a_training_of_nobody_stays_where_it_starts(monkeypatch):
     )
     models = train_models("open", always(OPEN), RECORDS, ~EVERYBODY)
     start = build(LINEAR, builder.CLASSES, builder.SIZE, stream(SMALL.seed, Purpose.WEIGHTS))
-    assert models.confidence[0] == pytest.approx(membership._shown(start, RECORDS, builder.CLASSES)[0], rel=1e-6)
+    assert models.confidence[0] == pytest.approx(membership._measure(start, RECORDS, builder.CLASSES)[0], rel=1e-6)
     # By the rule for gradients that are not finite, not because the gradient of an empty image happens to be zero.
     assert results[0].not_finite == 4 * 3
 
@@ -135,7 +135,7 @@ def test_trainings_share_the_start_and_no_draw():
 def test_confidence_is_the_mean_log_odds_of_the_true_class():
     network = builder.NETWORKS["complex pooled"]
     model = builder.network(network)
-    confidence, accuracy = membership._shown(model, RECORDS, builder.CLASSES)
+    confidence, accuracy = membership._measure(model, RECORDS, builder.CLASSES)
     with torch.no_grad():
         probabilities = model(of_record(RECORDS, 2)[0]).double().softmax(dim=1)
     labels = of_record(RECORDS, 2)[1]
@@ -165,6 +165,6 @@ def test_too_few_shadow_models_of_a_kind_are_a_mistake_of_the_user():
 
 
 def test_models_that_diverge_are_named(monkeypatch):
-    monkeypatch.setattr(membership, "_shown", lambda *_: (np.full(4, np.nan), np.zeros(4)))
+    monkeypatch.setattr(membership, "_measure", lambda *_: (np.full(4, np.nan), np.zeros(4)))
     with pytest.raises(UserError, match=r"audit\.membership\.learning_rate"):
         train_models("open", OPEN, RECORDS, EVERYBODY)

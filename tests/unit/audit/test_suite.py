@@ -13,7 +13,7 @@ import pytest
 
 from zetadp.audit.detection import Claim, Errors
 from zetadp.audit.settings import AuditSettings
-from zetadp.audit.suite import carry_out, frame, plan, sheet
+from zetadp.audit.suite import frame, plan, run_audits, sheet
 from zetadp.audit.trainings import Audited, AuditResult
 from zetadp.base.validation import UserError
 from zetadp.core.plan import NodeConstants, Plan, RunName
@@ -60,9 +60,9 @@ def test_audits_in_several_processes_find_the_same_in_the_same_order(caplog):
     half = Audited("half", probability=0.5, population=2, trials=20)
     audits = [replace(half, name=f"B = {clip}", clip=clip, seed=clip) for clip in (1, 2, 3)]
     with caplog.at_level(logging.INFO):
-        found = carry_out(audits, 2)
+        found = run_audits(audits, 2)
     assert {record.message.partition(": ")[2] for record in caplog.records} == {each.audited.name for each in found}
-    assert found == carry_out(audits)
+    assert found == run_audits(audits)
     assert [each.audited.name for each in found] == ["B = 1", "B = 2", "B = 3"]
     assert len({result.errors for result in found}) == 3
 
@@ -102,7 +102,7 @@ def script_arguments(tmp_path: Path) -> dict:
 def test_the_script_writes_everything_and_ends_in_error_where_a_claim_fell(tmp_path, monkeypatch, claims_stand):
     main = SCRIPT["main"]
     monkeypatch.setitem(main.__globals__, "plan", lambda targets, **how: [])
-    monkeypatch.setitem(main.__globals__, "carry_out", lambda audits, threads: HONEST if claims_stand else REFUTED)
+    monkeypatch.setitem(main.__globals__, "run_audits", lambda audits, threads: HONEST if claims_stand else REFUTED)
     given = script_arguments(tmp_path)
     (tmp_path / "refuted.md").write_text("of an earlier run")
     if claims_stand:

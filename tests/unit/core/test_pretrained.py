@@ -57,7 +57,7 @@ def test_a_head_on_a_study_that_started_from_the_public_head_has_it_beside(tmp_p
     found = load_model(path)
     items = torch.randn(2 * 4 * 20, 1, 1, 4, dtype=torch.complex64)
     own = head(items).detach()
-    expected = found.task.beside(own, head_scores(items[:, 0, 0], public.heads[2])) if beside else own
+    expected = found.task.combine_scores(own, head_scores(items[:, 0, 0], public.heads[2])) if beside else own
     torch.testing.assert_close(found.outputs(items), expected)
     assert torch.allclose(found.outputs(items), own) != beside
 

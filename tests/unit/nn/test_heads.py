@@ -10,10 +10,10 @@ from zetadp.nn.heads import (
     RIDGE,
     ClassMeans,
     RowExamples,
+    fit_head,
+    fit_head_to_rows,
     fit_projection,
-    head_on,
     head_scores,
-    learnt_head,
     public_means,
 )
 from zetadp.nn.mixture import Labelled, OpenToClasses
@@ -68,7 +68,7 @@ def test_the_head_has_the_least_cross_entropy(drawn, count):
     features, labels = drawn
     centre, projection = fit_projection(features, labels)
     parts = (features - centre) @ projection
-    weight, bias = head_on(parts, labels, count)
+    weight, bias = fit_head(parts, labels, count)
     assert weight.shape == (4, count)
     pairs = torch.view_as_complex(parts.reshape(len(parts), 6, 2))[:, :count]
     weight, bias = weight.requires_grad_(), bias.requires_grad_()
@@ -94,14 +94,14 @@ def rows(deviation: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("deviation", [0.5, 1.0])
 def test_the_weights_are_those_of_features_without_noise(deviation):
     seen, labels, weights = rows(deviation)
-    found, bias = learnt_head(RowExamples(torch.complex(seen, torch.zeros_like(seen)), labels, deviation**2))
+    found, bias = fit_head_to_rows(RowExamples(torch.complex(seen, torch.zeros_like(seen)), labels, deviation**2))
     assert not found.imag.any()
     assert (found.real - weights).norm() < 0.1 * weights.norm()
     torch.testing.assert_close(bias.real, torch.full((KINDS,), 0.5), atol=0.4, rtol=0)
     # Least squares that does not know of the noise shrinks the weights by 1 / (1 + deviation^2).
     assert found.real.norm() > 1.1 * weights.norm() / (1 + deviation**2)
     other = deviation * torch.randn(seen.shape, generator=torch.Generator().manual_seed(2))
-    turned, _ = learnt_head(RowExamples(torch.complex(other, seen), labels, deviation**2))
+    turned, _ = fit_head_to_rows(RowExamples(torch.complex(other, seen), labels, deviation**2))
     assert (-turned.imag - weights).norm() < 0.15 * weights.norm()
 
 
@@ -110,8 +110,8 @@ def test_the_scale_of_features_does_not_change_the_head(scale):
     generator = torch.Generator().manual_seed(2)
     labels = torch.randint(KINDS, (400,), generator=generator)
     seen = torch.complex(torch.eye(KINDS, 5)[labels] + torch.randn(400, 5, generator=generator), torch.zeros(400, 5))
-    weight, bias = learnt_head(RowExamples(seen, torch.eye(KINDS)[labels]))
-    scaled, scaled_bias = learnt_head(RowExamples(scale * seen, torch.eye(KINDS)[labels]))
+    weight, bias = fit_head_to_rows(RowExamples(seen, torch.eye(KINDS)[labels]))
+    scaled, scaled_bias = fit_head_to_rows(RowExamples(scale * seen, torch.eye(KINDS)[labels]))
     torch.testing.assert_close(scale * scaled, weight, rtol=0.01, atol=1e-3)
     torch.testing.assert_close(scaled_bias, bias, rtol=0.01, atol=1e-3)
     assert weight.norm() > 0.1

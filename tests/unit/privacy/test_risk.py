@@ -13,7 +13,7 @@ import pytest
 from ledger_builder import poisson
 from scipy.stats import norm
 
-from zetadp.audit.candidates import attacked
+from zetadp.audit.candidates import attack_candidates
 from zetadp.audit.detection import Claim, Errors
 from zetadp.audit.inversion import KIND
 from zetadp.audit.suite import frame
@@ -159,7 +159,7 @@ def audit(folder):
 def test_a_page_names_the_delta_of_an_attack_and_commands_that_run(tmp_path):
     """The ledger declares another delta than the experiment that was attacked."""
     ledger = write_ledger(tmp_path, (5, SIGMA, ROUNDS))
-    found = attacked("net", np.eye(2), [8], [2], 1e-5)
+    found = attack_candidates("net", np.eye(2), [8], [2], 1e-5)
     message = ["1 patient, 1 image", "net", "direction (IGA)", 8.0, 1e-5, 7, 0.5, 0.1]
     rebuilt = pd.DataFrame([message], columns=[*KIND, "delta", "steps", "ssim", "nmse"])
     write_risk(

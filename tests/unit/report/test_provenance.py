@@ -15,8 +15,8 @@ from zetadp.base.tables import Sheet
 from zetadp.report.provenance import (
     COMMAND,
     KEYS,
-    called,
     commit,
+    current_command,
     machine,
     origin,
     workflow_command,
@@ -91,11 +91,11 @@ def test_trainings_name_their_own_commit_and_hardware(monkeypatch):
 def test_the_command_is_that_of_make_or_of_the_program(monkeypatch, tmp_path):
     monkeypatch.delenv(COMMAND, raising=False)
     monkeypatch.setattr("sys.argv", [str(Path(__file__).parents[3] / "benchmarks/x.py"), "--a", "b c"])
-    assert called() == "python -m benchmarks.x --a 'b c'"
+    assert current_command() == "python -m benchmarks.x --a 'b c'"
     monkeypatch.setattr("sys.argv", [str(tmp_path / "x.py")])
-    assert called() == "python x.py"
+    assert current_command() == "python x.py"
     monkeypatch.setenv(COMMAND, "make full")
-    assert called() == "make full"
+    assert current_command() == "make full"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from zetadp.report.rendering import (
     to_markdown,
     to_text,
 )
-from zetadp.report.resultpage import reached, write_report
+from zetadp.report.resultpage import describe_result, write_report
 from zetadp.report.tables import collect, table1
 
 SIMULATED, REAL = (Cohort("cohort", simulated=simulated) for simulated in (True, False))
@@ -97,7 +97,7 @@ def test_no_name_of_a_cohort_says_whether_it_is_simulated(runs, name, simulated)
     table, below = table1(runs, cohort), notes(runs, cohort)
     assert set(table["cohort"]) == {f"{'simulated ' * simulated}cohort {name}, 40 + 2 patients"}
     assert ("these are results on a simulation, not on patients" in " ".join(below)) is simulated
-    assert reached(table, simulated=cohort.simulated).startswith("On a simulated cohort") is simulated
+    assert describe_result(table, simulated=cohort.simulated).startswith("On a simulated cohort") is simulated
     title = f"against ε, {'simulated ' * simulated}cohort {name}"
     texts = [text.get_text() for text in accuracy_against_epsilon(table, cohort).findobj(Text)]
     assert any(title in " ".join(text.split()) for text in texts)

@@ -1,4 +1,4 @@
-"""Records of images as networks of the task take them, and their scores as all images of a record make them."""
+"""Records of images in the form of the networks' inputs, and joint scores of all images of a record."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ PUBLIC_FEATURES = Path(__file__).parents[2] / "data/abstention_study.safetensors
 
 
 def has_thresholds(domain: str, backbone: Backbone | None) -> bool:
-    """Return whether there are thresholds at which a model abstains: of heads on a study of the shipped backbone."""
+    """Return whether a model has thresholds to abstain: heads on a study of the shipped backbone have."""
     if backbone is None or domain != STUDY:
         return False
     return tensors_digest(backbone.tensors()) == str(load_tensors(PUBLIC_FEATURES)[1]["backbone"])
 
 
 def orders_of(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all orders of the classes, shape (order, class), and the score of each one for images that all differ.
+    """Return all orders of the classes, shape (order, class), and the score of each order for images that all differ.
 
     Parameters
     ----------
@@ -49,14 +49,14 @@ def orders_of(scores: Tensor) -> tuple[Tensor, Tensor]:
     """
     count = scores.shape[-1]
     orders = torch.tensor(list(permutations(range(count))), device=scores.device)
-    known = torch.where(scores.isnan(), 0, scores)
-    return orders, known[..., torch.arange(count), orders].sum(dim=-1)
+    filled = torch.where(scores.isnan(), 0, scores)
+    return orders, filled[..., torch.arange(count), orders].sum(dim=-1)
 
 
 def by_orders(scores: Tensor) -> Tensor:
-    """Return the probability of each class, (..., image, class), for images that all differ; scores likewise.
+    """Return the probability of each class for images that all differ, (..., image, class), from scores of that shape.
 
-    The probabilities of an absent image are NaN, as its scores.
+    The probabilities of an absent image are NaN, like its scores.
     """
     orders, sums = orders_of(scores)
     picks = functional.one_hot(orders, scores.shape[-1]).to(scores.dtype)
@@ -64,7 +64,7 @@ def by_orders(scores: Tensor) -> Tensor:
     return torch.where(scores.isnan(), torch.nan, shares)
 
 
-def explained(scores: Tensor) -> Tensor:
+def best_log_likelihood(scores: Tensor) -> Tensor:
     """Return the log-likelihood of the likeliest order, shape (record,), for scores (record, volume, class)."""
     return orders_of(scores.log_softmax(dim=-1))[1].amax(dim=-1)
 
@@ -72,7 +72,8 @@ def explained(scores: Tensor) -> Tensor:
 def load_role(files: Sequence[Path], partition: pd.DataFrame, role: str) -> tuple[np.ndarray, pd.DataFrame]:
     """Return the images of all records with one role and, in the same order, their rows of the partition.
 
-    Images have shape (record, sequence, slice, row, column). Beside the result, one file is in memory at a time.
+    Images have shape (record, sequence, slice, row, column). In addition to the result, one file is in memory at a
+    time.
 
     Raises
     ------
@@ -80,8 +81,8 @@ def load_role(files: Sequence[Path], partition: pd.DataFrame, role: str) -> tupl
         If the files do not hold every record with this role.
     """
     rows = partition[partition["role"] == role].reset_index(drop=True)
-    place = {record: number for number, record in enumerate(rows["record"])}
-    found: set[str] = set()
+    positions = {record: number for number, record in enumerate(rows["record"])}
+    records: set[str] = set()
     result = np.empty(0)
     for number, file in enumerate(files):
         shard = Items.read(file, ("values",))
@@ -89,10 +90,10 @@ def load_role(files: Sequence[Path], partition: pd.DataFrame, role: str) -> tupl
         if number == 0:
             result = np.empty((len(rows), *values.shape[1:]), values.dtype)
         for record, value in zip(names, values, strict=True):
-            if record in place:
-                result[place[record]] = value
-        found.update(names)
-    places_of(place, found, "records", files[0].parent if files else Path("no file"))  # all of them, or an error
+            if record in positions:
+                result[positions[record]] = value
+        records.update(names)
+    places_of(positions, records, "records", files[0].parent if files else Path("no file"))  # all of them, or an error
     return result, rows
 
 
@@ -102,14 +103,14 @@ def to_records(values: np.ndarray, device: torch.device) -> LabelledItems:
     An item is one image, whose class is the index of its sequence. Images of a sequence that a record lacks are NaN.
     """
     records, sequences, slices = values.shape[:3]
-    images = as_given(values).reshape(records, sequences * slices, 1, *values.shape[3:])
+    images = to_inputs(values).reshape(records, sequences * slices, 1, *values.shape[3:])
     labels = torch.arange(sequences).repeat_interleave(slices)
-    known = present(values).ravel().repeat(slices)
-    return replace(LabelledItems.stacked(images, labels), present=known).to(device)
+    available = present(values).ravel().repeat(slices)
+    return replace(LabelledItems.stacked(images, labels), present=available).to(device)
 
 
-def as_given(values: np.ndarray) -> torch.Tensor:
-    """Return prepared images as networks take them: real ones standardised, complex ones unchanged."""
+def to_inputs(values: np.ndarray) -> torch.Tensor:
+    """Return the network's inputs from prepared images: real images are standardised, complex ones unchanged."""
     return torch.from_numpy(values if np.iscomplexobj(values) else standardise(values))
 
 
@@ -119,30 +120,30 @@ def standardise(images: np.ndarray) -> np.ndarray:
     The scale of MRI intensities is arbitrary, and no statistic may cross patients. A constant image becomes NaN.
     """
     centred = images - images.mean(axis=(-2, -1), keepdims=True)
-    # NaN makes the patient contribute zero. A warning in a log would reveal that there is such a patient.
+    # NaN makes the patient contribute zero. A warning in a log would reveal that such a patient exists.
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(centred / centred.std(axis=(-2, -1), keepdims=True), dtype=np.float32)
 
 
 def prepare(slices: np.ndarray, domain: str, backbone: Backbone | None) -> np.ndarray:
-    """Return what a network of some domain is given of slices, shape (record, ..., row, column), each record by itself.
+    """Prepare slices, shape (record, ..., row, column), for a network of some domain. Records are processed separately.
 
-    The image stays as it is; k-space is transformed and whitened; features are the public backbone's of k-space. The
-    rules of the workflow do the same in several stages.
+    Images do not change; k-space is transformed and whitened; features are those of the public backbone. The
+    rules of the workflow perform the same steps in several stages.
     """
     if domain == "image":
         return slices
     kspace = to_kspace(slices)
-    return whiten_records(kspace) if domain == "kspace" else of_brains(backbone).record_features(kspace)
+    return whiten_records(kspace) if domain == "kspace" else check_backbone(backbone).record_features(kspace)
 
 
 def prepared_inputs(slices: np.ndarray, domain: str, backbone: Backbone | None) -> Tensor:
     """Return a network's inputs, (item, 1, row, column), for all slices of one record, (item, row, column)."""
-    return as_given(prepare(slices[None], domain, backbone)[0]).unsqueeze(1)
+    return to_inputs(prepare(slices[None], domain, backbone)[0]).unsqueeze(1)
 
 
-def of_brains(backbone: Backbone | None) -> Backbone:
-    """Return a backbone; raise `UserError` if there is none, or if it was trained on other sequences."""
+def check_backbone(backbone: Backbone | None) -> Backbone:
+    """Return a backbone; raise `UserError` if it is None or was trained on other sequences."""
     if backbone is None:
         raise UserError("Expected a plan that names the backbone whose features its network takes, found none.")
     if backbone.sequences != SEQUENCES:

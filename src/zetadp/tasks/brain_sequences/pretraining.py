@@ -28,8 +28,8 @@ from zetadp.base.validation import UserError
 from zetadp.base.workflow import PROGRESS
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.kspace import augment, to_kspace, whiten
-from zetadp.nn.backbone import Backbone, scaled
-from zetadp.nn.heads import fit_projection, head_on, head_scores
+from zetadp.nn.backbone import Backbone, normalise_scale
+from zetadp.nn.heads import fit_head, fit_projection, head_scores
 from zetadp.nn.models import ConvolutionalClassifier, NetworkSettings, build
 from zetadp.nn.settings import BackboneTraining
 
@@ -53,7 +53,7 @@ def pretrain(
     network
         A complex network on k-space with a pooled head.
     settings
-        How it is trained.
+        Settings of the training.
     images, watched
         Magnitude images of public patients in any unit, for training and held out, shape (patient, sequence, slice,
         row, column).
@@ -63,33 +63,41 @@ def pretrain(
     Raises
     ------
     UserError
-        If the batch is no multiple of the number of sequences, or the network has no pooled complex head.
+        If the batch is not a multiple of the number of sequences, or the network has no pooled complex head.
     """
-    model = _new(network, settings, images.shape)
+    model = _build_network(network, settings, images.shape)
     model.to(device)
     optimiser = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
-    begun = reported = time.monotonic()
+    began = reported = time.monotonic()
     running = torch.full((), math.nan, dtype=torch.float64, device=device)
     for step in range(settings.steps):
         running = _step(model, optimiser, settings, images, step, running)
         done, now = step + 1, time.monotonic()
         if now - reported > 30 or done == settings.steps:
             reported = now
-            left = time_left((now - begun) / done * (settings.steps - done))
+            left = time_left((now - began) / done * (settings.steps - done))
             progress.info("step %d of %d, loss %.3f, about %s left", done, settings.steps, float(running), left)
     model.eval().requires_grad_(requires_grad=False)
     logger.info("fitting heads to the features")
-    shown = json.loads(json.dumps({"network": network.to_json(), "pretraining": asdict(settings)}))
-    shown |= {"patients": len(images), "digest": _digest(network, settings, images)}
+    provenance = json.loads(json.dumps({"network": network.to_json(), "pretraining": asdict(settings)}))
+    provenance |= {"patients": len(images), "digest": _digest(network, settings, images)}
     size = 2 * network.widths[-1]
-    centre, own = torch.zeros(size), torch.eye(size)
+    centre, identity = torch.zeros(size), torch.eye(size)
     plain = Backbone(
-        model, network, SEQUENCES, images.shape[-1], centre, own, heads={}, provenance=shown, places=settings.places
+        model,
+        network,
+        SEQUENCES,
+        images.shape[-1],
+        centre,
+        identity,
+        heads={},
+        provenance=provenance,
+        shifts=settings.places,
     )
     learnt = learn_readout(plain, [images[::2]], settings.components)
     accuracy = public_accuracy(learnt, watched)
     logger.info("accuracy on %d held-out public patients, by number of components: %s", len(watched), accuracy)
-    return replace(learnt, provenance={**shown, "held_out_patients": len(watched), "held_out_accuracy": accuracy})
+    return replace(learnt, provenance={**provenance, "held_out_patients": len(watched), "held_out_accuracy": accuracy})
 
 
 def _step(
@@ -100,7 +108,7 @@ def _step(
     step: int,
     running: Tensor,
 ) -> Tensor:
-    """Take one step, and return the running mean of the loss. It stays on the device: to read it would block a GPU."""
+    """Take one step, and return the running mean of the loss. It stays on the device: reading it would block a GPU."""
     for group in optimiser.param_groups:
         group["lr"] = settings.rate(step)
     inputs, labels = (to_device(torch.from_numpy(part), running.device) for part in draw_batch(images, settings, step))
@@ -126,11 +134,13 @@ def draw_batch(images: np.ndarray, settings: BackboneTraining, step: int) -> tup
     varied = augment(chosen.reshape(-1, *images.shape[3:]), random)
     kspace = to_kspace(varied)
     whitened = random.random((len(kspace), 1, 1)) < WHITENED
-    inputs = np.where(whitened, whiten(kspace), scaled(torch.from_numpy(kspace)).numpy())
+    inputs = np.where(whitened, whiten(kspace), normalise_scale(torch.from_numpy(kspace)).numpy())
     return inputs, np.tile(np.arange(classes), len(patients))
 
 
-def _new(network: NetworkSettings, settings: BackboneTraining, shape: tuple[int, ...]) -> ConvolutionalClassifier:
+def _build_network(
+    network: NetworkSettings, settings: BackboneTraining, shape: tuple[int, ...]
+) -> ConvolutionalClassifier:
     """Return the network with newly drawn weights."""
     if settings.batch % shape[1]:
         raise UserError(f"Expected pretraining.batch to be a multiple of {shape[1]} sequences, found {settings.batch}.")
@@ -141,7 +151,7 @@ def _new(network: NetworkSettings, settings: BackboneTraining, shape: tuple[int,
 
 
 def _digest(network: NetworkSettings, settings: BackboneTraining, images: np.ndarray) -> str:
-    """Return a hash of everything that the backbone depends on."""
+    """Return a hash of all inputs of the backbone's training."""
     digest = hashlib.sha256(json.dumps([network.to_json(), asdict(settings), images.shape], sort_keys=True).encode())
     digest.update(np.ascontiguousarray(images).data)
     return digest.hexdigest()
@@ -171,30 +181,32 @@ def learn_readout(plain: Backbone, images: Sequence[np.ndarray], components: Seq
     Parameters
     ----------
     plain
-        A backbone with features as they are: its centre is zero, its projection the identity. If it reads all layers,
+        A backbone with unchanged features: its centre is zero, its projection the identity. If it reads all layers,
         each statistic is divided by its standard deviation first, and only as many components remain as the largest
         head takes.
     images
         Magnitude images of public patients of each kind, shape (patient, sequence, slice, row, column).
     components
         Numbers of complex components; one head is fitted for each. Numbers above that of the features are skipped.
-        Where features are less a patient's mean, heads also learn from patients who lack one or two sequences.
+        If a patient's mean is subtracted from features, heads also learn from patients who lack one or two sequences.
     """
-    found, labels = (torch.cat(parts) for parts in zip(*(_numbers(plain, each) for each in images), strict=True))
-    spread = found.std(0) + 1e-6 if plain.layers else torch.ones(found.shape[1])
-    centre, projection = fit_projection(found / spread, labels)
+    vectors, labels = (
+        torch.cat(parts) for parts in zip(*(_feature_vectors(plain, part) for part in images), strict=True)
+    )
+    spread = vectors.std(0) + 1e-6 if plain.layers else torch.ones(vectors.shape[1])
+    centre, projection = fit_projection(vectors / spread, labels)
     if plain.layers:
         projection = projection[:, : 2 * max(components)]
     centre, projection = centre * spread, projection / spread[:, None]
-    rotated = (found - centre) @ projection
+    rotated = (vectors - centre) @ projection
     if plain.centred:
-        rotated, labels = _with_subsets(rotated, labels, images[0].shape[1] * images[0].shape[2])
-    heads = {n: head_on(rotated, labels, n) for n in components if 2 * n <= projection.shape[1]}
+        rotated, labels = _add_subsets(rotated, labels, images[0].shape[1] * images[0].shape[2])
+    heads = {n: fit_head(rotated, labels, n) for n in components if 2 * n <= projection.shape[1]}
     return replace(plain, centre=centre, projection=projection.contiguous(), heads=heads)
 
 
-def _with_subsets(rotated: Tensor, labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return components and labels of all patients, and again of each with two or three of the sequences alone.
+def _add_subsets(rotated: Tensor, labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Add patients with only two or three of their sequences to the components and labels of all patients.
 
     Parameters
     ----------
@@ -210,16 +222,16 @@ def _with_subsets(rotated: Tensor, labels: Tensor, count: int) -> tuple[Tensor, 
     patients, parts, names = rotated.reshape(-1, count, rotated.shape[1]), [rotated], [labels]
     for number, chosen in enumerate(subsets):
         part = torch.isin(labels[:count], torch.tensor(chosen))
-        kept = patients[number :: len(subsets), part]
-        parts.append((kept - kept.mean(dim=1, keepdim=True)).flatten(0, 1))
-        names.append(labels[:count][part].repeat(len(kept)))
+        subset = patients[number :: len(subsets), part]
+        parts.append((subset - subset.mean(dim=1, keepdim=True)).flatten(0, 1))
+        names.append(labels[:count][part].repeat(len(subset)))
     return torch.cat(parts), torch.cat(names)
 
 
 def public_accuracy(backbone: Backbone, images: np.ndarray) -> dict[str, float]:
     """Return the share of public images that each public head classifies correctly, by number of components."""
-    found, labels = _numbers(backbone, images)
-    components = torch.view_as_complex(found.reshape(len(found), -1, 2))
+    vectors, labels = _feature_vectors(backbone, images)
+    components = torch.view_as_complex(vectors.reshape(len(vectors), -1, 2))
     return {
         str(n): float((head_scores(components, head).argmax(dim=1) == labels).float().mean())
         for n, head in backbone.heads.items()
@@ -240,23 +252,23 @@ def read_study(backbone: Backbone, kinds: dict[str, np.ndarray], components: Seq
     components
         Numbers of complex components; one head is fitted for each.
     held_out
-        Number of patients of each kind, counted from the first, that nothing is fitted on. The heads are measured on
+        Number of patients of each kind, counted from the first, that no fit uses. The heads are measured on
         them.
     """
     count = sum(4 * width for width in backbone.settings.widths) * backbone.settings.convolutions
-    none, own = torch.zeros(count), torch.eye(count)
-    plain = replace(backbone, centre=none, projection=own, heads={}, layers=True, centred=True)
+    none, identity = torch.zeros(count), torch.eye(count)
+    plain = replace(backbone, centre=none, projection=identity, heads={}, layers=True, centred=True)
     logger.info("fitting heads to the features of all layers")
     learnt = learn_readout(plain, [images[held_out:, :, ::EVERY] for images in kinds.values()], components)
     accuracy = {name: public_accuracy(learnt, images[:held_out]) for name, images in kinds.items()}
     logger.info("accuracy on %d held-out patients of each kind, by number of components: %s", held_out, accuracy)
-    kept = {key: value for key, value in backbone.provenance.items() if not key.startswith("held_out")}
-    made = {"layers": {"patients": {name: len(images) - held_out for name, images in kinds.items()}}}
+    inherited = {key: value for key, value in backbone.provenance.items() if not key.startswith("held_out")}
+    layers = {"layers": {"patients": {name: len(images) - held_out for name, images in kinds.items()}}}
     measured = {"held_out_patients": held_out, "held_out_accuracy": accuracy}
-    return replace(learnt, provenance=kept | made | measured)
+    return replace(learnt, provenance=inherited | layers | measured)
 
 
-def _numbers(backbone: Backbone, images: np.ndarray) -> tuple[Tensor, Tensor]:
+def _feature_vectors(backbone: Backbone, images: np.ndarray) -> tuple[Tensor, Tensor]:
     """Return features, real vectors of shape (image, 2 * component), and classes of all images, patient by patient."""
     parts = [backbone.features(to_kspace(patient.astype(np.float32))) for patient in images]
     pairs = torch.view_as_real(torch.from_numpy(np.stack(parts)))

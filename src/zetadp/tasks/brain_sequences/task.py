@@ -1,6 +1,6 @@
 """The pipeline's task: name the pulse sequence of an axial slice of a brain volume, from k-space, image or features.
 
-Every start of the workflow makes this task, so what takes seconds to import is imported where it is used.
+Every start of the workflow makes this task, so modules that take seconds to import are imported inside functions.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ALONE = "alone"
-"""Column of predictions with what an image by itself says."""
+"""Column of predictions with the answer for an image alone."""
 KEEN = 10.0
-"""How strongly a record prefers the head that explains it better, found on public patients (docs/settings.md)."""
+"""Strength of a record's preference for the head that explains it better, from public patients (docs/settings.md)."""
 
 
 @dataclass(frozen=True)
 class Slices:
-    """Which slices of a volume are used, and their size.
+    """Choice of the slices of a volume, and their size.
 
     Attributes
     ----------
     count
         Centre planes along the axial axis, of each sequence. The image of a plane is that of the nearest slice.
     spacing
-        Distance of two planes in mm, whatever the distance of the slices in a file. In a file that gives none, slices
-        are counted.
+        Distance of two planes in mm, independent of the distance of slices in a file. Without a distance in a file,
+        slices are counted.
     size
         Side of the square slices after area averaging, in pixels.
     decision
-        What is classified at once, in the task of pulse sequences. image is each image by itself; slice is the images
+        Unit of classification, in the task of pulse sequences. image is each image separately; slice is the images
         of all sequences of a slice together, one of each sequence; volume is the volumes of all sequences of a patient
         together, one of each.
     """
@@ -66,7 +66,7 @@ class Slices:
 
 @dataclass(frozen=True)
 class BrainSequences(Classification):
-    """Pulse sequences of slices; every record has as many slices of each of its sequences.
+    """Pulse sequences of slices; a record has the same number of slices of each of its sequences.
 
     A record may lack some of the sequences. It still has items and outputs for them, which are NaN.
 
@@ -77,8 +77,8 @@ class BrainSequences(Classification):
     size
         Side of a slice in pixels.
     decision
-        `IMAGE`: each image is classified by itself. `SLICE`: the images of a slice are classified together, one of
-        each sequence. `VOLUME`: so are the volumes of a record, and all slices of a volume get the same answer. With
+        `IMAGE`: each image is classified separately. `SLICE`: the images of a slice are classified together, one of
+        each sequence. `VOLUME`: the volumes of a record are, too, and all slices of a volume get the same answer. With
         the latter two, every table of outputs must hold whole records.
     """
 
@@ -99,14 +99,14 @@ class BrainSequences(Classification):
     def settings_of(slices: Slices) -> dict[str, Any]:
         """Return the settings of the task, which have a section of the configuration to themselves.
 
-        What is as in earlier versions is left out, so that plans stay what they were.
+        Values of earlier versions are left out, so that plans do not change.
         """
-        decided = {"decision": slices.decision} if slices.decision != IMAGE else {}
-        spaced = {"spacing": slices.spacing} if slices.spacing != SPACING else {}
-        return {"slices": slices.count, "size": slices.size, **decided, **spaced}
+        decision = {"decision": slices.decision} if slices.decision != IMAGE else {}
+        spacing = {"spacing": slices.spacing} if slices.spacing != SPACING else {}
+        return {"slices": slices.count, "size": slices.size, **decision, **spacing}
 
     def cohort_faults(self, cohort: Any) -> Iterator[str]:  # noqa: ANN401  (a section of the configuration, above)
-        """Yield what is wrong of a section ``cohort`` that takes the official data of the Decathlon."""
+        """Yield the faults of a section ``cohort`` that takes the official data of the Decathlon."""
         if cohort.source == "download" and not cohort.real:
             yield "cohort.real_patients: expected true for the Decathlon's patients; found false."
         if cohort.source == "download" and cohort.one_record_per_patient:
@@ -123,15 +123,15 @@ class BrainSequences(Classification):
         return SEQUENCES
 
     def input_shape(self, domain: str, backbone: Backbone | None) -> tuple[int, ...]:
-        """Return the shape of what a network takes of one slice."""
+        """Return the shape of a network's input for one slice."""
         if domain not in FEATURES:
             return (1, self.size, self.size)
-        from zetadp.tasks.brain_sequences.images import of_brains
+        from zetadp.tasks.brain_sequences.images import check_backbone
 
-        return (1, 1, of_brains(backbone).components)
+        return (1, 1, check_backbone(backbone).components)
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
-        """Return the slices of all records with one role, and whose they are (`zetadp.core.task.PipelineTask.load`)."""
+        """Return the slices of all records with one role and their patients (`zetadp.core.task.PipelineTask.load`)."""
         from zetadp.tasks.brain_sequences.images import load_role, to_records
 
         images, rows = load_role(files, partition, role)
@@ -157,30 +157,30 @@ class BrainSequences(Classification):
         key = [self.slices, self.spacing, self.size, domain, made_by, table[["record", "sha256"]].to_numpy().tolist()]
         path = cache / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.h5"
         if not path.exists():
-            order, wanted = read_task(folder).sequences_of, (self.slices, self.size, self.spacing)
+            order, shape = read_task(folder).sequences_of, (self.slices, self.size, self.spacing)
             indexed = zip(table["file"], table["sha256"], strict=True)
             try:
-                read = [read_centre_slices(folder / file, order(file), *wanted, sha256=sha) for file, sha in indexed]
+                read = [read_centre_slices(folder / file, order(file), *shape, sha256=sha) for file, sha in indexed]
             except ChangedError as error:
                 raise UserError(f"{error} Run again when no program writes to {folder}.") from None
             prepared = Items({"values": prepare(np.stack(read), domain, backbone)}, table[["record"]])
             prepared.write(path, AXES, "prepared for training")
             logger.info("prepared %d records of %d patients", len(table), table["patient"].nunique())
-        each = len(SEQUENCES) * self.slices
-        items = table.loc[table.index.repeat(each), ["patient", "record"]].reset_index(drop=True)
+        n_images = len(SEQUENCES) * self.slices
+        items = table.loc[table.index.repeat(n_images), ["patient", "record"]].reset_index(drop=True)
         images = Items.read(path, ("values",)).arrays["values"]
         return replace(to_records(images, torch.device("cpu")), items=items)
 
     def backbone(self, file: Path, device: torch.device) -> Backbone:
         """Return the public backbone."""
         from zetadp.nn.backbone import load_backbone
-        from zetadp.tasks.brain_sequences.images import of_brains
+        from zetadp.tasks.brain_sequences.images import check_backbone
 
-        return of_brains(load_backbone(file, device))
+        return check_backbone(load_backbone(file, device))
 
     @property
     def words(self) -> Words:
-        """What a model's card says (`zetadp.core.task.PipelineTask.words`)."""
+        """Texts of a model's card (`zetadp.core.task.PipelineTask.words`)."""
         together = f" {TOGETHER[self.decision]}." if self.decision in TOGETHER else ""
         return Words(
             title="MRI sequence classifier",
@@ -197,7 +197,7 @@ class BrainSequences(Classification):
         )
 
     def words_of(self, domain: str, backbone: Backbone | None) -> Words:
-        """Return what the card of a model says: whether `zetadp predict` abstains depends on its features."""
+        """Return the texts of a model's card: whether `zetadp predict` abstains depends on its features."""
         from zetadp.tasks.brain_sequences.images import has_thresholds
 
         if not has_thresholds(domain, backbone):
@@ -212,7 +212,7 @@ class BrainSequences(Classification):
         return self.words._replace(limits=limits)
 
     def probabilities(self, outputs: Tensor) -> Tensor:
-        """Return the probability of each sequence, of an image or given that those of a slice or record all differ.
+        """Return the probability of each sequence: of an image, or given that all of a slice or record differ.
 
         The images of whole records come record by record, then sequence by sequence. The slices of a volume resemble
         each other, so together they count as one image with their mean score. Of sequences that a record lacks, scores
@@ -229,44 +229,46 @@ class BrainSequences(Classification):
         shares = by_orders(images)
         return shares.transpose(1, 2).reshape(outputs.shape)
 
-    def beside(self, own: Tensor, public: Tensor, keen: float = KEEN) -> Tensor:
-        """Return scores between those of the trained and of the public head, with one weight a record.
+    def combine_scores(self, trained: Tensor, public: Tensor, keen: float = KEEN) -> Tensor:
+        """Return scores between those of the trained and of the public head, with one weight per record.
 
-        A head explains a record as well as its mean scores of the four volumes make the likeliest order of the
-        sequences: the log of the product of the four softmax values. The trained head has the weight of the logistic
-        function of ``keen`` times how much better it explains the record. So where private training has taught nothing
-        about a record, the public head decides.
+        A head's fit to a record is the log-likelihood that its mean scores of the four volumes give the likeliest order
+        of the sequences: the log of the product of the four softmax values. The weight of the trained head is the
+        logistic function of ``keen`` times the difference of the two fits. The public head therefore decides for
+        records unlike those of the private training.
         """
-        from zetadp.tasks.brain_sequences.images import explained
+        from zetadp.tasks.brain_sequences.images import best_log_likelihood
 
-        trained, known = (explained(self._by_volume(scores).mean(dim=2)) for scores in (own, public))
-        weight = (keen * (trained - known)).sigmoid()[:, None, None, None]
-        mixed = weight * self._by_volume(own) + (1 - weight) * self._by_volume(public)
-        return mixed.reshape(own.shape)
+        trained_fit, public_fit = (
+            best_log_likelihood(self._by_volume(scores).mean(dim=2)) for scores in (trained, public)
+        )
+        weight = (keen * (trained_fit - public_fit)).sigmoid()[:, None, None, None]
+        mixed = weight * self._by_volume(trained) + (1 - weight) * self._by_volume(public)
+        return mixed.reshape(trained.shape)
 
     def _by_volume(self, scores: Tensor) -> Tensor:
         """Return scores of shape (item, class) as (record, volume, slice, class)."""
         return scores.reshape(-1, scores.shape[1], self.slices, scores.shape[1])
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Any]:
-        """Return true and predicted sequence with its probability; for images together, also what each one says."""
-        told = super().measure(outputs, targets)
+        """Return true and predicted sequence and its probability; for images together, also each image's answer."""
+        columns = super().measure(outputs, targets)
         if self.decision == IMAGE:
-            return told
-        return {**told, ALONE: [SEQUENCES[i] for i in outputs.argmax(dim=1).tolist()]}
+            return columns
+        return {**columns, ALONE: [SEQUENCES[i] for i in outputs.argmax(dim=1).tolist()]}
 
     def summarise(self, predictions: pd.DataFrame) -> dict[str, Any]:
         """Return accuracy and errors by sequence, and the accuracy of a vote of each volume's slices.
 
-        Where images are classified together, also the decision, and the accuracy of each image by itself.
+        If images are classified together, the decision and the accuracy of single images are added.
         """
         from zetadp.tasks.brain_sequences.images import volume_accuracy
 
-        found = {**super().summarise(predictions), "volume_accuracy": volume_accuracy(predictions, SEQUENCES)}
+        metrics = {**super().summarise(predictions), "volume_accuracy": volume_accuracy(predictions, SEQUENCES)}
         if self.decision != IMAGE:
-            found["decision"] = self.decision
-            found["image_accuracy"] = float((predictions[ALONE] == predictions[self.called]).mean())
-        return found
+            metrics["decision"] = self.decision
+            metrics["image_accuracy"] = float((predictions[ALONE] == predictions[self.called]).mean())
+        return metrics
 
 
 task = BrainSequences

@@ -73,7 +73,7 @@ def test_sequences_that_are_there_differ_and_absent_ones_say_nothing(scores, kno
 def test_the_weight_of_two_heads_follows_from_the_sequences_that_are_there(scores):
     own, public = scores.clone(), scores.flip(-1).clone()
     own[:, 2], public[:, 2] = torch.nan, torch.nan
-    mixed = TOGETHER.beside(own.reshape(-1, COUNT), public.reshape(-1, COUNT)).reshape(scores.shape)
+    mixed = TOGETHER.combine_scores(own.reshape(-1, COUNT), public.reshape(-1, COUNT)).reshape(scores.shape)
     assert mixed[:, 2].isnan().all()
     known = torch.tensor([0, 1, 3])
     orders = torch.tensor(list(permutations(range(COUNT), 3)))
@@ -112,14 +112,14 @@ def likeliest(scores):
 def test_of_two_heads_the_one_that_explains_a_record_better_counts_more(scores):
     public = 2 * torch.randn(scores.shape, generator=torch.Generator().manual_seed(1))
     public[1] += 9 * torch.eye(COUNT)[:, None]  # sure of a record of which the trained head is not
-    found = TOGETHER.beside(scores.reshape(-1, COUNT), public.reshape(-1, COUNT)).reshape(scores.shape)
+    found = TOGETHER.combine_scores(scores.reshape(-1, COUNT), public.reshape(-1, COUNT)).reshape(scores.shape)
     for own, known, mixed in zip(scores, public, found, strict=True):
         weight = 1 / (1 + np.exp(-KEEN * (likeliest(own) - likeliest(known))))
         torch.testing.assert_close(mixed, weight * own + (1 - weight) * known)
     torch.testing.assert_close(found[1], public[1])
     order = torch.tensor([2, 0, 3, 1])  # the volumes of a patient may come in any order
     turned = (scores[:, order].reshape(-1, COUNT), public[:, order].reshape(-1, COUNT))
-    torch.testing.assert_close(TOGETHER.beside(*turned).reshape(scores.shape), found[:, order])
+    torch.testing.assert_close(TOGETHER.combine_scores(*turned).reshape(scores.shape), found[:, order])
 
 
 def test_tables_show_each_image_by_itself_and_volumes_too(tmp_path):

@@ -17,7 +17,7 @@ from zetadp.core.pretrained import load_model, model_content
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.volumes import read_centre_slices
-from zetadp.tasks.brain_sequences.images import of_brains, prepare, standardise
+from zetadp.tasks.brain_sequences.images import check_backbone, prepare, standardise
 from zetadp.tasks.brain_sequences.prediction import predict_volume
 
 SLICES, SIZE = 5, 8
@@ -76,7 +76,7 @@ def test_input_is_prepared_as_in_training(tmp_path, brain):
 
 def test_a_backbone_of_other_sequences_is_refused_for_brains():
     other = replace(backbone(), sequences=SEQUENCES[::-1])
-    assert of_brains(backbone()).sequences == SEQUENCES
+    assert check_backbone(backbone()).sequences == SEQUENCES
     with pytest.raises(UserError, match="T2w, T1gd"):
         prepare(np.ones((1, 4, 1, 8, 8), np.float32), "features", other)
 

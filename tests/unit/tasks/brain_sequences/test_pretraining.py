@@ -13,7 +13,7 @@ from zetadp.core.pretrained import backbone_of, with_public
 from zetadp.core.settings import TrainingSettings
 from zetadp.mri.kspace import to_image, to_kspace, whiten
 from zetadp.nn.activations import ConjMish
-from zetadp.nn.backbone import SHIFTS, load_backbone, moved, shipped_backbone
+from zetadp.nn.backbone import SHIFTS, load_backbone, shift_images, shipped_backbone
 from zetadp.nn.heads import head_scores
 from zetadp.nn.models import NetworkSettings
 from zetadp.phantom.public import simulate_public_patient
@@ -173,16 +173,16 @@ def test_features_do_not_depend_on_the_scale_of_intensities(study):
 @pytest.mark.parametrize("shift", SHIFTS)
 def test_an_image_is_moved_by_whole_pixels(shift):
     images = public(1)[0, :, 0].astype(np.float32)
-    kspace = moved(torch.from_numpy(to_kspace(images)), shift)
+    kspace = shift_images(torch.from_numpy(to_kspace(images)), shift)
     np.testing.assert_allclose(to_image(kspace.numpy()).real, np.roll(images, shift, (-2, -1)), atol=1e-4)
 
 
-def test_features_are_means_over_the_places_of_an_image(study):
+def test_features_are_means_over_shifts(study):
     images = public(1)[0].astype(np.float32)
-    alone = replace(study, places=1)
-    places = [alone.features(to_kspace(np.roll(images, shift, (-2, -1)))) for shift in SHIFTS[: study.places]]
-    assert study.places > 1
-    np.testing.assert_allclose(study.features(to_kspace(images)), np.mean(places, axis=0), atol=1e-4)
+    alone = replace(study, shifts=1)
+    shifted = [alone.features(to_kspace(np.roll(images, shift, (-2, -1)))) for shift in SHIFTS[: study.shifts]]
+    assert study.shifts > 1
+    np.testing.assert_allclose(study.features(to_kspace(images)), np.mean(shifted, axis=0), atol=1e-4)
 
 
 def test_heads_that_are_moved_by_a_pixel_keep_their_answers():
