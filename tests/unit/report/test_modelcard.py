@@ -35,7 +35,7 @@ def test_card_holds_what_a_user_must_know_and_no_epsilon_below_its_figure(tmp_pa
         "Simulated, protecting nobody: a statement.",
         "results on a simulation",
         "(ε = 3.981, δ = 0.001, per patient)",
-        "as a check: 4.301",
+        "by the Renyi accountant, an independent and usually larger upper bound: 4.301",
         "node-01: 30 patients, ε = 2.501",
         "Not covered: the search for settings.",
         "Not for clinical use",
