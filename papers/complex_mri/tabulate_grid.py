@@ -50,15 +50,15 @@ def main() -> None:
     given = parser_of(__doc__, "complex_mri").parse_args()
     experiment = Experiment.of(SCENARIO)
     names = experiment.config.run_names
-    folders = [folder for folder in map(experiment.folder, names) if (folder / "metrics.json").is_file()]
+    folders = [folder for folder in map(experiment.folder, names) if folder.metrics.is_file()]
     if not folders:
         raise UserError(f"Expected finished runs in {experiment.results}/runs, found none. Run: make paper-complex_mri")
     cohort = asdict(experiment.config.cohort)
     size = f"{cohort['train_patients']} + {cohort['test_patients']} patients"
     people = Cohort(f"cohort {cohort['name']}, {size}", simulated=True)
-    runs = tables.collect(folders)
+    runs = tables.collect([folder.path for folder in folders])
     table = tables.table1(runs, people)
-    trained = [read_json(folder / "metrics.json")["environment"] for folder in folders]
+    trained = [read_json(folder.metrics)["environment"] for folder in folders]
     made = origin(*declared_by(SCENARIO), runs=trained)
     below = (*notes(runs, people, planned=len(names)), NOTE)
     sheet = rendering.accuracy_sheet(table, (*below, *made))

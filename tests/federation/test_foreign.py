@@ -94,7 +94,7 @@ def lines_of(*entries: dict) -> list[str]:
     return [link.text for link in links]
 
 
-BEGUN = {"kind": "start", "format": FORMAT, "federation": "x"}
+BEGUN = {"kind": "start", "format": FORMAT, "federation": "x", **PLAN.declaration().to_json()}
 ROUND = {
     "kind": "round",
     "releases": [{"nodes": ["n"], **{k: v for k, v in PLAN.event("node-01", 0).to_json().items() if k != "node"}}],

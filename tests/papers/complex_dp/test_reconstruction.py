@@ -13,6 +13,8 @@ import pytest
 
 from papers.complex_dp import tabulate_reconstruction as reconstruction
 from papers.complex_dp.reconstruction.task import Reconstruction
+from zetadp.base.runfolder import RunFolder
+from zetadp.core.plan import RunName
 from zetadp.privacy import accounting
 from zetadp.privacy.kinds import NoisySum
 
@@ -45,7 +47,12 @@ def experiment(folder: Path, start: dict[str, dict[str, float]], shares: dict[tu
             path = folder / f"runs/{network}/central/eps-{epsilon}/seed-{seed}/privacy.json"
             path.parent.mkdir(parents=True)
             path.write_text(json.dumps({"epsilon": None if epsilon == "inf" else 0.99 * float(epsilon)}))
-    return SimpleNamespace(results=folder, metrics=lambda network, arm, epsilon: runs[network, epsilon])
+    return SimpleNamespace(
+        results=folder,
+        metrics=lambda network, arm, epsilon: runs[network, epsilon],
+        cells={(n, "central", e): [RunName(n, "central", e, seed) for seed in seeds] for (n, e), seeds in runs.items()},
+        folder=lambda run: RunFolder(folder / run.folder),
+    )
 
 
 def test_the_table_says_how_much_of_the_way_private_training_goes(tested, tmp_path, monkeypatch):

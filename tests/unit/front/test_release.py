@@ -165,7 +165,7 @@ def test_a_release_is_in_the_account_of_its_people_and_made_once(tmp_path, capsy
     with pytest.raises(UserError, match="cap is 3"):
         released(tmp_path, name="again", epsilon=2, most_epsilon=3)
     assert released(tmp_path, name="again", epsilon=2, seed=1).guarantee == "simulated"
-    assert "again: releases at epsilon 2, delta 1e-05; with 2 earlier run" in capsys.readouterr().err
+    assert "again: releases at epsilon 2, delta 1e-05; with 2 other run" in capsys.readouterr().err
 
 
 def test_a_name_stands_for_the_people_of_its_first_call(tmp_path, capsys):

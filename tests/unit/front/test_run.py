@@ -141,7 +141,7 @@ def test_only_records_like_those_of_the_training_are_evaluated(tmp_path):
     prepared = run(tmp_path)
     assert "on 3 held-out patients" in str(prepared.evaluate(records(**given)))
     alone = prepared.evaluate(records(**given | {"patients": ["x"] * 6}))  # whose metric has no interval
-    assert re.fullmatch(r"accuracy [\d.]+ on 1 held-out patients, .*", str(alone))
+    assert re.fullmatch(r"Before training: accuracy [\d.]+ on 1 held-out patients, .*", str(alone))
     for changed, named in LIKE_NO_OTHER.values():
         with pytest.raises(UserError, match=named):
             prepared.evaluate(records(**given | changed))
@@ -484,7 +484,7 @@ def test_a_loss_or_task_of_ones_own_is_what_is_trained_and_measured(tmp_path, wh
     prepared = run(tmp_path, **given | LOSSES[what] | {"data": train})
     before = prepared.evaluate(test)
     assert prepared.train().evaluate(test).value < before.value
-    assert str(before).startswith("large_losses" if what == "a task" else "mean_loss")
+    assert str(before).startswith(f"Before training: {'large_losses' if what == 'a task' else 'mean_loss'}")
 
 
 def of_hospitals(share=20):
@@ -506,7 +506,9 @@ def test_a_metric_of_ones_own_has_its_mean_and_interval(tmp_path):
     found = prepared.evaluate(test, metric=within_half)
     rows = [within_half(prepared.model(test.inputs[[place]]), test.targets[[place]]).item() for place in range(30)]
     assert found.value == pytest.approx(sum(rows) / 30)
-    assert re.fullmatch(r"within_half [\d.]+ \([\d.]+ to [\d.]+\) on 10 held-out patients, .*", str(found))
+    assert re.fullmatch(
+        r"Before training: within_half [\d.]+ \([\d.]+ to [\d.]+\) on 10 held-out patients, .*", str(found)
+    )
     assert found.content["mean_loss"] == prepared.evaluate(test).value
     assert prepared.evaluate(test, metric=torch.nn.MSELoss(reduction="none").forward).content["metric"] == "forward"
 
