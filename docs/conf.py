@@ -34,10 +34,30 @@ autodoc_preserve_defaults = True
 
 html_theme = "furo"  # brings its own style and takes the reader's own fonts: nothing is fetched
 html_math_renderer = "mathml"  # which browsers draw themselves; Sphinx's own would fetch a program
+html_static_path = ["static"]
+html_css_files = ["narrow.css"]
 html_copy_source = False
 html_show_sphinx = False
 pygments_style = "friendly"
 pygments_dark_style = "native"
+
+PAPERS_MENU = """
+
+```{toctree}
+:hidden:
+
+complex_mri/README
+complex_mri/readings
+complex_dp/README
+complex_dp/readings
+Electrocardiograms <complex_dp/ecg>
+Spoken commands <complex_dp/speech_commands>
+Reconstruction <complex_dp/reconstruction>
+neuromixgdp/README
+directions/README
+```
+"""
+"""What the site appends to the page of papers, so that their pages fold below it in the menu."""
 
 
 def setup(app: Sphinx) -> None:
@@ -64,7 +84,7 @@ def draw_formula(page: HTML5Translator, formula: Element) -> None:
 
 
 def read(app: Sphinx, page: str, source: list[str]) -> None:
-    """Give stored tables a title, and change links to papers to links within the site.
+    """Give stored tables a title, the page of papers its menu, and links to papers their target within the site.
 
     In the site, the folder of papers is inside the folder of pages. In the repository it is next to it.
     """
@@ -73,5 +93,7 @@ def read(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] = source[0].replace("../docs/", "../")
     else:
         source[0] = source[0].replace("../papers/", "papers/")
+    if page == "papers/README":
+        source[0] += PAPERS_MENU
     if "results" in path.parts and path.stem != "README":
         source[0] = f"---\norphan: true\n---\n\n# {path}\n\n{source[0]}"
