@@ -154,10 +154,10 @@ def check_permitted(ledger: Ledger, declaration: Declaration) -> None:
     if made < ledger.permitted:
         return
     last = next(attempt for attempt in reversed(ledger.attempts) if attempt.releases())
+    cause = cause_of_another(last.declaration.to_json(), declaration.to_json())
     paid = f"permit another attempt (zetadp permit {ledger.path})"
     raise UserError(
-        f"{ledger.path.stem} has {made} attempt(s) already. {cause_of_another(last.declaration, declaration)} "
-        f"{offer(KEEP_RESULTS, paid)} After another attempt, "
+        f"{ledger.path.stem} has {made} attempt(s) already. {cause} {offer(KEEP_RESULTS, paid)} After another attempt, "
         f"{cost_of_another(ledger.path, ledger.attempts, declaration)}."
     )
 

@@ -10,8 +10,6 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from zetadp.privacy.declaration import Declaration
-
 START_OVER = "start over by deleting the checkpoint"
 """What can be done where a run cannot be continued."""
 KEEP_RESULTS = (
@@ -31,10 +29,10 @@ def offer(free: str, paid: str) -> str:
     )
 
 
-def cause_of_another(before: Declaration, now: Declaration) -> str:
-    """Return why a run may be asked for again, from the declarations of its last attempt and the next."""
-    then, changed = dict(_flat(before.to_json())), []
-    for key, value in _flat(json.loads(json.dumps(now.to_json()))):
+def cause_of_another(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return why a run may be asked for again, from the first lines of a ledger for its last attempt and the next."""
+    then, changed = dict(_flat(before)), []
+    for key, value in _flat(json.loads(json.dumps(now))):
         if key in then and then[key] != value:
             changed.append(f"{key} (then {json.dumps(then[key])[:60]}, now {json.dumps(value)[:60]})")
     if changed:
