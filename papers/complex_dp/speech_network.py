@@ -64,18 +64,8 @@ READINGS = {
 """The shipped reading, the one that learns, and the latter with one thing changed back."""
 
 
-class PartsMaxPool2d(nn.Module):
-    """Maximum pooling of the real and of the imaginary parts, each by itself.
-
-    Parameters
-    ----------
-    side
-        Side of the square windows, which do not overlap. None takes the whole image as one window.
-    """
-
-    def __init__(self, side: int | None = 2) -> None:
-        super().__init__()
-        self.side = side
+class PartsMaxPool2d(MagnitudeMaxPool2d):
+    """Maximum pooling of the real and of the imaginary parts, each by itself, over the same windows."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Pool a stacked tensor (image, 2 * channel, row, column)."""
