@@ -37,8 +37,7 @@ from benchmarks.study_selection import (
 from zetadp.base.storage import write_text
 from zetadp.base.tables import Sheet
 from zetadp.base.tensors import tensors_digest
-from zetadp.core.metrics import accuracy_interval
-from zetadp.core.pretrained import FinishedModel
+from zetadp.brain.prediction import RIGHT, UNLIKE, UNSURE, PublicFeatures, abstention_for, mean_scores
 from zetadp.mri.decathlon import SEQUENCES, read_task
 from zetadp.mri.kspace import to_kspace
 from zetadp.mri.volumes import read_centre_slices
@@ -48,7 +47,8 @@ from zetadp.nn.settings import STUDY, NetworkSettings
 from zetadp.phantom.public import draw_anatomy, draw_shapes, simulate_public_patient
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv, to_markdown
-from zetadp.tasks.brain_sequences.prediction import RIGHT, UNLIKE, UNSURE, PublicFeatures, abstention_for, mean_scores
+from zetadp.training.metrics import accuracy_interval
+from zetadp.training.pretrained import FinishedModel
 
 RESULTS = Path(__file__).parents[1] / "docs/results/abstention"
 SEED = 2

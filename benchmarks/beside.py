@@ -17,8 +17,8 @@ import torch
 from opacus import PrivacyEngine
 
 import zetadp
-from zetadp.privacy import accounting
-from zetadp.privacy.kinds import NoisySum
+from zetadp.accounting import composition
+from zetadp.accounting.kinds import NoisySum
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
 
@@ -103,7 +103,7 @@ def main() -> None:
     # Opacus protects single items; the guarantee of a person follows from group privacy for five items.
     rate = BATCH / 4000
     sigma = zetadp.noise(epsilon=EPSILON, delta=DELTA, sampling_probability=rate, rounds=ROUNDS + 6)
-    person = accounting.epsilon_group({NoisySum(rate, sigma): ROUNDS + 6}, DELTA, EACH)
+    person = composition.epsilon_group({NoisySum(rate, sigma): ROUNDS + 6}, DELTA, EACH)
     units = {
         "PyTorch, no privacy": ("", "none", "none"),
         "Opacus": ("item", "8", f"{person:.0f}"),

@@ -46,14 +46,14 @@ from torch import nn
 
 import zetadp
 from benchmarks import step
+from zetadp.accounting.kinds import NoisySum
 from zetadp.base.tensors import Layout, keep_freed_memory, use_float32
-from zetadp.core.checkpoint import RunFiles
-from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.records import LabelledItems
-from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
-from zetadp.core.training import train
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.privacy.kinds import NoisySum
+from zetadp.training.checkpoint import RunFiles
+from zetadp.training.loop import train
+from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.records import LabelledItems
+from zetadp.training.settings import OptimiserSettings, Performance, TrainingSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

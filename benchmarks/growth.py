@@ -34,22 +34,22 @@ from matplotlib.figure import Figure
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.step import added_memory, declared
+from zetadp.account.declaration import Declaration
+from zetadp.account.ledger import Ledger
+from zetadp.accounting.events import Event
+from zetadp.accounting.kinds import NoisySum
 from zetadp.base.storage import write_text
 from zetadp.base.tensors import Layout, keep_freed_memory
-from zetadp.core.outbox import Outbox
-from zetadp.core.records import LabelledItems, Node, items_of
-from zetadp.core.round import Phase, do_round
-from zetadp.core.server import Server
-from zetadp.core.settings import OptimiserSettings
+from zetadp.mechanism.release import NodeMechanism
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.privacy.declaration import Declaration
-from zetadp.privacy.events import Event
-from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.mechanism import NodeMechanism
 from zetadp.report.figurestyle import GREY, SMALL, WIDTH, figure_style, save_svg, set_title, wrap_text
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
+from zetadp.training.outbox import Outbox
+from zetadp.training.records import LabelledItems, Node, items_of
+from zetadp.training.round import Phase, do_round
+from zetadp.training.server import Server
+from zetadp.training.settings import OptimiserSettings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -24,17 +24,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zetadp.accounting.seeded_noise import noisy_mean
 from zetadp.base.tensors import keep_freed_memory
-from zetadp.core.independence import follows_rules
-from zetadp.core.round import Phase
+from zetadp.mechanism.clipping import clipped_sums
+from zetadp.mechanism.contributions import Contributors
+from zetadp.mechanism.exact import rounded_normal
+from zetadp.mechanism.grid import Grid, from_grid
 from zetadp.nn import ComplexGroupNorm
-from zetadp.privacy.clipping import clipped_sums
-from zetadp.privacy.contributions import Contributors
-from zetadp.privacy.exact import rounded_normal
-from zetadp.privacy.grid import Grid, from_grid
-from zetadp.privacy.seeded_noise import noisy_mean
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
+from zetadp.training.independence import follows_rules
+from zetadp.training.round import Phase
 
 PEOPLE, ITEMS, SIGMA = 100, 5, 1.0
 COMPLEX = torch.complex64

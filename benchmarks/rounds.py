@@ -33,7 +33,7 @@ from zetadp.report.rendering import to_csv
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from zetadp.core.plan import Plan
+    from zetadp.training.plan import Plan
 
 SHAPES = {
     "brain_sequences": ((1, 32, 32), 4),

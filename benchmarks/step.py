@@ -41,20 +41,20 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional
 
+from zetadp.accounting.events import Event
+from zetadp.accounting.kinds import NoisySum
 from zetadp.base.storage import write_text
 from zetadp.base.tensors import Layout, keep_freed_memory, use_float32
-from zetadp.core.round import Phase, items_in_a_pass, noise_meanwhile, side_by_side
-from zetadp.core.server import Server
-from zetadp.core.settings import OptimiserSettings
+from zetadp.mechanism.clipping import clipped_sums
+from zetadp.mechanism.contributions import Contributors, Gradient
+from zetadp.mechanism.release import Draw, NodeMechanism
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.stacked import ordinary_operations
-from zetadp.privacy.clipping import clipped_sums
-from zetadp.privacy.contributions import Contributors, Gradient
-from zetadp.privacy.events import Event
-from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.mechanism import Draw, NodeMechanism
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
+from zetadp.training.round import Phase, items_in_a_pass, noise_meanwhile, side_by_side
+from zetadp.training.server import Server
+from zetadp.training.settings import OptimiserSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -34,9 +34,11 @@ import pandas as pd
 import torch
 
 from benchmarks.shares import SHOWN, patient_accuracy
+from zetadp.accounting import gaussian
 from zetadp.base.storage import write_text
 from zetadp.base.tensors import tensors_digest
-from zetadp.core.plan import SIGNAL
+from zetadp.brain import BrainSequences
+from zetadp.brain.task import KEEN
 from zetadp.mri.kspace import to_kspace
 from zetadp.mri.slicing import centre_slices, resize_area
 from zetadp.nn.backbone import Backbone, load_backbone, shipped_backbone
@@ -45,11 +47,9 @@ from zetadp.nn.settings import IMAGE, SLICE, STUDY, NetworkSettings
 from zetadp.phantom.cohort import simulate_patient
 from zetadp.phantom.public import draw_anatomy, draw_shapes, simulate_public_patient
 from zetadp.phantom.settings import Simulated
-from zetadp.privacy import gaussian
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
-from zetadp.tasks.brain_sequences import BrainSequences
-from zetadp.tasks.brain_sequences.task import KEEN
+from zetadp.training.plan import SIGNAL
 
 ROOT = Path(__file__).parents[1]
 HOSPITALS, TRAINED, ALL = 11, 484, 750

@@ -18,16 +18,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from benchmarks.growth import RESULTS
 from benchmarks.step import declared
+from zetadp.accounting.threat import MASKED_SUMS, Sums
 from zetadp.base.storage import write_text
-from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.settings import TrainingSettings
-from zetadp.federation.masks import CURVE, Masking, Member, Place, Roster, Try, fresh_value
-from zetadp.federation.protocol import decode, encode
+from zetadp.hospitals.masks import CURVE, Masking, Member, Place, Roster, Try, fresh_value
+from zetadp.hospitals.protocol import decode, encode
+from zetadp.mechanism.exact import rounded_normal
 from zetadp.nn.settings import NetworkSettings
-from zetadp.privacy.exact import rounded_normal
-from zetadp.privacy.threat import MASKED_SUMS, Sums
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
+from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.settings import TrainingSettings
 
 HOSPITALS, NUMBERS, TURNS = (3, 11, 50), (520, 187_272), 9
 SCALE = Fraction(1 << 20)

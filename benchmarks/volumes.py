@@ -23,6 +23,7 @@ import torch
 
 from benchmarks.growth import RESULTS
 from zetadp.base.storage import content_hash, write_text
+from zetadp.brain.images import check_backbone
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.index import index_cohort
 from zetadp.mri.kspace import to_kspace, whiten_records
@@ -33,7 +34,6 @@ from zetadp.phantom.cohort import write_dataset_json, write_patients
 from zetadp.phantom.settings import Simulated
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
-from zetadp.tasks.brain_sequences.images import check_backbone
 
 GRID, SLICES = [240, 240, 155], 20
 PATIENTS, CORES, INDEXING = 750, 8, 4

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import torch
 
-from zetadp.privacy.book import recorded_runs
-from zetadp.privacy.calibration import noise_for_epsilon
-from zetadp.privacy.declaration import Declaration
-from zetadp.privacy.events import Event
-from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.statement import total_statement
+from zetadp.account.book import recorded_runs
+from zetadp.account.declaration import Declaration
+from zetadp.account.ledger import Ledger
+from zetadp.account.statement import total_statement
+from zetadp.accounting.calibration import noise_for_epsilon
+from zetadp.accounting.events import Event
+from zetadp.accounting.kinds import NoisySum
 
 PATIENTS, EXPECTED, ROUNDS, CLIP, EPSILON, DELTA = 200, 20, 30, 1.0, 4, 1e-5
 probability = EXPECTED / PATIENTS

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zetadp.config.experiment import Config
-    from zetadp.core.plan import RunName
+    from zetadp.training.plan import RunName
 
 ROOT = Path(__file__).parents[1]
 

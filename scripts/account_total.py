@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from zetadp.account.book import Book, claim
+from zetadp.account.statement import total_statement
 from zetadp.base.workflow import run
-from zetadp.privacy.book import Book, claim
-from zetadp.privacy.statement import total_statement
 
 
 def main(

@@ -11,12 +11,12 @@ from zetadp.base.epsilon import epsilon_shown
 from zetadp.base.storage import write_text
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
-from zetadp.core.plan import Plan
-from zetadp.core.promise import make_plan
 from zetadp.report.attackfigure import audit_figure
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_markdown, to_text, write_table
+from zetadp.training.plan import Plan
+from zetadp.training.promise import make_plan
 
 COHORT = "none, a small head and features of its own"
 SEEDS = "one fixed seed an audit; exact noise has none"

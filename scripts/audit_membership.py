@@ -14,6 +14,7 @@ from zetadp.audit.settings import NODES, MembershipSettings
 from zetadp.base.storage import written_whole
 from zetadp.base.validation import UserError
 from zetadp.base.workflow import run
+from zetadp.brain.images import to_records
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.slicing import centre_slices, resize_area
 from zetadp.nn.models import NetworkSettings
@@ -21,7 +22,6 @@ from zetadp.phantom.cohort import simulate_patient
 from zetadp.phantom.settings import Simulated
 from zetadp.report.attackfigure import membership_roc
 from zetadp.report.figurestyle import save_svg
-from zetadp.tasks.brain_sequences.images import to_records
 
 GRID = [64, 64, 24]
 SLICES, SIZE = 4, 16

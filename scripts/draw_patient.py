@@ -7,11 +7,11 @@ import numpy as np
 
 from zetadp.base.storage import Items, present
 from zetadp.base.workflow import run
-from zetadp.federation.partition import read_partition
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.patientfigure import patient_figure
 from zetadp.report.provenance import Cohort
+from zetadp.training.partition import read_partition
 
 
 def main(

@@ -8,8 +8,8 @@ import numpy as np
 from zetadp.base.storage import Items
 from zetadp.base.tables import write_table
 from zetadp.base.workflow import run
-from zetadp.federation.partition import read_partition
 from zetadp.mri.index import near_duplicates
+from zetadp.training.partition import read_partition
 
 
 def main(*, slices: list[Path], partition: Path, duplicates: Path) -> None:

@@ -7,12 +7,12 @@ import pandas as pd
 
 from zetadp.audit.candidates import SEED, attack_candidates, gradients, inner_products, of_candidates, sheet
 from zetadp.base.workflow import run
-from zetadp.core.plan import Plan
 from zetadp.nn.backbone import load_backbone
 from zetadp.report.attackfigure import candidates_figure
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import write_table
+from zetadp.training.plan import Plan
 
 COHORT = f"public patients of seed {SEED}, simulated for the attack"
 SEEDS = str(SEED)

@@ -8,8 +8,8 @@ import numpy as np
 
 from zetadp.base.tensors import pick_device
 from zetadp.base.workflow import run
+from zetadp.brain.pretraining import pretrain, read_public
 from zetadp.nn.settings import BackboneTraining, NetworkSettings
-from zetadp.tasks.brain_sequences.pretraining import pretrain, read_public
 
 
 def main(

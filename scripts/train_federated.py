@@ -5,20 +5,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+from zetadp.account.book import claim, forget_times
+from zetadp.account.budget import Cap
+from zetadp.account.declaration import Series
 from zetadp.base.tables import read_table
 from zetadp.base.workflow import run
-from zetadp.core.plan import Plan
-from zetadp.core.pretrained import with_public
-from zetadp.core.progress import announced_tick, seconds_to_tick
-from zetadp.core.promise import make_plan
-from zetadp.core.settings import Patience
-from zetadp.federation.launcher import LocalFederation
-from zetadp.federation.partition import read_partition, training_data
+from zetadp.hospitals.launcher import LocalFederation
 from zetadp.mri.convert import write_site_folder
 from zetadp.nn.backbone import load_backbone
-from zetadp.privacy.book import claim, forget_times
-from zetadp.privacy.budget import Cap
-from zetadp.privacy.declaration import Series
+from zetadp.training.partition import read_partition, training_data
+from zetadp.training.plan import Plan
+from zetadp.training.pretrained import with_public
+from zetadp.training.progress import announced_tick, seconds_to_tick
+from zetadp.training.promise import make_plan
+from zetadp.training.settings import Patience
 
 UNLIMITED = 1_000_000
 

@@ -6,22 +6,22 @@ import time
 from pathlib import Path
 from typing import Any
 
+from zetadp.account.book import claim, forget_times
+from zetadp.account.budget import Cap
+from zetadp.account.declaration import Series
 from zetadp.base.storage import written_whole
 from zetadp.base.tensors import keep_freed_memory, pick_device
 from zetadp.base.workflow import run
-from zetadp.core.checkpoint import RunFiles
-from zetadp.core.plan import Plan
-from zetadp.core.pretrained import save_model, starting_weights, with_backbone
-from zetadp.core.progress import announced_tick, seconds_to_tick
-from zetadp.core.promise import make_plan
-from zetadp.core.records import LabelledItems, single_items
-from zetadp.core.settings import Performance
-from zetadp.core.task import pipeline_task_of
-from zetadp.core.training import train
-from zetadp.federation.partition import read_partition, training_data
-from zetadp.privacy.book import claim, forget_times
-from zetadp.privacy.budget import Cap
-from zetadp.privacy.declaration import Series
+from zetadp.training.checkpoint import RunFiles
+from zetadp.training.loop import train
+from zetadp.training.partition import read_partition, training_data
+from zetadp.training.plan import Plan
+from zetadp.training.pretrained import save_model, starting_weights, with_backbone
+from zetadp.training.progress import announced_tick, seconds_to_tick
+from zetadp.training.promise import make_plan
+from zetadp.training.records import LabelledItems, single_items
+from zetadp.training.settings import Performance
+from zetadp.training.task import pipeline_task_of
 
 
 def main(

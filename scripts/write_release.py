@@ -5,9 +5,9 @@ from pathlib import Path
 from zetadp.base.storage import read_json
 from zetadp.base.tensors import load_tensors
 from zetadp.base.workflow import run
-from zetadp.core.plan import Plan
-from zetadp.core.pretrained import RELEASED
-from zetadp.front.rows import write_release
+from zetadp.own.rows import write_release
+from zetadp.training.plan import Plan
+from zetadp.training.pretrained import RELEASED
 
 
 def main(*, model: Path, agreed: Path, privacy: Path, release: Path) -> None:

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from zetadp.account.risk import Risk
 from zetadp.base.storage import read_json
 from zetadp.base.workflow import run
-from zetadp.privacy.risk import Risk
 from zetadp.report.riskpage import Evidence, write_risk
 
 

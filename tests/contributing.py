@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from zetadp.privacy import clipping
-from zetadp.privacy.contributions import Contributors, Gradient, cross_entropies
+from zetadp.mechanism import clipping
+from zetadp.mechanism.contributions import Contributors, Gradient, cross_entropies
 
 
 def clipped_sums(

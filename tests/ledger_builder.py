@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from zetadp.privacy import accounting
-from zetadp.privacy.declaration import Declaration
-from zetadp.privacy.events import Event, entries_of, sampling_probability
-from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.ledger import Ledger
+from zetadp.account.declaration import Declaration
+from zetadp.account.ledger import Ledger
+from zetadp.accounting import composition
+from zetadp.accounting.events import Event, entries_of, sampling_probability
+from zetadp.accounting.kinds import NoisySum
 
 DELTA, ROUNDS = 1e-3, 6
 KIND = NoisySum(0.25, 2.0)
@@ -32,9 +32,9 @@ def declared(**changes: object) -> Declaration:
 
 
 DECLARATION = declared()
-COST = [accounting.epsilon({KIND: rounds}, DELTA) if rounds else 0.0 for rounds in range(ROUNDS + 3)]
+COST = [composition.epsilon({KIND: rounds}, DELTA) if rounds else 0.0 for rounds in range(ROUNDS + 3)]
 """Epsilon of so many rounds."""
-FILTER = [COST[0], COST[ROUNDS], *(accounting.epsilon_rdp({KIND: runs * ROUNDS}, DELTA) for runs in (2, 3, 4))]
+FILTER = [COST[0], COST[ROUNDS], *(composition.epsilon_rdp({KIND: runs * ROUNDS}, DELTA) for runs in (2, 3, 4))]
 """Epsilon of so many runs, each of which was chosen after the results of those before."""
 
 

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from zetadp.base.tensors import save_tensors
-from zetadp.core.pretrained import BACKBONE, model_content
 from zetadp.nn.backbone import load_backbone, shipped_backbone
 from zetadp.nn.settings import NetworkSettings
+from zetadp.training.pretrained import BACKBONE, model_content
 
 TASK = {"name": "brain_sequences", "slices": 20, "size": 32}
 

@@ -3,8 +3,8 @@
 import pandas as pd
 
 from zetadp.base.storage import write_json
-from zetadp.core.metrics import summarise
-from zetadp.tasks.brain_sequences.images import volume_accuracy
+from zetadp.brain.images import volume_accuracy
+from zetadp.training.metrics import summarise
 
 SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
 

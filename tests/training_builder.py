@@ -13,15 +13,15 @@ from torch.nn import functional
 
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
-from zetadp.core.checkpoint import RunFiles
-from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.promise import check_noise
-from zetadp.core.records import LabelledItems, items_of, single_items
-from zetadp.core.settings import TrainingSettings
-from zetadp.core.training import Trained, train
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.backbone import Backbone
 from zetadp.nn.models import NetworkSettings, build
+from zetadp.training.checkpoint import RunFiles
+from zetadp.training.loop import Trained, train
+from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.promise import check_noise
+from zetadp.training.records import LabelledItems, items_of, single_items
+from zetadp.training.settings import TrainingSettings
 
 CLASSES, SIZE = 4, 8
 CLASSIFICATION = {"name": "classification", "classes": CLASSES, "balanced": True}

@@ -26,23 +26,23 @@ from papers.complex_dp.ranking import figure, order, sheet, table
 from papers.complex_dp.roc import macro_area
 from papers.experiments import ended, parser_of, write_table
 from papers.keptruns import KeptRuns, places
+from zetadp.account.book import recorded_runs
+from zetadp.accounting import composition
+from zetadp.accounting.kinds import NoisySum
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import write_text
-from zetadp.core.checkpoint import RunFiles
-from zetadp.core.evaluation import outputs_of
-from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.promise import noise_of_plan
-from zetadp.core.records import LabelledItems
-from zetadp.core.settings import OptimiserSettings, TrainingSettings
-from zetadp.core.training import train
 from zetadp.nn.activations import ACTIVATIONS
 from zetadp.nn.settings import NetworkSettings
-from zetadp.privacy import accounting
-from zetadp.privacy.book import recorded_runs
-from zetadp.privacy.kinds import NoisySum
 from zetadp.report.figurestyle import save_svg
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
+from zetadp.training.checkpoint import RunFiles
+from zetadp.training.evaluation import outputs_of
+from zetadp.training.loop import train
+from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.promise import noise_of_plan
+from zetadp.training.records import LabelledItems
+from zetadp.training.settings import OptimiserSettings, TrainingSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -166,7 +166,7 @@ def trained(comparison: Comparison, items: Items, run: Run) -> dict[str, float]:
         model = train(plan, records, [units], files).model
         (happened,) = recorded_runs(files.ledger)
     (node,) = happened.nodes.values()
-    spent = accounting.epsilon(node.mechanisms, comparison.delta)
+    spent = composition.epsilon(node.mechanisms, comparison.delta)
     outputs = outputs_of(model, items.inputs[test_on])
     labels = items.labels[test_on]
     if comparison.metric == "AUC":
@@ -179,7 +179,7 @@ def trained(comparison: Comparison, items: Items, run: Run) -> dict[str, float]:
 def per_speaker(comparison: Comparison) -> float:
     """Return epsilon of the speaker with most clips, by group privacy."""
     mechanisms = {NoisySum(comparison.drawn, _noise(comparison)): comparison.training.rounds}
-    return accounting.epsilon_group(mechanisms, comparison.delta, MOST_CLIPS)
+    return composition.epsilon_group(mechanisms, comparison.delta, MOST_CLIPS)
 
 
 def fill(kept: KeptRuns[Run], comparison: Comparison) -> None:

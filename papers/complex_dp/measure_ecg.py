@@ -27,25 +27,25 @@ from papers.complex_dp.ecg.recordings import FOLDS, spectrum
 from papers.complex_dp.ecg.task import of_patients, replicates
 from papers.complex_dp.roc import area
 from papers.experiments import configuration, ended, parser_of, write_table
+from zetadp.account.book import recorded_runs
+from zetadp.accounting import composition
+from zetadp.accounting.composition import compose
 from zetadp.base.epsilon import UNCLIPPED, epsilon_shown, epsilon_value, rounded_up
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.validation import UserError
 from zetadp.config.experiment import Config
-from zetadp.core.checkpoint import RunFiles
-from zetadp.core.evaluation import outputs_of
-from zetadp.core.metrics import LEVEL, percentile_interval
-from zetadp.core.optimisers import recipe_of
-from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.promise import make_plan
-from zetadp.core.records import LabelledItems
-from zetadp.core.settings import OptimiserSettings
-from zetadp.core.training import train
 from zetadp.nn.models import build
-from zetadp.privacy import accounting
-from zetadp.privacy.accounting import compose
-from zetadp.privacy.book import recorded_runs
 from zetadp.report.provenance import origin, seeds_shown
+from zetadp.training.checkpoint import RunFiles
+from zetadp.training.evaluation import outputs_of
+from zetadp.training.loop import train
+from zetadp.training.metrics import LEVEL, percentile_interval
+from zetadp.training.optimisers import recipe_of
+from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.promise import make_plan
+from zetadp.training.records import LabelledItems
+from zetadp.training.settings import OptimiserSettings
 
 DELTA = 4.95e-4
 EPSILON = 1.76
@@ -175,8 +175,8 @@ class Training:
         ]
         spent = [node.mechanisms for run in runs for node in run.nodes.values()]
         # A patient takes part in nine of the ten trainings. Count the nine with the largest epsilons.
-        costly = sorted(spent, key=lambda own: accounting.epsilon(own, DELTA), reverse=True)
-        return accounting.epsilon(costly[0], DELTA), accounting.epsilon(compose(*costly[: FOLDS - 1]), DELTA)
+        costly = sorted(spent, key=lambda own: composition.epsilon(own, DELTA), reverse=True)
+        return composition.epsilon(costly[0], DELTA), composition.epsilon(compose(*costly[: FOLDS - 1]), DELTA)
 
 
 def simple(patients: Patients, column: str, fold: int) -> np.ndarray:

@@ -17,11 +17,11 @@ import math
 import sys
 from dataclasses import dataclass
 
+from zetadp.accounting import composition, gaussian
+from zetadp.accounting.calibration import noise_for_epsilon
+from zetadp.accounting.composition import central_limit_noise
+from zetadp.accounting.kinds import NoisySum
 from zetadp.base.epsilon import rounded_up
-from zetadp.privacy import accounting, gaussian
-from zetadp.privacy.accounting import central_limit_noise
-from zetadp.privacy.calibration import noise_for_epsilon
-from zetadp.privacy.kinds import NoisySum
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def riess_row(epsilon: float) -> tuple[float, float, float]:
     """
 
     def spent(noise: float) -> float:
-        return accounting.epsilon({NoisySum(RIESS_SAMPLING, noise): RIESS_ROUNDS}, RIESS_DELTA)
+        return composition.epsilon({NoisySum(RIESS_SAMPLING, noise): RIESS_ROUNDS}, RIESS_DELTA)
 
     needed = noise_for_epsilon(epsilon, RIESS_DELTA, RIESS_SAMPLING, RIESS_ROUNDS)
     limit = central_limit_noise(gaussian.mu(epsilon, RIESS_DELTA), RIESS_SAMPLING, RIESS_ROUNDS)
@@ -87,7 +87,7 @@ def riess_row(epsilon: float) -> tuple[float, float, float]:
 def _epsilon(claim: PrintedClaim, noise_multiplier: float) -> float:
     # Three digits are shown, and a million rounds take minutes on the finest grid; every grid gives an upper bound.
     mechanisms = {NoisySum(claim.sampling_probability, noise_multiplier): claim.rounds}
-    return accounting.epsilon(mechanisms, claim.delta, tolerance=0.005)
+    return composition.epsilon(mechanisms, claim.delta, tolerance=0.005)
 
 
 def markdown() -> str:

@@ -26,22 +26,22 @@ from papers.complex_dp.reconstruction.pretraining import public_slices
 from papers.complex_dp.reconstruction.public import PublicNetworks
 from papers.complex_dp.reconstruction.settings import SEED
 from papers.experiments import Experiment, declared_by, ended, parser_of, write_table
+from zetadp.accounting import composition
+from zetadp.accounting.kinds import NoisySum
 from zetadp.base.epsilon import epsilon_shown
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import read_json, write_text
 from zetadp.base.tables import MISSING, Sheet
-from zetadp.core.evaluation import outputs_of
-from zetadp.core.metrics import LEVEL, REPLICATES
-from zetadp.core.pretrained import load_model
-from zetadp.core.task import pipeline_task_of
-from zetadp.federation.partition import read_partition
 from zetadp.mri.similarity import nmse, psnr, ssim
 from zetadp.nn.models import build
-from zetadp.privacy import accounting
-from zetadp.privacy.kinds import NoisySum
 from zetadp.report.figurestyle import WIDTH, figure_style, save_svg, set_title
 from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_csv
+from zetadp.training.evaluation import outputs_of
+from zetadp.training.metrics import LEVEL, REPLICATES
+from zetadp.training.partition import read_partition
+from zetadp.training.pretrained import load_model
+from zetadp.training.task import pipeline_task_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -280,7 +280,7 @@ def of_the_paper() -> pd.DataFrame:
                 "noise_multiplier": sigma,
                 "printed": claim.epsilon,
                 "per_slice": per_slice,
-                "per_patient": accounting.epsilon_group(alone, claim.delta, SLICES, tolerance=COARSE),
+                "per_patient": composition.epsilon_group(alone, claim.delta, SLICES, tolerance=COARSE),
             }
         )
     return pd.DataFrame(rows)

@@ -1,7 +1,7 @@
 r"""Account for directions as Biswas et al. (arXiv:2502.04045) do, corrected, and find the concentration for an epsilon.
 
 The paper has two approaches to conversion, sampling and composition. Both give upper bounds if every step is counted.
-The bounds of `zetadp.privacy.accounting` are tighter: quote those. Three errors of the paper are corrected here:
+The bounds of `zetadp.accounting.composition` are tighter: quote those. Three errors of the paper are corrected here:
 
 - Theorem 3 prints :math:`1/\alpha` in front of the logarithm. It should be :math:`1/(\alpha - 1)`, as in the paper's
   own computations.
@@ -19,9 +19,9 @@ from scipy.optimize import brentq
 
 from papers.directions.capacity import log_growth
 from papers.moments import sampled_moment
+from zetadp.accounting import composition
+from zetadp.accounting.directions import Direction, mean_cosine
 from zetadp.base.validation import positive
-from zetadp.privacy import accounting
-from zetadp.privacy.directions import Direction, mean_cosine
 
 ORDERS = np.unique(np.concatenate([np.arange(101, 300) / 100, np.arange(30, 200) / 10, np.arange(20, 257)]))
 """Orders of the second approach. Values at fractional orders are interpolated."""
@@ -142,15 +142,15 @@ def concentration_for_epsilon(target: float, probability: float, dimension: int,
     positive(target=target)
 
     def excess(log_concentration: float) -> float:
-        spent = accounting.epsilon({Direction(probability, math.exp(log_concentration), dimension): releases}, delta)
-        return math.log(spent / target) + 2 * accounting.TOLERANCE
+        spent = composition.epsilon({Direction(probability, math.exp(log_concentration), dimension): releases}, delta)
+        return math.log(spent / target) + 2 * composition.TOLERANCE
 
     lower = upper = math.log(math.sqrt(dimension) / 2)
     while excess(upper) < 0:
         upper += 1
     while excess(lower) > 0:
         lower -= 1
-    found = brentq(excess, lower, upper, xtol=accounting.TOLERANCE)
-    while excess(found) > accounting.TOLERANCE:
-        found -= accounting.TOLERANCE
+    found = brentq(excess, lower, upper, xtol=composition.TOLERANCE)
+    while excess(found) > composition.TOLERANCE:
+        found -= composition.TOLERANCE
     return math.exp(found)

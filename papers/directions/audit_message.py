@@ -20,18 +20,18 @@ import torch
 
 from papers.directions.accounting import concentration_for_epsilon
 from papers.experiments import parser_of, write_table
+from zetadp.accounting import gaussian
+from zetadp.accounting.directions import Direction
+from zetadp.accounting.kinds import NoisySum
+from zetadp.accounting.seeded_noise import draw_direction, noisy_mean
 from zetadp.audit.candidates import gradients, of_candidates
 from zetadp.audit.detection import Claim, count_errors
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import Sheet
-from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.settings import TrainingSettings
 from zetadp.nn.settings import NetworkSettings
-from zetadp.privacy import gaussian
-from zetadp.privacy.directions import Direction
-from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.seeded_noise import draw_direction, noisy_mean
 from zetadp.report.provenance import origin
+from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.settings import TrainingSettings
 
 SEED, PATIENTS, TRIALS, DELTA, CONFIDENCE = 53, 10, 5000, 1e-3, 0.95
 EPSILONS = (1.0, 8.0)

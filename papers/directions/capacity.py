@@ -13,8 +13,8 @@ from numpy.polynomial import polynomial
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, logsumexp
 
+from zetadp.accounting.directions import mean_cosine
 from zetadp.base.validation import positive
-from zetadp.privacy.directions import mean_cosine
 
 _UNIFORM_FROM = 100
 """Smallest order at which three terms of the expansion are enough."""

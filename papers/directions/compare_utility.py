@@ -43,9 +43,9 @@ from papers.directions.tabulate_capacity import (
 )
 from papers.experiments import laid_out, parser_of, write_table
 from papers.keptruns import KeptRuns, places
+from zetadp.accounting.directions import gaussian_bound
+from zetadp.accounting.seeded_noise import draw_direction, noisy_mean
 from zetadp.base.randomness import Purpose, stream
-from zetadp.privacy.directions import gaussian_bound
-from zetadp.privacy.seeded_noise import draw_direction, noisy_mean
 from zetadp.report.provenance import origin, seeds_shown
 
 if TYPE_CHECKING:

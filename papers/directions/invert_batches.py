@@ -53,11 +53,11 @@ from papers.directions.compare_utility import (
 from papers.directions.tabulate_capacity import DIMENSION
 from papers.experiments import laid_out, parser_of, write_table
 from papers.keptruns import KeptRuns, places
+from zetadp.accounting.seeded_noise import draw_direction, noisy_mean
 from zetadp.audit.inversion import invert
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text
 from zetadp.mri.similarity import ssim
-from zetadp.privacy.seeded_noise import draw_direction, noisy_mean
 from zetadp.report.figurestyle import SMALL, blank, figure_style, line_look, save_svg, set_title
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv

@@ -28,10 +28,10 @@ from papers.directions import accounting as ways
 from papers.directions.accounting import concentration_for_epsilon
 from papers.directions.capacity import direction_capacity, gaussian_capacity
 from papers.experiments import explained, parser_of, write_parts
+from zetadp.accounting import composition
+from zetadp.accounting.directions import Direction, mean_cosine
+from zetadp.accounting.kinds import NoisySum
 from zetadp.base.workflow import only_errors
-from zetadp.privacy import accounting
-from zetadp.privacy.directions import Direction, mean_cosine
-from zetadp.privacy.kinds import NoisySum
 from zetadp.report.figurestyle import SMALL, blank, figure_style, line_look, save_svg, set_title
 from zetadp.report.provenance import origin
 
@@ -72,12 +72,12 @@ def steps_of(batch: int) -> int:
 
 def direction_epsilon(concentration: float, steps: int = STEPS, rate: float = RATE) -> float:
     """Return the true epsilon of directions in the paper's setting, by default that of batches of 128."""
-    return accounting.epsilon({Direction(rate, concentration, DIMENSION): steps}, DELTA)
+    return composition.epsilon({Direction(rate, concentration, DIMENSION): steps}, DELTA)
 
 
 def gaussian_epsilon(noise: float, steps: int = STEPS, rate: float = RATE) -> float:
     """Return the true epsilon of Gaussian noise, as `direction_epsilon`."""
-    return accounting.epsilon({NoisySum(rate, noise): steps}, DELTA)
+    return composition.epsilon({NoisySum(rate, noise): steps}, DELTA)
 
 
 def gaussian_renyi(noise: float, steps: int) -> float:

@@ -29,23 +29,23 @@ from papers.complex_dp.phase_mnist.encoder import simulated_digits
 from papers.digits import encoder, features, images
 from papers.experiments import ended, explained, laid_out, parser_of, write_table
 from papers.neuromixgdp.membership import RowAttack
+from zetadp.account.ledger import Ledger
+from zetadp.accounting import composition
+from zetadp.accounting.kinds import NoisySum
+from zetadp.accounting.threat import CENTRAL_HOLDER
 from zetadp.audit.detection import FALSE_ALARM, Claim, count_errors
 from zetadp.base.randomness import Purpose, stream
-from zetadp.core.assembly import Assembly
-from zetadp.core.outbox import Outbox
-from zetadp.core.records import LabelledItems, Node
-from zetadp.core.round import do_round
-from zetadp.front.release import Mixing, release_plan
 from zetadp.nn.heads import RowExamples
-from zetadp.privacy import accounting
-from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.threat import CENTRAL_HOLDER
+from zetadp.own.release import Mixing, release_plan
 from zetadp.report.figurestyle import SMALL, blank, figure_style, save_svg, set_title, wrap_text
 from zetadp.report.provenance import origin
+from zetadp.training.assembly import Assembly
+from zetadp.training.outbox import Outbox
+from zetadp.training.records import LabelledItems, Node
+from zetadp.training.round import do_round
 
 if TYPE_CHECKING:
-    from zetadp.core.plan import Plan
+    from zetadp.training.plan import Plan
 
 CLASSES, DELTA = 10, 1e-5
 EPSILONS = (8.0, 1.0)
@@ -178,7 +178,7 @@ def _judged(what: str, name: str, errors: Any, claimed: dict, epsilon: float) ->
         for pair in ((errors.alpha.upper, errors.beta.upper), (errors.alpha.share, errors.beta.share))
     )
     return {
-        "attacked": what, "how": name, "claimed": accounting.epsilon(claimed, DELTA) if claimed else epsilon,
+        "attacked": what, "how": name, "claimed": composition.epsilon(claimed, DELTA) if claimed else epsilon,
         "proved": proved, "seen": seen, "false_alarms": errors.alpha.share, "misses": errors.beta.share,
         "trials": errors.trials_in,
     }  # fmt: skip
@@ -296,7 +296,7 @@ def curves(drawn: list[dict[str, Any]]) -> Figure:
             ):
                 errors = case["errors"]
                 if style:
-                    least = accounting.trade_off(case["claimed"], alphas)
+                    least = composition.trade_off(case["claimed"], alphas)
                     sampling = case["name"].split(",")[0]
                     panel.plot(alphas, least, style, color=colour, linewidth=1.2, label=f"claimed, {sampling}")
                 panel.plot(errors.alpha.share, errors.beta.share, marker, color=colour, label=f"attack: {case['name']}")

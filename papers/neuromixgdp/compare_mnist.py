@@ -36,26 +36,26 @@ from papers.keptruns import KeptRuns, places
 from papers.neuromixgdp.embedding import MeanEmbedding
 from papers.neuromixgdp.moments import ClassMoments, nearest_mean
 from papers.neuromixgdp.printed import PrintedRelease
+from zetadp.account.book import recorded_runs
+from zetadp.accounting import composition, gaussian
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import MISSING, Sheet
-from zetadp.core.assembly import mixture_of
-from zetadp.core.checkpoint import RunFiles
-from zetadp.core.records import LabelledItems
-from zetadp.core.task import Classification
-from zetadp.core.training import train
-from zetadp.front.release import Mixing, release_plan
 from zetadp.nn.heads import fit_head_to_rows
-from zetadp.privacy import accounting, gaussian
-from zetadp.privacy.book import recorded_runs
+from zetadp.own.release import Mixing, release_plan
 from zetadp.report.provenance import origin, seeds_shown
+from zetadp.training.assembly import mixture_of
+from zetadp.training.checkpoint import RunFiles
+from zetadp.training.loop import train
+from zetadp.training.records import LabelledItems
+from zetadp.training.task import Classification
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
     from torch import Tensor
 
-    from zetadp.core.plan import Plan
     from zetadp.nn.heads import RowExamples
+    from zetadp.training.plan import Plan
 
 PEOPLE, CLASSES, DELTA = 60_000, 10, 1e-5
 ROWS = 20_000
@@ -116,7 +116,7 @@ CHOSEN = Chosen()
 
 
 class Steps(NamedTuple):
-    """Steps of private descent, as `zetadp.core.settings` knows them: those of phase_mnist.yaml."""
+    """Steps of private descent, as `zetadp.training.settings` knows them: those of phase_mnist.yaml."""
 
     rounds: int = 100
     clip: float = 0.3
@@ -198,7 +198,7 @@ def released_rows(
     (constants,) = plan.nodes
     deviation = constants.noise_multiplier * plan.training.clip / constants.expected
     rows = mixture_of(plan, Classification(settings["classes"]), x.shape[1]).examples(trained.released, deviation)
-    return rows, accounting.epsilon(node.mechanisms, DELTA)
+    return rows, composition.epsilon(node.mechanisms, DELTA)
 
 
 def head_of(x: Tensor, labels: Tensor, run: Run, chosen: Chosen) -> tuple[Tensor, Tensor, float]:
@@ -286,7 +286,7 @@ def true_epsilon(printed: float, class_rate: float) -> float:
     """Return the true epsilon of the noise from the paper's formula, at the degree of mixing in the authors' code."""
     release = PrintedRelease(PEOPLE, MIXED, PEOPLE, class_rate)
     noise = release.nominal_noise(gaussian.mu(printed, DELTA))
-    return accounting.epsilon(release.mechanisms(noise), DELTA, 2e-3)
+    return composition.epsilon(release.mechanisms(noise), DELTA, 2e-3)
 
 
 def table(runs: pd.DataFrame) -> pd.DataFrame:

@@ -27,11 +27,11 @@ from papers.experiments import ended, parser_of, write_table
 from papers.keptruns import KeptRuns, places
 from papers.neuromixgdp.compare_mnist import DELTA, accuracy, descent, real_parts, released_rows
 from papers.neuromixgdp.moments import ClassMoments, nearest_mean
+from zetadp.accounting import gaussian
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.validation import UserError
 from zetadp.nn.heads import RowExamples, fit_head_to_rows
-from zetadp.privacy import gaussian
 from zetadp.report.figurestyle import (
     SMALL,
     WIDTH,

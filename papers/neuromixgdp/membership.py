@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zetadp.privacy.kinds import sampled_loss
+from zetadp.accounting.kinds import sampled_loss
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ small delta. Second, Proposition E.3 on Hierarchical Sampling assumes that a rec
 records of its class, which is false.
 
 The functions here repeat the paper's formulas, so that tables can compare printed epsilons with true ones. For true
-ones use `zetadp.privacy.accounting` with `PrintedRelease.mechanisms`.
+ones use `zetadp.accounting.composition` with `PrintedRelease.mechanisms`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy as np
 from scipy.special import ndtr
 
 from papers.moments import sampled_moment
+from zetadp.accounting.composition import Exposure, central_limit_mu, central_limit_noise
+from zetadp.accounting.kinds import NoisySum
 from zetadp.base.validation import in_range, positive
-from zetadp.privacy.accounting import Exposure, central_limit_mu, central_limit_noise
-from zetadp.privacy.kinds import NoisySum
 
 ORDERS = range(2, 257)
 """Orders of the Renyi bound. The paper does not state its orders."""

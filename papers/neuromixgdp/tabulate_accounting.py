@@ -30,11 +30,11 @@ from papers.neuromixgdp.printed import (
     split_noise,
     uniform_mu,
 )
+from zetadp.accounting import composition, gaussian
+from zetadp.accounting.kinds import NoisySum
 from zetadp.audit.detection import FALSE_ALARM, count_errors
 from zetadp.base.randomness import Purpose, stream
-from zetadp.front.rows import BEST_RATIO, best_mixed
-from zetadp.privacy import accounting, gaussian
-from zetadp.privacy.kinds import NoisySum
+from zetadp.own.rows import BEST_RATIO, best_mixed
 from zetadp.report.figurestyle import SMALL, blank, figure_style, save_svg, set_title
 from zetadp.report.provenance import origin
 
@@ -67,7 +67,7 @@ def noise_needed(release: PrintedRelease, epsilon: float, delta: float) -> float
     """
 
     def excess(log_noise: float) -> float:
-        return math.log(accounting.epsilon(release.mechanisms(math.exp(log_noise)), delta, ROUGH) / epsilon)
+        return math.log(composition.epsilon(release.mechanisms(math.exp(log_noise)), delta, ROUGH) / epsilon)
 
     guess = math.log(release.safe_noise(gaussian.mu(epsilon, delta)))
     return math.exp(newton(excess, guess, x1=guess + 0.02, tol=2e-4))
@@ -88,11 +88,11 @@ def poisson() -> pd.DataFrame:
         rows.append(
             {
                 "printed_epsilon": epsilon,
-                "true_epsilon": accounting.epsilon(release.mechanisms(noise), DELTA, CLOSE),
+                "true_epsilon": composition.epsilon(release.mechanisms(noise), DELTA, CLOSE),
                 "printed_mu": mu,
                 "printed_noise": noise,
                 "needed_noise": noise_needed(release, epsilon, DELTA),
-                "renyi_epsilon": accounting.epsilon_rdp(release.mechanisms(noise), DELTA),
+                "renyi_epsilon": composition.epsilon_rdp(release.mechanisms(noise), DELTA),
                 "theorem_e5_epsilon": renyi_epsilon(*settings),
                 "theorem_e5_misprinted": renyi_epsilon(*settings, misprint=True),
             }
@@ -107,8 +107,8 @@ def convergence() -> pd.DataFrame:
     rate, rows = FIGURE_MU / math.sqrt(math.expm1(FIGURE_NOISE**-2)), []
     for rounds in ROUNDS:
         mechanisms = {NoisySum(rate / math.sqrt(rounds), FIGURE_NOISE): rounds}
-        gap = np.array(accounting.trade_off(mechanisms, alphas)) - limit
-        spent = brentq(lambda delta, seen=mechanisms: accounting.epsilon(seen, delta, CLOSE) - 1, 1e-4, 0.1, xtol=1e-7)
+        gap = np.array(composition.trade_off(mechanisms, alphas)) - limit
+        spent = brentq(lambda delta, seen=mechanisms: composition.epsilon(seen, delta, CLOSE) - 1, 1e-4, 0.1, xtol=1e-7)
         rows.append(
             {
                 "rounds": rounds,
@@ -116,7 +116,7 @@ def convergence() -> pd.DataFrame:
                 "curve_gap": float(np.abs(gap).max()),
                 "curve_gap_l2": math.sqrt(np.trapezoid(gap**2, alphas)),
                 "printed_epsilon": gaussian.epsilon(DELTA, FIGURE_MU),
-                "true_epsilon": accounting.epsilon(mechanisms, DELTA, CLOSE),
+                "true_epsilon": composition.epsilon(mechanisms, DELTA, CLOSE),
                 "printed_delta": gaussian.delta(1, FIGURE_MU),
                 "true_delta": spent,
             }
@@ -153,7 +153,7 @@ def hierarchical() -> pd.DataFrame:
                     "printed_epsilon": epsilon,
                     "class_rate": class_rate,
                     "printed_noise": noise,
-                    "true_epsilon": accounting.epsilon(release.mechanisms(noise), DELTA, CLOSE),
+                    "true_epsilon": composition.epsilon(release.mechanisms(noise), DELTA, CLOSE),
                     "safe_limit_noise": release.safe_noise(mu),
                     "needed_noise": noise_needed(release, epsilon, DELTA),
                 }
@@ -173,7 +173,7 @@ def best_degrees() -> pd.DataFrame:
             row["best_mixed_p_0.03"] = best_mixed(mu, records, records, 0.03)
             if records == RECORDS:
                 release = PrintedRelease(records, row["best_mixed"], records)
-                row["true_epsilon"] = accounting.epsilon(release.mechanisms(release.nominal_noise(mu)), delta, CLOSE)
+                row["true_epsilon"] = composition.epsilon(release.mechanisms(release.nominal_noise(mu)), delta, CLOSE)
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -225,7 +225,7 @@ def attacked(releases: int) -> tuple[pd.DataFrame, Figure]:
                     "printed_variation": _variation(mu),
                     "seen_variation_lower": 1 - errors.alpha.upper - errors.beta.upper,
                     "seen_variation": 1 - errors.alpha.share - errors.beta.share,
-                    "safe_variation": 1 - min(np.add(alphas, accounting.trade_off(release.mechanisms(noise), alphas))),
+                    "safe_variation": 1 - min(np.add(alphas, composition.trade_off(release.mechanisms(noise), alphas))),
                     "printed_mu": mu,
                     "seen_mu": gaussian_mu_of_variation(1 - errors.alpha.share - errors.beta.share),
                     "safe_mu": release.safe_mu(noise),
@@ -233,7 +233,7 @@ def attacked(releases: int) -> tuple[pd.DataFrame, Figure]:
             )
             curves = {
                 "what the paper claims: no attack comes below": [gaussian.beta(float(a), mu) for a in alphas],
-                "the safe rule: no attack comes below": accounting.trade_off(release.mechanisms(noise), alphas),
+                "the safe rule: no attack comes below": composition.trade_off(release.mechanisms(noise), alphas),
                 "the attack": [float((inside <= t).mean()) for t in np.quantile(without, 1 - alphas, method="higher")],
             }
             _draw(panel, alphas, curves, errors)
@@ -258,7 +258,7 @@ def _variation(mu: float) -> float:
 
 
 def _true(release: PrintedRelease, noise: float) -> float:
-    return accounting.epsilon(release.mechanisms(noise), DELTA, CLOSE)
+    return composition.epsilon(release.mechanisms(noise), DELTA, CLOSE)
 
 
 def _draw(panel: Axes, alphas: np.ndarray, curves: dict[str, Any], errors: Errors) -> None:

@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 from papers.experiments import parser_of, write_table
 from papers.neuromixgdp.printed import PrintedRelease
 from papers.neuromixgdp.tabulate_accounting import CLOSE, DELTA, EPSILONS, MIXED, RECORDS
+from zetadp.accounting import composition, gaussian
 from zetadp.base.tables import Sheet
-from zetadp.privacy import accounting, gaussian
 from zetadp.report.figurestyle import SMALL, blank, figure_style, line_look, save_svg, set_title
 from zetadp.report.provenance import origin
 
@@ -68,7 +68,7 @@ def true_epsilon(table: Printed, method: str, printed: float, class_rate: float)
         return printed
     release = PrintedRelease(table.records, MIXED, table.records, class_rate)
     noise = release.nominal_noise(gaussian.mu(printed, table.delta))
-    return accounting.epsilon(release.mechanisms(noise), table.delta, CLOSE)
+    return composition.epsilon(release.mechanisms(noise), table.delta, CLOSE)
 
 
 def table() -> pd.DataFrame:

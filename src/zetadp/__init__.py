@@ -8,20 +8,20 @@ from __future__ import annotations
 from zetadp.base import lazily
 
 _PUBLIC = {
-    "Mixing": "zetadp.front.release",
-    "Options": "zetadp.front.private",
-    "PrivateRun": "zetadp.front.run",
-    "Public": "zetadp.core.public",
-    "Records": "zetadp.front.records",
+    "Mixing": "zetadp.own.release",
+    "Options": "zetadp.own.private",
+    "PrivateRun": "zetadp.own.run",
+    "Public": "zetadp.training.public",
+    "Records": "zetadp.own.records",
     "UserError": "zetadp.base.validation",
-    "epsilon": "zetadp.front.promises",
-    "fit_head": "zetadp.front.head",
-    "ledger": "zetadp.front.promises",
-    "load": "zetadp.front.run",
+    "epsilon": "zetadp.own.promises",
+    "fit_head": "zetadp.own.head",
+    "ledger": "zetadp.own.promises",
+    "load": "zetadp.own.run",
     "nn": "zetadp.nn",
-    "noise": "zetadp.front.promises",
-    "private": "zetadp.front.private",
-    "release": "zetadp.front.release",
+    "noise": "zetadp.own.promises",
+    "private": "zetadp.own.private",
+    "release": "zetadp.own.release",
 }
 
 __all__ = list(_PUBLIC)

@@ -13,7 +13,7 @@ import torch
 from cluster.conftest import SLURM, run, said_by, started
 from safetensors.torch import load_file
 
-from zetadp.core.checkpoint import Checkpoint
+from zetadp.training.checkpoint import Checkpoint
 
 RUN = "results/smoke/runs/complex/central/eps-8/seed-0"
 CHECKPOINT = "results/smoke/checkpoints/complex-central-eps-8-seed-0.safetensors"

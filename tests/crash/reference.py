@@ -16,14 +16,14 @@ from crash.stages import Stage, call
 from environments.declared import OF_OTHER_TASKS, RULES
 from recorder.sitecustomize import PLACE
 
+from zetadp.account.ledger import read_ledger
+from zetadp.account.register import Register
 from zetadp.base.tensors import load_tensors
-from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.register import Register
 
 ELSEWHERE = {"audit", "audit_membership", "fetch_cohort", "rehearse", "train_federated", *OF_OTHER_TASKS}
 """Rules not run here: minutes of attacks that keep nothing, with outputs written at the end as tables and figures
 are; the rehearsal of trainings with noise from the operating system, which writes one line; the download, which
-`test_stages_killed` kills; many processes, whose deaths `tests/federation` brings about; and those of other tasks,
+`test_stages_killed` kills; many processes, whose deaths `tests/hospitals` brings about; and those of other tasks,
 which write by the functions of the stages that are killed."""
 STAGES = sorted({*RULES} - ELSEWHERE)
 

@@ -17,8 +17,8 @@ from crash.processes import run
 from crash.reference import STAGES, files_of
 from crash.stages import call
 
-from zetadp.core.checkpoint import Checkpoint
-from zetadp.privacy.ledger import read_ledger
+from zetadp.account.ledger import read_ledger
+from zetadp.training.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.slow
 

@@ -10,18 +10,18 @@ import pytest
 from crash.points import CrashPoints
 from crash.power import ForgetfulDisk
 from crash.tiny import NODES, ROUNDS, counted, train_tiny, weights_of
-from federation.sites import make_hospital, make_plan
-from federation.test_hospital import request
+from hospitals.sites import make_hospital, make_plan
+from hospitals.test_hospital import request
 from ledger_builder import DECLARATION
 
-from zetadp.federation.ledgers import Mirror
-from zetadp.federation.protocol import Answer, Reason, Refusal
-from zetadp.privacy.book import Book
-from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.account.book import Book
+from zetadp.account.ledger import Ledger, read_ledger
+from zetadp.hospitals.ledgers import Mirror
+from zetadp.hospitals.protocol import Answer, Reason, Refusal
 
 pytestmark = pytest.mark.slow
 
-NOTE = "zetadp.privacy.ledger:Ledger.note_sent"
+NOTE = "zetadp.account.ledger:Ledger.note_sent"
 
 
 class Failing(CrashPoints):

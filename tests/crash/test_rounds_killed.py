@@ -13,14 +13,14 @@ pytestmark = pytest.mark.slow
 
 # What a round does beyond the durable operations, which have points of their own.
 ALSO = [
-    "zetadp.privacy.ledger:Ledger.record",
-    "zetadp.privacy.ledger:Ledger.note_sent",
-    "zetadp.privacy.mechanism:NodeMechanism.draw",
-    "zetadp.privacy.mechanism:NodeMechanism.release",
-    "zetadp.core.outbox:Outbox.keep",
-    "zetadp.core.outbox:Outbox.discard",
-    "zetadp.core.server:Server.step",
-    "zetadp.core.checkpoint:Checkpoint.save",
+    "zetadp.account.ledger:Ledger.record",
+    "zetadp.account.ledger:Ledger.note_sent",
+    "zetadp.mechanism.release:NodeMechanism.draw",
+    "zetadp.mechanism.release:NodeMechanism.release",
+    "zetadp.training.outbox:Outbox.keep",
+    "zetadp.training.outbox:Outbox.discard",
+    "zetadp.training.server:Server.step",
+    "zetadp.training.checkpoint:Checkpoint.save",
 ]
 
 

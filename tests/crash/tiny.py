@@ -9,12 +9,12 @@ from typing import Any
 from torch import Tensor
 from training_builder import TINY, Held, records, train_run
 
+from zetadp.account.ledger import read_ledger
 from zetadp.base.tensors import load_tensors, save_tensors
-from zetadp.core.checkpoint import RunFiles
-from zetadp.core.plan import RunName
-from zetadp.core.server import Server
-from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
-from zetadp.privacy.ledger import read_ledger
+from zetadp.training.checkpoint import RunFiles
+from zetadp.training.plan import RunName
+from zetadp.training.server import Server
+from zetadp.training.settings import OptimiserSettings, Performance, TrainingSettings
 
 ROUNDS, NODES, PATIENTS = 3, 2, 3
 

@@ -12,11 +12,11 @@ from ledger_builder import DECLARATION, poisson
 from training_builder import NETWORKS, network, patients
 
 import zetadp
+from zetadp.account.ledger import Ledger
 from zetadp.base.tensors import Layout, pick_device
-from zetadp.core.round import noise_meanwhile
-from zetadp.privacy.grid import Grid
-from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.mechanism import NodeMechanism
+from zetadp.mechanism.grid import Grid
+from zetadp.mechanism.release import NodeMechanism
+from zetadp.training.round import noise_meanwhile
 
 pytestmark = pytest.mark.cuda
 # Float32 rounding of gradients that went through some layers, of the norm: other orders of summation, nothing coarser.

@@ -14,7 +14,7 @@ import pytest
 from checkouts import RECORDER, Checkout, made_once
 from environments.declared import ENVIRONMENTS, requirements
 
-from zetadp.privacy.ledger import Ledger
+from zetadp.account.ledger import Ledger
 
 
 @pytest.fixture(scope="session")

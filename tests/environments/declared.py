@@ -11,7 +11,7 @@ from typing import NamedTuple
 import yaml
 
 from zetadp.base.workflow import code_of
-from zetadp.core.task import module_of
+from zetadp.training.task import module_of
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = {path.stem: path for path in (*ROOT.glob("envs/*.yaml"), *ROOT.glob("papers/*/envs/*.yaml"))}

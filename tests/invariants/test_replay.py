@@ -13,12 +13,12 @@ import pytest
 import torch
 from training_builder import TINY, Held, patients, plan_for, records
 
-from zetadp.core.checkpoint import Checkpoint, RunFiles
-from zetadp.core.plan import RunName
-from zetadp.core.records import items_of
-from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
-from zetadp.core.training import train
-from zetadp.privacy.mechanism import NodeMechanism
+from zetadp.mechanism.release import NodeMechanism
+from zetadp.training.checkpoint import Checkpoint, RunFiles
+from zetadp.training.loop import train
+from zetadp.training.plan import RunName
+from zetadp.training.records import items_of
+from zetadp.training.settings import OptimiserSettings, Performance, TrainingSettings
 
 ROUNDS, ITEMS = 6, 4
 NODES = [Held("north", [[0], [1], [2]], 3, 1.5, 0.7), Held("south", [[3], [4], [5]], 3, 1.5, 0.7)]

@@ -8,15 +8,15 @@ import torch
 from contributing import contributors
 from training_builder import NETWORKS, TINY, Held, items_each, network, patients, plan_for, records
 
-from zetadp.core.checkpoint import RunFiles
-from zetadp.core.plan import RunName
-from zetadp.core.records import LabelledItems, items_of
-from zetadp.core.round import Phase
-from zetadp.core.settings import OptimiserSettings, TrainingSettings
-from zetadp.core.training import train
+from zetadp.mechanism.clipping import clipped_sums
+from zetadp.mechanism.grid import Grid
 from zetadp.nn.models import NetworkSettings
-from zetadp.privacy.clipping import clipped_sums
-from zetadp.privacy.grid import Grid
+from zetadp.training.checkpoint import RunFiles
+from zetadp.training.loop import train
+from zetadp.training.plan import RunName
+from zetadp.training.records import LabelledItems, items_of
+from zetadp.training.round import Phase
+from zetadp.training.settings import OptimiserSettings, TrainingSettings
 
 WITHOUT_NOISE = RunName("complex", "federated", "inf", 3)
 DESCENT = TrainingSettings(4, 4, OptimiserSettings(0.5, drop_after=1, name="sgd"), clip=0.4)

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from federation.sites import make_hospital, make_plan
+from hospitals.sites import make_hospital, make_plan
 from torch import Tensor
 
 from mutants.stub import CLASSES, CLIP, Messages, random_records
-from zetadp.core.assembly import Assembly
-from zetadp.core.plan import NodeConstants, RunName
-from zetadp.core.records import LabelledItems
-from zetadp.federation.masks import FreshValue, Place
-from zetadp.federation.protocol import Answer, Refusal, Request, decode, encode
+from zetadp.account.ledger import read_ledger
+from zetadp.accounting.events import Event
+from zetadp.accounting.threat import MASKED_SUMS, Sums
+from zetadp.hospitals.masks import FreshValue, Place
+from zetadp.hospitals.protocol import Answer, Refusal, Request, decode, encode
 from zetadp.nn.models import NetworkSettings
-from zetadp.privacy.events import Event
-from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.threat import MASKED_SUMS, Sums
+from zetadp.training.assembly import Assembly
+from zetadp.training.plan import NodeConstants, RunName
+from zetadp.training.records import LabelledItems
 
 SIDE = 8
 """With images of 64 pixels the head has 4 x 65 complex parameters, as many as the stub has."""

@@ -22,15 +22,15 @@ from training_builder import items_each, joined
 from mutants.installing import certain, mutant, mutants, replacement
 from mutants.stub import CLASSES, CLIP, Chosen, Stub, federation, random_records
 from zetadp.base.tensors import Layout
-from zetadp.core.records import LabelledItems, Node
+from zetadp.brain.images import to_records
+from zetadp.mechanism import clipping
+from zetadp.mechanism.clipping import ClippedSums
+from zetadp.mechanism.contributions import Contribution, Contributors
+from zetadp.mechanism.grid import Grid, to_grid
+from zetadp.mechanism.release import Draw
 from zetadp.mri.kspace import whiten
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.privacy import clipping
-from zetadp.privacy.clipping import ClippedSums
-from zetadp.privacy.contributions import Contribution, Contributors
-from zetadp.privacy.grid import Grid, to_grid
-from zetadp.privacy.mechanism import Draw
-from zetadp.tasks.brain_sequences.images import to_records
+from zetadp.training.records import LabelledItems, Node
 
 SEQUENCES = ("FLAIR", "T1w", "T1gd", "T2w")
 COMPLEX = NetworkSettings(widths=(24, 24), convolutions=1, hidden=40, groups=2)
@@ -248,8 +248,8 @@ def _standardised(values: np.ndarray) -> np.ndarray:
     return found.reshape(len(values), -1)
 
 
-SUMS = "zetadp.privacy.clipping:clipped_sums"
-FACTORS = "zetadp.privacy.clipping:clip_factors"
+SUMS = "zetadp.mechanism.clipping:clipped_sums"
+FACTORS = "zetadp.mechanism.clipping:clip_factors"
 
 
 def _by_image(original: Any, divide: bool) -> Any:
@@ -344,12 +344,12 @@ def patient_that_is_not_finite_breaks_the_round_off(original, gradients, bound):
     return found, finite
 
 
-@mutant("zetadp.privacy.grid:norms_within", check_nothing_longer_than_the_clip_gets_onto_the_grid)
+@mutant("zetadp.mechanism.grid:norms_within", check_nothing_longer_than_the_clip_gets_onto_the_grid)
 def integer_norm_overflows(original, values, grid):
     return (values * values).sum(dim=1) <= min(4**grid.bits, 2**63 - 1)
 
 
-@mutant("zetadp.privacy.factored:fold_gradient", check_a_contribution_is_the_slope_of_the_patients_loss)
+@mutant("zetadp.mechanism.factored:fold_gradient", check_a_contribution_is_the_slope_of_the_patients_loss)
 def gradient_without_conjugate(original, block):
     # sum of g x in place of sum of g conj(x)
     upper, lower = block.chunk(2, dim=1)
@@ -357,7 +357,7 @@ def gradient_without_conjugate(original, block):
     return torch.complex(w11 - w22, w21 + w12)
 
 
-@mutant("zetadp.core.records:choose_items", check_a_contribution_does_not_depend_on_others)
+@mutant("zetadp.training.records:choose_items", check_a_contribution_does_not_depend_on_others)
 def images_chosen_for_those_drawn_in_turn(original, node, draw, strata, count):
     # The first drawn gets what the stream gives first, whoever it is.
     in_turn = Draw(event=draw.event, members=np.arange(len(draw.members)))
@@ -377,12 +377,12 @@ def whitening_across_patients(original, values, epsilon=1e-05):
     return original(values.reshape(1, -1), epsilon).reshape(values.shape)
 
 
-@mutant("zetadp.tasks.brain_sequences.images:standardise", check_preparation_keeps_patients_apart)
+@mutant("zetadp.brain.images:standardise", check_preparation_keeps_patients_apart)
 def standardising_across_patients(original, images):
     return original(images.reshape(1, -1)).reshape(images.shape)
 
 
-@mutant("zetadp.core.records:choose_items", check_a_contribution_is_the_slope_of_the_patients_loss)
+@mutant("zetadp.training.records:choose_items", check_a_contribution_is_the_slope_of_the_patients_loss)
 def last_item_of_the_next_unit(original, node, draw, strata, count):
     # Ends of units are taken for included: one off in the map from items to their owners.
     found, weights = original(node, draw, strata, count)
@@ -391,7 +391,7 @@ def last_item_of_the_next_unit(original, node, draw, strata, count):
     return found, weights
 
 
-@mutant("zetadp.core.records:choose_items", check_a_contribution_does_not_depend_on_others)
+@mutant("zetadp.training.records:choose_items", check_a_contribution_does_not_depend_on_others)
 def first_unit_drawn_takes_the_place_of_the_last(original, node, draw, strata, count):
     # A row of a batch that is counted twice, in place of another.
     found, weights = original(node, draw, strata, count)
@@ -406,25 +406,25 @@ THREE, BY_PATIENT, PRODUCT = (
 )
 
 
-@mutant("zetadp.privacy.factored:Factored.norms", check_no_patient_adds_more_than_the_clip)
+@mutant("zetadp.mechanism.factored:Factored.norms", check_no_patient_adds_more_than_the_clip)
 def norm_of_factors_without_cross_terms(original, self):
     squares = self.left.double().square().sum(dim=2) * self.right.double().square().sum(dim=2)
     return squares.sum(dim=1).sqrt()
 
 
-@mutant("zetadp.privacy.factored:Factored.add_to", check_a_contribution_is_the_slope_of_the_patients_loss)
+@mutant("zetadp.mechanism.factored:Factored.add_to", check_a_contribution_is_the_slope_of_the_patients_loss)
 def factors_scaled_on_both_sides(original, self, total, factors):
     return original(self, total, factors.square())
 
 
-@mutant("zetadp.privacy.factored:Factored.add_to", check_a_patient_that_is_not_finite_adds_zero)
+@mutant("zetadp.mechanism.factored:Factored.add_to", check_a_patient_that_is_not_finite_adds_zero)
 def factors_of_everybody_are_multiplied(original, self, total, factors):
     # The original leaves out who has factor zero; here everybody has another.
     some = type(self)(self.left * factors[:, None, None], self.right, self.is_complex)
     original(some, total, torch.ones_like(factors))
 
 
-@mutant("zetadp.privacy.contributions:_of_product", check_a_contribution_is_the_slope_of_the_patients_loss)
+@mutant("zetadp.mechanism.contributions:_of_product", check_a_contribution_is_the_slope_of_the_patients_loss)
 def factored_gradient_without_conjugate(original, *arguments):
     def conjugate(factors):
         real, imaginary = factors.right.chunk(2, dim=2)
@@ -466,6 +466,6 @@ for kind, is_complex in (("real", False), ("complex", True)):
         mutants(kernel, check_a_contribution_is_the_slope_of_the_patients_loss, **wrong)
 
 
-@mutant("zetadp.privacy.contributions:_one_after_the_other", check_a_contribution_is_the_slope_of_the_patients_loss)
+@mutant("zetadp.mechanism.contributions:_one_after_the_other", check_a_contribution_is_the_slope_of_the_patients_loss)
 def gradients_of_other_networks_added_up(original, of, images, labels, weights, *rest):
     return original(of, images, labels, torch.ones(labels.shape) if weights is None else weights, *rest)

@@ -17,9 +17,9 @@ from mutants.installing import FALSE_ALARM, certain, count_is_plausible, mutant,
 from mutants.of_contributions import contributions
 from mutants.of_records import PLANS, Server, stated, trained, true_epsilon
 from mutants.stub import CLIP, Stub, federation, random_records
-from zetadp.privacy.book import recorded_runs
-from zetadp.privacy.directions import Direction, cosine_law
-from zetadp.privacy.events import Event
+from zetadp.account.book import recorded_runs
+from zetadp.accounting.directions import Direction, cosine_law
+from zetadp.accounting.events import Event
 
 ROUNDS = 200
 AVERAGED = 300
@@ -106,11 +106,11 @@ def check_the_statement_of_directions_is_that_of_all_rounds(folder: Path) -> Non
     assert 0.99 * bound <= found <= 1.001 * bound, f"{found} is stated, of at most {bound}"
 
 
-DRAW = "zetadp.privacy.seeded_noise:draw_direction"
-CLIPPING = "zetadp.privacy.clipping:clip_factors"
+DRAW = "zetadp.accounting.seeded_noise:draw_direction"
+CLIPPING = "zetadp.mechanism.clipping:clip_factors"
 
 
-@mutant("zetadp.privacy.seeded_noise:_orthogonal", check_empty_rounds_send_directions_as_stated)
+@mutant("zetadp.accounting.seeded_noise:_orthogonal", check_empty_rounds_send_directions_as_stated)
 def whole_complex_projection_taken_out(original, w, x):
     turned = np.stack([-x[1::2], x[0::2]], axis=1).ravel()
     return np.asarray(original(original(w, x), turned))
@@ -142,13 +142,13 @@ def direction_of_the_sum_of_directions(original, gradients, bound):
     return scale * (bound / tiny), finite
 
 
-@mutant("zetadp.privacy.exposure:declared", check_the_statement_of_directions_is_that_of_all_rounds)
+@mutant("zetadp.account.exposure:declared", check_the_statement_of_directions_is_that_of_all_rounds)
 def directions_of_an_epoch_counted_as_one(original, history, declared_rounds):
     found = original(history, declared_rounds)
     return Counter({kind: math.ceil(kind.sampling_probability * count) for kind, count in found.items()})
 
 
-@replacement("zetadp.privacy.accounting:quoted", check_the_statement_of_directions_is_that_of_all_rounds)
+@replacement("zetadp.accounting.composition:quoted", check_the_statement_of_directions_is_that_of_all_rounds)
 def centres_taken_to_be_at_right_angles(original):
     def nearer(kind):
         if not isinstance(kind, Direction):

@@ -34,8 +34,8 @@ from mutants.of_records import (
     releases_watched,
 )
 from mutants.stub import CLIP, random_records
-from zetadp.core.records import Node
-from zetadp.federation.protocol import Answer
+from zetadp.hospitals.protocol import Answer
+from zetadp.training.records import Node
 
 ROUNDS = 20
 
@@ -114,7 +114,7 @@ def check_a_hospital_answers_a_round_once(folder: Path) -> None:
     _as_planned(hospitals, 3)
 
 
-HOSPITAL = "zetadp.federation.hospital"
+HOSPITAL = "zetadp.hospitals.hospital"
 ROUND = f"{HOSPITAL}:do_round"
 
 
@@ -211,12 +211,12 @@ def exact_noise_in_the_real_part_only(original, count, scale, *more, **named):
     return noise
 
 
-@mutant("zetadp.privacy.grid:Grid.noise_scale", check_hospitals_add_exact_noise_as_stated)
+@mutant("zetadp.mechanism.grid:Grid.noise_scale", check_hospitals_add_exact_noise_as_stated)
 def exact_noise_in_units_of_the_step(original, self, noise_multiplier):
     return original(self, noise_multiplier) / 2**self.bits
 
 
-@mutant("zetadp.privacy.ledger:Ledger.record", check_a_hospital_records_a_round_before_it_releases)
+@mutant("zetadp.account.ledger:Ledger.record", check_a_hospital_records_a_round_before_it_releases)
 def ledger_written_after_release(original, self, events):
     # The line is written when the next round is recorded: an accountant that steps behind the optimiser.
     late = vars(self).pop("late", [])
@@ -228,19 +228,19 @@ def ledger_written_after_release(original, self, events):
     vars(self)["late"] = list(events)
 
 
-@mutant("zetadp.privacy.ledger:Ledger._append", check_a_hospital_records_a_round_before_it_releases)
+@mutant("zetadp.account.ledger:Ledger._append", check_a_hospital_records_a_round_before_it_releases)
 def ledger_not_synced(original, self, content, *, sync=True):
     return original(self, content, sync=False)
 
 
-@mutant("zetadp.core.round:do_round", check_hospitals_without_patients_send_noise)
+@mutant("zetadp.training.round:do_round", check_hospitals_without_patients_send_noise)
 def empty_round_skipped(original, contribution, nodes, records, outbox, number):
     if not any(len(node.mechanism.draw(number).members) for node in nodes):
         return torch.zeros(len(nodes), contribution.dimension), 0
     return original(contribution, nodes, records, outbox, number)
 
 
-@mutant("zetadp.core.round:do_round", check_hospitals_without_patients_send_noise)
+@mutant("zetadp.training.round:do_round", check_hospitals_without_patients_send_noise)
 def empty_round_sends_noise_and_is_not_recorded(original, contribution, nodes, records, outbox, number):
     draws = [node.mechanism.draw(number) for node in nodes]
     if not any(len(draw.members) for draw in draws):

@@ -29,13 +29,13 @@ from mutants.installing import (
     variance_limits,
 )
 from mutants.stub import CLIP, Messages, federation, random_records
+from zetadp.accounting.events import Event
 from zetadp.audit.suite import OF_A_ROUND, OF_DIFFERENCES
 from zetadp.audit.trainings import Audited, audit
-from zetadp.core.plan import RunName
-from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
+from zetadp.mechanism.release import NodeMechanism
 from zetadp.nn.models import NetworkSettings
-from zetadp.privacy.events import Event
-from zetadp.privacy.mechanism import NodeMechanism
+from zetadp.training.plan import RunName
+from zetadp.training.settings import OptimiserSettings, Performance, TrainingSettings
 
 OVERWHELMING = 300.0
 """Beside noise of this multiple of the clip, four clipped gradients add less than 1e-6 to a variance or a cosine."""
@@ -224,9 +224,9 @@ def check_audit_of_rounds(folder: Path) -> None:
     _audited(OF_DIFFERENCES[1])
 
 
-SEEDED = "zetadp.privacy.mechanism:NodeMechanism._privatised"
-RELEASE = "zetadp.privacy.mechanism:NodeMechanism.release"
-EXACT = "zetadp.privacy.mechanism:rounded_normal"
+SEEDED = "zetadp.mechanism.release:NodeMechanism._privatised"
+RELEASE = "zetadp.mechanism.release:NodeMechanism.release"
+EXACT = "zetadp.mechanism.release:rounded_normal"
 
 
 def mutant_of_noise(killer: Callable[[Path], None], **wrong: Callable[[NodeMechanism, Tensor], Tensor]) -> None:
@@ -295,19 +295,19 @@ def noise_seeded_alike_on_all_nodes(original, self, event, clipped_sum, again):
     return original(first, event, clipped_sum, again)
 
 
-@mutant("zetadp.core.assembly:Assembly.mechanism", check_trainings_share_no_noise)
+@mutant("zetadp.training.assembly:Assembly.mechanism", check_trainings_share_no_noise)
 def nodes_built_with_one_stream(original, self, name, entropy, ledger):
     made = original(self, name, entropy, ledger)
     made.place = 0
     return made
 
 
-@mutant("zetadp.core.plan:Plan.entropy", check_trainings_share_no_noise)
+@mutant("zetadp.training.plan:Plan.entropy", check_trainings_share_no_noise)
 def trainings_seeded_by_their_seed_alone(original, self, repeat=0):
     return self.run.seed
 
 
-@mutant("zetadp.core.training:_repeat", check_trainings_share_no_noise)
+@mutant("zetadp.training.loop:_repeat", check_trainings_share_no_noise)
 def other_data_of_a_training_forgotten(original, plan, ledger, keyed):
     return 0
 
@@ -327,7 +327,7 @@ def exact_noise_from_a_fixed_seed(original, count, scale, *more, **named):
     return np.rint(float(scale) * np.random.default_rng(0).standard_normal(count)).astype(np.int64)
 
 
-@mutant("zetadp.core.outbox:Outbox.keep", check_exact_messages_are_kept_before_they_are_sent)
+@mutant("zetadp.training.outbox:Outbox.keep", check_exact_messages_are_kept_before_they_are_sent)
 def message_sent_before_it_is_kept(original, self, number, weights, messages):
     folder, self.folder = self.folder, None
     original(self, number, weights, messages)

@@ -19,15 +19,15 @@ from training_builder import Held, train_run
 
 from mutants.installing import certain, mutant
 from mutants.stub import random_records, releases_seen
-from zetadp.core.checkpoint import RunFiles
-from zetadp.core.plan import RunName
-from zetadp.core.settings import Performance, TrainingSettings
+from zetadp.account.exposure import Run, runs_of
+from zetadp.account.ledger import read_ledger
+from zetadp.account.statement import run_statement
+from zetadp.accounting import composition, gaussian
+from zetadp.mechanism.release import Draw, NodeMechanism
 from zetadp.nn.models import NetworkSettings
-from zetadp.privacy import accounting, gaussian
-from zetadp.privacy.exposure import Run, runs_of
-from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.mechanism import Draw, NodeMechanism
-from zetadp.privacy.statement import run_statement
+from zetadp.training.checkpoint import RunFiles
+from zetadp.training.plan import RunName
+from zetadp.training.settings import Performance, TrainingSettings
 
 ROUNDS = 8
 NODES = 2
@@ -191,7 +191,7 @@ def releases_watched() -> Iterator[None]:
         yield
 
 
-@mutant("zetadp.privacy.ledger:Ledger.start", check_every_release_stays_counted)
+@mutant("zetadp.account.ledger:Ledger.start", check_every_release_stays_counted)
 def training_anew_forgets_the_ledger(original, self, declaration, draws=None):
     self._file.truncate(0)
     self._size = 0
@@ -199,35 +199,35 @@ def training_anew_forgets_the_ledger(original, self, declaration, draws=None):
     original(self, declaration, draws)
 
 
-@mutant("zetadp.privacy.ledger:Attempt.releases", check_every_release_stays_counted)
+@mutant("zetadp.account.ledger:Attempt.releases", check_every_release_stays_counted)
 def torn_line_not_counted(original, self):
     return list(self.events)
 
 
-@mutant("zetadp.privacy.ledger:Attempt.releases", check_every_release_stays_counted)
+@mutant("zetadp.account.ledger:Attempt.releases", check_every_release_stays_counted)
 def repeated_round_counted_once(original, self):
     torn = original(self)[len(self.events) :]
     return [*dict.fromkeys(self.events), *torn]
 
 
-@mutant("zetadp.privacy.exposure:declared", check_the_statement_is_that_of_all_rounds_seen)
+@mutant("zetadp.account.exposure:declared", check_the_statement_is_that_of_all_rounds_seen)
 def steps_counted_as_epochs(original, history, declared_rounds):
     found = original(history, declared_rounds)
     return Counter({kind: math.ceil(kind.sampling_probability * count) for kind, count in found.items()})
 
 
-@mutant("zetadp.privacy.accounting:quoted", check_the_statement_is_that_of_all_rounds_seen)
+@mutant("zetadp.accounting.composition:quoted", check_the_statement_is_that_of_all_rounds_seen)
 def central_limit_quoted_as_a_bound(original, mechanisms, delta, tolerance=0.0):
-    mus = [accounting.central_limit_mu(k.sampling_probability, k.noise_multiplier, n) for k, n in mechanisms.items()]
+    mus = [composition.central_limit_mu(k.sampling_probability, k.noise_multiplier, n) for k, n in mechanisms.items()]
     return gaussian.epsilon(delta, math.hypot(*mus)), "privacy-loss distribution"
 
 
-@mutant("zetadp.privacy.exposure:declared", check_stopping_early_lowers_no_epsilon)
+@mutant("zetadp.account.exposure:declared", check_stopping_early_lowers_no_epsilon)
 def stopping_early_thought_cheaper(original, history, declared_rounds):
     return original(history, 1)
 
 
-@mutant("zetadp.privacy.mechanism:NodeMechanism.draw", check_the_statement_is_that_of_all_rounds_seen)
+@mutant("zetadp.mechanism.release:NodeMechanism.draw", check_the_statement_is_that_of_all_rounds_seen)
 def rate_stated_as_one_over_the_number_of_batches(original, self, round_number, *, again=0):
     # 24 of 44 make two batches: stated 0.5, drawn 0.545. It bites where R does not divide N.
     full = original(self, round_number, again=again)

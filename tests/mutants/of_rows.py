@@ -12,16 +12,16 @@ from training_builder import Held, plan_for
 
 from mutants.installing import FALSE_ALARM, certain, count_is_plausible, mutant, statistical, variance_limits
 from mutants.stub import CLIP
-from zetadp.core.assembly import Assembly
-from zetadp.core.outbox import Outbox
-from zetadp.core.plan import RunName
-from zetadp.core.records import LabelledItems, Node
-from zetadp.core.round import do_round
-from zetadp.core.settings import MixingSettings, TrainingSettings
+from zetadp.account.ledger import Ledger, read_ledger
+from zetadp.accounting.events import Event
+from zetadp.mechanism.contributions import Statistic
 from zetadp.nn.settings import NetworkSettings
-from zetadp.privacy.contributions import Statistic
-from zetadp.privacy.events import Event
-from zetadp.privacy.ledger import Ledger, read_ledger
+from zetadp.training.assembly import Assembly
+from zetadp.training.outbox import Outbox
+from zetadp.training.plan import RunName
+from zetadp.training.records import LabelledItems, Node
+from zetadp.training.round import do_round
+from zetadp.training.settings import MixingSettings, TrainingSettings
 
 CLASSES, COMPONENTS, UNITS, EXPECTED = 3, 8, 12, 2.0
 ROWS = 1500
@@ -128,10 +128,10 @@ def check_rows_have_the_noise_that_is_stated(folder: Path) -> None:
     assert (squares <= high).all(), f"noise has {float(squares.max()):.3f} of the stated variance"
 
 
-SUMS = "zetadp.core.round:_clipped_sums"
+SUMS = "zetadp.training.round:_clipped_sums"
 
 
-@mutant("zetadp.privacy.mechanism:NodeMechanism.draw", check_rows_hold_units_as_often_as_stated)
+@mutant("zetadp.mechanism.release:NodeMechanism.draw", check_rows_hold_units_as_often_as_stated)
 def open_rows_accounted_as_if_all_were(original, self, round_number, *, again=0):
     full = original(self, round_number, again=again)
     rate = self.event.expected / self.event.population
@@ -153,13 +153,13 @@ def rows_divided_by_the_number_drawn(original, phase, nodes, data, draws):
     return replace(found, sums=(rows * draws[0].event.expected / sizes).view_as(found.sums))
 
 
-@mutant("zetadp.privacy.clipping:clip_factors", check_rows_move_by_the_clip_at_most)
+@mutant("zetadp.mechanism.clipping:clip_factors", check_rows_move_by_the_clip_at_most)
 def half_of_a_spectrum_counted_and_all_released(original, gradients, bound):
     whole = all(hasattr(g, "shape") for g in gradients)
     half = [g[:, : g.shape[1] // 2] for g in gradients] if whole else gradients
     return original(half, bound)
 
 
-@mutant("zetadp.privacy.seeded_noise:noisy_mean", check_rows_have_the_noise_that_is_stated)
+@mutant("zetadp.accounting.seeded_noise:noisy_mean", check_rows_have_the_noise_that_is_stated)
 def half_the_variance_on_rows(original, clipped_sum, deviation, expected, generator):
     return original(clipped_sum, deviation / 2**0.5, expected, generator)

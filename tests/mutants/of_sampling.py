@@ -130,8 +130,8 @@ def check_a_repeated_round_is_drawn_anew(folder: Path) -> None:
     assert not torch.equal(masks[0], masks[1]), "a round released twice had one draw"
 
 
-DRAWN = "zetadp.privacy.mechanism:NodeMechanism._drawn"
-DRAW = "zetadp.privacy.mechanism:NodeMechanism.draw"
+DRAWN = "zetadp.mechanism.release:NodeMechanism._drawn"
+DRAW = "zetadp.mechanism.release:NodeMechanism.draw"
 
 
 def _batch(order: np.ndarray, start: int, size: int) -> np.ndarray:
@@ -185,6 +185,6 @@ def repeated_round_keeps_its_draw(original, self, event, again):
     return original(self, event, 0)
 
 
-@mutant("zetadp.privacy.mechanism:bernoulli_mask", check_exact_sampling_is_by_independent_coins)
+@mutant("zetadp.mechanism.release:bernoulli_mask", check_exact_sampling_is_by_independent_coins)
 def exact_batches_of_fixed_size(original, probability, count, *more):
     return np.isin(np.arange(count), _batch(np.random.default_rng().permutation(count), 0, round(probability * count)))

@@ -19,12 +19,12 @@ from mutants.installing import FALSE_ALARM, certain, mutant, mutants, replacemen
 from mutants.of_hospitals import HOSPITAL, ROUND, mutant_of_nodes
 from mutants.of_noise import OVERWHELMING, independent
 from mutants.stub import CLIP, releases_seen
-from zetadp.core.outbox import digest_of
-from zetadp.federation.certificates import signature
-from zetadp.federation.masks import FreshValue, Masking, signed_content
-from zetadp.federation.protocol import Answer, Reason, Refusal, Request, encode
-from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.masked import MaskedSum
+from zetadp.account.ledger import read_ledger
+from zetadp.accounting.masked import MaskedSum
+from zetadp.hospitals.certificates import signature
+from zetadp.hospitals.masks import FreshValue, Masking, signed_content
+from zetadp.hospitals.protocol import Answer, Reason, Refusal, Request, encode
+from zetadp.training.outbox import digest_of
 
 UNEQUAL = [[0], [1, 2], [3, 4, 5], [6], [7, 8]]
 """Five hospitals, of which one colludes and one may be missing."""
@@ -105,7 +105,7 @@ def check_no_masks_are_used_twice(folder: Path) -> None:
     before = masked([first, *others])
     after = masked([*hospitals.values([0], 0, 0), *others])
     assert not _unmasked(before - after), "an old disk leads to the same masks"
-    with mock.patch("zetadp.federation.masks.os", SimpleNamespace(urandom=bytes)):
+    with mock.patch("zetadp.hospitals.masks.os", SimpleNamespace(urandom=bytes)):
         found = {
             "a try": masked(hospitals.values(EVERYBODY, 0, 0)),
             "the round": masked(hospitals.values(EVERYBODY, 1, 0), 1),
@@ -163,8 +163,8 @@ def check_nothing_unmasked_is_stored_or_noted(folder: Path) -> None:
     assert set(read_ledger(own.participant.ledger)[-1].sent.values()) == {hashlib.sha256(reply.update).hexdigest()}
 
 
-MASKS = "zetadp.federation.masks"
-SHARES = "zetadp.privacy.threat:Sums.shares"
+MASKS = "zetadp.hospitals.masks"
+SHARES = "zetadp.accounting.threat:Sums.shares"
 TRANSCRIPT = f"{MASKS}:Try.transcript"
 
 
@@ -189,7 +189,7 @@ def streams_named_from_each_side(original, self, other):
     return hashlib.sha256(self.name.encode() + original(self, other)).digest()
 
 
-@mutant("zetadp.privacy.mechanism:NodeMechanism._privatised", check_a_masked_sum_has_the_noise_that_ledgers_state)
+@mutant("zetadp.mechanism.release:NodeMechanism._privatised", check_a_masked_sum_has_the_noise_that_ledgers_state)
 def part_of_a_sum_divided_by_its_own_patients(original, self, event, clipped_sum, again):
     return original(self, event, clipped_sum, again) // round(event.expected)
 

@@ -15,18 +15,18 @@ from ledger_builder import DECLARATION, poisson
 from torch import Tensor, nn
 from training_builder import items_each
 
+from zetadp.account.ledger import Attempt, Ledger, read_ledger
+from zetadp.accounting.directions import Direction
+from zetadp.accounting.events import Event
 from zetadp.base.tensors import Layout
-from zetadp.core import round as rounds
-from zetadp.core.outbox import Outbox
-from zetadp.core.records import LabelledItems, Node, items_of
-from zetadp.core.round import Phase
+from zetadp.mechanism.grid import Grid
+from zetadp.mechanism.release import Draw, NodeMechanism
 from zetadp.nn.layers import Linear
 from zetadp.nn.stacked import stack
-from zetadp.privacy.directions import Direction
-from zetadp.privacy.events import Event
-from zetadp.privacy.grid import Grid
-from zetadp.privacy.ledger import Attempt, Ledger, read_ledger
-from zetadp.privacy.mechanism import Draw, NodeMechanism
+from zetadp.training import round as rounds
+from zetadp.training.outbox import Outbox
+from zetadp.training.records import LabelledItems, Node, items_of
+from zetadp.training.round import Phase
 
 CLASSES = 4
 CLIP = 2.0

@@ -15,14 +15,17 @@ import pytest
 from decathlon_builder import write_tiny_task
 from ledger_builder import index
 
+from zetadp.account.declaration import Declaration
+from zetadp.account.ledger import Ledger
+from zetadp.account.statement import account_run
+from zetadp.accounting import composition
+from zetadp.accounting.events import Event
+from zetadp.accounting.kinds import NoisySum
 from zetadp.audit.membership import RATES
 from zetadp.audit.settings import MembershipSettings
 from zetadp.base.storage import Items, write_json
 from zetadp.base.tensors import save_tensors
 from zetadp.base.validation import UserError
-from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.progress import announced_tick
-from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
 from zetadp.mri.decathlon import AXES
 from zetadp.mri.index import index_cohort
 from zetadp.mri.kspace import to_kspace, whiten
@@ -30,12 +33,9 @@ from zetadp.mri.volumes import Volume
 from zetadp.nn.models import NetworkSettings
 from zetadp.phantom.cohort import assemble, write_shard
 from zetadp.phantom.public import simulate_public_patient
-from zetadp.privacy import accounting
-from zetadp.privacy.declaration import Declaration
-from zetadp.privacy.events import Event
-from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.statement import account_run
+from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.progress import announced_tick
+from zetadp.training.settings import OptimiserSettings, Performance, TrainingSettings
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -86,9 +86,9 @@ def test_the_total_adds_node_by_node_only_where_nodes_hold_the_same_patients(tmp
     paths = {"total": tmp_path / "total.json", "text": tmp_path / "total.txt", "table": index(tmp_path / "index.csv")}
     stage("account_total", ledgers=[], **paths, ledger_folder=str(own), others="")
     nodes = json.loads(paths["total"].read_text())["private_rows"]["nodes"]
-    expected = accounting.epsilon_any_time({NoisySum(0.5, 2.0): 5, NoisySum(0.25, 2.0): 5}, 1e-3)
+    expected = composition.epsilon_any_time({NoisySum(0.5, 2.0): 5, NoisySum(0.25, 2.0): 5}, 1e-3)
     assert nodes["node-02"] == pytest.approx(expected, rel=1e-12)
-    assert nodes["node-01"] == pytest.approx(accounting.epsilon_any_time({NoisySum(0.5, 2.0): 10}, 1e-3), rel=1e-12)
+    assert nodes["node-01"] == pytest.approx(composition.epsilon_any_time({NoisySum(0.5, 2.0): 10}, 1e-3), rel=1e-12)
 
 
 # Volumes that are not those they should be

@@ -19,23 +19,23 @@ from ledger_builder import DECLARATION, poisson
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from zetadp.account.ledger import Ledger
 from zetadp.base.tensors import Layout, to_device
+from zetadp.brain.pretraining import _step
 from zetadp.config.load import load_config
-from zetadp.core.evaluation import outputs_of, watched_on_device
-from zetadp.core.records import LabelledItems, Node, choose_items, items_of
-from zetadp.core.round import noise_meanwhile
-from zetadp.core.server import Server
-from zetadp.core.settings import OptimiserSettings
-from zetadp.core.task import Classification
+from zetadp.mechanism.clipping import clipped_sums
+from zetadp.mechanism.contributions import Contributors, Gradient
+from zetadp.mechanism.grid import Grid
+from zetadp.mechanism.release import NodeMechanism
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.settings import BY_NOISE, FEATURES, BackboneTraining
-from zetadp.privacy.clipping import clipped_sums
-from zetadp.privacy.contributions import Contributors, Gradient
-from zetadp.privacy.grid import Grid
-from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.mechanism import NodeMechanism
-from zetadp.tasks.brain_sequences.pretraining import _step
+from zetadp.training.evaluation import outputs_of, watched_on_device
+from zetadp.training.records import LabelledItems, Node, choose_items, items_of
+from zetadp.training.round import noise_meanwhile
+from zetadp.training.server import Server
+from zetadp.training.settings import OptimiserSettings
+from zetadp.training.task import Classification
 
 ROOT = Path(__file__).parents[2]
 CONFIG = load_config(yaml.safe_load((ROOT / "config.yaml").read_text()))

@@ -31,11 +31,11 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 from training_builder import NETWORKS, network
 
+from zetadp.accounting import composition
+from zetadp.accounting.kinds import NoisySum
 from zetadp.base.validation import UserError
 from zetadp.cli import main
 from zetadp.opacus.optimizer import check_network
-from zetadp.privacy import accounting
-from zetadp.privacy.kinds import NoisySum
 
 opacus = pytest.importorskip("opacus", reason="the bridge needs Opacus, an extra")
 if not version("opacus").startswith("1.6."):
@@ -443,7 +443,7 @@ def test_a_sampling_probability_is_what_was_said():
     with pytest.raises(AttributeError, match="sampling_probability"):
         loader.sampling_probability = 1.0
     assert engine.rounds == {NoisySum(P, 7.9565): 3}
-    assert engine.get_epsilon(1e-3) == accounting.epsilon({NoisySum(P, 7.9565): 3}, 1e-3)
+    assert engine.get_epsilon(1e-3) == composition.epsilon({NoisySum(P, 7.9565): 3}, 1e-3)
 
 
 def test_patients_are_drawn_whole_and_independently():
@@ -592,7 +592,7 @@ def test_the_ledger_of_the_document_is_accounted(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     assert main(["ledger", "run.jsonl", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["private_rows"]["epsilon"] == accounting.epsilon(
+    assert found["private_rows"]["epsilon"] == composition.epsilon(
         {NoisySum(P, names["optimizer"].noise_multiplier): 20}, 1e-3
     )
     assert found["guarantee"] == "simulated"

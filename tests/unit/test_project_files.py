@@ -14,8 +14,8 @@ from checkouts import TRACKED
 from environments.declared import ENVIRONMENTS, listed
 
 import zetadp
-from zetadp.core import plan
-from zetadp.privacy import ledger
+from zetadp.account import ledger
+from zetadp.training import plan
 
 ROOT = Path(__file__).parents[2]
 LOCK = dict(

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from opacus.accountants import PRVAccountant
 
-from zetadp.privacy import gaussian
-from zetadp.privacy.accounting import Exposure, epsilon_pld
-from zetadp.privacy.kinds import NoisySum
+from zetadp.accounting import gaussian
+from zetadp.accounting.composition import Exposure, epsilon_pld
+from zetadp.accounting.kinds import NoisySum
 
 RELATIVE_ERROR, DELTA_ERROR = 0.0018, 1e-3
 

@@ -16,10 +16,10 @@ from checkouts import EVERY_JOB
 from commanded import ended
 from decathlon_builder import real_sample, volume, write_tiny_task, write_volume
 
+from zetadp.account.ledger import Ledger
 from zetadp.base.storage import Items
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.volumes import read_centre_slices
-from zetadp.privacy.ledger import Ledger
 
 pytestmark = pytest.mark.slow
 

@@ -31,13 +31,13 @@ PAGES += sorted([ROOT / "papers/README.md", *ROOT.glob("papers/*/*.md")])
 BLOCK = re.compile(r"^(?:<!-- not run: (?P<reason>.+) -->\n)?```(?P<language>[\w{}-]*)\n(?P<text>.*?)^```", re.M | re.S)
 NO_CODE = {"text", "{toctree}", "{eval-rst}"}
 ELSEWHERE = {
-    ("README.md", "python"): "tests/unit/core/test_own_network.py",
+    ("README.md", "python"): "tests/unit/training/test_own_network.py",
     ("library.md", "python"): "tests/unit/test_examples.py",
     **{("tasks.md", language): "tests/workflow/test_own_task.py" for language in ("python", "toml", "yaml", "sh")},
     ("pipeline.md", "python"): "tests/workflow/test_module.py",
     ("opacus.md", "python"): "tests/unit/test_opacus_bridge.py",
     ("directions/README.md", "python"): "tests/papers/directions/test_kept_table.py",
-    **{("federation.md", language): "tests/federation/test_recipe.py" for language in ("", "yaml", "ini", "sh")},
+    **{("federation.md", language): "tests/hospitals/test_recipe.py" for language in ("", "yaml", "ini", "sh")},
 }
 """Blocks that other tests run, by page and language."""
 

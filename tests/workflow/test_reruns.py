@@ -8,7 +8,7 @@ import re
 import runpy
 import shutil
 
-from zetadp.privacy.ledger import Ledger
+from zetadp.account.ledger import Ledger
 
 AFTER_TRAINING = {"evaluate", "account_total", "make_tables", "make_figures", "write_report", "write_risk"}
 COHORT = {"simulate_patients", "assemble_cohort"}
@@ -17,7 +17,7 @@ KSPACE = {"slice_volumes", "make_kspace", "whiten"}
 
 def test_nothing_runs_again_for_words_for_code_outside_the_workflow_or_because_files_are_new(copy):
     """After a fresh clone every source file has the time of the checkout."""
-    for name in ("src/zetadp/mri/slicing.py", "src/zetadp/core/training.py", "scripts/slice_volumes.py"):
+    for name in ("src/zetadp/mri/slicing.py", "src/zetadp/training/loop.py", "scripts/slice_volumes.py"):
         text = (copy.root / name).read_text()
         reworded = re.sub(r'"""(?=[A-Z])', '"""Newly worded: ', text).replace(
             "\nimport ", "\n# Needed below.\n\nimport "
@@ -77,7 +77,7 @@ def test_a_finished_run_with_noise_of_the_system_is_never_trained_again_unasked(
     folder = (copy.root / model).parent
     kept = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert "benchmark.tsv" not in kept
-    copy.add("src/zetadp/core/training.py")
+    copy.add("src/zetadp/training/loop.py")
     copy.snakemake(model, *exact)  # only the rehearsal, which depends on the changed code too
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == kept
     said = copy.snakemake(model, *exact, code=1)

@@ -20,8 +20,8 @@ os.environ.update(PYTHONPATH=os.pathsep.join(dict.fromkeys(filter(None, paths)))
 from snakemake.cli import get_profile_dir
 from snakemake.exceptions import WorkflowError
 
-from zetadp.core.plan import RunName
-from zetadp.core.task import module_of, task_of
+from zetadp.training.plan import RunName
+from zetadp.training.task import module_of, task_of
 from zetadp.config.experiment import runs_of
 from zetadp.config.load import load_config
 from zetadp.base.console import summarise_jobs
@@ -222,7 +222,7 @@ def kept(output):
 
 
 # How long a training takes tells how many patients were drawn, which must not show where they are real
-# (zetadp.core.progress).
+# (zetadp.training.progress).
 FINISH_SECONDS = (
     CONFIG.privacy.finish_seconds
     if CONFIG.privacy.noise == "os" and CONFIG.cohort.real

@@ -14,8 +14,8 @@ rule partition:
     params:
         settings=asdict(CONFIG.partition),
         sizes=CONFIG.hospital_sizes,
-        stage="zetadp.federation.partition:write_partition",
-        code=code_of("scripts/stage.py", "zetadp.federation.partition"),
+        stage="zetadp.training.partition:write_partition",
+        code=code_of("scripts/stage.py", "zetadp.training.partition"),
     script:
         "../../scripts/stage.py"
 
@@ -36,8 +36,8 @@ rule calibrate:
         runtime="30m",
     params:
         plan=lambda wildcards: CALIBRATIONS[wildcards.calibration],
-        stage="zetadp.core.promise:write_noise",
-        code=code_of("scripts/stage.py", "zetadp.core.promise"),
+        stage="zetadp.training.promise:write_noise",
+        code=code_of("scripts/stage.py", "zetadp.training.promise"),
     script:
         "../../scripts/stage.py"
 

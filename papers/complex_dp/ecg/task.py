@@ -14,14 +14,14 @@ from papers.complex_dp.ecg.recordings import LABELS
 from papers.complex_dp.roc import area, areas, placements
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
-from zetadp.core.metrics import REPLICATES, bootstrapped, of_confusion, percentile_interval, resamples
-from zetadp.core.task import Words, records_of
+from zetadp.training.metrics import REPLICATES, bootstrapped, of_confusion, percentile_interval, resamples
+from zetadp.training.task import Words, records_of
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from zetadp.core.records import LabelledItems
+    from zetadp.training.records import LabelledItems
 
 THRESHOLD = 0.5
 
@@ -111,7 +111,7 @@ class Ecg:
         }
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
-        """Return the recordings with one role (`zetadp.core.task.PipelineTask.load`)."""
+        """Return the recordings with one role (`zetadp.training.task.PipelineTask.load`)."""
         return records_of(files, partition, role, device)
 
     def backbone(self, file: Path, device: torch.device) -> None:
@@ -119,7 +119,7 @@ class Ecg:
 
     @property
     def words(self) -> Words:
-        """The texts for the model card (`zetadp.core.task.PipelineTask.words`)."""
+        """The texts for the model card (`zetadp.training.task.PipelineTask.words`)."""
         return Words(
             title="Classifier of left bundle branch block",
             about="It detects left bundle branch block.",

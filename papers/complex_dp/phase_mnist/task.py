@@ -25,13 +25,13 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import Items
 from zetadp.base.tables import write_cohort
 from zetadp.base.validation import OneOf, UserError
-from zetadp.core.task import Classification, Words, records_of
 from zetadp.mri.download import download
+from zetadp.training.task import Classification, Words, records_of
 
 if TYPE_CHECKING:
     import torch
 
-    from zetadp.core.records import LabelledItems
+    from zetadp.training.records import LabelledItems
 
 Part = Literal["train", "test"]
 
@@ -288,7 +288,7 @@ class PhaseMnist(Classification):
     of_patients = False
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
-        """Return the examples with one role (`zetadp.core.task.PipelineTask.load`)."""
+        """Return the examples with one role (`zetadp.training.task.PipelineTask.load`)."""
         # The task's workflow rules name the file of features, so the name shows what the file contains.
         if files[0].name == FEATURES:
             return records_of(files, partition, role, device)
@@ -300,7 +300,7 @@ class PhaseMnist(Classification):
 
     @property
     def words(self) -> Words:
-        """The texts for the model card (`zetadp.core.task.PipelineTask.words`)."""
+        """The texts for the model card (`zetadp.training.task.PipelineTask.words`)."""
         seen = "the digit in an image"
         if self.composite != "none":
             seen = (

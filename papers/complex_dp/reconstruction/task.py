@@ -17,15 +17,15 @@ import pandas as pd
 from papers.complex_dp.reconstruction.settings import Examinations, MaskSettings, PublicNetworkSettings
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError, Within, check_fields, settings_of
-from zetadp.core.metrics import bootstrapped, mean_interval
-from zetadp.core.task import Words, records_of
+from zetadp.training.metrics import bootstrapped, mean_interval
+from zetadp.training.task import Words, records_of
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from papers.complex_dp.reconstruction.public import PublicNetworks
-    from zetadp.core.records import LabelledItems
+    from zetadp.training.records import LabelledItems
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Reconstruction:
         }
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
-        """Return the slices of the volumes with one role (`zetadp.core.task.PipelineTask.load`)."""
+        """Return the slices of the volumes with one role (`zetadp.training.task.PipelineTask.load`)."""
         return records_of(files, partition, role, device, names=("record", "volume", "slice"))
 
     def backbone(self, file: Path, device: torch.device) -> PublicNetworks:
@@ -152,7 +152,7 @@ class Reconstruction:
 
     @property
     def words(self) -> Words:
-        """The texts for the model card (`zetadp.core.task.PipelineTask.words`)."""
+        """The texts for the model card (`zetadp.training.task.PipelineTask.words`)."""
         return Words(
             title="Reconstruction of accelerated MRI",
             about="It reconstructs images from single-coil k-space of which most lines were not measured, with data "

@@ -1,6 +1,6 @@
 # PhaseMNIST: digits from their official files to complex examples, and public features of them.
 
-from zetadp.core.task import task_of
+from zetadp.training.task import task_of
 from papers.complex_dp.phase_mnist.task import FILES as NAMES
 
 PHASE_MNIST = task_of(CONFIG.task_content)

@@ -1,6 +1,6 @@
 # Reconstruction: single-coil volumes, simulated or from a folder in the layout of fastMRI, to undersampled slices.
 
-from zetadp.core.task import task_of
+from zetadp.training.task import task_of
 
 RECONSTRUCTION = task_of(CONFIG.task_content)
 PUBLIC_COHORT = "fastMRI"

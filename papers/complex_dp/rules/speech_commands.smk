@@ -1,6 +1,6 @@
 # Spoken commands: clips from a folder, their spectrograms, and public features of them.
 
-from zetadp.core.task import task_of
+from zetadp.training.task import task_of
 
 SPEECH = task_of(CONFIG.task_content)
 PUBLIC_COHORT = "Speech Commands"

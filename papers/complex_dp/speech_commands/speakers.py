@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from zetadp.account.exposure import distinct, run_of, seen_by
+from zetadp.account.ledger import read_ledger
+from zetadp.accounting import composition
 from zetadp.base.storage import written_whole
-from zetadp.privacy import accounting
-from zetadp.privacy.exposure import distinct, run_of, seen_by
-from zetadp.privacy.ledger import read_ledger
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ def account_speakers(*, ledgers: list[Path], table: Path, runs: list[list[str]],
         happened = run_of(str(ledger), read_ledger(ledger)[-1])
         totals = seen_by(happened, "server") or {}
         private = happened.private
-        worst = max((accounting.epsilon_group(total, delta, clips) for total in distinct(totals.values())), default=0)
+        worst = max((composition.epsilon_group(total, delta, clips) for total in distinct(totals.values())), default=0)
         rows.append([*name, clips, worst if private else math.inf])
     columns = ["network", "arm", "epsilon", "seed", "units_of_a_speaker", "epsilon_per_speaker"]
     with written_whole(table) as temporary:

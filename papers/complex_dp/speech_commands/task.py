@@ -18,15 +18,15 @@ from papers.complex_dp.roc import area_shares, macro_area
 from papers.complex_dp.speech_commands.clips import NAMES, WORDS
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import Count, OneOf
-from zetadp.core.metrics import bootstrapped, percentile_interval, resamples
-from zetadp.core.task import Classification, Words, records_of
+from zetadp.training.metrics import bootstrapped, percentile_interval, resamples
+from zetadp.training.task import Classification, Words, records_of
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from papers.complex_dp.speech_commands.encoder import WordEncoder
-    from zetadp.core.records import LabelledItems
+    from zetadp.training.records import LabelledItems
 
 REPLICATES = 1000
 UNITS = ("clip", "speaker")
@@ -90,7 +90,7 @@ class SpeechCommands(Classification):
         }
 
     def load(self, files: Sequence[Path], partition: pd.DataFrame, role: str, device: torch.device) -> LabelledItems:
-        """Return the clips of the units with one role (`zetadp.core.task.PipelineTask.load`)."""
+        """Return the clips of the units with one role (`zetadp.training.task.PipelineTask.load`)."""
         return records_of(files, partition, role, device, names=NAMES)
 
     def backbone(self, file: Path, device: torch.device) -> WordEncoder:
@@ -101,7 +101,7 @@ class SpeechCommands(Classification):
 
     @property
     def words(self) -> Words:
-        """The texts for the model card (`zetadp.core.task.PipelineTask.words`)."""
+        """The texts for the model card (`zetadp.training.task.PipelineTask.words`)."""
         return Words(
             title="Classifier of spoken commands",
             about=f"It classifies which of the words {', '.join(WORDS)} is spoken, from public features of a clip, its "

@@ -8,7 +8,7 @@ the log-likelihoods are jointly normal with covariance
 :math:`G_{cd} = \sum_r g_{c,r} \cdot g_{d,r} / (\sigma B)^2`. The attack is therefore simulated from G alone, with any
 number of trials. The gradients come from a run of the library without noise, in which every patient is a node.
 
-The result is compared with the bound for every attack and all data (`zetadp.privacy.risk`), and with the worst
+The result is compared with the bound for every attack and all data (`zetadp.account.risk`), and with the worst
 candidates, whose gradients are orthogonal and reach the clipping norm. For these, the attacker is right with
 probability :math:`\int \phi(x - \mu) \Phi(x)^{K-1} dx`.
 """
@@ -29,19 +29,19 @@ from scipy.special import ndtr
 from scipy.stats import norm
 from torch import Tensor
 
+from zetadp.accounting import gaussian
+from zetadp.accounting.threat import NoiseSource
 from zetadp.audit.inversion import whitened_kspace
 from zetadp.audit.trainings import attacked_run, scratch_folder
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import Sheet, numbers_of
-from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.pretrained import starting_weights
-from zetadp.core.records import LabelledItems
 from zetadp.mri.kspace import to_kspace
 from zetadp.nn.backbone import Backbone
 from zetadp.phantom.public import simulate_public_patient
 from zetadp.phantom.settings import CHANNELS
-from zetadp.privacy import gaussian
-from zetadp.privacy.threat import NoiseSource
+from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.pretrained import starting_weights
+from zetadp.training.records import LabelledItems
 
 SEED = 43
 """Seed of patients, weights and trials."""

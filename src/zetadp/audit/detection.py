@@ -28,10 +28,10 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 from scipy.stats import beta, binom
 
+from zetadp.accounting import composition
+from zetadp.accounting.composition import Exposure
+from zetadp.accounting.kinds import Kind
 from zetadp.base.validation import in_range, positive
-from zetadp.privacy import accounting
-from zetadp.privacy.accounting import Exposure
-from zetadp.privacy.kinds import Kind
 
 FALSE_ALARM = 1e-3
 """Chance to refute a claim that is true."""
@@ -58,11 +58,11 @@ class Claim:
     @cached_property
     def epsilon(self) -> float:
         """The quoted epsilon."""
-        return accounting.epsilon(self.mechanisms, self.delta)
+        return composition.epsilon(self.mechanisms, self.delta)
 
     def power(self, rates: Sequence[float] | np.ndarray) -> np.ndarray:
         """Return the largest power (true-positive rate) of any attack at each false-positive rate."""
-        return 1 - np.array(accounting.trade_off(self.mechanisms, list(map(float, rates))))
+        return 1 - np.array(composition.trade_off(self.mechanisms, list(map(float, rates))))
 
     def epsilon_of(self, alpha: float, misses: float) -> float:
         """Return the smallest epsilon at which an attack can have these error rates; zero if guessing can have them.
@@ -71,7 +71,7 @@ class Claim:
         accountant's trade-off curve passes through the error rates.
         """
         factor = _noise_factor(self.mechanisms, alpha, misses)
-        return accounting.epsilon(_scale_noise(self.mechanisms, factor), self.delta) if math.isfinite(factor) else 0.0
+        return composition.epsilon(_scale_noise(self.mechanisms, factor), self.delta) if math.isfinite(factor) else 0.0
 
 
 class Rate(NamedTuple):
@@ -169,7 +169,7 @@ def _noise_factor(mechanisms: Exposure, alpha: float, misses: float) -> float:
         return math.inf
 
     def gap(logarithm: float) -> float:
-        return accounting.trade_off(_scale_noise(mechanisms, math.exp(logarithm)), [alpha])[0] - misses
+        return composition.trade_off(_scale_noise(mechanisms, math.exp(logarithm)), [alpha])[0] - misses
 
     low = high = 0.0
     step = math.log(2)
@@ -245,7 +245,7 @@ def _find_opposite(mechanisms: Exposure, faulty: tuple[float, float]) -> tuple[f
     """Return the point of the trade-off curve that lies diagonally above the faulty rates."""
 
     def gap(more: float) -> float:
-        return accounting.trade_off(mechanisms, [faulty[0] + more])[0] - faulty[1] - more
+        return composition.trade_off(mechanisms, [faulty[0] + more])[0] - faulty[1] - more
 
     if gap(0.0) <= ROUNDING:
         raise ValueError(f"Expected error rates below the claimed trade-off curve, found {faulty}.")

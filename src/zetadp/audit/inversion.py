@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from zetadp.accounting import gaussian
 from zetadp.base.epsilon import epsilon_label, epsilon_shown
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tables import MISSING, Sheet, numbers_of
@@ -39,7 +40,6 @@ from zetadp.nn.stacked import ordinary_operations
 from zetadp.nn.unet import fourier
 from zetadp.phantom.public import simulate_public_patient
 from zetadp.phantom.settings import CHANNELS
-from zetadp.privacy import gaussian
 
 Objective: TypeAlias = Literal["cosine", "euclidean"]
 

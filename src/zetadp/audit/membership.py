@@ -40,6 +40,10 @@ import pandas as pd
 import torch
 from torch import nn
 
+from zetadp.account.book import recorded_runs
+from zetadp.account.exposure import Run, seen_by
+from zetadp.accounting.calibration import noise_for_epsilon
+from zetadp.accounting.threat import Audience, NoiseSource
 from zetadp.audit.detection import FALSE_ALARM, Claim, Errors
 from zetadp.audit.settings import NODES, MembershipSettings
 from zetadp.audit.trainings import attacked_run, scratch_folder
@@ -48,16 +52,12 @@ from zetadp.base.randomness import Purpose, stream
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.validation import UserError, in_range
 from zetadp.base.workflow import PROGRESS
-from zetadp.core.evaluation import outputs_of
-from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.records import LabelledItems
-from zetadp.core.settings import OptimiserSettings, TrainingSettings
-from zetadp.federation.partition import node_name
 from zetadp.nn.models import NetworkSettings
-from zetadp.privacy.book import recorded_runs
-from zetadp.privacy.calibration import noise_for_epsilon
-from zetadp.privacy.exposure import Run, seen_by
-from zetadp.privacy.threat import Audience, NoiseSource
+from zetadp.training.evaluation import outputs_of
+from zetadp.training.partition import node_name
+from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.records import LabelledItems
+from zetadp.training.settings import OptimiserSettings, TrainingSettings
 
 progress = logging.getLogger(PROGRESS)
 

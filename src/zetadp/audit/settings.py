@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from zetadp.accounting.threat import NOISE_SOURCES, NoiseSource
 from zetadp.base.epsilon import Epsilons
 from zetadp.base.validation import Checked, Count, Filled, OneOf, Positive, Seed, Within, check_fields
-from zetadp.privacy.threat import NOISE_SOURCES, NoiseSource
 
 LEAST_TRIALS = 50
 """Fewest trials on each side of an audit."""

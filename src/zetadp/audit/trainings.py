@@ -1,6 +1,6 @@
 r"""The audit of training runs, which tries to detect a canary in all messages of its node.
 
-`zetadp.core.training.train` makes the runs, of one round or of many. The canary is a patient whose gradient is known
+`zetadp.training.loop.train` makes the runs, of one round or of many. The canary is a patient whose gradient is known
 and reaches the clipping norm. The network is a head: one complex affine map of features, whose scores are the real
 parts of its outputs. The canary has the features x in one class and -x in the other, so its gradient is a multiple of
 the conjugate of x. Imaginary x give an imaginary gradient.
@@ -49,25 +49,25 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional
 
+from zetadp.account.ledger import read_ledger
+from zetadp.accounting import composition
+from zetadp.accounting.composition import Exposure
+from zetadp.accounting.kinds import NoisySum, sampled_loss
+from zetadp.accounting.threat import NOISE_SOURCES, NoiseSource
 from zetadp.audit.detection import FALSE_ALARM, Claim, Errors, count_errors
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.tensors import Layout
 from zetadp.base.validation import Checked, Count, OneOf, Positive, Share
 from zetadp.base.workflow import PROGRESS, only_errors
-from zetadp.core.checkpoint import RunFiles
-from zetadp.core.plan import HEAD, NodeConstants, Plan, RunName
-from zetadp.core.progress import OF_TRAINING
-from zetadp.core.records import LabelledItems, items_of
-from zetadp.core.server import Server
-from zetadp.core.settings import OptimiserSettings, Performance, TrainingSettings
-from zetadp.core.training import Trained, train
 from zetadp.nn.models import build
-from zetadp.privacy import accounting
-from zetadp.privacy.accounting import Exposure
-from zetadp.privacy.kinds import NoisySum, sampled_loss
-from zetadp.privacy.ledger import read_ledger
-from zetadp.privacy.threat import NOISE_SOURCES, NoiseSource
+from zetadp.training.checkpoint import RunFiles
+from zetadp.training.loop import Trained, train
+from zetadp.training.plan import HEAD, NodeConstants, Plan, RunName
+from zetadp.training.progress import OF_TRAINING
+from zetadp.training.records import LabelledItems, items_of
+from zetadp.training.server import Server
+from zetadp.training.settings import OptimiserSettings, Performance, TrainingSettings
 
 logger, progress = logging.getLogger(__name__), logging.getLogger(PROGRESS)
 
@@ -296,7 +296,7 @@ def attacked_run(
     files = RunFiles(RunFolder(folder).ledger, RunFolder(folder).checkpoint)
     performance = Performance(evaluate_every=plan.training.rounds, checkpoint_seconds=1e9)
     holders = [units[first:last] for first, last in pairwise(ends)]
-    with only_errors("zetadp.core", OF_TRAINING):
+    with only_errors("zetadp.training", OF_TRAINING):
         return train(plan, records, holders, files, start=start, performance=performance, after_round=after_round)
 
 
@@ -326,7 +326,7 @@ def audit(audited: Audited) -> AuditResult:
             attacked_run(plan, records, folder, start=attacker.start, after_round=attacker.observe)
             if number == 0:
                 events = read_ledger(RunFolder(folder).ledger)[-1].releases()
-                mechanisms = accounting.compose(event for event in events if event.node == plan.nodes[0].name)
+                mechanisms = composition.compose(event for event in events if event.node == plan.nodes[0].name)
         new_scores = audited.scores(np.stack(attacker.projections).reshape(-1, n_trials, n_nodes))
         scores[True] += new_scores[0::2].tolist()
         scores[False] += new_scores[1::2].tolist()

@@ -133,9 +133,9 @@ def predict(
     zetadp predict model.safetensors brain.nii --json
     zetadp predict model.safetensors brain.nii --anyway
     """
-    from zetadp.core.pretrained import load_model
+    from zetadp.brain.prediction import describe_doubts, describe_origin, predict_volume
     from zetadp.mri.joining import join_files
-    from zetadp.tasks.brain_sequences.prediction import describe_doubts, describe_origin, predict_volume
+    from zetadp.training.pretrained import load_model
 
     loaded = load_model(model)
     with join_files(volume, resample) as (path, files):
@@ -212,10 +212,10 @@ def convert(
     from zetadp.base.storage import check_writable, write_text
     from zetadp.base.tables import read_table
     from zetadp.cli.configuration import ConvertedCohort
-    from zetadp.core.promise import Noise
     from zetadp.mri.convert import CONVERSION, convert_folder, summary
     from zetadp.mri.decathlon import canonical_sequence
     from zetadp.mri.filenames import read_rules
+    from zetadp.training.promise import Noise
 
     target_sequence = None if resample is None else canonical_sequence(resample)
     if resample is not None and target_sequence is None:

@@ -11,9 +11,9 @@ from zetadp.base.validation import Positive, UserError, needs_a_person
 from zetadp.cli.arguments import SERVER, log_to_terminal, print_now
 
 if TYPE_CHECKING:
-    from zetadp.core.plan import Plan
-    from zetadp.federation.health import Health
-    from zetadp.federation.masks import Roster
+    from zetadp.hospitals.health import Health
+    from zetadp.hospitals.masks import Roster
+    from zetadp.training.plan import Plan
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def demo(*, folder: Annotated[Path, "new folder for all files"] = Path("demo")) 
     zetadp federation demo
     zetadp federation demo --folder three-hospitals
     """
-    from zetadp.federation.demo import run_demo
+    from zetadp.hospitals.demo import run_demo
 
     model = run_demo(folder, print_now)
     volume = next((folder / "server/imagesTs").iterdir())
@@ -58,7 +58,7 @@ def certificates(
     zetadp federation certificates keys --hosts server.example
     zetadp federation certificates keys --hosts server.example 192.0.2.7
     """
-    from zetadp.federation.certificates import make_credentials
+    from zetadp.hospitals.certificates import make_credentials
 
     files = make_credentials(folder, hosts=hosts)
     print(f"for everybody:   {files.authority}")
@@ -90,10 +90,10 @@ def plan(
     """
     from zetadp.base.epsilon import epsilon_label
     from zetadp.config.load import load_config, read_overlaid
-    from zetadp.core.plan import RunName
-    from zetadp.core.pretrained import with_public
-    from zetadp.core.promise import make_plan, promise_of
     from zetadp.nn.backbone import load_backbone, shipped_backbone
+    from zetadp.training.plan import RunName
+    from zetadp.training.pretrained import with_public
+    from zetadp.training.promise import make_plan, promise_of
 
     config = load_config(_without_patients(read_overlaid(configuration)))
     run = RunName(network, arm, epsilon_label(epsilon), seed)
@@ -160,7 +160,7 @@ def kit(
     zetadp federation kit plan.json --server server.example:9443 --authority keys/authority.pem
     zetadp federation kit plan.json --server 192.0.2.7:9443 --authority authority.pem --output for-hospitals
     """
-    from zetadp.federation.kit import SERVER_UNIT, write_kits
+    from zetadp.hospitals.kit import SERVER_UNIT, write_kits
 
     for folder in write_kits(plan, output, server=server, authority=authority):
         print(f"{folder}: send it to the hospital, which reads READ_ME_FIRST.md first")
@@ -183,8 +183,8 @@ def roster(
     --------
     zetadp federation roster plan.json node-01.member.json node-02.member.json node-03.member.json
     """
-    from zetadp.core.plan import Plan
-    from zetadp.federation.masks import Roster
+    from zetadp.hospitals.masks import Roster
+    from zetadp.training.plan import Plan
 
     agreed = Roster.from_files(Plan.read(plan), members)
     _write_terms(agreed, output)
@@ -212,9 +212,9 @@ def serve(
     zetadp federation serve server.yaml --credentials keys
     zetadp federation serve server.yaml --credentials keys --port 8443
     """
-    from zetadp.federation.certificates import Credentials
-    from zetadp.federation.launcher import require_free_port
-    from zetadp.federation.settings import ServerSettings
+    from zetadp.hospitals.certificates import Credentials
+    from zetadp.hospitals.launcher import require_free_port
+    from zetadp.hospitals.settings import ServerSettings
 
     with needs_a_person():
         server_settings = ServerSettings.read(settings)
@@ -227,7 +227,7 @@ def serve(
     log_to_terminal(SERVER, as_json=log_json)
     logger.info("Serving at port %d. Waiting for %s.", port, ", ".join(keys))
     try:
-        from zetadp.federation import server
+        from zetadp.hospitals import server
 
         server.serve(server_settings, files, host, port, counters)
     except KeyboardInterrupt:
@@ -255,7 +255,7 @@ def key(
     zetadp federation key node-03.pub.pem node-03.key
     zetadp federation key keys/north.pub.pem keys/north.key
     """
-    from zetadp.federation.certificates import make_node_key
+    from zetadp.hospitals.certificates import make_node_key
 
     for path in (public, private):
         if path.exists():
@@ -281,8 +281,8 @@ def member(
     --------
     zetadp federation member plan.json node-03 --key node-03.key
     """
-    from zetadp.core.plan import Plan
-    from zetadp.federation.participant import agreement_file, make_member
+    from zetadp.hospitals.participant import agreement_file, make_member
+    from zetadp.training.plan import Plan
 
     agreed = Plan.read(plan)
     path = make_member(agreed, node, key, output)
@@ -307,9 +307,9 @@ def approve(
     zetadp federation approve node.yaml --key node-03.key
     zetadp federation approve node.yaml --key node-03.key --who 'A. Physician' --hash afd91ab78a7b
     """
-    from zetadp.federation.kit import invitation
-    from zetadp.federation.participant import MIN_DIGITS, Participant
-    from zetadp.federation.settings import HospitalSettings
+    from zetadp.hospitals.kit import invitation
+    from zetadp.hospitals.participant import MIN_DIGITS, Participant
+    from zetadp.hospitals.settings import HospitalSettings
 
     participant = Participant.read(HospitalSettings.read(settings), key)
     if bool(who) != (hash_ is not None):
@@ -348,9 +348,9 @@ def node(
     """
     from zetadp.base.storage import private_files
     from zetadp.base.tensors import pick_device
-    from zetadp.federation.certificates import checked_server, read_certificate
-    from zetadp.federation.participant import Participant
-    from zetadp.federation.settings import HospitalSettings
+    from zetadp.hospitals.certificates import checked_server, read_certificate
+    from zetadp.hospitals.participant import Participant
+    from zetadp.hospitals.settings import HospitalSettings
 
     with needs_a_person():
         hospital_settings = HospitalSettings.read(settings)
@@ -362,14 +362,14 @@ def node(
         counters = _health(health, participant.plan.training.rounds, node=True)
     log_to_terminal(participant.name, as_json=log_json)
     logger.info("%s; %s; starting", participant.promise, approved)
-    from zetadp.federation.node import run_node
+    from zetadp.hospitals.node import run_node
 
     with private_files():  # only the hospital's own user may read prepared patients, ledgers and messages
         run_node(participant, server, authority, idle_seconds, counters)
 
 
 def _health(address: str, rounds: int, *, node: bool = False) -> Health:
-    from zetadp.federation.health import Health
+    from zetadp.hospitals.health import Health
 
     counters = Health(rounds, node=node)
     if address:

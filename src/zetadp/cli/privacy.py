@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+from zetadp.accounting.kinds import NoisySum
 from zetadp.base.epsilon import Delta, rounded_up
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.validation import Count, Positive, UserError, Within
 from zetadp.cli.arguments import Probability
-from zetadp.privacy.kinds import NoisySum
 
 TargetEpsilon = Annotated[Positive, "target epsilon, such as 1, 3 or 8"]
 NoiseMultiplier = Annotated[
@@ -80,7 +80,7 @@ def noise(
     zetadp noise --epsilon 1 --sampling-probability 24/44 --rounds 917 --delta 1e-3
     zetadp noise --epsilon 1 --sampling-probability 24/44 --rounds 917 --delta 1e-3 --json
     """
-    from zetadp.privacy.calibration import noise_for_epsilon
+    from zetadp.accounting.calibration import noise_for_epsilon
 
     multiplier = noise_for_epsilon(epsilon, delta, sampling_probability, rounds)
     _print_epsilon(sampling_probability, multiplier, rounds, delta, json_, {"noise_multiplier": multiplier})
@@ -103,7 +103,7 @@ def rounds(
     zetadp rounds --epsilon 1 --sampling-probability 24/44 --noise-multiplier 42.57 --delta 1e-3
     zetadp rounds --epsilon 1 --sampling-probability 24/44 --noise-multiplier 42.57 --delta 1e-3 --json
     """
-    from zetadp.privacy.calibration import rounds_for
+    from zetadp.accounting.calibration import rounds_for
 
     count = rounds_for(epsilon, delta, sampling_probability, noise_multiplier)
     if count == 0:
@@ -118,8 +118,8 @@ def _print_epsilon(
     probability: float, noise: float, rounds: int, delta: float, as_json: bool, answer: dict[str, float]
 ) -> None:
     """Print the answer, and the epsilon of the resulting run with the name of its accountant."""
-    from zetadp.front import promises
-    from zetadp.privacy.accounting import quoted
+    from zetadp.accounting.composition import quoted
+    from zetadp.own import promises
 
     bound = promises.epsilon(noise_multiplier=noise, sampling_probability=probability, rounds=rounds, delta=delta)
     _, accountant = quoted({NoisySum(probability, noise): rounds}, delta)
@@ -146,7 +146,7 @@ def ledger(
     totals: one for the runs with noise, and one for all runs. The second gives no guarantee if any run had no noise.
 
     Unit, delta and source of the noise are those that the ledgers declare. A ledger that your own program writes with
-    zetadp.privacy.ledger begins with a zetadp.privacy.declaration.Declaration of them: cohort_unit (patient, speaker or
+    zetadp.account.ledger begins with a zetadp.account.declaration.Declaration of them: cohort_unit (patient, speaker or
     record), delta, noise (os or seeded) and the number of rounds (training={"rounds": T}). If runs were chosen after
     earlier results, their sum is a promise only up to a limit that was set before the first of them. Without a limit,
     the statement prints an odometer, which holds whenever training stops. If a register lies next to the files, every
@@ -161,9 +161,9 @@ def ledger(
     zetadp ledger rows.jsonl --json
     zetadp ledger runs/mine
     """
-    from zetadp.privacy.book import Book
-    from zetadp.privacy.statement import total_statement
-    from zetadp.privacy.verification import recorded_in
+    from zetadp.account.book import Book
+    from zetadp.account.statement import total_statement
+    from zetadp.account.verification import recorded_in
 
     # A file that two patterns match counts once.
     ledgers = list({path.resolve(): path for path in map(recorded_in, files)}.values())
@@ -195,9 +195,9 @@ def permit(
     zetadp permit ledgers/hospital/decathlon-complex-federated-eps-8-seed-0.jsonl
     zetadp permit runs/mine --yes
     """
-    from zetadp.privacy.budget import cost_of_another
-    from zetadp.privacy.ledger import Ledger, read_ledger
-    from zetadp.privacy.offers import KEEP_RESULTS, offer
+    from zetadp.account.budget import cost_of_another
+    from zetadp.account.ledger import Ledger, read_ledger
+    from zetadp.account.offers import KEEP_RESULTS, offer
 
     file = RunFolder(file).live_ledger or file
     attempts = read_ledger(file)  # fails without a ledger, which `Ledger` would create

@@ -65,8 +65,8 @@ def release(
 
     import numpy as np
 
-    from zetadp.front.records import Records
-    from zetadp.front.release import Mixing, release_plan, release_records
+    from zetadp.own.records import Records
+    from zetadp.own.release import Mixing, release_plan, release_records
 
     expected = f"Expected {features} to be a NumPy file (.npz) with features and labels"
     remedy = "Write it by numpy.savez('features.npz', features=features, labels=labels)."
@@ -95,7 +95,7 @@ def statement(file: Annotated[Path, "HDF5 file of released rows (.h5)"]) -> None
     --------
     zetadp statement rows.h5
     """
-    from zetadp.front.rows import read_statement
+    from zetadp.own.rows import read_statement
 
     print(read_statement(file).text, end="")
 
@@ -116,8 +116,8 @@ def risk(
     zetadp risk runs/mine
     zetadp risk rows.jsonl --output report
     """
-    from zetadp.privacy.risk import Risk
-    from zetadp.privacy.verification import recorded_in
+    from zetadp.account.risk import Risk
+    from zetadp.account.verification import recorded_in
     from zetadp.report.riskpage import Evidence, headline, write_risk
 
     ledger = recorded_in(source)
@@ -168,12 +168,12 @@ def verify(
     zetadp verify state/ledgers/head-federated-eps-8-seed-0.jsonl --key node-02.pub.pem
     """
     if key is None:
-        from zetadp.privacy.verification import unsealed, verify_run
+        from zetadp.account.verification import unsealed, verify_run
 
         checks = verify_run(folder, ledgers or (None if head else RunFolder(folder).account), head)
         others = unsealed(folder)
     else:
-        from zetadp.federation.ledgers import check_ledger
+        from zetadp.hospitals.ledgers import check_ledger
 
         checks, others = check_ledger(folder, key, head), []
     for check in checks:
@@ -212,11 +212,11 @@ def budget(
     zetadp budget runs/mine
     zetadp budget state/ledgers --plan plan.json --node node-02 --cap 10
     """
-    from zetadp.core.plan import Plan
-    from zetadp.privacy.book import Book
-    from zetadp.privacy.exposure import declared_run
-    from zetadp.privacy.totals import Total
-    from zetadp.privacy.verification import recorded_in
+    from zetadp.account.book import Book
+    from zetadp.account.exposure import declared_run
+    from zetadp.account.totals import Total
+    from zetadp.account.verification import recorded_in
+    from zetadp.training.plan import Plan
 
     if not folder.is_dir():
         raise UserError(

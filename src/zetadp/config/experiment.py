@@ -10,9 +10,11 @@ from itertools import product
 from statistics import median
 from typing import Annotated, Any, TypeVar, cast
 
+from zetadp.accounting.threat import CENTRAL_HOLDER, MASKED_SUMS, Sums, Threat
 from zetadp.audit.settings import Audit
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.validation import Count, Device, Filled, OneOf, UserError
+from zetadp.brain.task import Slices
 from zetadp.config.sections import (
     EVERYBODY,
     Arm,
@@ -27,13 +29,11 @@ from zetadp.config.sections import (
     TaskSection,
     Training,
 )
-from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.settings import MixingSettings, OptimiserSettings, Performance, TrainingSettings
-from zetadp.core.task import settings_class, task_of
-from zetadp.federation.partition import PartitionSettings, node_name, node_sizes
 from zetadp.nn.settings import DESCENT, IMAGE, MIXED_ROWS
-from zetadp.privacy.threat import CENTRAL_HOLDER, MASKED_SUMS, Sums, Threat
-from zetadp.tasks.brain_sequences.task import Slices
+from zetadp.training.partition import PartitionSettings, node_name, node_sizes
+from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.settings import MixingSettings, OptimiserSettings, Performance, TrainingSettings
+from zetadp.training.task import settings_class, task_of
 
 Settings = TypeVar("Settings", TrainingSettings, OptimiserSettings, Performance)
 
@@ -212,7 +212,7 @@ class Config:
             rounds = max(1, round(float(arm.epochs) * median(sizes) / median(expected)))
         section = self.training_of(run.network)
         if network.estimator == MIXED_ROWS:
-            from zetadp.front.rows import mixed_as  # takes long to import
+            from zetadp.own.rows import mixed_as  # takes long to import
 
             target = run.target(self.privacy.delta)
             mixing = dict(training_of_network.get("mixing", {}))

@@ -14,11 +14,13 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from zetadp.accounting.threat import NoiseSource
 from zetadp.audit.settings import Audit
 from zetadp.base.epsilon import CONSENT
 from zetadp.base.reading import read
 from zetadp.base.strict_yaml import parse_yaml
 from zetadp.base.validation import UserError, did_you_mean, refuse
+from zetadp.brain.task import Slices
 from zetadp.config.experiment import Config, runs_of, task_content
 from zetadp.config.sections import (
     EVERYBODY,
@@ -30,15 +32,13 @@ from zetadp.config.sections import (
     TaskSection,
     Training,
 )
-from zetadp.core.settings import GAUSSIAN
-from zetadp.core.task import Task, pipeline_task_of, settings_class, task_of
-from zetadp.federation.partition import PartitionSettings, node_sizes
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.slicing import centre_slices
 from zetadp.nn.settings import AT_ONCE, DESCENT, IMAGE, MIXED_ROWS
 from zetadp.phantom.settings import SLICE_THICKNESS
-from zetadp.privacy.threat import NoiseSource
-from zetadp.tasks.brain_sequences.task import Slices
+from zetadp.training.partition import PartitionSettings, node_sizes
+from zetadp.training.settings import GAUSSIAN
+from zetadp.training.task import Task, pipeline_task_of, settings_class, task_of
 
 WHERE = "in the configuration"
 Rule = Callable[..., Iterator[str]]

@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 
 from typing_extensions import TypedDict
 
+from zetadp.accounting.threat import MASKED_SUMS, NOISE_SOURCES, NoiseSource, Sums, Threat
 from zetadp.base.epsilon import CONSENT, Delta, Epsilons
 from zetadp.base.validation import Count, Filled, NotNegative, OneOf, Positive, Seed, Spelled, Within
-from zetadp.core.settings import MOST_ROUNDS, MixingSettings, OptimiserSettings, Patience, Performance, TrainingSettings
 from zetadp.nn.settings import AT_ONCE, DESCENT, FEATURES, IMAGE, OWN, BackboneTraining, NetworkSettings
 from zetadp.phantom.settings import Simulated
-from zetadp.privacy.threat import MASKED_SUMS, NOISE_SOURCES, NoiseSource, Sums, Threat
+from zetadp.training.settings import (
+    MOST_ROUNDS,
+    MixingSettings,
+    OptimiserSettings,
+    Patience,
+    Performance,
+    TrainingSettings,
+)
 
 EVERYBODY = "all"
 """Value of ``participation``: every patient takes part in every round."""

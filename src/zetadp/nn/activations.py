@@ -25,9 +25,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from zetadp.base.validation import one_of
+from zetadp.mechanism.contributions import unit_layer
 from zetadp.nn.layers import per_image
 from zetadp.nn.stacked import accepts_complex, blocks, uses_ordinary_operations
-from zetadp.privacy.contributions import unit_layer
 
 # Below this modulus the phase of a number is noise; dividing by it would turn rounding into gradients.
 SMALLEST_MODULUS = 1e-8

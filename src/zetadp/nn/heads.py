@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from zetadp.base.tensors import fix_signs
-from zetadp.privacy.contributions import Statistic
+from zetadp.mechanism.contributions import Statistic
 
 RIDGE = 1e-3
 """Ridge added to the covariance of public features, as a fraction of the mean variance."""

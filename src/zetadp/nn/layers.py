@@ -6,7 +6,7 @@ Every layer works in two ways. The shape of its parameters decides which:
 - *per patient*: each parameter has a leading patient axis of length P (all P slices are equal, usually an expanded
   view), and the images of a batch are P consecutive blocks of equal length, one per patient. The outputs do not change.
   The gradient of a parameter then has the patient axis too: slice p is the gradient of patient p's part of the loss.
-  Each layer is registered with `zetadp.privacy.contributions.unit_layer`, whose "units" are the patients here.
+  Each layer is registered with `zetadp.mechanism.contributions.unit_layer`, whose "units" are the patients here.
 
 On a CPU, weight gradients are one call of the backend per patient, which replaces autograd's own call and has the same
 arithmetic (`zetadp.nn.weight_gradients`). So they cost about as much as ordinary ones (docs/performance.md).
@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from zetadp.mechanism.contributions import unit_layer, unit_product
 from zetadp.nn.stacked import accepts_complex, block_weight
 from zetadp.nn.weight_gradients import Geometry, convolution_gradients, product_gradients
-from zetadp.privacy.contributions import unit_layer, unit_product
 
 
 def per_image(parameter: Tensor, images: int, ndim: int) -> Tensor:

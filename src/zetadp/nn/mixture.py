@@ -31,8 +31,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from zetadp.base.randomness import Purpose, stream
+from zetadp.mechanism.contributions import Statistic
 from zetadp.nn.heads import ClassMeans, RowExamples
-from zetadp.privacy.contributions import Statistic
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from zetadp.mechanism.contributions import unit_layer
 from zetadp.nn.layers import per_image
 from zetadp.nn.stacked import accepts_complex, blocks, uses_ordinary_operations
-from zetadp.privacy.contributions import unit_layer
 
 
 @unit_layer

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from zetadp.mechanism.contributions import unit_layer
 from zetadp.nn.activations import activation
 from zetadp.nn.layers import Conv2d, per_image
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm
 from zetadp.nn.stacked import stack, unstack
-from zetadp.privacy.contributions import unit_layer
 
 if TYPE_CHECKING:
     from zetadp.nn.settings import NetworkSettings

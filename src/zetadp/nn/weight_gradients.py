@@ -10,7 +10,8 @@ All kernels give the same numbers up to rounding. The rules:
   patient per call, threads would wait for each other.
 - On a GPU, a convolution takes one batched matrix product for many patients, of the unfolded input. Small calls, one
   for each patient, would leave the GPU idle.
-- A matrix product takes one batched matrix product on every device. `zetadp.privacy.factored` avoids it where possible.
+- A matrix product takes one batched matrix product on every device. `zetadp.mechanism.factored` avoids it where
+  possible.
 
 Rules (`unit_rule`) give the gradients of PyTorch's own layers from the layer's input and its output's gradient. The
 layers do not change, nor do names and meaning of their weights; one ordinary pass serves all units.
@@ -27,9 +28,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from zetadp.mechanism.contributions import of_any_layer, unit_rule
+from zetadp.mechanism.factored import Factored, fold_gradient, split_by_patient
 from zetadp.nn.stacked import stack
-from zetadp.privacy.contributions import of_any_layer, unit_rule
-from zetadp.privacy.factored import Factored, fold_gradient, split_by_patient
 
 WORTHWHILE, WORTHWHILE_IN_CACHE = 300, 200
 """Least ``kernel**2 * in * out / (in + out)`` at which three products are faster: in general, and in cache."""

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from zetadp.base.validation import UserError, first_sentence
-from zetadp.core.independence import REMEDY, check_stores_nothing, first_mixture, moved_copy, state_of
-from zetadp.core.stateless import FAILURES, ITEMS, check_stateless, copied, embedded, public_batches
 from zetadp.opacus.gradients import ComplexGradSampleModule
 from zetadp.opacus.loader import PatientLoader
+from zetadp.training.independence import REMEDY, check_stores_nothing, first_mixture, moved_copy, state_of
+from zetadp.training.stateless import FAILURES, ITEMS, check_stateless, copied, embedded, public_batches
 
 Criterion: TypeAlias = Callable[[Any, Any], Tensor]
 Evaluated: TypeAlias = Callable[[nn.Module, Sequence[Tensor]], Any]
@@ -32,7 +32,7 @@ class FirstBatches:
     """Checks that network and loss remember nothing, and that samples are independent and count alike.
 
     Before the network sees a batch, copies of network and loss are evaluated on public random samples. They must
-    remember nothing (`zetadp.core.stateless`), and the loss must be a mean over samples. Then the first batch is
+    remember nothing (`zetadp.training.stateless`), and the loss must be a mean over samples. Then the first batch is
     checked on a copy of the network, and so is every batch at least twice as large as all earlier ones. The loss is
     checked again with every batch that has new values among its targets, such as new classes.
 

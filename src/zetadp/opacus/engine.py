@@ -20,14 +20,14 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
+from zetadp.accounting.calibration import noise_for_epsilon
+from zetadp.accounting.composition import epsilon
+from zetadp.accounting.kinds import Kind
 from zetadp.base.validation import UserError, in_range, positive
 from zetadp.opacus.checks import FirstBatches
 from zetadp.opacus.gradients import ComplexGradSampleModule
 from zetadp.opacus.loader import PatientLoader
 from zetadp.opacus.optimizer import PatientOptimizer, check_network
-from zetadp.privacy.accounting import epsilon
-from zetadp.privacy.calibration import noise_for_epsilon
-from zetadp.privacy.kinds import Kind
 
 
 class PrivacyEngine:

@@ -21,8 +21,8 @@ from torch.utils.data import (
 )
 
 from zetadp.base.validation import UserError, whole
-from zetadp.core.records import checked_owners
-from zetadp.core.stateless import same
+from zetadp.training.records import checked_owners
+from zetadp.training.stateless import same
 
 BATCH_NOT_SPLIT = "Opacus's BatchMemoryManager cuts batches anywhere, also within a patient. Train without it."
 NOBODY = -1

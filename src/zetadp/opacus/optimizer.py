@@ -20,10 +20,10 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from zetadp.accounting.kinds import Kind, NoisySum
 from zetadp.base.validation import UserError
+from zetadp.mechanism.clipping import clip_factors
 from zetadp.opacus.loader import BATCH_NOT_SPLIT, NOBODY, PatientLoader
-from zetadp.privacy.clipping import clip_factors
-from zetadp.privacy.kinds import Kind, NoisySum
 
 
 def check_network(module: nn.Module, optimizer: Optimizer) -> None:

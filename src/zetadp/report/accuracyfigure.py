@@ -16,9 +16,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from zetadp.accounting.threat import MASKED_SUMS, arm_shown
 from zetadp.base.epsilon import epsilon_named, epsilon_order, epsilon_shown, epsilon_value
-from zetadp.core.metrics import LEVEL
-from zetadp.privacy.threat import MASKED_SUMS, arm_shown
 from zetadp.report.figurestyle import (
     GREY,
     SMALL,
@@ -36,6 +35,7 @@ from zetadp.report.figurestyle import (
 )
 from zetadp.report.provenance import Cohort
 from zetadp.report.tables import best_without_noise, chance_named, holders, metric_shown, not_empty, private_rows
+from zetadp.training.metrics import LEVEL
 
 PUBLIC = "public weights alone"
 BEST = "best without noise"

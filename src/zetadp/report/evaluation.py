@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pandas as pd
 
+from zetadp.account.ledger import LostError, read_ledger
+from zetadp.account.statement import account_run
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import read_json, write_json, write_text, written_whole
 from zetadp.base.tensors import pick_device
 from zetadp.base.validation import UserError
-from zetadp.core.evaluation import watched, without_absent
-from zetadp.core.plan import Plan
-from zetadp.core.pretrained import FinishedModel, load_model
-from zetadp.federation.partition import read_partition, training_data
-from zetadp.privacy.ledger import LostError, read_ledger
-from zetadp.privacy.statement import account_run
 from zetadp.report.modelcard import model_card
 from zetadp.report.provenance import Cohort, environment
+from zetadp.training.evaluation import watched, without_absent
+from zetadp.training.partition import read_partition, training_data
+from zetadp.training.plan import Plan
+from zetadp.training.pretrained import FinishedModel, load_model
 
 
 def evaluate_run(

@@ -21,9 +21,9 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
+from zetadp.accounting.threat import NoiseSource, arm_shown
 from zetadp.base.epsilon import UNCLIPPED, epsilon_value
 from zetadp.base.storage import written_whole
-from zetadp.privacy.threat import NoiseSource, arm_shown
 
 WIDTH = 9.6  # inches: 922 px in browsers, which show an SVG inch as 96 px; report pages cut figures above 1000 px
 MAX_HEIGHT = 12.0  # inches: 1152 px

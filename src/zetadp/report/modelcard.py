@@ -6,15 +6,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from zetadp.account.statement import spent
+from zetadp.accounting.threat import MASKED_SUMS, PERSONS, NoiseSource, arm_shown
 from zetadp.base.epsilon import describe_guarantee, epsilon_label, epsilon_named, epsilon_value, rounded_up
 from zetadp.base.tables import MISSING, Sheet
-from zetadp.core.task import Words
 from zetadp.nn.settings import FEATURES, STUDY, NetworkSettings
-from zetadp.privacy.statement import spent
-from zetadp.privacy.threat import MASKED_SUMS, PERSONS, NoiseSource, arm_shown
 from zetadp.report import notes
 from zetadp.report.provenance import Cohort
 from zetadp.report.rendering import render_template, to_markdown
+from zetadp.training.task import Words
 
 FALSE_ALARM = 0.01
 """Share of wrongly accused people for which the card states the power of an attack."""

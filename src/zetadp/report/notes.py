@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from zetadp.accounting.threat import MASKED_SUMS, NoiseSource
 from zetadp.base.epsilon import UNCLIPPED, describe_guarantee, epsilon_named, epsilon_order, epsilon_value, rounded_up
 from zetadp.nn.settings import SLICE, TOGETHER, VOLUME
-from zetadp.privacy.threat import MASKED_SUMS, NoiseSource
 from zetadp.report.provenance import Cohort
 from zetadp.report.tables import EPSILON_TOLERANCE, holders, metric_shown
 

@@ -19,22 +19,15 @@ from typing import Any
 
 import torch
 
+from zetadp.account.book import Book
+from zetadp.account.ledger import Ledger
+from zetadp.account.risk import Risk
+from zetadp.account.statement import total_statement
 from zetadp.base.logs import NOTICE
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import check_writable, write_text
 from zetadp.base.tensors import pick_device
 from zetadp.base.validation import UserError
-from zetadp.core.assembly import Assembly
-from zetadp.core.plan import Plan
-from zetadp.core.pretrained import save_model, starting_weights, with_backbone
-from zetadp.core.promise import Noise, make_plan
-from zetadp.core.task import pipeline_task_of
-from zetadp.core.training import KEPT_BYTES, Trained, no_history
-from zetadp.federation.partition import read_partition, training_data
-from zetadp.privacy.book import Book
-from zetadp.privacy.ledger import Ledger
-from zetadp.privacy.risk import Risk
-from zetadp.privacy.statement import total_statement
 from zetadp.report import figures, rendering, tables
 from zetadp.report.accuracyfigure import accuracy_against_epsilon, compare_networks
 from zetadp.report.evaluation import evaluate_run
@@ -42,6 +35,13 @@ from zetadp.report.figurestyle import save_svg
 from zetadp.report.notes import notes
 from zetadp.report.provenance import Cohort
 from zetadp.report.riskpage import Evidence, write_risk
+from zetadp.training.assembly import Assembly
+from zetadp.training.loop import KEPT_BYTES, Trained, no_history
+from zetadp.training.partition import read_partition, training_data
+from zetadp.training.plan import Plan
+from zetadp.training.pretrained import save_model, starting_weights, with_backbone
+from zetadp.training.promise import Noise, make_plan
+from zetadp.training.task import pipeline_task_of
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ def rehearse(
     runs
         For each run its ``plan`` as JSON, and the paths of its ``images`` and of its ``backbone``, each in a list.
     partition, table, noise
-        The table of who is where, the cohort's index, and the files of `zetadp.core.promise.write_noise`.
+        The table of who is where, the cohort's index, and the files of `zetadp.training.promise.write_noise`.
     results, ledgers
         Folder of the results, and of the cohort's ledgers, which are read and not written.
     device, cohort

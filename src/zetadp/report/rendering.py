@@ -18,14 +18,14 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup, escape
 
+from zetadp.accounting.threat import arm_shown
 from zetadp.base.epsilon import epsilon_named, epsilon_order
 from zetadp.base.storage import write_text
 from zetadp.base.tables import MISSING, Sheet
 from zetadp.base.templates import template
 from zetadp.base.validation import shown
-from zetadp.core.metrics import LEVEL
-from zetadp.privacy.threat import arm_shown
 from zetadp.report.tables import FURTHER_ACCURACIES, holders, metric_shown, not_empty
+from zetadp.training.metrics import LEVEL
 
 PUBLIC = "public weights"
 """Heading of the column for the metric of public weights before any private training."""

@@ -9,13 +9,13 @@ from typing import Any
 
 import pandas as pd
 
+from zetadp.accounting.threat import MASKED_SUMS, NoiseSource
 from zetadp.base.epsilon import epsilon_named, epsilon_value, rounded_up
 from zetadp.base.storage import read_json, write_text
-from zetadp.core.metrics import LEVEL
-from zetadp.privacy.threat import MASKED_SUMS, NoiseSource
 from zetadp.report.provenance import KEYS
 from zetadp.report.rendering import Section, accuracy_sheet, further_sheets, page_html
 from zetadp.report.tables import best_without_noise, leading_network, metric_shown, private_rows
+from zetadp.training.metrics import LEVEL
 
 _SHOWN = {
     "networks.svg": "Other networks",

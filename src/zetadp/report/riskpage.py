@@ -12,13 +12,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from zetadp.account.risk import CANDIDATES, DELTAS, DRAWN, FALSE_ALARMS, Risk, percent_up
+from zetadp.account.statement import does_not_cover
+from zetadp.account.totals import Total
+from zetadp.accounting.threat import Sums
 from zetadp.base.epsilon import rounded_up
 from zetadp.base.storage import write_text
 from zetadp.base.tables import Sheet
-from zetadp.privacy.risk import CANDIDATES, DELTAS, DRAWN, FALSE_ALARMS, Risk, percent_up
-from zetadp.privacy.statement import does_not_cover
-from zetadp.privacy.threat import Sums
-from zetadp.privacy.totals import Total
 from zetadp.report.figurestyle import WIDTH, figure_style, panel_grid, save_svg, set_title
 from zetadp.report.rendering import Section, page_html
 

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from zetadp.account.offers import offer
+from zetadp.accounting.threat import PERSONS
 from zetadp.base.epsilon import epsilon_label, epsilon_order, epsilon_value
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import read_json
 from zetadp.base.validation import UserError
-from zetadp.core.metrics import LEVEL, accuracy_interval
-from zetadp.privacy.offers import offer
-from zetadp.privacy.threat import PERSONS
 from zetadp.report.provenance import Cohort
+from zetadp.training.metrics import LEVEL, accuracy_interval
 
 CELL = ["network", "arm", "epsilon"]
 MEASURED = ("metric", "per_patient", "per_patient_images")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from zetadp.accounting.seeded_noise import noisy_mean
 from zetadp.base.randomness import Purpose, stream
-from zetadp.privacy.seeded_noise import noisy_mean
 
 BOUND, SIGMA, EXPECTED = 0.7, 1.3, 5
 

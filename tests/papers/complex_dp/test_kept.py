@@ -11,8 +11,8 @@ from papers.complex_dp.ecg.encoder import BeatEncoder
 from papers.complex_dp.encoder import WHITENING
 from papers.experiments import configuration
 from papers.join import declared_joins
-from zetadp.privacy import accounting
-from zetadp.privacy.kinds import NoisySum
+from zetadp.accounting import composition
+from zetadp.accounting.kinds import NoisySum
 
 FOLDER = Path(__file__).parents[3] / "papers/complex_dp"
 PAGE = (FOLDER / "README.md").read_text()
@@ -36,7 +36,7 @@ def test_what_the_paper_prints_stands_at_what_its_noise_gives(table, scenario, p
     """Its code makes the noise of complex networks too small by the root of two."""
     printed = {each["epsilon"] for each in JOINS[table]["printed"] if each["scenario"] == scenario}
     (epsilon,) = printed - {"inf"}
-    assert float(epsilon) == pytest.approx(accounting.epsilon({NoisySum(probability, noise): rounds}, 1e-5), abs=0.006)
+    assert float(epsilon) == pytest.approx(composition.epsilon({NoisySum(probability, noise): rounds}, 1e-5), abs=0.006)
 
 
 def test_what_phase_mnist_compares_is_trained_alike():

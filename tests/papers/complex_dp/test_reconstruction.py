@@ -13,10 +13,10 @@ import pytest
 
 from papers.complex_dp import tabulate_reconstruction as reconstruction
 from papers.complex_dp.reconstruction.task import Reconstruction
+from zetadp.accounting import composition
+from zetadp.accounting.kinds import NoisySum
 from zetadp.base.runfolder import RunFolder
-from zetadp.core.plan import RunName
-from zetadp.privacy import accounting
-from zetadp.privacy.kinds import NoisySum
+from zetadp.training.plan import RunName
 
 ROOT = Path(__file__).parents[3]
 PATIENTS = [f"phantom-{number:04d}" for number in range(6)]
@@ -105,7 +105,7 @@ def test_a_patient_of_the_paper_has_a_multiple_of_a_slices_epsilon(monkeypatch):
     monkeypatch.setattr(reconstruction, "SLICES", 4)
     found = reconstruction.of_the_paper().set_index("noise")
     for noise, sigma in (("as stated", 1), ("as added", 0.5**0.5)):
-        fine = accounting.epsilon_group({NoisySum(few.sampling_probability, sigma): few.rounds}, few.delta, 4)
+        fine = composition.epsilon_group({NoisySum(few.sampling_probability, sigma): few.rounds}, few.delta, 4)
         # The coarse grid gives an upper bound.
         assert fine <= found.loc[noise, "per_patient"] <= 1.05 * fine
         assert found.loc[noise, "per_slice"] < found.loc[noise, "per_patient"] / 3

@@ -9,7 +9,7 @@ import torch
 from papers.complex_dp.encoder import WHITENING, fit_axes, unit
 from papers.complex_dp.roc import area_shares, macro_area, placements
 from papers.complex_dp.speech_commands.task import interval
-from zetadp.core.metrics import mean_interval
+from zetadp.training.metrics import mean_interval
 
 
 def drawn(items: int = 300, classes: int = 5, seed: int = 0, *, digits: int = 8):

@@ -9,9 +9,9 @@ from scipy.integrate import quad
 from scipy.optimize import brentq
 
 from papers.directions.accounting import concentration_for_epsilon
-from zetadp.privacy import accounting as rounds
-from zetadp.privacy.directions import Direction, gaussian_bound
-from zetadp.privacy.kinds import NoisySum
+from zetadp.accounting import composition as rounds
+from zetadp.accounting.directions import Direction, gaussian_bound
+from zetadp.accounting.kinds import NoisySum
 
 
 def epsilon(releases: dict[tuple[float, float, int], int], delta: float) -> float:

@@ -8,8 +8,8 @@ from scipy.special import ndtri
 
 from papers.neuromixgdp.attack import HierarchicalAttack
 from papers.neuromixgdp.printed import PrintedRelease
-from zetadp.privacy import accounting
-from zetadp.privacy.kinds import NoisySum
+from zetadp.accounting import composition
+from zetadp.accounting.kinds import NoisySum
 
 MU = 0.5
 RELEASES = 500
@@ -29,11 +29,11 @@ def test_the_claim_is_refuted_and_the_safe_rule_is_not():
     """All limits are Clopper-Pearson's and hold together with a false alarm of one in a thousand."""
     tried = attack(0.05)
     errors, sizes, noise = tried.errors(RELEASES), tried.release, tried.noise_multiplier
-    (claimed,) = accounting.trade_off(printed(tried), [errors.alpha.upper])
+    (claimed,) = composition.trade_off(printed(tried), [errors.alpha.upper])
     assert errors.beta.upper < claimed, "fewer misses than the proposition allows, without any central limit"
     shown = ndtri(1 - errors.alpha.upper) - ndtri(errors.beta.upper)  # of a Gaussian mechanism
     assert shown > MU
-    (safe,) = accounting.trade_off(sizes.mechanisms(noise), [errors.alpha.upper])
+    (safe,) = composition.trade_off(sizes.mechanisms(noise), [errors.alpha.upper])
     assert errors.beta.upper >= safe
     # The safe rule is not far above what this attack reaches.
     assert 0.6 * sizes.safe_mu(noise) < shown <= sizes.safe_mu(noise)
@@ -42,7 +42,7 @@ def test_the_claim_is_refuted_and_the_safe_rule_is_not():
 def test_without_classes_the_claim_stands():
     tried = attack(1.0)
     errors = tried.errors(RELEASES)
-    (claimed,) = accounting.trade_off(printed(tried), [errors.alpha.upper])
+    (claimed,) = composition.trade_off(printed(tried), [errors.alpha.upper])
     assert errors.beta.upper >= claimed
     assert errors.alpha.upper + errors.beta.upper < 1.15, "the attack is none that finds nothing"
 

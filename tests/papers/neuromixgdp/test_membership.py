@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from papers.neuromixgdp.membership import RowAttack
+from zetadp.accounting import composition
+from zetadp.accounting.kinds import NoisySum
 from zetadp.audit.detection import Claim, count_errors
-from zetadp.core.assembly import mixture_of
-from zetadp.core.checkpoint import RunFiles
-from zetadp.core.records import LabelledItems
-from zetadp.core.task import Classification
-from zetadp.core.training import train
-from zetadp.front.release import Mixing, release_plan
-from zetadp.privacy import accounting
-from zetadp.privacy.kinds import NoisySum
+from zetadp.own.release import Mixing, release_plan
+from zetadp.training.assembly import mixture_of
+from zetadp.training.checkpoint import RunFiles
+from zetadp.training.loop import train
+from zetadp.training.records import LabelledItems
+from zetadp.training.task import Classification
 
 PEOPLE, ROWS, TRIALS, COMPONENTS, CLASSES, DELTA = 40, 40, 400, 6, 4, 1e-3
 
@@ -45,7 +45,7 @@ def released(plan, x: torch.Tensor, labels: torch.Tensor, folder) -> torch.Tenso
 
 def attacked(active: float, sigma: float, alone: bool, folder, monkeypatch) -> tuple[np.ndarray, np.ndarray, dict]:
     """Return scores of releases without and with person 0, and what was claimed of each."""
-    monkeypatch.setattr("zetadp.front.release.make_plan", lambda plan: plan.with_noise(1.0))
+    monkeypatch.setattr("zetadp.own.release.make_plan", lambda plan: plan.with_noise(1.0))
     degree = 4.0
     x, labels = people()
     found = []
@@ -77,7 +77,7 @@ def test_an_attack_on_somebody_alone_reaches_the_claim_and_does_not_pass_it(acti
     claim = Claim(claimed, DELTA)
     assert claim.epsilon_of(errors.alpha.upper, errors.beta.upper) <= claim.epsilon
     assert claim.epsilon_of(errors.alpha.lower, errors.beta.lower) >= claim.epsilon
-    (least,) = accounting.trade_off(claimed, [errors.alpha.share])
+    (least,) = composition.trade_off(claimed, [errors.alpha.share])
     assert errors.beta.share == pytest.approx(least, abs=4 * 0.5 / TRIALS**0.5)
     assert errors.alpha.share + errors.beta.share < 0.9, "an attack that finds nothing would pass as well"
 

@@ -13,9 +13,9 @@ from papers.neuromixgdp.printed import (
     split_noise,
     uniform_mu,
 )
-from zetadp.front.rows import BEST_RATIO, best_mixed
-from zetadp.privacy import accounting, gaussian
-from zetadp.privacy.kinds import NoisySum
+from zetadp.accounting import composition, gaussian
+from zetadp.accounting.kinds import NoisySum
+from zetadp.own.rows import BEST_RATIO, best_mixed
 
 N, DELTA = 50_000, 1e-5
 
@@ -26,7 +26,7 @@ def release(class_rate: float = 1.0, mixed: float = 64) -> PrintedRelease:
 
 def true_epsilon(sizes: PrintedRelease, noise: float, tolerance: float = 1e-2) -> float:
     """Return an upper bound that a coarse grid gets to within a fifth of a per cent."""
-    return accounting.epsilon(sizes.mechanisms(noise), DELTA, tolerance)
+    return composition.epsilon(sizes.mechanisms(noise), DELTA, tolerance)
 
 
 def test_the_papers_own_example():
@@ -42,7 +42,7 @@ def test_theorem_e5_as_corrected_and_as_printed():
     assert renyi_epsilon(*settings) == pytest.approx(2.715, abs=6e-4)
     assert renyi_epsilon(*settings, misprint=True) == pytest.approx(6.419, abs=6e-4)
     # It is valid, and the accountant's own Renyi figure converts the same divergence better.
-    assert renyi_epsilon(*settings) > accounting.epsilon_rdp({NoisySum(*settings[:2]): N}, DELTA) > 2.06
+    assert renyi_epsilon(*settings) > composition.epsilon_rdp({NoisySum(*settings[:2]): N}, DELTA) > 2.06
 
 
 def test_the_noise_of_a_row_has_a_floor():
@@ -94,7 +94,7 @@ def test_at_the_best_degree_epsilon_is_above_the_nominal_one(epsilon, class_rate
 
 
 def test_samples_of_fixed_size_need_more_noise():
-    assert uniform_mu(0.01, 2.0, 100) > accounting.central_limit_mu(0.01, 2.0, 100)
+    assert uniform_mu(0.01, 2.0, 100) > composition.central_limit_mu(0.01, 2.0, 100)
     x = 1 / 2.0
     expected = 2 * (math.exp(x**2) * ndtr(1.5 * x) + 3 * ndtr(-0.5 * x) - 2)
     assert uniform_mu(0.01, 2.0, 100) == pytest.approx(0.1 * math.sqrt(expected))

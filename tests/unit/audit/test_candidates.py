@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from zetadp.audit import candidates
-from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.settings import OptimiserSettings, TrainingSettings
 from zetadp.nn.models import NetworkSettings
+from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.settings import OptimiserSettings, TrainingSettings
 
 ERROR = 50 / math.sqrt(candidates.TRIALS)
 """The largest standard error of a share, in %."""

@@ -7,10 +7,10 @@ import pytest
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
+from zetadp.accounting import composition, gaussian
+from zetadp.accounting.kinds import NoisySum
 from zetadp.audit.detection import Claim, Errors, trials_for_curve, upper_limit
 from zetadp.audit.trainings import Audited, AuditResult
-from zetadp.privacy import accounting, gaussian
-from zetadp.privacy.kinds import NoisySum
 
 SAMPLED = {NoisySum(0.5, 2.0): 10}
 
@@ -53,7 +53,7 @@ def test_errors_under_full_participation_mean_the_epsilon_of_their_mu(alpha, mis
 
 @pytest.mark.parametrize("alpha", [0.05, 0.3])
 def test_errors_on_the_claimed_curve_of_sampled_rounds_mean_the_claimed_epsilon(alpha):
-    misses = accounting.trade_off(SAMPLED, [alpha])[0]
+    misses = composition.trade_off(SAMPLED, [alpha])[0]
     claim = Claim(SAMPLED)
     assert claim.epsilon_of(alpha, misses) == pytest.approx(claim.epsilon, rel=2e-3)
     assert claim.epsilon_of(alpha, 0.9 * misses) > 1.02 * claim.epsilon

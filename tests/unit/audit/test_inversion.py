@@ -10,6 +10,7 @@ import pytest
 import torch
 from contributing import contributors
 
+from zetadp.accounting import gaussian
 from zetadp.audit import inversion
 from zetadp.audit.inversion import (
     Contributions,
@@ -21,12 +22,11 @@ from zetadp.audit.inversion import (
     whitened_kspace,
 )
 from zetadp.base.tensors import Layout
+from zetadp.mechanism.clipping import clipped_sums
+from zetadp.mechanism.contributions import Gradient
 from zetadp.mri.kspace import to_kspace, whiten
 from zetadp.mri.similarity import nmse
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.privacy import gaussian
-from zetadp.privacy.clipping import clipped_sums
-from zetadp.privacy.contributions import Gradient
 
 SIDE, CLASSES = 16, 4
 WHOLE = NetworkSettings(widths=(8, 16), convolutions=1, head="hidden", hidden=32, groups=4)

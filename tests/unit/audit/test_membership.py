@@ -10,6 +10,8 @@ import training_builder as builder
 from scipy.stats import norm
 from training_builder import by_record, of_record
 
+from zetadp.accounting import composition
+from zetadp.accounting.kinds import NoisySum
 from zetadp.audit import membership, trainings
 from zetadp.audit.membership import (
     Models,
@@ -23,12 +25,10 @@ from zetadp.audit.membership import (
 from zetadp.audit.settings import MembershipSettings
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
-from zetadp.core.plan import Plan
-from zetadp.core.training import train
+from zetadp.mechanism.release import NodeMechanism
 from zetadp.nn.models import NetworkSettings, build
-from zetadp.privacy import accounting
-from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.mechanism import NodeMechanism
+from zetadp.training.loop import train
+from zetadp.training.plan import Plan
 
 DELTA = 1e-3
 LINEAR = NetworkSettings("linear")
@@ -80,7 +80,7 @@ def test_claims_are_what_the_ledgers_recorded(audit):
     assert (kind.sampling_probability, kind.noise_multiplier) == (0.5, pytest.approx(sigma * 2**0.5))
     assert claims["server"].epsilon == pytest.approx(SMALL.epsilon, rel=1e-3)
     assert claims["server"].epsilon <= SMALL.epsilon
-    assert claims["reader"].epsilon == accounting.epsilon(claims["reader"].mechanisms, DELTA)
+    assert claims["reader"].epsilon == composition.epsilon(claims["reader"].mechanisms, DELTA)
 
 
 def test_noise_that_is_recorded_and_not_added_is_found(audit, monkeypatch):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import beta, norm
 
+from zetadp.accounting import composition
+from zetadp.accounting.kinds import NoisySum
 from zetadp.audit.detection import Claim
 from zetadp.audit.membership import RATES, Attack, roc_band
-from zetadp.privacy import accounting
-from zetadp.privacy.kinds import NoisySum
 from zetadp.report.attackfigure import LEAST_RATE, membership_roc
 
 FULL = {NoisySum(1.0, 2.0): 4}  # mu = 1
@@ -75,7 +75,7 @@ def test_more_arms_and_points_widen_the_band():
 def test_the_best_attack_leaves_the_region_exactly_where_the_claim_is_too_small(mu, leaves):
     band = roc_band(*normals(1500, mu, 1), arms=3, claims={"reader": Claim(FULL)})
     assert band["leaves_reader"].any() == leaves
-    expected = 1 - np.array(accounting.trade_off(FULL, band["fpr_upper"].tolist()))
+    expected = 1 - np.array(composition.trade_off(FULL, band["fpr_upper"].tolist()))
     assert band["allowed_reader"].to_numpy() == pytest.approx(expected)
 
 

@@ -11,17 +11,17 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from zetadp.accounting.calibration import noise_for_epsilon
+from zetadp.accounting.kinds import NoisySum
+from zetadp.accounting.threat import Sums
 from zetadp.audit.detection import Claim, Errors
 from zetadp.audit.settings import AuditSettings
 from zetadp.audit.suite import frame, plan, run_audits, sheet
 from zetadp.audit.trainings import Audited, AuditResult
 from zetadp.base.validation import UserError
-from zetadp.core.plan import NodeConstants, Plan, RunName
-from zetadp.core.settings import TrainingSettings
 from zetadp.nn.settings import NetworkSettings
-from zetadp.privacy.calibration import noise_for_epsilon
-from zetadp.privacy.kinds import NoisySum
-from zetadp.privacy.threat import Sums
+from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.settings import TrainingSettings
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = runpy.run_path(str(ROOT / "scripts/audit.py"))

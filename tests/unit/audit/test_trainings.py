@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import zetadp.audit.trainings
-import zetadp.privacy.clipping
+import zetadp.mechanism.clipping
+from zetadp.accounting import composition
+from zetadp.accounting.calibration import noise_for_epsilon
 from zetadp.audit.detection import power_of, trials_for_curve
 from zetadp.audit.trainings import SIDE_BY_SIDE, Audited, audit
 from zetadp.base.randomness import Purpose, stream
-from zetadp.core.training import train
-from zetadp.privacy import accounting
-from zetadp.privacy.calibration import noise_for_epsilon
-from zetadp.privacy.mechanism import NodeMechanism
+from zetadp.mechanism.release import NodeMechanism
+from zetadp.training.loop import train
 
 ONE = Audited("one round")
 WHOLE = Audited("whole", noise_for_epsilon(8, 1e-3, 0.9, 4), probability=0.9, rounds=4, trials=400)
@@ -77,7 +77,7 @@ def test_honest_code_passes_and_the_attack_sees_all_there_is_to_see(audited):
     assert (plan.clip, plan.protects_people) == (audited.clip, audited.noise == "os")
     result = audit(replace(audited, trials=trials))
     assert result.claim.mechanisms == audited.mechanisms
-    assert result.claim.epsilon == accounting.epsilon(audited.mechanisms, 1e-3)
+    assert result.claim.epsilon == composition.epsilon(audited.mechanisms, 1e-3)
     assert result.passed
     assert result.measured > 0.1 * result.claim.epsilon
     # The threshold is where it should be, in whatever units the messages come. Exact noise is another each time.
@@ -128,7 +128,7 @@ def test_a_gradient_that_is_not_clipped_is_found(monkeypatch):
         finite = torch.isfinite(sum(g.sum(dim=1) for g in gradients))
         return finite.float(), finite
 
-    monkeypatch.setattr(zetadp.privacy.clipping, "clip_factors", all_as_they_are)
+    monkeypatch.setattr(zetadp.mechanism.clipping, "clip_factors", all_as_they_are)
     assert not audit(replace(ONE, trials=100)).passed
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import read_json
-from zetadp.core.plan import RunName
+from zetadp.training.plan import RunName
 
 NAME = RunName("head", "federated", "8", 0)
 

@@ -10,7 +10,7 @@ import yaml
 from zetadp.base.strict_yaml import check_yaml, parse_yaml
 from zetadp.base.validation import UserError
 from zetadp.config.load import read_overlaid
-from zetadp.federation.settings import HospitalSettings
+from zetadp.hospitals.settings import HospitalSettings
 
 ROOT = Path(__file__).parents[3]
 NODE = "name: node-01\nplan: plan.json\nimages: x\nstate: s\n"

@@ -23,7 +23,7 @@ FILES = {
         \"\"\"Training.\"\"\"
         import os
         from zetadp.nn import layers
-        import zetadp.privacy
+        import zetadp.mechanism
 
 
         def train():
@@ -35,7 +35,7 @@ FILES = {
     "src/zetadp/nn/templates/page.j2": "<p>{# here #}</p>\n",
     "src/zetadp/nn/templates/other.j2": "<p></p>\n",
     "src/zetadp/nn/deep.py": "from zetadp.training import train\nwidth = 3\n",
-    "src/zetadp/privacy/__init__.py": "clip = 1\n",
+    "src/zetadp/mechanism/__init__.py": "clip = 1\n",
     "src/zetadp/late.py": "now = 1\n",
     "src/zetadp/unrelated.py": "x = 1\n",
     "src/zetadp/nn/unrelated.py": "y = 1\n",
@@ -66,7 +66,7 @@ IN_MEANING = [
     ("scripts/train.py", "train()", "train(2)"),
     ("src/zetadp/training.py", "layers.width", "2 * layers.width"),
     ("src/zetadp/nn/deep.py", "width = 3", "width = 4"),
-    ("src/zetadp/privacy/__init__.py", "clip = 1", "clip = 2"),
+    ("src/zetadp/mechanism/__init__.py", "clip = 1", "clip = 2"),
     ("src/zetadp/late.py", "now = 1", "now = 1.0"),
     ("src/zetadp/nn/layers.py", "import width", "import width as breadth"),
     ("src/zetadp/nn/templates/page.j2", "here", "there"),
@@ -90,7 +90,7 @@ def test_code_changes_exactly_when_something_reachable_changes_in_meaning(reposi
 
 def test_the_code_of_training_is_all_that_a_guarantee_rests_on():
     training = code_of("scripts/train_model.py")
-    for module in ("privacy/clipping", "privacy/mechanism", "privacy/ledger", "nn/stacked", "core/records"):
+    for module in ("mechanism/clipping", "mechanism/release", "account/ledger", "nn/stacked", "training/records"):
         assert f"src/zetadp/{module}.py" in training
 
 

@@ -18,10 +18,10 @@ from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.cli import main
 from zetadp.cli.commands import command_line
 from zetadp.config.load import load_config, overlay
-from zetadp.core.pretrained import model_content
-from zetadp.core.promise import HEAD_WEIGHTS, Noise, make_plan
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.mri.index import index_cohort
+from zetadp.training.pretrained import model_content
+from zetadp.training.promise import HEAD_WEIGHTS, Noise, make_plan
 
 FILES = {"FLAIR": "flair", "T1w": "t1n", "T1gd": "t1c", "T2w": "t2w"}
 

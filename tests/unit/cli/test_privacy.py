@@ -10,9 +10,9 @@ import pytest
 from commanded import mistake, said
 from ledger_builder import record
 
+from zetadp.accounting import composition, gaussian
+from zetadp.accounting.kinds import NoisySum
 from zetadp.cli import main
-from zetadp.privacy import accounting, gaussian
-from zetadp.privacy.kinds import NoisySum
 
 ROUNDS = "rounds --epsilon 1 --sampling-probability 24/44 --noise-multiplier 42.57 --delta 1e-3"
 EPSILON = "epsilon --noise-multiplier 42.57 --sampling-probability 24/44 --rounds 917 --delta 1e-3"
@@ -34,7 +34,7 @@ def test_the_figures_are_those_of_the_library_with_the_name_of_their_accountant(
     assert float(full.split()[1]) == pytest.approx(gaussian.epsilon(1e-3, 30 / 80), rel=1e-3)
     assert "(exact composition of Gaussians)" in full
     found = json.loads(said(capsys, f"{EPSILON} --json"))
-    assert found["epsilon"] == accounting.epsilon({NoisySum(24 / 44, 42.57): 917}, 1e-3)
+    assert found["epsilon"] == composition.epsilon({NoisySum(24 / 44, 42.57): 917}, 1e-3)
     assert (found["sampling_probability"], found["noise_multiplier"], found["rounds"]) == (24 / 44, 42.57, 917)
 
 

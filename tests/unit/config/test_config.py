@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 import yaml
 
+from zetadp.accounting.threat import Sums
 from zetadp.base.epsilon import CONSENT
 from zetadp.base.reading import schema_of
 from zetadp.base.validation import UserError
 from zetadp.config.experiment import Config
 from zetadp.config.load import load_config, overlay
-from zetadp.core.plan import Plan, RunName
-from zetadp.privacy.threat import Sums
 from zetadp.report.provenance import cohort_shown
+from zetadp.training.plan import Plan, RunName
 
 ROOT = Path(__file__).parents[3]
 SCENARIOS = sorted([*ROOT.glob("workflow/scenarios/*.yaml"), *ROOT.glob("papers/*/scenarios/*.yaml")])

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from zetadp.base.storage import Items
 from zetadp.base.validation import UserError
+from zetadp.brain.images import load_role, to_records
 from zetadp.mri.decathlon import AXES
 from zetadp.mri.slicing import centre_slices, resize_area
-from zetadp.tasks.brain_sequences.images import load_role, to_records
 
 
 @given(depth=st.integers(1, 300), data=st.data())

@@ -12,14 +12,14 @@ from torch.nn import functional
 
 import zetadp.nn
 from zetadp.base.tensors import Layout
-from zetadp.core.independence import first_mixture
+from zetadp.mechanism.contributions import knows_units
 from zetadp.nn import stacked as stacking
 from zetadp.nn.activations import ACTIVATIONS, activation
 from zetadp.nn.layers import Conv2d, Linear
 from zetadp.nn.normalisation import ComplexGroupNorm, GroupNorm
 from zetadp.nn.spectral import MagnitudeMaxPool2d
 from zetadp.nn.stacked import ordinary_operations, stack, unstack
-from zetadp.privacy.contributions import knows_units
+from zetadp.training.independence import first_mixture
 
 COMPLEX, REAL = torch.complex64, torch.float32
 CHANNELS, SIDE = 4, 6

@@ -5,12 +5,12 @@ import pytest
 import torch
 from torch import nn
 
-from zetadp.core.round import Phase
+from zetadp.mechanism.contributions import knows_units
 from zetadp.mri.kspace import to_image
 from zetadp.nn.models import build
 from zetadp.nn.settings import NetworkSettings
 from zetadp.nn.unet import DataConsistency, UNet, fourier, inverse_fourier
-from zetadp.privacy.contributions import knows_units
+from zetadp.training.round import Phase
 
 FAMILIES = ("unet", "real_unet")
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from zetadp.core.independence import follows_rules
-from zetadp.core.round import Phase
+from zetadp.mechanism.factored import Factored
 from zetadp.nn import ComplexGroupNorm, weight_gradients
 from zetadp.nn.stacked import block_weight
 from zetadp.nn.weight_gradients import (
@@ -18,7 +17,8 @@ from zetadp.nn.weight_gradients import (
     by_unfolding,
     convolution_gradients,
 )
-from zetadp.privacy.factored import Factored
+from zetadp.training.independence import follows_rules
+from zetadp.training.round import Phase
 
 DTYPES = {torch.complex128: 1e-10, torch.float64: 1e-10, torch.complex64: 2e-5, torch.float32: 2e-5}
 KERNELS = {

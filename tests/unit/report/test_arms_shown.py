@@ -7,13 +7,13 @@ import pytest
 from run_builder import write_run
 
 from zetadp.base.storage import read_json
+from zetadp.brain import BrainSequences
 from zetadp.nn.models import NetworkSettings
 from zetadp.report import figures, rendering, tables
 from zetadp.report.accuracyfigure import accuracy_against_epsilon, compare_networks
 from zetadp.report.modelcard import model_card
 from zetadp.report.notes import notes
 from zetadp.report.provenance import Cohort
-from zetadp.tasks.brain_sequences import BrainSequences
 
 NETWORK = NetworkSettings().to_json()
 COHORT = Cohort("cohort", simulated=True)

@@ -2,12 +2,12 @@ import pytest
 from run_builder import write_run
 
 from zetadp.base.storage import read_json
+from zetadp.brain import BrainSequences
 from zetadp.nn.settings import FAMILIES, NetworkSettings
 from zetadp.report.modelcard import model_card
 from zetadp.report.notes import notes
 from zetadp.report.provenance import Cohort
 from zetadp.report.tables import collect
-from zetadp.tasks.brain_sequences import BrainSequences
 
 SIMULATED = Cohort("cohort", simulated=True)
 NETWORK = NetworkSettings(widths=(16, 32, 64)).to_json()

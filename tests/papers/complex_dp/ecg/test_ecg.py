@@ -13,8 +13,8 @@ from papers.complex_dp.ecg.task import Ecg
 from papers.complex_dp.roc import area
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
-from zetadp.core.evaluation import watched
-from zetadp.core.records import LabelledItems
+from zetadp.training.evaluation import watched
+from zetadp.training.records import LabelledItems
 
 RANDOM = np.random.default_rng(0)
 LABELS = RANDOM.random(80) < 0.3

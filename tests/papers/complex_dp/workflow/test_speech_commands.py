@@ -18,7 +18,7 @@ from papers.complex_dp.speech_commands.clips import WORDS, is_tested
 from papers.complex_dp.speech_commands.encoder import WordEncoder
 from papers.complex_dp.speech_commands.simulated import simulated_words
 from papers.experiments import scenario_file
-from zetadp.privacy import gaussian
+from zetadp.accounting import gaussian
 
 pytestmark = pytest.mark.slow
 

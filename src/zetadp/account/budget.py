@@ -1,0 +1,180 @@
+"""What may still be spent: a cap on the total of a cohort's people, and the permission of another attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zetadp.account.book import Book, held
+from zetadp.account.declaration import Declaration, Limit
+from zetadp.account.exposure import Run, declared_run, named, runs_of, total
+from zetadp.account.ledger import Attempt, Ledger, begun, protected_attempts
+from zetadp.account.offers import KEEP_RESULTS, cause_of_another, offer
+from zetadp.account.totals import Total
+from zetadp.accounting.events import Event
+from zetadp.accounting.threat import IF_HIDDEN
+from zetadp.base.epsilon import rounded_up
+from zetadp.base.validation import UserError
+
+
+class CapError(UserError):
+    """A release would bring the total above the cap. It was neither recorded nor made."""
+
+
+@dataclass(frozen=True)
+class Cap(Limit):
+    """The largest epsilon that all runs in the book of a cohort may cost one of its people together.
+
+    The cap and the total are one computation: what `zetadp.account.exposure.total` says of `Book.runs`, shared patients
+    of other cohorts included. Before an attempt starts, its declared cost is added. An attempt does not declare
+    repeated releases of a round, so the total is computed again before each of them. If it exceeds the cap, nothing is
+    recorded or released. In a cohort of records, the cap is for one record. Masked sums count as the server sees them.
+
+    Attributes
+    ----------
+    epsilon, delta
+        The cap, and the delta at which it holds.
+    """
+
+    def noted(self, declaration: Declaration) -> Declaration:
+        """Return a declaration with this cap: recorded before the first release, it is a promise."""
+        return replace(declaration, cap=Limit(self.epsilon, self.delta))
+
+    @contextmanager
+    def starting(self, ledger: Path, declaration: Declaration, attempts: int = 1) -> Iterator[Declaration]:
+        """Refuse attempts that would exceed the cap. Within the block, no other attempt of the cohort can start.
+
+        The block is given the declaration with the cap, for the ledger.
+
+        Parameters
+        ----------
+        ledger
+            The run's ledger, which need not exist yet.
+        declaration
+            What the attempt declares. If it names a node, the ledgers are about the people of that node.
+        attempts
+            Number of attempts to be reserved: this one, and those that may follow it without being asked again.
+
+        Raises
+        ------
+        CapError
+            If the total would exceed the cap.
+        """
+        with held(ledger.parent):
+            self.check_plan(ledger, declaration, attempts)
+            yield self.noted(declaration)
+
+    def check_plan(self, ledger: Path, declaration: Declaration, attempts: int = 1) -> None:
+        """Refuse attempts as `starting` does, without holding a lock.
+
+        Raises
+        ------
+        CapError
+            If the total would exceed the cap.
+        """
+        new = declared_run(f"{ledger.stem} next", declaration)
+        before = Book.read(ledger.parent).runs(about=ledger)
+        self._refuse(before, [*before, *[new] * attempts], "The run")
+
+    def continuing(self, ledger: Path) -> None:
+        """Refuse to continue if the recorded runs, each counted to its declared end, exceed the cap.
+
+        Raises
+        ------
+        CapError
+            If they exceed it, for example because the cap was lowered after the attempt had started.
+        """
+        runs = Book.read(ledger.parent).runs(about=ledger)
+        found = total(runs, self.delta)
+        if found > self.epsilon:
+            raise CapError(
+                f"The runs recorded in {ledger.parent} cost their patients epsilon {rounded_up(found)} at delta "
+                f"{self.delta:g} when they are finished{_condition(runs)}. The cap is {self.epsilon:g}. The run does "
+                "not continue."
+            )
+
+    def check_again(self, ledger: Ledger, events: Sequence[Event]) -> None:
+        """Refuse to record releases that an attempt did not declare, if the total would exceed the cap.
+
+        Parameters
+        ----------
+        ledger
+            The run's open ledger.
+        events
+            Releases that are about to be recorded. Those that were not recorded before are part of the declared plan.
+
+        Raises
+        ------
+        CapError
+            If the total would exceed the cap.
+        """
+        again = [event for event in events if ledger.holds(event)]
+        if not again:
+            return
+        book = Book.read(ledger.path.parent)
+        more = book.with_releases(ledger.path, again)
+        self._refuse(book.runs(ledger.path), more.runs(ledger.path), "Another release of a round")
+
+    def _refuse(self, before: Sequence[Run], after: Sequence[Run], what: str) -> None:
+        found = total(after, self.delta)
+        if found > self.epsilon:
+            raise CapError(
+                f"{what} would bring the total of all runs on these patients from epsilon "
+                f"{rounded_up(total(before, self.delta))} to {rounded_up(found)} at delta {self.delta:g}"
+                f"{_condition(after)}. The cap is {self.epsilon:g}. Nothing was released."
+            )
+
+
+def _condition(runs: Sequence[Run]) -> str:
+    """Return what a total depends on: masked sums count as the server sees them."""
+    return f", {IF_HIDDEN}" if any(run.sums for run in runs) else ""
+
+
+def check_permitted(ledger: Ledger, declaration: Declaration) -> None:
+    """Refuse an attempt that the ledger does not permit, and state the total to which it would lead.
+
+    A run with protecting noise has one attempt, unless its ledger permits more. Attempts that released nothing do not
+    count, nor do attempts with seeded noise.
+
+    Parameters
+    ----------
+    ledger
+        The run's open ledger.
+    declaration
+        What the attempt declares.
+
+    Raises
+    ------
+    UserError
+        If the run has as many attempts as permitted.
+    """
+    made = protected_attempts(ledger.attempts)
+    if made < ledger.permitted:
+        return
+    last = next(attempt for attempt in reversed(ledger.attempts) if attempt.releases())
+    cause = cause_of_another(last.declaration.to_json(), declaration.to_json())
+    paid = f"permit another attempt (zetadp permit {ledger.path})"
+    raise UserError(
+        f"{ledger.path.stem} has {made} attempt(s) already. {cause} {offer(KEEP_RESULTS, paid)} After another attempt, "
+        f"{cost_of_another(ledger.path, ledger.attempts, declaration)}."
+    )
+
+
+def cost_of_another(ledger: Path, attempts: Sequence[Attempt], declaration: Declaration | None = None) -> str:
+    """Return in words the totals after another attempt, at its delta; by default it is like the last in the ledger."""
+    with named(ledger, "the declaration of the last attempt"):
+        new = declared_run(f"{ledger.stem} again", declaration or begun(ledger, attempts)[-1].declaration)
+    own, cohort = runs_of(ledger, attempts), Book.read(ledger.parent).runs()
+
+    def of(runs: Sequence[Run]) -> Total:
+        return Total.of([run for run in runs if run.private], new.delta)
+
+    before, after = (rounded_up(of(runs).spent) for runs in (own, [*own, new]))
+    earlier, together = rounded_up(of(cohort).spent), of([*cohort, new])
+    return (
+        f"epsilon of this run would rise from {before} to {after}, and that of all private runs recorded in "
+        f"{ledger.parent} from {earlier} to {rounded_up(together.spent)}, at delta {new.delta:g}. "
+        f"{together.simulation} {together}"
+    ).rstrip(" .")

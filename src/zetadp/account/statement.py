@@ -1,0 +1,516 @@
+"""Privacy statements: what can be claimed for a run, or for all runs on a cohort, and what cannot.
+
+A statement is a JSON object that gives unit, neighbours, sampling, audience and delta with every epsilon. One template
+has its sentences and the text for readers. An infinite epsilon is the string ``"inf"``, as everywhere in the project.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+
+from zetadp.account.declaration import MixedRows
+from zetadp.account.exposure import (
+    Run,
+    accountant,
+    declared,
+    declared_together,
+    distinct,
+    noise_of,
+    over_runs,
+    promised,
+    runs_of,
+    seen_by,
+    total,
+)
+from zetadp.account.ledger import Attempt, read_ledger
+from zetadp.account.offers import offer
+from zetadp.account.totals import Total
+from zetadp.accounting import composition
+from zetadp.accounting.composition import Exposure
+from zetadp.accounting.events import NodeHistory
+from zetadp.accounting.threat import CENTRAL_HOLDER, NOTHING_HIDDEN, PERSONS, Audience, NoiseSource, Unit
+from zetadp.base.epsilon import epsilon_value, rounded_up
+from zetadp.base.storage import write_json, write_text
+from zetadp.base.templates import template
+from zetadp.base.validation import UserError
+
+FALSE_ALARMS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+SMALL_DELTAS = (1e-5, 1e-6)
+RECORDS_OF_ONE_PERSON = (2, 6)
+_FALSE_ALARMS_IN_TEXT = (0.01, 0.05, 0.1)
+_HEADER_BYTES = 8
+
+
+class Statement(dict[str, Any]):
+    """A privacy statement: a JSON object, and what it says in words. As text it is its first sentences, the claim."""
+
+    @property
+    def guarantee(self) -> str:
+        """``holds``, ``simulated`` or ``none``."""
+        return str(self["guarantee"])
+
+    @property
+    def text(self) -> str:
+        """The whole statement, for readers who are not experts in differential privacy.
+
+        Raises
+        ------
+        UserError
+            If the statement lacks an entry.
+        """
+        try:
+            return str(_sentences().text(self))
+        except TemplateError as error:
+            raise UserError(f"Expected a whole statement, found one that cannot be put into words: {error}.") from error
+
+    def write(self, file: Path, text: Path) -> None:
+        """Write the statement as JSON, and in words."""
+        write_json(file, self)
+        write_text(text, self.text)
+
+    def __str__(self) -> str:
+        return str(self["statement"])
+
+    __repr__ = __str__
+
+
+def run_statement(
+    run: Run, *, target_epsilon: float, earlier: Sequence[Run] = (), backbone: str | None = None
+) -> Statement:
+    """Return the privacy statement of one run.
+
+    Parameters
+    ----------
+    run
+        The releases, and what the ledger declares: delta, unit, source of the noise, number of rounds. The epsilons are
+        for the larger number of rounds.
+    target_epsilon
+        Target epsilon of the calibration.
+    earlier
+        Earlier attempts of the run, finished or not. Their releases count too.
+    backbone
+        Hash of the public network from which weights or features came.
+    """
+    delta, rows = run.delta, run.mixed_rows is not None
+    unit: Unit = "image" if run.images else run.unit
+    totals = seen_by(run, "server") or {}
+    kinds = distinct(totals.values())
+    summed = run.sums is not None and run.private
+    unhidden = any(each.private and each.noise == NoiseSource.SEEDED for each in earlier)
+    named: tuple[Audience, ...] = ("server", "messages", "node", "reader") if run.sums else ("server", "node", "reader")
+    audiences = {audience: _audience(run, audience) for audience in named}
+    alone = audiences["messages"] if summed else None
+    # In a sum, contributions of one person at two nodes are under the same noise, so their costs do not compose. The
+    # costs of single messages compose and are an upper bound.
+    apart = seen_by(run, "messages") if summed else totals
+    found = {
+        "kind": "run",
+        "name": run.name,
+        "guarantee": "simulated" if run.private and unhidden else _guarantee([run]),
+        "earlier_attempts": _with_earlier(run, earlier),
+        "of_all_images": None if run.images is None else _of_all_images(run, run.images),
+        "public": None if backbone is None else _words("public", unit, backbone),
+        **_setting(unit, [run]),
+        "threat": {
+            "model": run.threat,
+            "sums": None if run.sums is None else {**asdict(run.sums), "shares": run.shares},
+            "against": _words("against", run.threat, run.sums, rows) if run.private else "against nobody",
+            "assumes": _words("assumes", run.threat, run.sums, run.shares, rows) if run.private else NOTHING_HIDDEN,
+            "epsilon_single_messages": alone and alone["epsilon"],
+        },
+        "delta": delta,
+        "target_epsilon": _number(target_epsilon),
+        **_figures([replace(run, images=None)], unit, delta, apart),
+        "epsilon_rdp": _number(max(composition.epsilon_rdp(total, delta) for total in kinds)),
+        "rounds": {
+            "declared": run.declared_rounds,
+            "happened": max(history.rounds for history in run.nodes.values()),
+            "replayed": max(history.releases // history.count - history.rounds for history in run.nodes.values()),
+        },
+        **({} if run.mixed_rows is None else {"rows": _rows(run, run.mixed_rows)}),
+        "audiences": audiences,
+        "nodes": {node: _node(history, totals[node], run, summed=summed) for node, history in run.nodes.items()},
+        "covers": _list("covers", unit, rows),
+        "does_not_cover": does_not_cover(unit, summed=summed, rows=rows),
+    }
+    return Statement(statement=_words("run_claim", found, rows), **found)
+
+
+def _rows(run: Run, rows: MixedRows) -> dict[str, Any]:
+    """Return the public constants of mixed rows: how many there are of a node, and how many units are in one."""
+    degree = {node: history.expected for node, history in run.nodes.items()}
+    return {"number": rows.number, "active": rows.active, "shares": rows.shares and list(rows.shares), "degree": degree}
+
+
+def _of_all_images(run: Run, images: int) -> dict[str, Any]:
+    """Return the cost of a run that draws single images, for a patient or record with all of its images."""
+    return {"unit": run.unit, "images": images, "epsilon": _number(Total.of([run], run.delta).epsilon)}
+
+
+def cost_of_attempts(runs: Sequence[Run]) -> float:
+    """Return epsilon of all attempts of a run together, at the delta of the last one; infinite if one had no noise."""
+    return Total.of(runs, runs[-1].delta).epsilon
+
+
+def spent(privacy: Mapping[str, Any]) -> float:
+    """Return what a run has cost with all of its attempts: the figure that leads on every page about the run.
+
+    Where single images are drawn, it is the cost of one image in the last attempt, as the statement says.
+
+    Parameters
+    ----------
+    privacy
+        Content of the run's ``privacy.json``.
+    """
+    together = privacy.get("earlier_attempts")
+    if together and "counted" not in together:
+        return epsilon_value(together["epsilon_together"])
+    return epsilon_value(privacy["epsilon"])
+
+
+def _with_earlier(run: Run, earlier: Sequence[Run]) -> dict[str, Any] | None:
+    """Return the cost of this attempt and all earlier ones together, or None if there were none."""
+    if not earlier:
+        return None
+    runs = [*earlier, run]
+    together = Total.of(runs, run.delta)
+    seeded = sum(each.private and each.noise == NoiseSource.SEEDED for each in earlier)
+    found: dict[str, Any] = {
+        "number": len(earlier),
+        "epsilon_together": _number(together.epsilon),
+        "seeded": seeded,
+        "trade_off": None
+        if together.epsilon == math.inf
+        else _curve(runs, over_runs(runs, run.delta, measure=promised), run.unit),
+        **_basis(together),
+    }
+    if any(each.images for each in runs):
+        found["counted"] = f"all images of a {run.unit} together"
+    return found
+
+
+def account_run(ledger: Path, model: Path, *, name: str) -> Statement:
+    """Return the statement of the attempt that made a model, which is the last one in the ledger.
+
+    Parameters
+    ----------
+    ledger, model
+        The run's sealed ledger, and its model, which contains the head of that ledger.
+    name
+        Name of the run in the statement.
+
+    Raises
+    ------
+    UserError
+        If the ledger does not record the run that made the model, or lacks lines, or if the model names no ledger.
+        The model's weights are not checked: only what its file says of the ledger is read.
+    """
+    attempts = read_ledger(ledger)
+    if not attempts or head_in(model) not in attempts[-1].heads:
+        raise UserError(
+            f"Expected {ledger} to record the run that made {model}, found another or none, or lines are missing at "
+            f"its end. {offer('restore both files from one backup', 'train the model again')}"
+        )
+    return last_statement(attempts, name)
+
+
+def head_in(model: Path) -> str | None:
+    """Return the head of the ledger that a model's file names, without PyTorch, which takes seconds to import.
+
+    Raises
+    ------
+    UserError
+        If the file is missing, or its header is damaged. The weights are not checked.
+    """
+    try:
+        with model.open("rb") as file:
+            size = int.from_bytes(file.read(_HEADER_BYTES), "little")
+            header = file.read(min(size, model.stat().st_size))  # a damaged size may be beyond all memory
+        head = json.loads(json.loads(header)["__metadata__"]["content"]).get("ledger_head")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"Expected a model of a private run, found that {model} is missing or damaged: {error}."
+        ) from error
+    return None if head is None else str(head)
+
+
+def last_statement(attempts: Sequence[Attempt], name: str) -> Statement:
+    """Return the statement of the last attempt in a ledger, which includes the releases of earlier attempts.
+
+    Unit, delta, source of the noise and target epsilon are those of the ledger.
+
+    Parameters
+    ----------
+    attempts
+        What the ledger says.
+    name
+        Name of the run in the statement.
+    """
+    *earlier, happened = runs_of(Path(name), attempts)
+    last = attempts[-1].declaration
+    return run_statement(
+        replace(happened, name=name),
+        target_epsilon=epsilon_value(last.run["epsilon"]),
+        earlier=earlier,
+        backbone=last.public.get("backbone"),
+    )
+
+
+def total_statement(runs: Sequence[Run], *, shared: Mapping[str, int] | None = None) -> Statement:
+    """Return the privacy statement of a cohort after all runs on it.
+
+    One run's epsilon is for a hospital that trains once. Here every run counts: first the private runs alone, then all
+    runs. Runs with masked sums count as their servers see them, and beside it with their single messages. The second
+    total is "none" as soon as one run had no noise.
+
+    Parameters
+    ----------
+    runs
+        All runs on the cohort. Unit and source of the noise are what their ledgers say: with one seeded run, all of it
+        is a simulation. Delta is the smallest one that a ledger declares.
+    shared
+        Other cohorts that contain some of the same training records, and the number of these. ``runs`` includes their
+        runs.
+
+    Raises
+    ------
+    UserError
+        If there are no runs, or if their units differ: records and persons do not add up.
+    """
+    units = {run.unit for run in runs}
+    if len(units) != 1:
+        raise UserError(f"Expected runs with one unit, found {', '.join(sorted(units)) or 'no runs'}.")
+    unit: Unit = runs[0].unit
+    delta = min(run.delta for run in runs)
+    private = [run for run in runs if run.private]
+    broken = [run.name for run in runs if not run.private]
+    together = {"runs": len(private), **_figures(private, unit, delta)}
+    summed = [run.name for run in private if run.sums]
+    unmasked = {"runs": summed, "epsilon": _number(Total.of(private, delta, unmasked=True).epsilon)} if summed else None
+    by_image = [run.name for run in private if run.images]
+    guarantee = _guarantee(runs)
+    stated = "none" if broken else guarantee
+    found = {
+        "kind": "total",
+        "guarantee": stated,
+        **_setting(unit, runs),
+        "delta": delta,
+        "private_rows": together,
+        "single_messages": unmasked,
+        "of_all_images": {"runs": by_image, "counted": f"all images of a {unit} together"} if by_image else None,
+        "all_rows": {
+            "runs": len(runs),
+            "epsilon": "inf" if broken else together["epsilon"],
+            "guarantee": stated,
+            "without_noise": broken,
+        },
+        "shared_with": dict(shared or {}),
+        "does_not_cover": does_not_cover(unit)[1:],
+    }
+    central = any(run.threat == CENTRAL_HOLDER for run in private)
+    return Statement(statement=_words("total_claim", found, guarantee, central), **found)
+
+
+def does_not_cover(unit: Unit, *, summed: bool = False, rows: bool = False) -> list[str]:
+    """Return what the guarantee of a run or of rows does not cover. With ``summed``, the server sees only sums."""
+    return _list("does_not_cover", unit, unit if unit in PERSONS else PERSONS[0], summed, rows)
+
+
+def _setting(unit: Unit, runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the entries of a statement on unit, neighbours, sampling and noise."""
+    source, private = noise_of(runs), [run for run in runs if run.private]
+    probabilities = sorted({kind.sampling_probability for run in runs for kind in run.kinds})
+    return {
+        "unit": unit,
+        "neighbours": _words("neighbours", unit),
+        "sampling": _words("sampling", unit, probabilities, all(run.mixed_rows for run in runs)),
+        "noise_source": source.value,
+        "noise": _words("noise", source, bool(private), any(run.directions for run in private)),
+    }
+
+
+def _words(sentences: str, *given: object) -> str:
+    """Return sentences of the template on one line."""
+    return " ".join(str(getattr(_sentences(), sentences)(*given)).split())
+
+
+def _list(entries: str, *given: object) -> list[str]:
+    """Return a list of the template."""
+    return [line for line in str(getattr(_sentences(), entries)(*given)).splitlines() if line]
+
+
+def _shown(value: float | str) -> str:
+    """Return an epsilon for display, or "no guarantee"."""
+    return "no guarantee" if float(value) == math.inf else rounded_up(value, digits=3)
+
+
+def _percent_down(rate: float) -> str:
+    return f"{math.floor(rate * 1000) / 10:.1f} %"
+
+
+def _points(curve: Mapping[str, Sequence[float]]) -> list[tuple[float, float]]:
+    """Return the points of a trade-off curve that stand in the text."""
+    misses = dict(zip(curve["false_alarms"], curve["misses"], strict=True))
+    return [(rate, misses[rate]) for rate in _FALSE_ALARMS_IN_TEXT]
+
+
+@cache
+def _sentences() -> Any:  # noqa: ANN401  (macros of a template)
+    """Return the template's macros, compiled where a statement is first written or read."""
+    filters: dict[str, Callable[..., Any]] = {
+        "shown": _shown,
+        "number": "{:g}".format,
+        "percent_down": _percent_down,
+        "points": _points,
+    }
+    return template(Path(__file__).parent / "templates/statement.j2", filters).module
+
+
+def _basis(total: Total) -> dict[str, Any]:
+    """Return the entries of a statement on a total that is not a promise as a whole; none for one that is."""
+    if total.basis == "declared":
+        return {}
+    return {"basis": total.basis, "spent": _number(total.spent), "promise": str(total)}
+
+
+def _worst(exposures: Iterable[Exposure], delta: float, *, beforehand: bool) -> float:
+    return max(promised(exposure, delta, beforehand=beforehand) for exposure in exposures)
+
+
+def _audience(run: Run, audience: Audience) -> dict[str, Any] | None:
+    seen = seen_by(run, audience)
+    if seen is None:
+        return None
+    epsilon = _worst(distinct(seen.values()), run.delta, beforehand=not run.repeated)
+    return {
+        "epsilon": _number(epsilon),
+        "assumption": _words("audience", audience, run.sums, run.shares, run.directions, bool(run.mixed_rows)),
+    }
+
+
+def _figures(
+    runs: Sequence[Run], unit: Unit, delta: float, apart: Mapping[str, Exposure] | None = None
+) -> dict[str, Any]:
+    """Return the epsilons of runs together for the most exposed person, as servers see them, and what follows.
+
+    Statements of totals call the runs with noise ``private_rows``, after the rows of a table of results, and all runs
+    ``all_rows``.
+
+    Parameters
+    ----------
+    runs, unit, delta
+        The runs, and what their epsilons are for.
+    apart
+        Of a single run: exposures of its nodes that compose for a person with records at two of them.
+    """
+    if not runs:
+        nothing = dict.fromkeys(("accountant", "mu", "worst_node", "records_of_one_person", "trade_off"))
+        return {**nothing, "epsilon": 0.0, "nodes": {}, "smaller_deltas": []}
+    together = Total.of(runs, delta)
+    totals, beforehand = over_runs(runs, delta, measure=promised), together.basis == "declared"
+    costs = {node: promised(exposure, delta, beforehand=beforehand) for node, exposure in totals.items()}
+    worst = max(costs, key=lambda node: costs[node])
+    mus = {node: composition.exact_mu(exposure) for node, exposure in totals.items()}
+    mu, smaller = mus[worst] if beforehand else None, [small for small in SMALL_DELTAS if small < delta]
+    return {
+        "epsilon": _number(together.epsilon),
+        **_basis(together),
+        "accountant": accountant(totals.values(), delta, beforehand=beforehand),
+        "mu": None if mu is None else _number(mu),
+        "worst_node": worst,
+        "nodes": {node: _number(value) for node, value in costs.items()},
+        # The worst node there may be another one.
+        "smaller_deltas": [
+            {"delta": small, "epsilon": _number(total(runs, small, measure=promised))} for small in smaller
+        ],
+        "records_of_one_person": None
+        if unit != "record"
+        else _records_of_one_person(apart or totals, delta, beforehand=beforehand, apart=apart is not None),
+        "trade_off": _curve(runs, totals, unit),
+    }
+
+
+def _curve(runs: Sequence[Run], totals: Mapping[str, Exposure], unit: Unit) -> dict[str, Any] | None:
+    """Return points of the trade-off curve of runs together, whose exposures are given by node; None if it is unknown.
+
+    No curve is computed for many images together, whose epsilon is too large for a useful curve, nor for what was
+    chosen after earlier results, where the curve holds up to a limit only.
+    """
+    if any(run.images for run in runs) or not (declared_together(runs) and _follows_from_node(runs)):
+        return None
+    kinds = distinct(totals.values())
+    curves = [composition.trade_off(total, FALSE_ALARMS) for total in kinds]
+    return {
+        "meaning": f"for each rate of false alarms, the least rate of misses when looking for one {unit}",
+        "false_alarms": list(FALSE_ALARMS),
+        "misses": [min(rates) for rates in zip(*curves, strict=True)],
+    }
+
+
+def _follows_from_node(runs: Sequence[Run]) -> bool:
+    """Return whether a patient's node in one division of the cohort determines the exposure over all runs.
+
+    If it does not, the worst exposure at one delta need not be the worst along the whole curve.
+    """
+    divisions = {run.division for run in runs}
+    kinds = [distinct(declared(history, run.declared_rounds) for history in run.nodes.values()) for run in runs]
+    return len(divisions) == 1 or all(len(of_run) == 1 for of_run in kinds)
+
+
+def _records_of_one_person(
+    totals: Mapping[str, Exposure], delta: float, *, beforehand: bool, apart: bool
+) -> list[dict[str, Any]]:
+    """Return epsilon for a person behind several records, all on one node and, if asked for, two ``apart``."""
+    kinds = distinct(totals.values())
+    rows = [
+        {"records": records, "nodes": 1, "epsilon": max(
+            promised(composition.grouped(total, records), delta, beforehand=beforehand) for total in kinds
+        )}
+        for records in RECORDS_OF_ONE_PERSON
+    ]  # fmt: skip
+    pairs = [composition.compose(first, second) for first, second in itertools.combinations(totals.values(), 2)]
+    if apart and pairs:
+        rows.append({"records": 2, "nodes": 2, "epsilon": _worst(distinct(pairs), delta, beforehand=beforehand)})
+    return [{**row, "epsilon": _number(row["epsilon"])} for row in rows]
+
+
+def _node(history: NodeHistory, total: Exposure, run: Run, *, summed: bool) -> dict[str, Any]:
+    """Return the constants and releases of a node, and their cost as the server sees it."""
+    in_sum = {"in_the_sum": _mechanisms(total)} if summed else {}
+    mu = composition.exact_mu(total)
+    return {
+        "population": history.population,
+        "expected": history.expected,
+        "clip": _number(history.clip),
+        "rounds": history.rounds,
+        "mechanisms": _mechanisms(history.mechanisms),
+        **in_sum,
+        "epsilon": _number(promised(total, run.delta, beforehand=not run.repeated)),
+        "epsilon_rdp": _number(composition.epsilon_rdp(total, run.delta)),
+        "mu": None if mu is None else _number(mu),
+    }
+
+
+def _mechanisms(exposure: Exposure) -> list[dict[str, Any]]:
+    return [{**kind.values(), "releases": count} for kind, count in composition.ordered(exposure)]
+
+
+def _guarantee(runs: Sequence[Run]) -> str:
+    """Return ``none`` if no run had noise, ``simulated`` if the noise of any came from a seed, or else ``holds``."""
+    if not any(run.private for run in runs):
+        return "none"
+    return "simulated" if noise_of(runs) == NoiseSource.SEEDED else "holds"
+
+
+def _number(value: float) -> float | str:
+    """Return a number that JSON can hold. Infinity becomes a string."""
+    return "inf" if value == math.inf else float(value)

@@ -1,0 +1,346 @@
+"""Verification of a finished run, which needs neither the training code nor data.
+
+A finished run is sealed: one file holds the hash of every other. The seal detects accidental changes. Someone who
+changes files on purpose can seal the run again, so verification recomputes the statement from the ledger, whose lines
+are chained, and computes its epsilon with code that shares nothing with the accountant. A whole chain can be made anew,
+so a run alone proves nothing: something outside must vouch for the head of its ledger. That is the register next to the
+live ledgers (`zetadp.account.book`), or a head that somebody noted elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtr
+
+from zetadp.account.book import Book, ledger_files
+from zetadp.account.exposure import runs_of
+from zetadp.account.ledger import Attempt, LostError, read_ledger
+from zetadp.account.register import REGISTER
+from zetadp.account.statement import Statement, head_in, last_statement, spent
+from zetadp.accounting import composition
+from zetadp.base.epsilon import epsilon_value, rounded_up
+from zetadp.base.runfolder import RunFolder
+from zetadp.base.storage import content_hash, read_json
+from zetadp.base.validation import UserError, shown
+
+AGREE = 0.01
+"""Two accountants may differ by this share, because each rounds up."""
+_ROUNDING = 1e-6
+"""Values computed on different processors differ by less than this."""
+_LARGEST_EXPONENT = 700.0
+_OF_PLAN = ("run", "nodes", "delta", "cohort", "task", "partition", "cohort_unit", "threat")
+"""What plan and ledger declare in the same words."""
+
+
+def check_neighbours(folder: Path, account: Path) -> None:
+    """Refuse a new run in an account that lacks what the runs next to it were recorded in.
+
+    Somebody who deletes the ledgers, or puts back older ones, would otherwise begin with a total of zero.
+
+    Parameters
+    ----------
+    folder
+        The new run's folder.
+    account
+        The folder of ledgers in which it will be recorded.
+
+    Raises
+    ------
+    UserError
+        If the account lacks a ledger or lines of a run next to the new one.
+    """
+    beside = sorted(folder.parent.iterdir()) if folder.parent.is_dir() else []
+    runs = {
+        run: live for run in map(RunFolder, beside) if (live := run.live_ledger) and live.parent == account.resolve()
+    }
+    # A run that has no ledger yet was only prepared, unless it left a sealed copy or a checkpoint.
+    gone = [live for run, live in runs.items() if not live.exists() and run.checkpoint.exists()]
+    try:
+        if gone:
+            raise LostError(f"{live} is missing" for live in gone)
+        Book.read(account, [run.ledger for run in runs if run.ledger.is_file()])
+    except LostError as error:
+        raise UserError(
+            f"account: {error} If a folder next to {folder} is a copy of a run on other people, move it away."
+        ) from error
+
+
+def recorded_in(place: Path) -> Path:
+    """Return the ledger of a run's folder, or else the place itself: a ledger, or a folder of ledgers.
+
+    A folder with a register holds the ledgers of an account, whatever one of them is called.
+
+    Raises
+    ------
+    UserError
+        If nothing is recorded there.
+    """
+    if (place / REGISTER).is_file():
+        return place
+    recorded, run = ledger_files(place), RunFolder(place)
+    live = run.live_ledger
+    if live is not None:
+        if not live.is_file():
+            raise UserError(f"{live} is missing, the ledger of the run {place}. Restore it: a copy may lack releases.")
+        return live
+    if recorded == [run.ledger]:
+        return recorded[0]
+    if recorded or place.is_file():
+        return place
+    raise UserError(
+        f"Expected a finished run, a ledger or a folder of ledgers, found none in {place}. A hospital "
+        "has none before its first run."
+    )
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of one check.
+
+    Attributes
+    ----------
+    what
+        The statement that was checked.
+    fault
+        Description of the fault; empty if there is none.
+    """
+
+    what: str
+    fault: str = ""
+
+
+def verify_run(folder: Path, ledgers: Path | None = None, head: str | None = None) -> list[Check]:
+    """Make all checks of a finished run.
+
+    Parameters
+    ----------
+    folder
+        The run's folder.
+    ledgers
+        The cohort's folder of live ledgers, whose register vouches for the ledger.
+    head
+        A head of the ledger that was noted elsewhere, and vouches for the lines up to it. Without
+        one of the two the ledger could be made up, and a check says so.
+
+    Raises
+    ------
+    UserError
+        If the folder holds no finished run.
+    """
+    if folder.is_file():
+        read_ledger(folder)  # refuses a release of rows, and says what to give instead
+    run = RunFolder(folder)
+    if not run.ledger.is_file():
+        raise UserError(f"Expected the folder of a finished run, found no {run.ledger.name} in {folder}.")
+    found = list(_as_sealed(run))
+    checks: list[tuple[str, Callable[[RunFolder, Sequence[Attempt]], None]]] = [
+        ("the model names a line of the ledger", _of_ledger),
+        ("plan and ledger say the same", _as_planned),
+        ("the statement follows from the ledger", _as_stated),
+        ("another computation finds no larger epsilon", _as_computed_again),
+    ]
+    try:
+        attempts = read_ledger(run.ledger)
+        if not attempts:
+            raise UserError("it records no training.")
+        found.append(Check(f"the ledger's chain is unbroken, {len(attempts[-1].events)} releases by its nodes"))
+    except (UserError, ValueError, KeyError, TypeError) as error:
+        return [*found, Check("the ledger's chain is unbroken", str(error))]
+    found.insert(0, _identified(run, attempts))
+    if not _known_to_both(attempts[-1]):
+        del checks[-1]
+    found += [checked(what, check, run, attempts) for what, check in checks]
+    if ledgers is not None:
+        found.append(checked(f"{ledgers} holds this ledger and all others", Book.read, ledgers, [run.ledger]))
+    elif head is not None:
+        fault = "" if head in attempts[-1].heads else f"{head} is no head of it"
+        found.append(Check("the ledger holds the head that was noted elsewhere", fault))
+    else:
+        fault = "name the cohort's folder of ledgers, or a head that was noted elsewhere: a chain can be made anew"
+        found.append(Check("something outside vouches for the ledger", fault))
+    return found
+
+
+def checked(what: str, check: Callable[..., object], *given: object) -> Check:
+    """Return the result of a check, with the error that it raised as the fault."""
+    try:
+        check(*given)
+    except (UserError, ValueError, KeyError, TypeError, AttributeError, OSError) as error:  # files may hold anything
+        return Check(what, str(error) or type(error).__name__)
+    return Check(what)
+
+
+def unsealed(folder: Path) -> list[str]:
+    """Return the names of the files of a run's folder that its seal does not name, for which nothing vouches."""
+    seal = RunFolder(folder).seal
+    try:
+        names = set(read_json(seal)["files"])
+    except (UserError, OSError, ValueError, KeyError, TypeError):
+        names = set()
+    return sorted(file.name for file in folder.iterdir() if file.is_file() and file.name not in names | {seal.name})
+
+
+def _as_sealed(run: RunFolder) -> Iterator[Check]:
+    try:
+        files = read_json(run.seal)["files"]
+        wanted = {str(name): str(digest) for name, digest in files.items()}
+    except (UserError, OSError, ValueError, KeyError, AttributeError):
+        yield Check("the run is sealed", f"{run.seal} is missing or damaged")
+        return
+    for name in sorted({file.name for file in run.sealed} - wanted.keys()):
+        yield Check(f"{name} is sealed", f"{run.seal.name} does not name it")
+    for name, digest in wanted.items():
+        what = f"{name} is as it was sealed"
+        try:
+            yield Check(what, "" if content_hash(run.path / name) == digest else "it was altered")
+        except OSError:
+            yield Check(what, "it is missing")
+
+
+def _identified(run: RunFolder, attempts: Sequence[Attempt]) -> Check:
+    """Return which run is checked, with epsilon, delta, unit and guarantee from its ledger."""
+    try:
+        name = shown(str(read_json(run.privacy)["name"]))
+    except (UserError, OSError, KeyError):
+        name = shown(run.path.resolve().name)
+    try:
+        stated = last_statement(attempts, name)
+    except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return Check(f"this is the run {name}", str(error))
+    what = (
+        f"this is the run {name}: epsilon {rounded_up(spent(stated))} at delta {stated['delta']:g} for each "
+        f"{stated['unit']}, guarantee: {stated['guarantee']}"
+    )
+    return checked(what, _as_named, run, attempts)
+
+
+def _as_named(run: RunFolder, attempts: Sequence[Attempt]) -> None:
+    """Refuse a folder of the pipeline whose path names another run than the ledger: a copied run.
+
+    Other folders may have any name.
+    """
+    declared = attempts[-1].declaration.run
+    for key, name in run.run_name.items():
+        if not _equal(name, str(declared[key])):
+            raise UserError(f"its folder says {key} {name}, and its ledger says {declared[key]}")
+
+
+def _equal(one: str, other: str) -> bool:
+    """Return whether two texts are equal, or one number."""
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return one == other
+
+
+def _of_ledger(run: RunFolder, attempts: Sequence[Attempt]) -> None:
+    if head_in(run.model) not in attempts[-1].heads:
+        raise UserError("the ledger is another one, or lines are missing at its end")
+
+
+def _as_planned(run: RunFolder, attempts: Sequence[Attempt]) -> None:
+    plan, declaration = read_json(run.plan), attempts[-1].declaration
+    training = {key: value for key, value in plan["training"].items() if key in declaration.training}
+    pairs = {key: (plan[key], getattr(declaration, key)) for key in _OF_PLAN}
+    pairs |= {"training": (training, declaration.training), "noise": (plan["training"]["noise"], declaration.noise)}
+    for name, (planned, recorded) in pairs.items():
+        if planned != recorded:
+            raise UserError(f"{name} differs: {planned} in plan.json, {recorded} in the ledger")
+
+
+def _as_stated(run: RunFolder, attempts: Sequence[Attempt]) -> None:
+    stated = read_json(run.privacy)
+    again = last_statement(attempts, stated["name"])
+    differing = list(_differences(json.loads(json.dumps(again)), stated))
+    if differing:
+        raise UserError(f"{differing[0]} in privacy.json is not what the ledger gives")
+    if run.text.read_text(encoding="utf-8") != Statement(stated).text:
+        raise UserError("privacy.txt does not say what privacy.json says")
+
+
+def _differences(one: Any, other: Any, place: str = "") -> Iterator[str]:  # noqa: ANN401  (JSON is untyped)
+    """Yield the places where two JSON values differ by more than rounding."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for key in {**one, **other}:
+            yield from _differences(one.get(key), other.get(key), f"{place}.{key}" if place else str(key))
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for number, pair in enumerate(zip(one, other, strict=True)):
+            yield from _differences(*pair, f"{place}[{number}]")
+    elif isinstance(one, float) and isinstance(other, float | int):
+        if not math.isclose(one, other, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
+            yield place
+    elif one != other:
+        yield place
+
+
+def _known_to_both(attempt: Attempt) -> bool:
+    """Return whether `recomputed_epsilon` knows all releases: noisy sums, and one unit of a person."""
+    return all(event.kind.gaussian and event.kind.private and event.kind.units == 1 for event in attempt.events)
+
+
+def _as_computed_again(run: RunFolder, attempts: Sequence[Attempt]) -> None:
+    """Compute what each node's messages cost without the project's accountant, and compare."""
+    stated = read_json(run.privacy)
+    happened = runs_of(run.path, attempts)[-1]
+    if happened.images:
+        return  # the epsilon of the statement is per image; `_as_stated` computes it again
+    single = (stated.get("threat") or {}).get("epsilon_single_messages")
+    most = epsilon_value(str(single if single is not None else stated["epsilon"]))
+    for exposure in {composition.ordered(node.mechanisms) for node in happened.nodes.values()}:
+        releases = [(kind.sampling_probability, kind.noise_multiplier, count) for kind, count in exposure]
+        found = recomputed_epsilon(releases, happened.delta)
+        if not found <= most * (1 + AGREE):
+            raise UserError(f"{found:.4g} for some node, where the statement says {most:.4g}")
+
+
+def recomputed_epsilon(releases: Sequence[tuple[float, float, int]], delta: float) -> float:
+    r"""Return epsilon of sampled Gaussian releases, for checks only: it is close to the truth and no bound.
+
+    The loss of one release is :math:`\log(1 - q + q e^{(2 x - 1) / 2 \sigma^2})`, where x is normal around 0, or around
+    1 if the unit was drawn. Its distribution is put on a grid. That of all losses together is the product of the
+    discrete Fourier transforms, each to the power of its number of releases (Koskela et al. 2020, arXiv:1906.03049).
+    The larger value of a unit added and a unit removed counts. The code uses nothing but NumPy and SciPy.
+
+    Parameters
+    ----------
+    releases
+        Sampling probability, noise multiplier and number of releases of each kind.
+    delta
+        The delta at which epsilon is asked for.
+    """
+    return max(_epsilon_one_way(releases, delta, added=added) for added in (True, False))
+
+
+def _epsilon_one_way(releases: Sequence[tuple[float, float, int]], delta: float, *, added: bool) -> float:
+    points = 1 << 20
+    spread = sum(
+        count * min(probability**2 * np.expm1(min(noise**-2, _LARGEST_EXPONENT)), probability / noise**2)
+        for probability, noise, count in releases
+    )
+    width = max(40.0, 30 * math.sqrt(spread) + 2 * spread)
+    interval = 2 * width / points
+    edges = (np.arange(points + 1) - points // 2 - 0.5) * interval
+    total = np.ones(points // 2 + 1, dtype=complex)
+    for probability, noise, count in releases:
+        # The loss grows with x, so its distribution function follows from that of x. Below log(1 - q) there is no loss.
+        with np.errstate(divide="ignore", over="ignore"):
+            grown = np.log(np.maximum(np.expm1(edges if added else -edges) / probability + 1, 0))
+        x = noise**2 * grown + 0.5
+        taken, left = ndtr((x - 1) / noise), ndtr(x / noise)
+        below = probability * taken + (1 - probability) * left if added else 1 - left
+        weights = np.diff(below)
+        weights[0] += below[0]
+        total *= np.fft.rfft(np.roll(weights, -(points // 2))) ** count
+    masses = np.maximum(np.fft.irfft(total, points)[: points // 2], 0)
+    # delta(epsilon) = sum over losses above epsilon of (1 - exp(epsilon - loss)) p(loss), which falls with epsilon.
+    losses = np.minimum(np.arange(points // 2) * interval, _LARGEST_EXPONENT)
+    above, weighted = (np.cumsum(each[::-1])[::-1] for each in (masses, masses * np.exp(-losses)))
+    enough = above - np.exp(losses) * weighted <= delta
+    return float(losses[int(np.argmax(enough))]) if enough.any() else math.inf

@@ -1,0 +1,1 @@
+"""What leaves a data holder: the units drawn, their contributions, clipping, noise and the release."""

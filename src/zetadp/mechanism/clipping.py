@@ -1,0 +1,242 @@
+"""Sums of clipped contributions, one per patient. Here "patient" means the unit.
+
+The unit of privacy is the unit of clipping: all images of a patient make one gradient, which is scaled to norm at most
+B over *all* parameters together, real and imaginary parts alike. Clipping per image or per layer would bound another
+quantity.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from zetadp.base.tensors import to_device
+from zetadp.mechanism.contributions import Contribution, Contributors
+from zetadp.mechanism.factored import Factored
+from zetadp.mechanism.grid import BLOCK, Grid, to_grid
+
+logger = logging.getLogger(__name__)
+
+# Rounding must never make a clipped gradient longer than B, so the factor is rounded down by 16 * 2**-24. The errors of
+# float32 are smaller: 13 * 2**-24 in the norm (`SHORT`), 2**-24 in the factor, and 2**-24 in its product with the
+# gradient.
+ROUNDED_DOWN = 1 - 2.0**-20
+SHORT = 24
+"""Numbers whose squares a CPU adds in float32. In any order, the error of their norm is at most 13 * 2**-24."""
+SMALLEST = 1e-9
+"""Below this norm, the squares of relevant numbers may be too small for float32."""
+COLUMNS = 1 << 16
+"""Numbers of one patient in one call where norms are taken in float64, on a CPU."""
+COLUMNS_ELSEWHERE = 1 << 20
+"""The same on a GPU, where few calls are faster."""
+
+
+@dataclass(frozen=True)
+class ClippedSums:
+    """Sums of clipped patient gradients.
+
+    Attributes
+    ----------
+    sums
+        Tensor of shape (group, dimension): the sum over the patients of each group (node), float32 or, on a grid,
+        int64.
+    not_finite
+        Number of patients who contributed zero, because their gradient was not finite or, on a grid, too long. One
+        integer that remains on the device until it is needed. It stays at the node, because it depends on private data.
+    """
+
+    sums: Tensor
+    not_finite: Tensor
+
+
+def clip_factors(gradients: Sequence[Tensor | Factored], bound: float | None) -> tuple[Tensor, Tensor]:
+    """Return the factors that bring each patient's gradient to norm at most ``bound``, and which can be used.
+
+    Parameters
+    ----------
+    gradients
+        For each parameter one tensor of shape (patient, size), or its factors.
+    bound
+        The clipping norm B; ``None`` does not clip.
+
+    Returns
+    -------
+    factors, finite
+        float32 factors in [0, 1] of shape (patient,), and a boolean tensor of that shape. Factor and boolean are zero
+        if the gradient is not finite, or so long that its factor would be too small for float32.
+    """
+    norms = _norms(gradients)
+    factors = torch.ones_like(norms) if bound is None else bound / norms.clamp_min(bound) * ROUNDED_DOWN
+    # Below its smallest normal number float32 rounds by more than the factor is rounded down.
+    finite = torch.isfinite(norms) & (factors >= torch.finfo(torch.float32).tiny)
+    return torch.where(finite, factors, 0.0).float(), finite
+
+
+def _norms(gradients: Sequence[Tensor | Factored]) -> Tensor:
+    """Return the norm of each patient's gradient over all parameters, float64 of shape (patient,)."""
+    written = [g for g in gradients if not isinstance(g, Factored)]
+    others = [g.norms() for g in gradients if isinstance(g, Factored)]
+    norms: Tensor = torch.linalg.vector_norm(
+        torch.stack([*([_written_norms(written)] if written else []), *others]), dim=0
+    )
+    return norms
+
+
+def _written_norms(gradients: Sequence[Tensor]) -> Tensor:
+    """Return the norm of each patient's gradient over some parameters, float64 of shape (patient,).
+
+    On a CPU, converting every number to float64 takes longer than reading it. Squares are therefore added in float32 in
+    small groups. The error is smaller than the amount by which clipping factors are rounded down. The groups' norms are
+    combined in float64. If this is not exact enough for a patient, only that patient's norm is computed again, so no
+    norm depends on other patients.
+    """
+    if all(g.device.type == "cpu" and g.dtype == torch.float32 for g in gradients):
+        parts = []
+        for g in gradients:
+            whole = g.shape[1] - g.shape[1] % SHORT
+            blocks, rest = g[:, :whole].reshape(len(g), whole // SHORT, SHORT), g[:, whole:]
+            parts += [torch.linalg.vector_norm(blocks, dim=2), rest]
+        norms = _joined(parts)
+        enough = (norms > SMALLEST) & torch.isfinite(norms)
+        if bool(enough.all()):
+            return norms
+        return torch.where(enough, norms, _precise_norms(gradients))
+    return _precise_norms(gradients)
+
+
+def _precise_norms(gradients: Sequence[Tensor]) -> Tensor:
+    """Return the same norms as `_written_norms`, with all squares in float64."""
+    # In blocks of columns: long rows would exceed the cache, and their float64 copies would need much memory.
+    columns = COLUMNS if gradients[0].device.type == "cpu" else COLUMNS_ELSEWHERE
+    return _joined([part for g in gradients for part in torch.split(g, columns, dim=1)])
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """Return the norm of each row over all parts, taken in float64."""
+    norms = [torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in parts]
+    joined: Tensor = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+    return joined
+
+
+def clipped_sums(
+    contribution: Contribution, drawn: Contributors, *, bound: float | None, chunk: int, grid: Grid | None = None
+) -> ClippedSums:
+    """Return, for each group of patients, the sum of their clipped contributions.
+
+    A patient in several groups adds the same contribution to each. It is computed and clipped once.
+
+    Patients are processed in chunks, which limits memory. Neither the guarantee nor the sums (up to rounding) depend on
+    the size of a chunk. If a GPU runs out of memory, the chunk is halved.
+
+    Parameters
+    ----------
+    contribution
+        Contribution of a patient.
+    drawn
+        The patients, and the group or groups of each.
+    bound
+        The clipping norm B; ``None`` leaves contributions as they are and gives no guarantee.
+    chunk
+        Largest number of images in one pass. A pass holds at least one patient.
+    grid
+        Truncate each clipped contribution onto this grid, check its norm in integers, and sum integers.
+    """
+    items, groups, device = drawn.items, drawn.groups, drawn.inputs.device
+    sizes = contribution.sizes
+    kind = torch.float32 if grid is None else torch.int64
+    sums = torch.zeros(drawn.count, sum(sizes), dtype=kind, device=device)
+    most = max(1, chunk // max(1, items.shape[1]))
+    # Passes of nearly equal size: a short last one would cost more than its share.
+    patients_at_once = math.ceil(len(items) / max(1, math.ceil(len(items) / most)))
+    node_of = groups.tolist() if drawn.members is None else []
+    groups = to_device(groups, device)
+    counted = torch.zeros((), dtype=torch.int64, device=device)
+    start = 0
+    while start < len(items):
+        part = slice(start, start + patients_at_once)
+        try:
+            factored = grid is None and drawn.members is None
+            weights, keys = (None if own is None else own[part] for own in (drawn.weights, drawn.keys))
+            images, labels = drawn.inputs[items[part]], drawn.targets[items[part]]
+            rows = contribution.of_units(images, labels, factors=factored, weights=weights, keys=keys)
+        except torch.OutOfMemoryError:
+            # Smaller passes of the same patients change neither draw, noise, ledger entry nor sums.
+            if patients_at_once == 1:
+                raise
+            patients_at_once //= 2
+            logger.warning("out of GPU memory: continuing with passes of %d patients", patients_at_once)
+            torch.cuda.empty_cache()
+            continue
+        factors, finite = clip_factors(rows, bound)
+        # Zero times infinity is not zero, so the values are replaced too. Checking first would make a GPU wait.
+        if device.type != "cpu" or not finite.all():
+            rows = [row if isinstance(row, Factored) else torch.where(finite[:, None], row, 0.0) for row in rows]
+            counted += (~finite).sum()
+        if grid is None and drawn.members is None:
+            _add_clipped(sums, sizes, rows, factors, node_of[part])
+        else:
+            written = cast("list[Tensor]", rows)  # no part is factored here
+            # A few patients at a time, so that what becomes of their numbers stays in cache.
+            at_once = max(1, BLOCK // sums.shape[1])
+            for first in range(0, len(factors), at_once):
+                few = slice(first, first + at_once)
+                values = torch.cat([row[few] * factors[few, None] for row in written], dim=1)
+                if grid is not None:
+                    values, within = to_grid(values, grid)
+                    counted += (~within & finite[few]).sum()
+                if drawn.members is None and len(values) == 1:
+                    sums[node_of[start + first]] += values[0]
+                elif drawn.members is None:
+                    sums.index_add_(0, groups[part][few], values)  # integers: exact in any order
+                else:
+                    _add_members(sums, values, groups, drawn.members, start + first)
+        start += patients_at_once
+    return ClippedSums(sums=sums, not_finite=counted)
+
+
+def _add_clipped(
+    sums: Tensor, sizes: Sequence[int], gradients: Sequence[Tensor | Factored], factors: Tensor, nodes: Sequence[int]
+) -> None:
+    """Add scaled gradients to the sums of their nodes, shape (node, dimension).
+
+    Patients of one node usually follow each other, and each sequence of them is one matrix product. No gradient is read
+    for a node to which it does not belong.
+    """
+    stop = 0
+    for node, neighbours in groupby(nodes):
+        own = slice(stop, stop := stop + sum(1 for _ in neighbours))
+        for total, g in zip(torch.split(sums[node], list(sizes)), gradients, strict=True):
+            if isinstance(g, Factored):
+                g[own].add_to(total, factors[own])
+            else:
+                total.unsqueeze(0).addmm_(factors[None, own], g[own])
+
+
+def _add_members(sums: Tensor, values: Tensor, groups: Tensor, members: Tensor, start: int) -> None:
+    """Add the clipped contributions of a pass, shape (patient, dimension), to every sum that includes the patient.
+
+    Parameters
+    ----------
+    sums
+        Sums of all groups, shape (group, dimension).
+    values
+        Contributions of the patients from position ``start`` on.
+    groups, members
+        As in `Contributors`.
+    start
+        Position of the pass's first patient.
+    """
+    first, last = torch.searchsorted(members, torch.tensor([start, start + len(values)])).tolist()
+    # A few at a time, so that they stay in cache.
+    at_once = max(1, COLUMNS // values.shape[1])
+    for begin in range(first, last, at_once):
+        part = slice(begin, min(begin + at_once, last))
+        places = to_device(members[part] - start, values.device)
+        sums.index_add_(0, groups[part], values[places])

@@ -1,0 +1,262 @@
+r"""Gradients as integers on a grid. Their sums are exact in any order.
+
+The step of the grid is :math:`\gamma = B / 2^k`, where B is the clipping norm. A patient's clipped gradient is
+truncated toward zero to the grid, so no coordinate and no norm grows. An integer check then ensures that the norm is at
+most B: the sum of squares must be at most :math:`4^k`. Where a norm in float64 is below B by more than its proven
+error, that check would pass, and is left out. The guarantee depends on this check alone. Earlier floating-point
+arithmetic can only cost precision. Sums over patients are int64 sums. Noise with a standard deviation of
+:math:`\sigma 2^k` steps is added to them (`zetadp.mechanism.exact`). The conversion to float comes last and is
+post-processing.
+
+The proof of the Gaussian mechanism holds for real numbers. Mironov 2012 (doi:10.1145/2382196.2382264) shows how
+floating-point numbers reveal data. Integer sums and noise follow Kairouz, Liu and Steinke 2021 (arXiv:2102.06387).
+Their rounding is random, which makes norms longer. Truncation keeps the sensitivity at B.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zetadp.accounting.threat import FARTHEST
+from zetadp.base.validation import in_range, positive
+
+MOST_BITS = 31
+"""Largest k. Squares of grid values up to 2**31 fit in int64."""
+SMALLEST_BOUND = 2.0**-100
+"""Smallest clipping norm. The largest is its inverse. Between the two, all scaling is exact."""
+PRECISION_BITS = 20
+"""Truncation should lose less than 2**-20 of the noise and of the clipping norm."""
+HALF = 32
+BLOCK = 1 << 17
+"""Approximate number of coordinates in one pass. A pass contains at least one patient."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A grid with step ``bound / 2**bits``; both are public constants of a run.
+
+    Attributes
+    ----------
+    bound
+        The clipping norm B.
+    bits
+        k; the bound is ``2**k`` steps.
+    """
+
+    bound: float
+    bits: int
+
+    def __post_init__(self) -> None:
+        """Refuse a grid whose squares would not fit in int64, or whose step might not be a normal float."""
+        in_range(SMALLEST_BOUND, 1 / SMALLEST_BOUND, bound=self.bound)
+        if not 1 <= self.bits <= MOST_BITS:
+            raise ValueError(f"Expected 1 <= bits <= {MOST_BITS}, found {self.bits}.")
+
+    @classmethod
+    def choose(
+        cls, bound: float, *, noise_multiplier: float, population: int, dimension: int, most_noise: float | None = None
+    ) -> Grid:
+        r"""Return the coarsest grid on which truncation does not matter.
+
+        This is the smallest k, up to 31, that satisfies two conditions:
+
+        - :math:`N / 2^k \le 2^{-20} \sigma`: in every coordinate, all N patients together lose less than a millionth of
+          the standard deviation of the noise.
+        - :math:`\sqrt d / 2^k \le 2^{-20}`: one patient's gradient of dimension d loses less than a millionth of B in
+          norm.
+
+        With more than four million dimensions, or with very little noise, k = 31 does not satisfy them. More than a
+        millionth is then lost, but the guarantee is the same.
+
+        Parameters
+        ----------
+        bound
+            The clipping norm B.
+        noise_multiplier
+            sigma, the standard deviation of the noise in each real component, divided by B. It is the smallest among
+            the run's nodes.
+        population
+            Number N of patients at the node.
+        dimension
+            Number d of real components of the gradient.
+        most_noise
+            The largest sigma among the run's nodes, for which sums must have room. None if all nodes have the same.
+
+        Raises
+        ------
+        ValueError
+            If sums of all patients with the noise might not fit in int64, for N + 64 sigma about 2**31.
+        """
+        positive(noise_multiplier=noise_multiplier, population=population, dimension=dimension)
+        steps = 2**PRECISION_BITS * max(population / noise_multiplier, math.sqrt(dimension))
+        grid = cls(bound, min(MOST_BITS, math.ceil(math.log2(steps))))
+        noise_multiplier = max(noise_multiplier, most_noise or 0.0)
+        if (population + FARTHEST * Fraction(noise_multiplier)) * 2**grid.bits >= 2**62:
+            raise ValueError(
+                f"Expected population + {FARTHEST} noise_multiplier < {2 ** (62 - grid.bits)}, so that sums fit in "
+                f"int64, found {population=}, {noise_multiplier=}."
+            )
+        return grid
+
+    @property
+    def step(self) -> float:
+        """The step gamma."""
+        return math.ldexp(self.bound, -self.bits)
+
+    def noise_scale(self, noise_multiplier: float) -> Fraction:
+        """Return the standard deviation of the noise in steps, exactly: ``noise_multiplier * 2**bits``."""
+        return Fraction(noise_multiplier) * (1 << self.bits)
+
+
+def to_grid(rows: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+    """Truncate each patient's clipped gradient onto the grid. Gradients longer than the bound become zero.
+
+    Parameters
+    ----------
+    rows
+        Real floating-point tensor of shape (patient, dimension), of norm at most ``grid.bound`` by the clipping.
+    grid
+        The grid.
+
+    Returns
+    -------
+    values, within
+        int64 tensor of shape (patient, dimension) with ``abs(values) * step <= abs(rows)``, the largest such integers;
+        and, of shape (patient,), whether the integer norm is within the bound. A row that is not, or is not finite,
+        has all values zero. How many there are is a function of private data and stays at the node.
+    """
+    if not rows.dtype.is_floating_point:
+        raise ValueError(
+            f"Expected real floating-point rows, found {rows.dtype}. Give complex numbers as pairs of real ones."
+        )
+    values = torch.empty(rows.shape, dtype=torch.int64, device=rows.device)
+    within = torch.empty(len(rows), dtype=torch.bool, device=rows.device)
+    # A few patients at a time: the intermediate results then stay in cache, which makes it twice as fast.
+    patients = max(1, BLOCK // max(1, rows.shape[1]))
+    for start in range(0, len(rows), patients):
+        part = slice(start, start + patients)
+        steps = _steps(rows[part], grid)
+        if rows.device.type == "cpu" and _surely_within(steps, grid):
+            values[part] = _truncated(steps, rows[part], grid)
+            within[part] = True
+            continue
+        # Neither NaN nor a number beyond int64 can be converted, so both are replaced first.
+        beyond = _beyond(grid)
+        steps.nan_to_num_(nan=beyond).clamp_(-beyond, beyond)
+        truncated = _truncated(steps, rows[part], grid)
+        within[part] = norms_within(truncated, grid)
+        torch.mul(truncated, within[part, None], out=values[part])
+    return values, within
+
+
+def _beyond(grid: Grid) -> float:
+    """Return the number of steps in place of larger numbers and of NaN."""
+    return float(2**grid.bits + 1)
+
+
+def _steps(rows: Tensor, grid: Grid) -> Tensor:
+    """Return each coordinate in steps of the grid, float64. Numbers that overflow to infinity are far beyond it."""
+    # Scaling by a power of two is exact.
+    if math.frexp(grid.bound)[0] == 0.5:
+        return rows.double() * (2.0**grid.bits / grid.bound)
+    # A tensor on the rows' device: GPUs multiply by the reciprocal of a plain number, which rounds differently.
+    bound = torch.full((), grid.bound, dtype=torch.float64, device=rows.device)
+    return (rows.double() * 2.0**grid.bits).div_(bound)
+
+
+def _surely_within(steps: Tensor, grid: Grid) -> bool:
+    """Return whether the norms of all rows are below the bound by more than float64 can be wrong, as they mostly are.
+
+    Truncation makes no coordinate longer, so the integer norms are within the bound then, and `norms_within` would say
+    so. With u = 2**-53 and d columns, a sum of squares in float64 has in any order a relative error of at most
+    (d + 1) u, and its root less. With fewer than 2**26 columns that is below 2**-26, and the margin is 2**-24. A norm
+    that is not finite is not below the bound.
+    """
+    if steps.shape[1] >= 1 << 26:
+        return False
+    norms = torch.linalg.vector_norm(steps, dim=1)
+    return bool((norms <= 2.0**grid.bits * (1 - 2.0**-24)).all())
+
+
+def _truncated(steps: Tensor, rows: Tensor, grid: Grid) -> Tensor:
+    """Truncate coordinates in steps, none of them beyond `_beyond`, to whole steps."""
+    beyond = _beyond(grid)
+    values = steps.long()
+    if math.frexp(grid.bound)[0] != 0.5:
+        if rows.device.type == "cpu":
+            # Whole quotients are few, unless they are zeros.
+            places = (steps.frac() == 0).nonzero(as_tuple=True)
+            inside = steps[places].abs() < beyond
+            places = tuple(place[inside] for place in places)
+            values[places] -= _rounded_up(rows[places], grid)
+        else:
+            reached = (values == steps).logical_and_(steps.abs() < beyond)
+            values -= _rounded_up_there(rows, reached, grid)
+    return values
+
+
+def _rounded_up(numbers: Tensor, grid: Grid) -> Tensor:
+    """Return the sign of those numbers whose quotient was rounded away from zero to an integer, and zero for the rest.
+
+    Rounding to nearest can reach an integer but not pass it, so only integer quotients need a check. ``fmod`` is exact
+    (C11, F.10.7.1): if the true quotient is just below an integer, the remainder is nearly the bound. If the bound is a
+    power of two, the division is exact and no check is needed.
+    """
+    scaled = numbers.double().cpu().numpy() * 2.0**grid.bits
+    short = np.abs(np.fmod(scaled, grid.bound)) > grid.bound / 2
+    return torch.from_numpy(np.where(short, np.sign(scaled), 0.0).astype(np.int64)).to(numbers.device)
+
+
+def _rounded_up_there(numbers: Tensor, reached: Tensor, grid: Grid) -> Tensor:
+    """Return `_rounded_up` where ``reached`` is true, and zero elsewhere, without leaving the device.
+
+    Selecting these few numbers would make a GPU wait. By its documentation, CUDA's ``fmod`` is exact. If it were not,
+    truncation could be wrong by a step, but the norm is checked in integers afterwards.
+    """
+    scaled = numbers.double() * 2.0**grid.bits
+    short = torch.fmod(scaled, grid.bound).abs() > grid.bound / 2
+    return torch.where(reached & short, scaled.sign(), 0.0).long()
+
+
+def norms_within(values: Tensor, grid: Grid) -> Tensor:
+    """Return for each row whether its sum of squares is at most ``4**bits``, computed in integers.
+
+    A square has up to 62 bits, so a sum of many would overflow. The upper and the lower 32 bits are summed separately,
+    which is exact for fewer than 2**31 columns.
+
+    Parameters
+    ----------
+    values
+        int64 tensor of shape (patient, dimension), of magnitudes up to ``2**bits + 1``.
+    grid
+        The grid.
+    """
+    squares = values * values
+    high = (squares >> HALF).sum(dim=1)
+    low = (squares & (2**HALF - 1)).sum(dim=1)
+    high += low >> HALF
+    low &= 2**HALF - 1
+    limit_high, limit_low = divmod(4**grid.bits, 2**HALF)
+    within: Tensor = (high < limit_high) | ((high == limit_high) & (low <= limit_low))
+    return within
+
+
+def from_grid(total: Tensor, grid: Grid, divisor: float) -> Tensor:
+    """Return ``total * step / divisor`` as float32, to be called on the noisy sum only.
+
+    Parameters
+    ----------
+    total
+        int64 tensor: the sum of contributions **with** its noise. Without, nothing is private.
+    grid
+        The grid.
+    divisor
+        The expected number of patients R.
+    """
+    return (total.double() * (grid.step / divisor)).float()

@@ -1,0 +1,233 @@
+"""The user's own loss as a task, and what outputs, labels and a loss must be like to be trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from zetadp.base.randomness import Purpose, stream
+from zetadp.base.validation import UserError, first_sentence
+from zetadp.mechanism.contributions import one_an_item
+from zetadp.training.metrics import bootstrapped, mean_interval
+from zetadp.training.networks import embedding_hint
+from zetadp.training.stateless import FAILURES, ITEMS, check_loss, check_network, copied
+from zetadp.training.task import Classification, Task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from zetadp.training.records import LabelledItems
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Metric = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class OwnLoss:
+    """A task of any loss: the loss is its metric too.
+
+    Attributes
+    ----------
+    loss
+        Function of outputs and labels, both of shape (item, ...). It returns real numbers of shape (item, ...); the
+        loss of an item is the mean of its numbers.
+    """
+
+    loss: Loss
+
+    metric = "mean_loss"
+
+    @property
+    def outputs(self) -> int:
+        """Not known: the user brings the network."""
+        raise UserError("Expected the user's own network for the user's own loss.")
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each item, shape (item,)."""
+        found = self.loss(outputs, targets)
+        if not isinstance(found, Tensor) or found.shape[:1] != targets.shape[:1]:
+            return found  # which is refused
+        return found.flatten(1).mean(dim=1) if found.ndim > 1 else found
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each item, shape (item,)."""
+        return self.losses(outputs, targets)
+
+    def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Any]:
+        """Return the column ``loss``."""
+        return {"loss": self.losses(outputs, targets).cpu().numpy()}
+
+    def summarise(self, predictions: pd.DataFrame) -> dict[str, Any]:
+        """Return the mean loss, and its interval over patients."""
+        return mean_over_patients(predictions, "loss", self.metric)
+
+
+def mean_over_patients(table: pd.DataFrame, column: str, name: str) -> dict[str, Any]:
+    """Return the mean of a column over all items as a metric of this name, with its interval over patients.
+
+    Parameters
+    ----------
+    table
+        One row an item: ``patient``, and the column.
+    column, name
+        The column, and the name of the metric.
+    """
+    groups = table.groupby("patient")[column]
+    sums, counts = groups.sum().to_numpy(), groups.count().to_numpy()
+    low, high = mean_interval(sums, counts, stream(0, Purpose.BOOTSTRAP))
+    return {
+        "metric": name,
+        "patients": len(counts),
+        name: float(table[column].mean()),
+        f"{name}_interval": bootstrapped(low, high, "patients"),
+    }
+
+
+def metric_name(metric: Metric) -> str:
+    """Return the name of a metric in results: that of its function or class, if it has no other meaning there."""
+    name = str(getattr(metric, "__name__", type(metric).__name__)).strip("<>")
+    return f"{name}_value" if name in ("metric", "patients") else name
+
+
+def values_of(metric: Metric, outputs: Tensor, labels: Tensor) -> np.ndarray:
+    """Return what a user's metric makes of each item, shape (item,): the mean of its numbers, if it has several.
+
+    Raises
+    ------
+    UserError
+        If it is not a function, fails, or does not return a finite real number for each item.
+    """
+    wanted = f"metric: Expected a function of outputs and labels that returns a number for each of {len(labels)} items"
+    if isinstance(metric, type) or not callable(metric):
+        raise UserError(f"{wanted}, found {metric!r:.60}.")
+    try:
+        values = torch.as_tensor(metric(outputs, labels))
+    except FAILURES as error:
+        raise UserError(f"{wanted}; it failed: {first_sentence(error)}") from error
+    if values.shape not in (labels.shape[:1], labels.shape, outputs.shape) or values.is_complex():
+        kind = str(values.dtype).removeprefix("torch.")
+        raise UserError(
+            f"{wanted}, found {kind} of shape {tuple(values.shape)}. Let it return the values of single items, not "
+            "their mean."
+        )
+    values = values.double().flatten(1).mean(dim=1) if values.ndim > 1 else values.double()
+    if not torch.isfinite(values).all():
+        raise UserError(f"{wanted}, found NaN or infinity for {int((~torch.isfinite(values)).sum())} of them.")
+    return values.detach().cpu().numpy()
+
+
+def task_for(model: nn.Module, loss: Loss | None, task: Task | None, records: LabelledItems) -> Task:
+    """Return the task of a training, after a look at what copies of the model and the loss make of some items.
+
+    They are first judged on public random items of the records' shape and type, and on random labels
+    (`zetadp.training.stateless`). A few items of the records come last, to refuse losses that are not finite.
+
+    Parameters
+    ----------
+    model
+        The user's network, which is never evaluated.
+    loss, task
+        What the user gave; neither is classification by cross-entropy.
+    records
+        Items and labels of all patients.
+
+    Raises
+    ------
+    UserError
+        If the model or the loss remembers items, or if outputs, labels and loss do not fit each other. The message
+        names the argument and what to do.
+    """
+    if loss is not None and task is not None:
+        raise UserError("loss: Expected a loss or a task, found both. A task has its own losses.")
+    if loss is not None and (isinstance(loss, type) or not callable(loss)):
+        raise UserError(
+            f"loss: Expected a function of outputs and labels, like torch.nn.MSELoss(reduction='none'), found {loss!r}."
+        )
+    if task is not None and not hasattr(task, "losses"):
+        raise UserError(
+            f"task: Expected an object with losses and metrics (zetadp.training.task.Task), found {task!r}."
+        )
+    inputs, labels = records.inputs, records.targets
+    try:
+        shown = check_network(model, inputs)
+    except FAILURES as error:
+        kind, shape = str(inputs.dtype).removeprefix("torch."), (ITEMS, *inputs.shape[1:])
+        raise UserError(
+            f"model: Expected a network that takes {kind} items of shape {shape}, found: {error}."
+            f"{embedding_hint(model)}"
+        ) from error
+    if task is None and loss is None:
+        task = _classification(shown[0], labels)
+    elif task is None:
+        task = OwnLoss(loss)  # type: ignore[arg-type]
+    try:
+        check_loss(task.losses, shown, labels)
+        # Only now: whatever remembers items was refused.
+        first = torch.arange(min(ITEMS, len(labels)))
+        network, own = copied((model, task))
+        outputs = network(inputs[first])
+        targets = labels[first].to(outputs.device)
+        finite = bool(torch.isfinite(one_an_item(own.losses, outputs, targets)).all())
+        if isinstance(own, OwnLoss):
+            _check_alike(own.loss(outputs, targets), outputs, targets)
+    except FAILURES as error:
+        hint = " Complex outputs need a real loss: let the network return .abs()." if shown[0].is_complex() else ""
+        raise UserError(
+            f"loss: Expected a loss of the network's outputs and the labels, found: {error}.{hint}"
+        ) from error
+    if not finite:
+        raise UserError("loss: Expected finite losses, found NaN or infinity for the first items at starting weights.")
+    return task
+
+
+def _check_alike(found: object, outputs: Tensor, targets: Tensor) -> None:
+    """Refuse a loss of every output with every label, to which PyTorch spreads two different shapes."""
+    shapes = outputs.shape, targets.shape
+    if isinstance(found, Tensor) and found.ndim > 1 and found.shape not in shapes and outputs.ndim != targets.ndim:
+        raise UserError(
+            f"labels: Expected labels of the outputs' shape {tuple(outputs.shape)}, found {tuple(targets.shape)}: the "
+            "loss would compare items with others. Use labels[:, None] for one number an item."
+        )
+
+
+def described(task: Task) -> dict[str, Any]:
+    """Return the description of a task in a plan."""
+    if isinstance(task, Classification) and type(task).__module__ == Classification.__module__:
+        return {"name": "classification", "classes": task.classes}
+    loss = getattr(task, "loss", task)
+    return {"name": "own", "loss": getattr(loss, "__qualname__", type(loss).__qualname__)}
+
+
+def _classification(outputs: Tensor, labels: Tensor) -> Classification:
+    """Return the classification that outputs stand for; refuse outputs and labels that are none."""
+    if outputs.is_complex():
+        raise UserError(
+            "model: Expected real class scores, found complex outputs. Let the network return a real number for each "
+            "class, for instance .abs(), or give a loss of complex outputs."
+        )
+    if outputs.ndim != 2:
+        raise UserError(
+            f"model: Expected class scores of shape (item, class), found {tuple(outputs.shape)}. For anything but "
+            "classification give loss=."
+        )
+    if labels.is_floating_point() or labels.is_complex():
+        raise UserError(
+            f"labels: Expected whole numbers, the classes, found {str(labels.dtype).removeprefix('torch.')}. Use "
+            "labels.long() for classes, or loss=torch.nn.MSELoss(reduction='none') for regression."
+        )
+    if labels.ndim != 1:
+        how = "squeeze" if labels.shape[1:].numel() == 1 else "argmax"  # argmax of one column is 0, whatever it holds
+        raise UserError(
+            f"labels: Expected one class for each item, found shape {tuple(labels.shape)}. Use labels.{how}(1)."
+        )
+    found = Classification(outputs.shape[1])
+    try:
+        found.check(labels)
+    except UserError as error:
+        raise UserError(f"labels: {error} The network has {outputs.shape[1]} outputs.") from error
+    return found

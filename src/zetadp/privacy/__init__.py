@@ -1,1 +1,0 @@
-"""Sampling, clipping, noise, ledger and accounting."""

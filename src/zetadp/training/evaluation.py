@@ -1,0 +1,48 @@
+"""Evaluation of a network on items that it was not trained on."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from zetadp.training.records import LabelledItems
+from zetadp.training.task import Task
+
+ITEMS_AT_ONCE = 80
+"""Items of a pass. Intermediate results of so many stay in a processor's cache: 512 take 1.4 times as long an item."""
+
+
+@torch.no_grad()
+def outputs_of(model: nn.Module, inputs: Tensor) -> Tensor:
+    """Return a network's outputs, shape (item, ...), for inputs of shape (item, ...), without gradients."""
+    places = torch.arange(len(inputs), device=inputs.device)  # inputs may be looked up on a disk
+    return torch.cat([model(inputs[part]) for part in torch.split(places, ITEMS_AT_ONCE)])
+
+
+def without_absent(outputs: Tensor, present: np.ndarray) -> Tensor:
+    """Return outputs, shape (item, ...), in which those of absent items (`LabelledItems.present`) are NaN.
+
+    Their inputs are NaN, but an activation may turn a NaN into a number.
+    """
+    if present.all():
+        return outputs
+    absent = torch.from_numpy(~present).to(outputs.device)
+    return outputs.masked_fill(absent.reshape(-1, *[1] * (outputs.ndim - 1)), float("nan"))
+
+
+def watched(task: Task, model: nn.Module, records: LabelledItems | None) -> tuple[float, float]:
+    """Return the task's metric and the loss, both as means over all present items, or NaN if there are no items."""
+    if records is None or not len(records.inputs):
+        return float("nan"), float("nan")
+    metric, loss = watched_on_device(task, model, records).tolist()
+    return metric, loss
+
+
+def watched_on_device(task: Task, model: nn.Module, records: LabelledItems) -> Tensor:
+    """Return the two means of `watched` in one tensor on the device, so that the processor waits for a GPU once."""
+    outputs = without_absent(outputs_of(model, records.inputs), records.present)
+    found = [part(outputs, records.targets) for part in (task.scores, task.losses)]
+    if not records.present.all():
+        found = [values[torch.from_numpy(records.present).to(values.device)] for values in found]
+    return torch.stack([values.mean() for values in found])

@@ -1,0 +1,356 @@
+"""Items and whose they are, nodes, and the choice of the items that make a contribution."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from zetadp.base.arrays import exact_up_to, has_mask
+from zetadp.base.validation import UserError, check_distinct, shown
+from zetadp.mechanism.release import Draw, NodeMechanism
+
+Positions: TypeAlias = Sequence[int] | np.ndarray
+"""Positions of the items of one unit in the records."""
+
+
+@dataclass(frozen=True)
+class LabelledItems:
+    """Items, such as images, with their targets and owners, in one flat list on one device.
+
+    Attributes
+    ----------
+    inputs
+        Inputs of the network, shape (item, ...), complex64 or float32; images have shape (item, 1, row, column).
+    targets
+        Correct output for each item, shape (item, ...); for a classification, its class, shape (item,).
+    strata
+        Stratum of each item, shape (item,), in the processor's memory. A unit's items are chosen equally from every
+        stratum. By default all items are in one.
+    items
+        One row an item, with columns ``patient`` (or the unit), ``node`` if there is a partition, and those that
+        distinguish the items of a patient. By default it has no columns: only positions are known.
+    present
+        Whether there is an item, shape (item,), in the processor's memory; by default always. Where records share a
+        layout, one may lack some items, such as a sequence that was not acquired. Their inputs are NaN, and they belong
+        to no unit and have no prediction.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    strata: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    items: pd.DataFrame = field(default_factory=pd.DataFrame)
+    present: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
+
+    def __post_init__(self) -> None:
+        """Fill in defaults, and refuse parts of different lengths."""
+        if not len(self.strata):
+            object.__setattr__(self, "strata", np.zeros(len(self.inputs), dtype=np.int64))
+        if not len(self.items.columns):
+            object.__setattr__(self, "items", pd.DataFrame(index=range(len(self.inputs))))
+        if not len(self.present):
+            object.__setattr__(self, "present", np.ones(len(self.inputs), dtype=bool))
+        lengths = [len(part) for part in (self.inputs, self.targets, self.strata, self.items, self.present)]
+        if len(set(lengths)) > 1:
+            raise UserError(
+                f"Expected as many inputs as targets, strata and rows, found {', '.join(map(str, lengths))}."
+            )
+
+    @classmethod
+    def stacked(cls, inputs: Tensor, targets: Tensor) -> Self:
+        """Return the items of records that share their targets, one record after the other; the targets are the strata.
+
+        Parameters
+        ----------
+        inputs
+            Shape (record, item, ...).
+        targets
+            Targets of every record, shape (item,).
+        """
+        kinds = np.zeros(len(targets), int) if targets.device.type == "meta" else targets.cpu().numpy()
+        return cls(inputs.flatten(0, 1), targets.repeat(len(inputs)), np.tile(kinds, len(inputs)))
+
+    def to(self, device: torch.device) -> Self:
+        """Return the same records on a device."""
+        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
+
+    def units(self, of: pd.Series[bool] | None = None) -> list[list[int]]:
+        """Return the positions of each patient's items, in the order of the patients' names.
+
+        Parameters
+        ----------
+        of
+            For each item, whether to include it. None includes all.
+        """
+        places = np.flatnonzero(self.present if of is None else self.present & of.to_numpy())
+        owners = self.items["patient"].to_numpy()[places]
+        order = owners.argsort(kind="stable")
+        _, starts = np.unique(owners[order], return_index=True)
+        return [own.tolist() for own in np.split(places[order], starts[1:])]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A data holder: its units, such as patients, and its mechanism.
+
+    Attributes
+    ----------
+    mechanism
+        Sampling and noise of the node.
+    units
+        For each unit of the node, the positions of its items.
+    """
+
+    mechanism: NodeMechanism
+    units: Sequence[Positions]
+    _by_stratum: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Number of items of each unit."""
+        return np.array([len(own) for own in self.units])
+
+    @cached_property
+    def table(self) -> np.ndarray:
+        """Positions of each unit's items, shape (unit, item); -1 where a unit has fewer items than others."""
+        found = np.full((len(self.units), self.lengths.max()), -1, dtype=np.int64)
+        found[np.arange(found.shape[1]) < self.lengths[:, None]] = np.concatenate([*map(np.asarray, self.units)])
+        return found
+
+    def by_stratum(self, strata: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return for each stratum which columns of `table` hold its items, and how many items each unit has of it.
+
+        It is computed once for the same array: all rounds choose among the same items, and a GPU would wait for it.
+
+        Parameters
+        ----------
+        strata
+            As in `LabelledItems`.
+
+        Returns
+        -------
+        For each stratum, columns of shape (unit, column), those with its items first, and counts of shape (unit, 1).
+        """
+        if not self._by_stratum or self._by_stratum[0] is not strata:
+            found = []
+            for kind in np.unique(strata):
+                of_kind = (self.table >= 0) & (strata[self.table] == kind)
+                counts = of_kind.sum(axis=1, keepdims=True)
+                columns = (~of_kind).argsort(axis=1, kind="stable")[:, : max(1, counts.max())]
+                found.append((columns, counts))
+            self._by_stratum[:] = strata, found
+        return list(self._by_stratum[1])
+
+
+def choose_items(node: Node, draw: Draw, strata: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Choose the items that make each drawn unit's contribution: equally many of every stratum, at random.
+
+    The choice needs no accounting: whatever the items are, the unit's clipped contribution has norm at most B. It
+    depends on the items of the unit alone: other units may have fewer items, or lack a stratum.
+
+    Parameters
+    ----------
+    node, draw
+        The node and its draw.
+    strata
+        As in `LabelledItems`.
+    count
+        Number of items of each unit, a multiple of the number of strata. Of a unit with exactly this number, each item
+        is chosen once.
+
+    Returns
+    -------
+    positions, weights
+        Positions of the items, shape (drawn unit, count), and the weight of each in the mean of its unit, float32 of
+        that shape; each row sums to one. If a unit has too few items of a stratum, all of them are chosen, and the rest
+        of its places holds some of them again, which weigh nothing: no item counts twice. All strata that the unit has
+        weigh the same. No weights, if every unit of the node has enough items: then all weigh the same.
+    """
+    if (node.lengths == count).all():
+        return node.table[draw.members], None
+    random = node.mechanism.item_choices(draw.event.round)
+    # Choose for all units of the node, then look up those drawn. A unit's items must not depend on which other units
+    # were drawn: the accountant assumes that a unit changes its own contribution only.
+    by_stratum = node.by_stratum(strata)
+    turns = np.arange(count // len(by_stratum))
+    chosen, distinct = [], []
+    for columns, counts in by_stratum:
+        distinct.append(np.minimum(counts, len(turns)))
+        # A unit without the stratum has another of its items in these columns, which weighs nothing.
+        counts = np.maximum(counts, 1)
+        keys = random.random(columns.shape)
+        keys[np.arange(columns.shape[1]) >= counts] = np.inf
+        order = np.take_along_axis(keys.argsort(axis=1), turns % counts, axis=1)
+        chosen.append(np.take_along_axis(node.table, np.take_along_axis(columns, order, axis=1), axis=1))
+    strata_of_unit = np.sum([number > 0 for number in distinct], axis=0)
+    weights = [(turns < number) / (np.maximum(number, 1) * strata_of_unit).astype(np.float32) for number in distinct]
+    positions, each = np.concatenate(chosen, axis=1), np.concatenate(weights, axis=1, dtype=np.float32)
+    whole = np.flatnonzero(node.lengths == count)
+    if len(whole):
+        positions[whole], each[whole] = node.table[whole, :count], np.float32(1) / np.float32(count)
+    return positions[draw.members], None if (each > 0).all() else each[draw.members]
+
+
+def items_of(units: Iterable[Sequence[int]], each: int) -> list[list[int]]:
+    """Return the positions of the items of units that hold whole records, in the order of `LabelledItems.stacked`.
+
+    Parameters
+    ----------
+    units
+        For each unit, the numbers of its records.
+    each
+        Number of items of a record.
+    """
+    return [[each * record + place for record in own for place in range(each)] for own in units]
+
+
+def single_items(units: Sequence[Sequence[int]], declared: int) -> list[list[int]]:
+    """Return every item of some units as a unit of its own.
+
+    Raises
+    ------
+    UserError
+        If a unit does not have the declared number of items. The guarantee for a whole patient relies on this number.
+    """
+    if any(len(own) != declared for own in units):
+        raise UserError(
+            f"Expected one record of {declared} images a patient with training.unit image, found a patient with "
+            "several records, or with another number of images. Use training.unit patient."
+        )
+    return [[item] for own in units for item in own]
+
+
+def checked_owners(owners: Iterable[Any], where: str) -> list[str | bytes | int]:
+    """Return the owner of each item; a scalar of NumPy or PyTorch becomes the number or text that it holds.
+
+    Parameters
+    ----------
+    owners
+        Owner of each item, such as its patient: texts, also as bytes in UTF-8, or whole numbers, in a list, an array, a
+        tensor or a column of a table.
+    where
+        The argument or file that gave them, for the message.
+
+    Raises
+    ------
+    UserError
+        If the owner of an item is missing or is no text or whole number, or if two have one `name_key`.
+    """
+    if isinstance(owners, str):
+        raise UserError(f"{where}: Expected one id for each item, found a text. Give a list of ids.")
+    if has_mask(owners):
+        raise UserError(
+            f"{where}: Expected an id for each item, found a masked array. Leave items of nobody out: they may be "
+            "anybody's."
+        )
+    exact = exact_up_to(getattr(owners, "dtype", None))
+    found: list[Any] = []
+    for item, one in enumerate(owners):
+        scalar = isinstance(one, np.generic) or (isinstance(one, Tensor) and one.ndim == 0)
+        owner = one.item() if scalar else one
+        found.append(owner)
+        most = min(exact, exact_up_to(one.dtype if scalar else np.dtype(float)))
+        if isinstance(owner, float) and owner.is_integer() and abs(owner) >= most:
+            raise UserError(
+                f"{where}: Expected ids that their type holds exactly, found {owner:.0f} for item {item}, in a type "
+                f"that is exact below {most:.0f} only: different ids may have become one. Read ids as whole numbers or "
+                "texts."
+            )
+    for item, owner in enumerate(found):
+        if isinstance(owner, set | frozenset | list | np.ndarray | range | slice) or not isinstance(owner, Hashable):
+            raise UserError(
+                f"{where}: Expected one id for each item, found {shown(repr(owner))[:80]} for item {item}. ids[i] is "
+                "the patient of item i. An item of several patients moves with each of them: give all items of these "
+                "patients one common id, which makes them one unit."
+            )
+        # What is missing in a table is None, NA, or unequal to itself (NaN and NaT).
+        if owner is None or owner is pd.NA or owner != owner or owner == "":
+            raise UserError(
+                f"{where}: Expected an id for each item, found {owner!r} for item {item}. Leave items of nobody out: "
+                "they may be anybody's."
+            )
+        if isinstance(owner, bool):
+            raise UserError(f"{where}: Expected ids, found {owner} for item {item}. A mask says nobody's name.")
+        if isinstance(owner, float) and owner.is_integer():
+            found[item] = int(owner)
+        elif not isinstance(owner, str | int) and not (
+            isinstance(owner, bytes) and owner.decode(errors="ignore").encode() == owner
+        ):
+            # The next process must write the id in the same way, or the account would not recognise the patient.
+            raise UserError(
+                f"{where}: Expected texts, texts in UTF-8 or whole numbers, found {shown(repr(owner))[:80]} for item "
+                f"{item}. Write each id as one text, such as f'{{site}} {{number}}'."
+            )
+    check_distinct(found, where)
+    return found
+
+
+def checked_units(nodes: Sequence[Sequence[Positions]], strata: np.ndarray, count: int) -> list[list[np.ndarray]]:
+    """Return the positions of the items of every unit of every node as integers.
+
+    Parameters
+    ----------
+    nodes
+        For each node and each of its units, the positions of the unit's items.
+    strata, count
+        Stratum of each item, and the number of items that make a contribution, as in `choose_items`.
+
+    Raises
+    ------
+    UserError
+        If a unit has no items, if its positions are no list of whole numbers from 0, if an item belongs to two units,
+        at one node or at two, or does not exist, or if ``count`` items are not equal parts of all strata.
+    """
+    checked = [_whole_positions(units) for units in nodes]
+    units = [(node, place, own) for node, units in enumerate(checked) for place, own in enumerate(units)]
+    if not units:
+        return checked
+    owner = np.repeat(np.arange(len(units)), [len(own) for *_, own in units])
+    position = np.concatenate([own for *_, own in units])
+    if position.max() >= len(strata):
+        node, place, _ = units[owner[position.argmax()]]
+        raise UserError(
+            f"Expected positions below {len(strata)}, the number of items, found {position.max()} for unit {place} of "
+            f"node {node}."
+        )
+    order = position.argsort(kind="stable")
+    twice = np.flatnonzero(np.diff(position[order]) == 0)
+    if len(twice):
+        (node, place, _), (other_node, other, _) = (units[owner[order[twice[0] + step]]] for step in range(2))
+        raise UserError(
+            f"Expected every item in one unit, once, found item {position[order[twice[0]]]} in unit {place} of node "
+            f"{node} and in unit {other} of node {other_node}. Persons who share an item are one unit: join their "
+            "lists, or leave the item out."
+        )
+    for own in checked:
+        _check_strata(own, strata, count)
+    return checked
+
+
+def _whole_positions(units: Sequence[Positions]) -> list[np.ndarray]:
+    """Return the positions of each unit's items as integers; refuse what is no list of whole numbers from 0."""
+    positions = [np.asarray(unit) for unit in units]
+    for place, own in enumerate(positions):
+        if own.ndim != 1 or not own.size or own.dtype.kind not in "iu" or own.min() < 0:
+            raise UserError(
+                f"Expected a list of positions for the items of unit {place}: at least one whole number, counted from "
+                f"0, found {shown(repr(units[place]))[:80]}. Leave a unit without items out. Of a mask, give "
+                "numpy.flatnonzero(mask)."
+            )
+    return [own.astype(np.int64) for own in positions]
+
+
+def _check_strata(units: Sequence[np.ndarray], strata: np.ndarray, count: int) -> None:
+    """Raise `UserError` if ``count`` items are not equal parts of all strata, and not all items of every unit."""
+    kinds = np.unique(strata)
+    if (count % len(kinds) or count < 1) and any(len(own) != count for own in units):
+        raise UserError(
+            f"Expected training.images_per_patient to be a multiple of {len(kinds)} (equally many of every class), "
+            f"found {count}."
+        )

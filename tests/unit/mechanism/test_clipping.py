@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from contributing import clipped_sums
+from training_builder import NETWORKS, TINY, network, patients
+
+from zetadp.base.tensors import Layout
+from zetadp.mechanism.clipping import clip_factors
+from zetadp.mechanism.contributions import Gradient
+from zetadp.mechanism.factored import Factored
+from zetadp.mechanism.grid import Grid
+from zetadp.nn.mixture import Labelled
+from zetadp.nn.models import NetworkSettings
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 48, 100_001])
+@pytest.mark.parametrize("scale", [1e-40, 1e-30, 1e-21, 1e-13, 1.0, 1e13, 3e18, 1e21, 1e30])
+def test_norms_hold_their_digits_wherever_float32_squares_leave_its_range(size, scale):
+    values = torch.randn(3, size, generator=torch.Generator().manual_seed(size)) * scale
+    values[1] = scale  # equal numbers: all roundings go the same way
+    expected = values.double().norm(dim=1)
+    bound = float(expected.min()) / 2
+    factors, finite = clip_factors([values], bound)
+    assert finite.all()
+    lengths = factors.double() * expected
+    assert (lengths <= bound).all()
+    # Rounded down by 2^-20, and by what float32 errs in a short sum and in the factor, which is less than that.
+    assert (lengths >= bound * (1 - 2 * 2.0**-20)).all()
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """Sizes of the passes, and the most patients for which there is memory."""
+    honest, seen = Gradient.of_units, SimpleNamespace(sizes=[], most=100)
+
+    def watched(self, images, labels, **more):
+        if len(images) > seen.most:
+            raise torch.OutOfMemoryError
+        seen.sizes.append(len(images))
+        return honest(self, images, labels, **more)
+
+    monkeypatch.setattr(Gradient, "of_units", watched)
+    return seen
+
+
+def test_out_of_memory_halves_the_pass_and_changes_nothing(passes):
+    model = network(TINY)
+    images, labels = patients(5, 2, domain=TINY.domain)
+    groups = torch.tensor([0, 1, 0, 1, 1])
+
+    def sums() -> torch.Tensor:
+        how = {"count": 2, "bound": 0.1, "chunk": 10}
+        return clipped_sums(model, Layout.of(model), images, labels, groups, **how).sums
+
+    expected, passes.most = sums(), 2
+    torch.testing.assert_close(sums(), expected, rtol=1e-5, atol=1e-7)
+    assert sum(passes.sizes) == 10
+
+
+@pytest.mark.parametrize(
+    ("count", "chunk", "expected"),
+    [(5, 16, [3, 2]), (8, 16, [4, 4]), (9, 16, [3, 3, 3]), (3, 1, [1, 1, 1]), (3, 100, [3]), (1, 4, [1])],
+)
+def test_passes_hold_nearly_equal_numbers_of_patients_and_no_more_than_the_chunk(count, chunk, expected, passes):
+    model = network(TINY)
+    images, labels = patients(count, 4)
+    groups = torch.zeros(count, dtype=torch.long)
+    clipped_sums(model, Layout.of(model), images, labels, groups, count=1, bound=1.0, chunk=chunk)
+    assert passes.sizes == expected
+
+
+class Foreign(torch.nn.Module):
+    """A layer that knows nothing of patients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = torch.nn.Parameter(torch.tensor([0.3 + 0.8j]))
+        self.gain = torch.nn.Parameter(torch.tensor([1.2]))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images * self.turn * self.gain
+
+
+class Plain(torch.nn.Linear):
+    """A layer of PyTorch's own, whose rule is followed."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return super().forward(images.flatten(1)).abs()
+
+
+OTHERS = {
+    "foreign": lambda: torch.nn.Sequential(Foreign(), network(NETWORKS["linear"])),
+    "factors": lambda: network(NetworkSettings("dense", "complex", widths=(64, 64))),
+    "rules": lambda: torch.nn.Sequential(Plain(64, 4, dtype=torch.complex64)),
+}
+
+
+@pytest.mark.parametrize("family", [*NETWORKS, *OTHERS, "statistic"])
+def test_a_patient_with_fewer_images_has_their_mean_and_moves_no_bit_of_others(family):
+    if family == "statistic":
+        images, labels = patients(4, 3)
+        contribution = Labelled(2, 4, 3, 0.5, 1.0, True, 0.2, False)
+    else:
+        model = OTHERS[family]() if family in OTHERS else network(NETWORKS[family])
+        images, labels = patients(4, 3, domain=NETWORKS[family].domain if family in NETWORKS else "kspace")
+        contribution = Gradient(model, Layout.of(model), rules=family == "rules")
+    weights = torch.full((4, 3), 1 / 3)
+    weights[1] = torch.tensor([0.5, 0.5, 0])
+
+    def rows(**more: torch.Tensor) -> list[torch.Tensor]:
+        found = contribution.of_units(images, labels, factors=True, **more)
+        return [each.left if isinstance(each, Factored) else each for each in found]
+
+    others, weighted = [0, 2, 3], rows(weights=weights)
+    assert all(torch.equal(plain[others], own[others]) for plain, own in zip(rows(), weighted, strict=True))
+    images[1, 2] = 9  # an image that does not count
+    assert all(torch.equal(own, again) for own, again in zip(weighted, rows(weights=weights), strict=True))
+    if family == "statistic":
+        return
+    two = contribution.of_units(images[[1], :2], labels[[1], :2], factors=False)
+    found = contribution.of_units(images, labels, factors=True, weights=weights)
+    assert any(isinstance(own, Factored) for own in found) == (family == "factors")
+    for own, mean in zip(found, two, strict=True):
+        written = own.smallest(factors=False) if isinstance(own, Factored) else own
+        assert (written[[1]] - mean).norm() < 1e-4 * mean.norm() + 1e-6
+
+
+@pytest.mark.parametrize("bound", [1e-3, 1.0, 0.37, 1e3])
+def test_integer_sums_are_the_clipped_sums_and_never_longer_than_the_bound(bound):
+    model = network(TINY)
+    layout = Layout.of(model)
+    images, labels = patients(5, 4, domain=TINY.domain)
+    images[2] = float("nan")
+    groups = torch.arange(5)
+    grid = Grid.choose(bound, noise_multiplier=1.0, population=5, dimension=layout.dimension)
+
+    def sums(**more):
+        return clipped_sums(model, layout, images, labels, groups, count=5, bound=bound, **more)
+
+    plain, exact = sums(chunk=8), sums(chunk=8, grid=grid)
+    assert exact.sums.dtype == torch.int64
+    assert exact.not_finite == plain.not_finite == 1
+    for row, expected in zip(exact.sums, plain.sums.double(), strict=True):
+        assert sum(int(value) ** 2 for value in row) <= 4**grid.bits
+        torch.testing.assert_close(row.double() * grid.step, expected, rtol=1e-4, atol=grid.step)
+    assert (exact.sums[2] == 0).all()
+
+
+@pytest.mark.parametrize("family", NETWORKS)
+@pytest.mark.parametrize("other", [0.0, 1e-30, 3.0, 1e25, float("nan")])
+def test_no_bit_of_a_contribution_depends_on_who_shares_its_pass(family, other):
+    settings = NETWORKS[family]
+    model = network(settings)
+    images, labels = patients(5, 4, domain=settings.domain)
+    changed = images.clone()
+    changed[1] *= other
+    grid = Grid.choose(0.5, noise_multiplier=1.0, population=5, dimension=Layout.of(model).dimension)
+
+    def each(images):
+        how = {"count": 5, "bound": 0.5, "chunk": 20, "grid": grid}
+        return clipped_sums(model, Layout.of(model), images, labels, torch.arange(5), **how).sums
+
+    others = [0, 2, 3, 4]
+    assert torch.equal(each(images)[others], each(changed)[others])
