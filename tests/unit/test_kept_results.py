@@ -131,23 +131,49 @@ def test_every_cell_has_as_many_seeds_as_the_scenario_declares(table):
     assert found == {cell: len(runs) for cell, runs in Experiment.of(scenario(command)).cells.items()}
 
 
-def test_readme_and_the_list_say_what_the_tables_say():
+def words_of(page: str) -> str:
+    return " ".join((ROOT / page).read_text().replace("**", "").split())
+
+
+def test_readme_and_the_page_on_the_method_show_the_default_table():
     default = rows("docs/results/default/table1.csv")
     table = {(row["network"], row["epsilon"]): f"{float(row['mean']):.1f} %" for row in default if row["arm"] != "sums"}
     sums = {row["epsilon"]: f"{float(row['mean']):.1f} %" for row in default if row["arm"] == "sums"}
     start = {row["network"]: f"{float(row['public_start']):.1f} %" for row in default if row["public_start"]}
-    said = " ".join((ROOT / "README.md").read_text().replace("**", "").split())
+    said, page = words_of("README.md"), words_of("docs/pretraining.md")
     cells = (start["head"], *(table["head", epsilon] for epsilon in ("1", "8", "inf")))
-    assert f"| head on the public backbone | {' | '.join(cells)} |" in said
-    assert f"| the same with masked sums | {start['head']} | {sums['1']} | {sums['8']} | |" in said
+    assert f"| head on the public backbone | {' | '.join(cells)} |" in page
+    begin, one, _, _ = cells
+    assert f"a head on the public network classifies {one} of the test images correctly" in said
+    assert f"The public network alone reaches {begin}," in said
+    assert f"| the same with masked sums | {start['head']} | {sums['1']} | {sums['8']} | |" in page
     best = table["backbone", "unclipped"]
-    assert f"| whole backbone, trained on | {start['backbone']} | | | {best} |" in said
+    assert f"| whole backbone, trained on | {start['backbone']} | | | {best} |" in page
     scratch = f"{table['complex', '8']} | {table['complex', 'inf']}"
-    assert f"| small network, trained from scratch | | | {scratch} |" in said
+    assert f"| small network, trained from scratch | | | {scratch} |" in page
+    assert f"Trained from scratch at ε = 8, a small network reaches {table['complex', '8']}." in said
     reached = {row["epsilon"]: row for row in default if (row["network"], row["arm"]) == ("head", "federated")}
     low, best = float(reached["1"]["public_start"]), float(reached["inf"]["mean"])
     one, eight = (f"{100 * (float(reached[epsilon]['mean']) - low) / (best - low):.0f} %" for epsilon in ("1", "8"))
     gap = "the gap between the public head and the same head trained without noise"
     assert f"At ε = 1 it recovers {one} of {gap}, and at ε = 8 it recovers {eight}" in said
     one, eight = (f"{float(reached[epsilon]['image_accuracy']):.1f} %" for epsilon in ("1", "8"))
-    assert f"the same head reaches {one} at ε = 1 and {eight} at ε = 8" in said
+    assert f"{one} at ε = 1, {eight} at ε = 8" in page
+    alone, together = (
+        f"{best - float(row['mean']):.1f} points"
+        for arm in ("federated", "sums")
+        for row in default
+        if (row["network"], row["arm"], row["epsilon"]) == ("head", arm, "8")
+    )
+    assert f"noise costs {alone} of accuracy if every hospital protects its messages alone, and {together} with" in said
+
+
+def test_readme_shows_the_accuracy_on_real_people():
+    reached = {
+        (row["head"], row["epsilon"]): f"{float(row['slice %']):.0f} %"
+        for row in rows("docs/results/real_heads.csv")
+        if row["shown"] == "skull and scalp"
+    }
+    said = words_of("README.md")
+    assert f"the public head classifies {reached['public', 'none']} of the images correctly" in said
+    assert f"Heads trained on forty of them at ε = 8 reach {reached['one holder', '8']} on the other ten" in said

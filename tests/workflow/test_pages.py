@@ -22,6 +22,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
+import zetadp
 from zetadp.cli import main
 from zetadp.cli.commands import command_line
 
@@ -40,6 +41,8 @@ ELSEWHERE = {
     **{("federation.md", language): "tests/hospitals/test_recipe.py" for language in ("", "yaml", "ini", "sh")},
 }
 """Blocks that other tests run, by page and language."""
+OTHER_PROGRAMS = {"tail": "tests/unit/account/test_book.py", "grep": "tests/unit/account/test_book.py"}
+"""Tests that run the commands of other programs."""
 
 
 def name_of(page: Path) -> str:
@@ -84,9 +87,9 @@ def without_widths(text: str) -> list[str]:
 
 def test_every_block_is_checked_somewhere():
     assert {block.language for block in HERE} <= {"sh", "python", "yaml", "toml"}
-    known = [*commands("make"), *commands("snakemake"), *commands("zetadp")]
+    known = [command for program in ("make", "snakemake", "zetadp", *OTHER_PROGRAMS) for command in commands(program)]
     assert [command for command in COMMANDS if command not in known] == []
-    for test in ELSEWHERE.values():
+    for test in (*ELSEWHERE.values(), *OTHER_PROGRAMS.values()):
         assert (ROOT / test).is_file()
 
 
@@ -152,9 +155,16 @@ def test_code_runs(block, tmp_path, monkeypatch, capsys):
     np.savez("features.npz", features=np.random.default_rng(0).normal(size=(50, 4)), labels=np.arange(50) % 2)
     arguments = "--people 50 --classes 2 --epsilon 8 --delta 1e-3"
     assert main(["release", "features.npz", "rows.h5", *arguments.split()]) == 0
-    Path("block.py").write_text(block.text)
-    names = {"h5py": h5py, "pandas": pandas, "torch": torch, "TensorDataset": TensorDataset}
+    Path("block.py").write_text(block.text.replace("60000", "2000"))  # as many people as the features below
+    names = {"h5py": h5py, "pandas": pandas, "torch": torch, "TensorDataset": TensorDataset, "zetadp": zetadp}
+    people = np.arange(2000)
+    names |= {"features": np.random.default_rng(1).normal(size=(2000, 4)).astype("float32"), "labels": people % 10}
+    names |= {"ids": people, "new_features": torch.randn(5, 4)}
     made = runpy.run_path("block.py", names)
-    if block.page == "feature_release.md":  # its real features fit a real network
+    if "classes" in made:
+        assert made["classes"].shape == (5,)
+    if "statement" in made:
+        assert "(1, 1e-05)-differentially private for each" in str(made["statement"])
+    if "data" in made:  # its real features fit a real network
         features, labels = made["data"].tensors
         assert torch.nn.Linear(4, 2)(made["clipped"](features)).shape == labels.shape
