@@ -138,7 +138,7 @@ def risk_figure(risk: Risk) -> Figure:
 def _draw_candidates(panel: Axes, risk: Risk) -> None:
     positions = np.arange(len(CANDIDATES))
     shares = [risk.right_guesses(number, risk.delta) for number in CANDIDATES]
-    panel.barh(positions, shares, height=0.55, color=_PALE, edgecolor=_STRONG, label="with all that was released")
+    panel.barh(positions, shares, height=0.55, color=_PALE, edgecolor=_STRONG, label="with all releases")
     panel.barh(positions, [1 / n for n in CANDIDATES], height=0.55, color=_STRONG, label="by guessing")
     for position, share in enumerate(shares):
         panel.text(min(share, 0.8) + 0.01, position, percent_up(share), va="center", fontsize=9)
@@ -165,7 +165,7 @@ def _draw_curve(panel: Axes, risk: Risk) -> None:
     panel.set_yticks(ticks, [f"{tick:.0%}" for tick in ticks])
     panel.set_xlabel(f"{risk.unit}s who took no part and are suspected")
     panel.set_ylabel("participants who are missed")
-    panel.set_title("Telling who took part", loc="left")
+    panel.set_title("Recognising who took part", loc="left")
     panel.legend(frameon=False, loc="upper right")
 
 
@@ -176,11 +176,12 @@ def _sections(risk: Risk, ledger: str, evidence: Evidence, picture: Path) -> Ite
     recorded = _count_in_words(len(risk.runs), "run or release", "runs or releases")
     yield Section("In one sentence", [headline(risk)])
     yield Section(
-        "The protected persons and the extent of their protection",
+        "Who is protected, and how far",
         [
             f"The figures are about one {person}. They bound the effect of all of the {unit}'s data together. "
-            "They hold for every attack, even by someone who knows the data of all other people and sees all that "
-            f"left the data holder: {'all released rows' if rows else 'the messages of every round and all models'}.",
+            "They hold for every attack, even by someone who knows the data of all other people and sees everything "
+            "that left the data holder: "
+            f"{'all released rows' if rows else 'the messages of every round and all models'}.",
             *_of_masks(risk),
             f"The figures count what this ledger records: {recorded}. Releases of the same {unit}s that other ledgers "
             "record add to it.",
@@ -225,15 +226,15 @@ def _curve_sheets(risk: Risk) -> list[Sheet]:
         return []
     rows = tuple((_percent(rate), percent_up(1 - missed)) for rate, missed in zip(FALSE_ALARMS, misses, strict=True))
     columns = (f"wrongly suspected, of {risk.unit}s who took no part", "identified at most, of participants")
-    return [Sheet("Telling who took part", columns, rows)]
+    return [Sheet("Recognising who took part", columns, rows)]
 
 
 def _odds_sheet(risk: Risk) -> Sheet:
     rows = tuple((f"{delta:g}", rounded_up(risk.epsilon(delta), 3), _times(risk.odds(delta))) for delta in DELTAS)
     notes = (
-        "Except with probability δ, the odds that someone took part rise at most by this factor, whatever is seen. The "
-        "factor is larger than the exponential of ε, which does not bound the odds with that probability. A large "
-        "factor is not an attack: the two tables above say more.",
+        "Except with probability δ, the odds that someone took part rise at most by this factor, whatever the attacker "
+        "sees. The factor is larger than the exponential of ε, which does not bound the odds with that probability. A "
+        "large factor is not an attack: the two tables above say more.",
     )
     return Sheet("Epsilon and odds", ("δ", "ε", "odds rise at most"), rows, notes)
 
@@ -256,7 +257,7 @@ def _attack_sections(risk: Risk, evidence: Evidence) -> Iterator[Section]:
         if weak := int((attacks["audit"]["power"] < 0.5).sum()):
             text.append(
                 f"{weak} of them had too few trials to find the named fault in most cases (power below 0.5 in the "
-                "table): that such an attack found none says little."
+                "table), so their finding none says little."
             )
         sheets.append(suite.sheet(attacks["audit"], "of the code"))
     if "candidates" in attacks:

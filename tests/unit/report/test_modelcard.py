@@ -30,7 +30,7 @@ def test_card_holds_what_a_user_must_know_and_no_epsilon_below_its_figure(tmp_pa
     for needed in (
         "FLAIR, T1w, T1gd, T2w",
         "By image: 70.00 % (95% interval over patients: 60.00 to 80.00 %)",
-        "A guess reaches 25.00 %",
+        "Guessing reaches 25.00 %",
         "| FLAIR | 100.00 |",
         "Simulated, protecting nobody: a statement.",
         "results on a simulation",
