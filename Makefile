@@ -80,7 +80,7 @@ test-cluster: install  ## the workflow through a real Slurm, which it starts and
 test-environments: install  ## every file of envs/ alone runs its stages; the Containerfile
 	$(RUN) TORCH_INDEX="$(TORCH_INDEX)" pytest -n $(CORES) --dist worksteal tests/environments --durations 5
 
-benchmark: install  ## what a private step costs, beside a non-private one
+benchmark: install  ## measure what a private step costs, compared with a non-private one
 	$(RUN) python -m benchmarks.step
 
 reference: $(VENV)/workflow  ## write the tables of docs/configuration.md and docs/commands.md

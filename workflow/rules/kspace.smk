@@ -80,7 +80,7 @@ rule find_duplicates:
         slices=collect(f"{COHORT}/slices/shard-{{shard}}.h5", shard=SHARDS),
         partition=PARTITION,
     output:
-        # Beside the cohort, for it names training patients.
+        # Stored with the cohort, because it names training patients.
         duplicates=f"{COHORT}/duplicates/{CONFIG.name}.csv",
     log:
         "logs/find_duplicates.log",

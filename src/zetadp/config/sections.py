@@ -355,9 +355,9 @@ class Privacy:
         Consent to runs on real patients with epsilon inf or unclipped, as the sentence I know that this protects
         nobody. null refuses such runs.
     finish_seconds
-        With noise os and real patients, a training ends at a whole multiple of so many seconds after its start, since
-        the time that it took tells how many patients were drawn. At most 5 are waited where every patient takes part
-        in every round.
+        With noise os and real patients, a run ends at a whole multiple of this number of seconds after its start,
+        because its duration reveals how many patients were drawn. The wait is at most 5 seconds if every patient takes
+        part in every round.
     """
 
     delta: Delta = 0.001
@@ -380,8 +380,8 @@ class Federation(Patience):
     Attributes
     ----------
     answer_seconds
-        Nodes answer at whole multiples of so many seconds, since the time of a round tells how many patients were
-        drawn; above the longest time of a round, and above zero for real patients.
+        Nodes answer at whole multiples of this number of seconds, because the time of a round reveals how many
+        patients were drawn. It must exceed the longest time of a round, and zero for real patients.
     """
 
     answer_seconds: NotNegative = 10

@@ -20,7 +20,7 @@ INPUTS = {
         ("study", "study"),
     )
 }
-# Beside the tables and figures that every task has.
+# In addition to the tables and figures of every task.
 OF_TASK = [
     rules.find_duplicates.output.duplicates,
     f"{RESULTS}/audit/audit.svg",
