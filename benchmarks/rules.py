@@ -1,4 +1,4 @@
-"""Write the time of every rule of a finished workflow into the page of costs, from the records that Snakemake keeps.
+"""Write a table of the time of every rule of a finished workflow, from the records that Snakemake keeps.
 
 Snakemake notes when the job of each output began and ended (``.snakemake/metadata``, which its report reads too). Run
 this in the folder where the workflow ran, after everything has run once on a quiet machine:
@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 from base64 import urlsafe_b64decode
+from dataclasses import replace
 from datetime import UTC, datetime
 from math import isnan
 from pathlib import Path
@@ -22,10 +23,10 @@ import pandas as pd
 from zetadp.base.storage import write_text
 from zetadp.base.tables import Sheet
 from zetadp.base.validation import UserError
+from zetadp.report.provenance import origin
 from zetadp.report.rendering import to_markdown
 
-PAGE = Path(__file__).parents[1] / "docs/performance.md"
-BEGIN, END = "<!-- written by python -m benchmarks.rules -->", "<!-- end -->"
+RESULTS = Path(__file__).parents[1] / "docs/results/benchmarks"
 FIRST_TABLE = "tabulate_headline"
 
 
@@ -92,16 +93,16 @@ def table(finished: pd.DataFrame, experiment: str) -> Sheet:
 
 
 def main() -> None:
-    """Print the table and write it into the page."""
+    """Print and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path(), help="where the workflow ran")
     parser.add_argument("--experiment", default="default", help="its name")
     arguments = parser.parse_args()
-    text = to_markdown(table(jobs(arguments.folder, arguments.experiment), arguments.experiment)).strip()
+    sheet = table(jobs(arguments.folder, arguments.experiment), arguments.experiment)
+    made_by = origin(f"that of the experiment {arguments.experiment}", "those of its runs")
+    text = to_markdown(replace(sheet, notes=(*sheet.notes, *made_by)))
     print(text)
-    before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    write_text(PAGE, f"{before}{begin}\n\n{text}\n\n{end}{after}")
+    write_text(RESULTS / "rules.md", text)
 
 
 if __name__ == "__main__":
