@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
+from zetadp.base.installed import PAPERS, entry_point, load
 from zetadp.base.storage import Items
-from zetadp.base.validation import Checked, Count, UserError, did_you_mean
+from zetadp.base.validation import Checked, Count, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,9 +35,6 @@ GROUP = "zetadp.tasks"
 
 SHIPPED = EntryPoint("brain_sequences", "zetadp.brain:task", GROUP)
 """The pipeline's own task, which is found without an installation too."""
-
-PAPERS = "zetadp-papers"
-"""Name of the package ``papers`` of the repository, which ``pip install zetadp`` does not bring."""
 
 
 class Words(NamedTuple):
@@ -392,33 +390,15 @@ def records_of(
 
 def _entry_point(name: str) -> EntryPoint:
     """Return the entry point of a task; raise `UserError` if there is none, or if packages disagree about it."""
-    points: list[EntryPoint] = [SHIPPED, *entry_points(group=GROUP)]
-    named = {point.value: point for point in points if point.name == name}
-    if len(named) > 1:
-        raise UserError(
-            f"Expected one installed package with a task {name}, found {' and '.join(sorted(named))}. Uninstall all "
-            "but one of these packages."
-        )
-    if named:
-        return next(iter(named.values()))
-    hint = did_you_mean(name, {point.name for point in points})
-    raise UserError(
-        f"Expected the name of a task in the plan, found {name!r}.{hint} Give "
-        "task={'name': 'classification', 'classes': 4}, a task of this package, or a task that an installed package "
-        f"has as an entry point in {GROUP}. The tasks of the papers are in {PAPERS}: call `make install` in a checkout "
-        "of the repository of zetadp, or put its folder on PYTHONPATH."
+    remedy = (
+        "Give task={'name': 'classification', 'classes': 4}, a task of this package, or a task that an installed "
+        f"package has as an entry point in {GROUP}."
     )
+    return entry_point(GROUP, name, "task", remedy, [SHIPPED])
 
 
 def _maker(name: str) -> Callable[..., Task]:
     if name == "classification":
         return Classification
-    point = _entry_point(name)
-    try:
-        maker: Callable[..., Task] = point.load()
-    except (ImportError, AttributeError) as error:
-        package = point.dist.name if point.dist else point.module
-        raise UserError(
-            f"The task {name} cannot be imported: {error}. Install {package} again, with all that it requires."
-        ) from error
+    maker: Callable[..., Task] = load(_entry_point(name), "task")
     return maker

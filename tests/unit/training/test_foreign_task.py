@@ -112,7 +112,7 @@ def test_two_packages_with_a_task_of_one_name_are_refused(monkeypatch, tmp_path)
 
 
 def test_without_the_papers_their_tasks_are_refused_with_what_to_install(monkeypatch):
-    monkeypatch.setattr("zetadp.training.task.entry_points", lambda group: ())
+    monkeypatch.setattr("zetadp.base.installed.entry_points", lambda group: ())
     with pytest.raises(UserError, match=r"found 'ecg'.* zetadp-papers: call `make install`"):
         task_of({"name": "ecg"})
 
