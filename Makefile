@@ -107,7 +107,7 @@ ifneq ($(TORCH_INDEX),)
 	$(PIP) --no-deps --index-url $(TORCH_INDEX) $(TORCH)
 endif
 	$(PIP) --no-build-isolation --editable '.[workflow]'
-	@# The papers' tasks are found by their metadata in zetadp_papers.dist-info of this folder.
+	@# The papers' tasks and laws of noise are found by their metadata in zetadp_papers.dist-info of this folder.
 	@echo '$(CURDIR)' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zetadp_papers.pth"
 	@touch $@
 

@@ -55,6 +55,7 @@ Spoken commands <complex_dp/speech_commands>
 Reconstruction <complex_dp/reconstruction>
 neuromixgdp/README
 directions/README
+Training with directions <directions/training>
 ```
 """
 """What the site appends to the page of papers, so that their pages fold below it in the menu."""

@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from papers.directions.capacity import log_growth
+from papers.directions.mechanism import Direction, mean_cosine
 from papers.moments import sampled_moment
 from zetadp.accounting import composition
-from zetadp.accounting.directions import Direction, mean_cosine
 from zetadp.base.validation import positive
 
 ORDERS = np.unique(np.concatenate([np.arange(101, 300) / 100, np.arange(30, 200) / 10, np.arange(20, 257)]))

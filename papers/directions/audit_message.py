@@ -19,11 +19,12 @@ import pandas as pd
 import torch
 
 from papers.directions.accounting import concentration_for_epsilon
+from papers.directions.mechanism import Direction
+from papers.directions.sampler import draw_direction
 from papers.experiments import parser_of, write_table
 from zetadp.accounting import gaussian
-from zetadp.accounting.directions import Direction
 from zetadp.accounting.kinds import NoisySum
-from zetadp.accounting.seeded_noise import draw_direction, noisy_mean
+from zetadp.accounting.seeded_noise import noisy_mean
 from zetadp.audit.candidates import gradients, of_candidates
 from zetadp.audit.detection import Claim, count_errors
 from zetadp.base.randomness import Purpose, stream

@@ -13,7 +13,7 @@ from numpy.polynomial import polynomial
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, logsumexp
 
-from zetadp.accounting.directions import mean_cosine
+from papers.directions.mechanism import mean_cosine
 from zetadp.base.validation import positive
 
 _UNIFORM_FROM = 100

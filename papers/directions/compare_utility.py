@@ -4,8 +4,8 @@ This repeats Table V of Biswas et al. (arXiv:2502.04045): MNIST and Fashion-MNIS
 256-50-15-10 units without biases, sigmoid, three epochs in batches of 16 to 128, Adam. A step is a node's round of the
 library: people are drawn independently, clipped gradients are summed, and the library makes the release. The pairs of
 mechanisms are the paper's, although their true epsilons differ. A third mechanism has the concentration that
-`training.release: von_mises_fisher` chooses for the noise of the Gaussian mechanism. The paper prints a weight decay of
-0.1. In the gradient of Adam it reduces the accuracy to chance, so a single row has it there. Some rows have it apart
+`training.mechanism: von_mises_fisher` chooses for the noise of the Gaussian mechanism. The paper prints a weight decay
+of 0.1. In the gradient of Adam it reduces the accuracy to chance, so a single row has it there. Some rows have it apart
 from the gradient (AdamW).
 
     python -m papers.directions.compare_utility
@@ -31,6 +31,8 @@ from torch.nn import functional
 
 from papers.complex_dp.phase_mnist.task import fetch_digits, read_digits
 from papers.digits import IMAGES, NAMES, SOURCES
+from papers.directions.mechanism import gaussian_bound
+from papers.directions.sampler import draw_direction
 from papers.directions.tabulate_capacity import (
     BATCH,
     DELTA,
@@ -43,8 +45,7 @@ from papers.directions.tabulate_capacity import (
 )
 from papers.experiments import laid_out, parser_of, write_table
 from papers.keptruns import KeptRuns, places
-from zetadp.accounting.directions import gaussian_bound
-from zetadp.accounting.seeded_noise import draw_direction, noisy_mean
+from zetadp.accounting.seeded_noise import noisy_mean
 from zetadp.base.randomness import Purpose, stream
 from zetadp.report.provenance import origin, seeds_shown
 
@@ -68,7 +69,7 @@ TITLE = "Directions and Gaussian noise: accuracy"
 NOTES = (
     "Test accuracy in % of 10000 images. The paper names no seeds. level: kappa or sigma. True ε is per image, at δ = "
     f"1/60000 ({DELTA:.3g}), for people drawn by independent coins and images replaced by zero.",
-    "“direction” has the κ that training.release takes for the Gaussian's σ; it costs no more than the Gaussian. The "
+    "“direction” has the κ that training.mechanism takes for the Gaussian's σ; it costs no more than the Gaussian. The "
     "learning rate is the paper's for all. Nothing was searched. Noise is seeded: a simulation that protects nobody.",
 )
 

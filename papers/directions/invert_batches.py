@@ -50,10 +50,11 @@ from papers.directions.compare_utility import (
     summed,
     true_epsilon,
 )
+from papers.directions.sampler import draw_direction
 from papers.directions.tabulate_capacity import DIMENSION
 from papers.experiments import laid_out, parser_of, write_table
 from papers.keptruns import KeptRuns, places
-from zetadp.accounting.seeded_noise import draw_direction, noisy_mean
+from zetadp.accounting.seeded_noise import noisy_mean
 from zetadp.audit.inversion import invert
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text

@@ -27,9 +27,9 @@ from scipy.stats import spearmanr
 from papers.directions import accounting as ways
 from papers.directions.accounting import concentration_for_epsilon
 from papers.directions.capacity import direction_capacity, gaussian_capacity
+from papers.directions.mechanism import Direction, mean_cosine
 from papers.experiments import explained, parser_of, write_parts
 from zetadp.accounting import composition
-from zetadp.accounting.directions import Direction, mean_cosine
 from zetadp.accounting.kinds import NoisySum
 from zetadp.base.workflow import only_errors
 from zetadp.report.figurestyle import SMALL, blank, figure_style, line_look, save_svg, set_title

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import NamedTuple
 
 import yaml
 
+from zetadp.accounting.laws import GROUP, modules_of
 from zetadp.base.workflow import code_of
 from zetadp.training.task import module_of
 
@@ -21,6 +23,8 @@ RULES_OF_PAPERS = sorted(ROOT.glob("papers/*/rules/*.smk"))
 RULES_OF_TASKS = [*sorted((ROOT / "workflow/rules/tasks").glob("*.smk")), *RULES_OF_PAPERS]
 # Stages that find their task by its name.
 WITH_TASK = ("evaluate", "rehearse", "train_federated", "train_model", "write_release")
+# Stages that find laws of noise by their names, in plans or in ledgers.
+WITH_LAW = ("account_total", "evaluate", "rehearse", "train_federated", "train_model", "write_risk")
 
 # Packages of conda-forge that PyPI has under another name, and packages that are imported under another name.
 CONDA_TO_PYPI = {"pytorch": "torch", "matplotlib-base": "matplotlib", "python-isal": "isal"}
@@ -71,6 +75,7 @@ class Rule(NamedTuple):
         if self.stage:
             return code_of("scripts/stage.py", self.stage.partition(":")[0])
         named = [module_of(path.stem) for path in RULES_OF_TASKS] if self.name in WITH_TASK else []
+        named += modules_of(point.name for point in entry_points(group=GROUP)) if self.name in WITH_LAW else []
         return code_of(f"scripts/{self.script}.py", *named)
 
 

@@ -116,6 +116,9 @@ FORGED = {
         line.replace('"population": 1', '"population": Infinity')
         for line in lines_of(BEGUN, {"kind": "round", "releases": [{"nodes": ["n"], "round": 0, "population": 1}]})
     ],
+    "an unknown law of noise": lambda: lines_of(
+        BEGUN, {**ROUND, "releases": [{**ROUND["releases"][0], "kind": {"law": "unknown", "noise_multiplier": 1.0}}]}
+    ),
     "before the start": lambda: lines_of(ROUND),
 }
 

@@ -122,7 +122,10 @@ UNPROTECTED = {
     "seeded noise": (SEEDED, "noise from the operating system"),
     "no noise": (make_plan(noise="os", sigma=0.0), "noise from the operating system"),
     "images": (replace(EXACT, unit="image", units_of_a_person=1), "unit image"),
-    "directions": (replace(SEEDED, training=replace(SEEDED.training, release="von_mises_fisher")), "release gaussian"),
+    "another law of noise": (
+        replace(SEEDED, training=replace(SEEDED.training, mechanism="von_mises_fisher")),
+        "mechanism gaussian",
+    ),
 }
 
 

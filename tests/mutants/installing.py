@@ -123,7 +123,7 @@ def installed(mutation: Mutant) -> Iterator[None]:
     wrong = mutation.make(original)
     importers = [owner]
     if not owners and original.__module__ == module_name:
-        ours = [other for name, other in sys.modules.items() if name.split(".")[0] in ("zetadp", "mutants")]
+        ours = [other for name, other in sys.modules.items() if name.split(".")[0] in ("zetadp", "papers", "mutants")]
         importers = [other for other in ours if getattr(other, leaf, None) is original]
     with pytest.MonkeyPatch.context() as patches:
         for importer in importers:

@@ -17,8 +17,8 @@ from mutants.installing import FALSE_ALARM, certain, count_is_plausible, mutant,
 from mutants.of_contributions import contributions
 from mutants.of_records import PLANS, Server, stated, trained, true_epsilon
 from mutants.stub import CLIP, Stub, federation, random_records
+from papers.directions.mechanism import Direction, cosine_law
 from zetadp.account.book import recorded_runs
-from zetadp.accounting.directions import Direction, cosine_law
 from zetadp.accounting.events import Event
 
 ROUNDS = 200
@@ -100,17 +100,17 @@ def check_the_statement_of_directions_is_that_of_all_rounds(folder: Path) -> Non
     more than the directions.
     """
     server = Server()
-    trained(folder, server, side=16, release=Direction.law)
+    trained(folder, server, side=16, mechanism=Direction.law)
     (run,) = recorded_runs(folder / "ledger.jsonl")
     found, bound = stated(run), true_epsilon(server.releases, PLANS[0])
     assert 0.99 * bound <= found <= 1.001 * bound, f"{found} is stated, of at most {bound}"
 
 
-DRAW = "zetadp.accounting.seeded_noise:draw_direction"
+DRAW = "papers.directions.sampler:draw_direction"
 CLIPPING = "zetadp.mechanism.clipping:clip_factors"
 
 
-@mutant("zetadp.accounting.seeded_noise:_orthogonal", check_empty_rounds_send_directions_as_stated)
+@mutant("papers.directions.sampler:_orthogonal", check_empty_rounds_send_directions_as_stated)
 def whole_complex_projection_taken_out(original, w, x):
     turned = np.stack([-x[1::2], x[0::2]], axis=1).ravel()
     return np.asarray(original(original(w, x), turned))

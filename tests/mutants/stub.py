@@ -15,8 +15,8 @@ from ledger_builder import DECLARATION, poisson
 from torch import Tensor, nn
 from training_builder import items_each
 
+from papers.directions.mechanism import Direction
 from zetadp.account.ledger import Attempt, Ledger, read_ledger
-from zetadp.accounting.directions import Direction
 from zetadp.accounting.events import Event
 from zetadp.base.tensors import Layout
 from zetadp.mechanism.grid import Grid

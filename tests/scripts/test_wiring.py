@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from environments.declared import RULES, WITH_TASK, Rule
+from environments.declared import RULES, WITH_LAW, WITH_TASK, Rule
 
 import zetadp.base.workflow
 from zetadp.base.workflow import TRIGGERS
@@ -54,8 +54,9 @@ def test_rule_and_main_agree(script, monkeypatch):
     assert seen == [(module["main"],)]
     assert seen[0][0].__globals__["snakemake"] is injected
     rule = OWN[script.stem]
-    agree(rule, module["main"], rf'"scripts/{script.name}"(, TASK_CODE)?')
+    agree(rule, module["main"], rf'"scripts/{script.name}"(, TASK_CODE)?(, \*LAW_CODE)?')
     assert ("TASK_CODE" in rule.text) == (script.stem in WITH_TASK)
+    assert ("LAW_CODE" in rule.text) == (script.stem in WITH_LAW)
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES.values() if rule.stage], ids=lambda rule: rule.name)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 
-import own_task
 import pandas as pd
 import pytest
+from own_package import TASK as PACKAGE
 
 pytestmark = pytest.mark.slow
 
 
 def test_an_installed_task_goes_through_the_pipeline(fresh, tmp_path):
-    installed = own_task.install(tmp_path / "installed")
-    called = {"configfile": fresh.overlay(own_task.blocks("yaml")[0]), "PYTHONPATH": str(installed)}
+    installed = PACKAGE.install(tmp_path / "installed")
+    called = {"configfile": fresh.overlay(PACKAGE.blocks("yaml")[0]), "PYTHONPATH": str(installed)}
     fresh.snakemake(**called)
     results = fresh.root / "results/rotation"
     row = pd.read_csv(results / "tables/table1.csv", comment="#", dtype={"epsilon": str}).iloc[0]

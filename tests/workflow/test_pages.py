@@ -35,6 +35,10 @@ ELSEWHERE = {
     ("README.md", "python"): "tests/unit/training/test_own_network.py",
     ("library.md", "python"): "tests/unit/test_examples.py",
     **{("tasks.md", language): "tests/workflow/test_own_task.py" for language in ("python", "toml", "yaml", "sh")},
+    **{
+        ("mechanisms.md", language): "tests/unit/training/test_foreign_law.py"
+        for language in ("python", "toml", "yaml")
+    },
     ("pipeline.md", "python"): "tests/workflow/test_module.py",
     ("opacus.md", "python"): "tests/unit/test_opacus_bridge.py",
     ("directions/README.md", "python"): "tests/papers/directions/test_kept_table.py",

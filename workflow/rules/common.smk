@@ -22,6 +22,7 @@ from snakemake.exceptions import WorkflowError
 
 from zetadp.training.plan import RunName
 from zetadp.training.task import module_of, task_of
+from zetadp.accounting.laws import modules_of
 from zetadp.config.experiment import runs_of
 from zetadp.config.load import load_config
 from zetadp.base.console import summarise_jobs
@@ -83,7 +84,11 @@ def check_sources():
 try:
     check_sources()
     CONFIG = load_config(config)
+    # The modules that jobs find by name: of the task, and of the laws of noise of all runs.
     TASK_CODE = module_of(CONFIG.task.name)
+    LAW_CODE = modules_of(
+        CONFIG.plan(run).training.mechanism for run in CONFIG.run_names
+    )
 except UserError as error:
     raise WorkflowError(str(error)) from None
 

@@ -38,7 +38,7 @@ rule evaluate:
         ledger_file=f"{LEDGERS}/{CONFIG.name}-{LOG_WILDCARDS}.jsonl",
         device=CONFIG.device,
         cohort=described_cohort(),
-        code=code_of("scripts/evaluate.py", TASK_CODE),
+        code=code_of("scripts/evaluate.py", TASK_CODE, *LAW_CODE),
     script:
         "../../scripts/evaluate.py"
 
@@ -65,7 +65,7 @@ rule account_total:
     params:
         ledger_folder=LEDGERS,
         others=ledgers_of_others(),
-        code=code_of("scripts/account_total.py"),
+        code=code_of("scripts/account_total.py", *LAW_CODE),
     script:
         "../../scripts/account_total.py"
 
@@ -94,7 +94,7 @@ rule write_risk:
         runtime="1h",
     params:
         networks=[run.network for run in RUNS],
-        code=code_of("scripts/write_risk.py"),
+        code=code_of("scripts/write_risk.py", *LAW_CODE),
     script:
         "../../scripts/write_risk.py"
 

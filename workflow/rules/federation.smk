@@ -43,6 +43,6 @@ if CONFIG.engine == "flower" and FEDERATED_ARMS:
             ledger_file=f"{LEDGERS}/{CONFIG.name}-{LOG_WILDCARDS}.jsonl",
             checkpoint=f"{RESULTS}/checkpoints/{LOG_WILDCARDS}.safetensors",
             folder=f"{RESULTS}/federation/{LOG_WILDCARDS}",
-            code=code_of("scripts/train_federated.py", TASK_CODE),
+            code=code_of("scripts/train_federated.py", TASK_CODE, *LAW_CODE),
         script:
             "../../scripts/train_federated.py"

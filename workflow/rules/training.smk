@@ -76,7 +76,7 @@ rule rehearse:
         ledger_folder=LEDGERS,
         device=CONFIG.device,
         cohort=described_cohort(),
-        code=code_of("scripts/rehearse.py", TASK_CODE),
+        code=code_of("scripts/rehearse.py", TASK_CODE, *LAW_CODE),
     script:
         "../../scripts/rehearse.py"
 
@@ -116,6 +116,6 @@ rule train_model:
         device=CONFIG.device,
         ledger_file=f"{LEDGERS}/{CONFIG.name}-{LOG_WILDCARDS}.jsonl",
         checkpoint=f"{RESULTS}/checkpoints/{LOG_WILDCARDS}.safetensors",
-        code=code_of("scripts/train_model.py", TASK_CODE),
+        code=code_of("scripts/train_model.py", TASK_CODE, *LAW_CODE),
     script:
         "../../scripts/train_model.py"

@@ -119,9 +119,9 @@ class Run:
         return min((kind.shares for kind in self.kinds if isinstance(kind, MaskedSum)), default=0)
 
     @property
-    def directions(self) -> bool:
-        """Whether any node released directions instead of noisy sums."""
-        return not all(kind.gaussian for kind in self.kinds)
+    def laws(self) -> set[type[Kind]]:
+        """The laws of noise of its releases that installed packages bring."""
+        return {type(kind) for kind in self.kinds if not kind.gaussian}
 
     @property
     def repeated(self) -> bool:
@@ -231,7 +231,7 @@ def seen_by(run: Run, audience: Audience) -> dict[str, Counter[Kind]] | None:
     who could undo the masks. The law of an average is known for Gaussian noise only. Each audience therefore counts as
     seeing the single releases of another law. Mixed rows are public one by one, so no other noise hides them.
     """
-    if run.directions or run.mixed_rows:
+    if run.laws or run.mixed_rows:
         if audience == "node" and len(run.nodes) == 1:
             return None
         return {name: declared(history, run.declared_rounds) for name, history in run.nodes.items()}

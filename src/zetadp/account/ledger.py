@@ -23,6 +23,7 @@ from zetadp.account.declaration import Declaration
 from zetadp.account.register import REGISTER, START, BrokenChainError, Link, Register, follow
 from zetadp.accounting.events import Event, entries_of, events_in
 from zetadp.accounting.threat import NoiseSource
+from zetadp.base.installed import PackageError
 from zetadp.base.storage import lock, make_folder, remedy, sync_folder, written_whole
 from zetadp.base.validation import UserError, checked_name, shown
 
@@ -62,6 +63,10 @@ class LostError(UserError):
 
 class OtherFormatError(BrokenChainError):
     """The first line of an attempt that another version of zetadp wrote."""
+
+
+class MissingLawError(BrokenChainError):
+    """A line with a release of a law of noise that is not installed."""
 
 
 @dataclass(frozen=True)
@@ -507,6 +512,10 @@ def _parse(path: Path) -> tuple[list[Attempt], str, int]:
             f"Expected a ledger of format {FORMAT}, found that line {error.number} of {path} {error.why}. No epsilon "
             "can be computed from it here: use the version of zetadp that wrote it."
         ) from error
+    except MissingLawError as error:
+        raise UserError(
+            f"No epsilon can be computed here from line {error.number} of the ledger {path}. {error.why}"
+        ) from error
     except BrokenChainError as error:
         raise UserError(
             f"Line {error.number} of the ledger {path} {error.why}: the file was edited or damaged. No epsilon can be "
@@ -531,12 +540,16 @@ def take_lines(lines: Iterable[str | bytes], attempts: list[Attempt], head: str 
     ------
     BrokenChainError
         At the first line that does not follow from the one before, or that is not a line of a ledger.
+    MissingLawError
+        If a line records a release of a law of noise that is not installed.
     """
     for number, link in enumerate(follow(lines, head), start=1):
         try:
             _take(link, attempts, number)
         except BrokenChainError:
             raise
+        except PackageError as error:
+            raise MissingLawError(number, str(error)) from error
         except KeyError as error:
             raise BrokenChainError(number, f"lacks the key {error}") from error
         except (AttributeError, OverflowError, TypeError, ValueError, UserError) as error:

@@ -120,6 +120,7 @@ def run_statement(
         "of_all_images": None if run.images is None else _of_all_images(run, run.images),
         "public": None if backbone is None else _words("public", unit, backbone),
         **_setting(unit, [run]),
+        **({"laws": laws} if (laws := cited_laws([*earlier, run])) else {}),
         "threat": {
             "model": run.threat,
             "sums": None if run.sums is None else {**asdict(run.sums), "shares": run.shares},
@@ -303,6 +304,7 @@ def total_statement(runs: Sequence[Run], *, shared: Mapping[str, int] | None = N
         "kind": "total",
         "guarantee": stated,
         **_setting(unit, runs),
+        **({"laws": laws} if (laws := cited_laws(runs)) else {}),
         "delta": delta,
         "private_rows": together,
         "single_messages": unmasked,
@@ -320,6 +322,12 @@ def total_statement(runs: Sequence[Run], *, shared: Mapping[str, int] | None = N
     return Statement(statement=_words("total_claim", found, guarantee, central), **found)
 
 
+def cited_laws(runs: Iterable[Run]) -> list[str]:
+    """Return what some runs released by each law of noise that an installed package brings, and where its proof is."""
+    laws = {kind.law: kind for run in runs for kind in run.laws}
+    return [_words("law_of_noise", kind) for _, kind in sorted(laws.items())]
+
+
 def does_not_cover(unit: Unit, *, summed: bool = False, rows: bool = False) -> list[str]:
     """Return what the guarantee of a run or of rows does not cover. With ``summed``, the server sees only sums."""
     return _list("does_not_cover", unit, unit if unit in PERSONS else PERSONS[0], summed, rows)
@@ -334,7 +342,7 @@ def _setting(unit: Unit, runs: Sequence[Run]) -> dict[str, Any]:
         "neighbours": _words("neighbours", unit),
         "sampling": _words("sampling", unit, probabilities, all(run.mixed_rows for run in runs)),
         "noise_source": source.value,
-        "noise": _words("noise", source, bool(private), any(run.directions for run in private)),
+        "noise": _words("noise", source, bool(private)),
     }
 
 
@@ -393,7 +401,7 @@ def _audience(run: Run, audience: Audience) -> dict[str, Any] | None:
     epsilon = _worst(distinct(seen.values()), run.delta, beforehand=not run.repeated)
     return {
         "epsilon": _number(epsilon),
-        "assumption": _words("audience", audience, run.sums, run.shares, run.directions, bool(run.mixed_rows)),
+        "assumption": _words("audience", audience, run.sums, run.shares, bool(run.laws), bool(run.mixed_rows)),
     }
 
 

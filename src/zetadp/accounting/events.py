@@ -14,13 +14,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Self
 
-from zetadp.accounting.directions import Direction
-from zetadp.accounting.kinds import Kind, NoisySum
+from zetadp.accounting.kinds import Kind
+from zetadp.accounting.laws import kind_of
 from zetadp.accounting.masked import MaskedSum
-from zetadp.base.validation import UserError, in_range, one_of, positive, whole
-
-KINDS: Mapping[str, type[Kind]] = {kind.law: kind for kind in (NoisySum, Direction, MaskedSum)}
-"""Every law of noise, by its name. There are no others: a release of another law is refused wherever it is read."""
+from zetadp.base.validation import UserError, in_range, positive, whole
 
 MOST_RELEASES = 10**12
 """Largest number of releases of one kind."""
@@ -30,7 +27,7 @@ MOST = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Releases of one kind that one node made in one round: one noisy sum, or one direction, or several rows.
+    """Releases of one kind that one node made in one round: one noisy sum, one message of another law, or several rows.
 
     Each of `population` units was drawn independently with the sampling probability of the kind. Each contribution was
     clipped to norm `clip`, and the noise of the kind was added to the sum. For a noisy sum this is complex Gaussian
@@ -138,10 +135,11 @@ def kind_from_json(content: Mapping[str, Any]) -> Kind:
     """Read a kind that `Kind.to_json` wrote; raise an error as `Event.from_json` does, also of an unknown law."""
     numbers = dict(content)
     law = numbers.pop("law", None)
-    one_of(KINDS, law=law)
+    if not isinstance(law, str):
+        raise ValueError(f"Expected the name of a law of noise, found {law!r}.")
     for key, value in numbers.items():
         in_range(-math.inf, math.inf, **{key: value})
-    return KINDS[law](**numbers)
+    return kind_of(law)(**numbers)
 
 
 def sampling_probability(population: int, expected: float, share: Fraction = Fraction(1)) -> Fraction:

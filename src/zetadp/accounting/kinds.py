@@ -1,9 +1,8 @@
 """Kinds of release: a law of noise together with all that an accountant, a statement or a node needs to know of it.
 
 A kind is a frozen value. Two releases of equal kinds cost a person the same, whatever was summed, because a kind holds
-every number on which privacy depends. The base class `Kind` is what the rest of the project knows. `NoisySum` is the
-first law, `zetadp.accounting.directions.Direction` the second, and `zetadp.accounting.events.KINDS` is the table of
-all.
+every number on which privacy depends. The base class `Kind` is what the rest of the project knows. The library has two
+laws, `NoisySum` and `zetadp.accounting.masked.MaskedSum`; installed packages bring others (`zetadp.accounting.laws`).
 
 Neighbours differ in one person whose contribution is replaced by zero, in both directions.
 """
@@ -47,11 +46,14 @@ class Kind(ABC):
     ----------
     law
         Name of the law in ledgers, plans and configurations.
+    summary
+        What a node sends, in whole sentences for statements, model cards and risk pages. Required of installed laws.
+    proof
+        Where it is proved that `losses` bounds what a release reveals. Required of installed laws; those of the library
+        are proved in their own modules.
     gaussian
-        Whether the noise is Gaussian. Only then is there an exact sampler, is the law of an average over nodes known,
-        and does dp-accounting compose the releases as they are.
-    of_one_node
-        Whether a node can release it by itself, so that a training may choose it.
+        Whether the noise is Gaussian, as only the library draws it. Only then is there an exact sampler, is the law of
+        an average over nodes known, and does dp-accounting compose the releases as they are.
     sampling_probability
         Probability that a unit is drawn, above zero.
     units
@@ -59,8 +61,9 @@ class Kind(ABC):
     """
 
     law: ClassVar[str]
+    summary: ClassVar[str] = ""
+    proof: ClassVar[str] = ""
     gaussian: ClassVar[bool] = False
-    of_one_node: ClassVar[bool] = True
     sampling_probability: float
     units: int = 1
 

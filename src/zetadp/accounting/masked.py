@@ -64,7 +64,6 @@ class MaskedSum(GaussianSum):
     """
 
     law: ClassVar[str] = "masked sum"
-    of_one_node: ClassVar[bool] = False
 
     sampling_probability: float
     share: float

@@ -334,7 +334,7 @@ def _candidates(
         for key, value, expected in (
             ("participation", settings.get("participation"), EVERYBODY),
             ("estimator", network.estimator, DESCENT),
-            ("release", settings["release"], GAUSSIAN),
+            ("mechanism", settings["mechanism"], GAUSSIAN),
             ("unit", settings["unit"], "patient"),
         ):
             if value != expected:

@@ -32,7 +32,7 @@ from zetadp.hospitals.masks import Member, Roster, read_terms
 from zetadp.hospitals.settings import HospitalSettings
 from zetadp.training.plan import Plan
 from zetadp.training.promise import Promise, check_promise
-from zetadp.training.settings import GAUSSIAN, NO_EXACT_DIRECTION
+from zetadp.training.settings import GAUSSIAN, NO_EXACT_SAMPLER
 
 MIN_DIGITS = 12
 """Fewest digits of a hash that name a plan or a roster, also in names of files."""
@@ -129,9 +129,9 @@ class Participant:
             if self.roster is None or self.agreement is None:
                 raise ValueError("Expected roster and agreement key for a plan with masked sums.")
             self.roster.check_own(name, self.agreement, self.key)
-        if training.release != GAUSSIAN:
+        if training.mechanism != GAUSSIAN:
             raise UserError(
-                f"Expected a plan with release {GAUSSIAN} at {name}, found {training.release}: {NO_EXACT_DIRECTION}. "
+                f"Expected a plan with mechanism {GAUSSIAN} at {name}, found {training.mechanism}: {NO_EXACT_SAMPLER}. "
                 "It is for simulations without a federation."
             )
         simulated = "Where no patient is real, set simulation in the node's own settings."

@@ -9,10 +9,8 @@ One round at one node has these steps:
 4. The result is divided by the expected number R of units, a public constant. The number of units that were drawn is
    private and is never the divisor. A round that draws no unit releases noise.
 
-That is the kind `NoisySum`. Another kind of release (`zetadp.accounting.kinds`) replaces steps 3 and 4. A direction,
-for example, is drawn around that of the sum. A sum of zero has no direction, either because no unit was drawn or
-because the contributions cancel. A fixed public direction then replaces it. The accountant assumes that any two centres
-are opposite, including this one.
+That is the kind `NoisySum`. Another law of noise (`zetadp.accounting.laws`) replaces steps 3 and 4, also in a round
+that draws no unit.
 
 A node's part of a `MaskedSum` skips step 4 and stays a whole number: its messages are added up before anybody divides.
 
@@ -100,9 +98,9 @@ class NodeMechanism:
     Raises
     ------
     ValueError
-        If the event counts more rows than there are, if its sampling probability contradicts its other constants, or
-        if it releases the directions of several sums. Also if there is no seed and the event has no noise or other than
-        Gaussian noise, or if the bound of the grid is not the clipping norm.
+        If the event counts more rows than there are, or if its sampling probability contradicts its other constants.
+        If it releases several sums by another law than the Gaussian. If there is no seed and the event has no noise or
+        other than Gaussian noise, or if the bound of the grid is not the clipping norm.
     """
 
     def __init__(

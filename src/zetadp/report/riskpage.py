@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from zetadp.account.risk import CANDIDATES, DELTAS, DRAWN, FALSE_ALARMS, Risk, percent_up
-from zetadp.account.statement import does_not_cover
+from zetadp.account.statement import cited_laws, does_not_cover
 from zetadp.account.totals import Total
 from zetadp.accounting.threat import Sums
 from zetadp.base.epsilon import rounded_up
@@ -183,6 +183,7 @@ def _sections(risk: Risk, ledger: str, evidence: Evidence, picture: Path) -> Ite
             "that left the data holder: "
             f"{'all released rows' if rows else 'the messages of every round and all models'}.",
             *_of_masks(risk),
+            *cited_laws(risk.runs),
             f"The figures count what this ledger records: {recorded}. Releases of the same {unit}s that other ledgers "
             "record add to it.",
             *([] if risk.guarantee == "none" else filter(None, [str(Total.of(risk.runs, risk.delta))])),

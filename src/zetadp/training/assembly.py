@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from zetadp.account.declaration import Declaration
 from zetadp.account.ledger import Ledger
-from zetadp.accounting.events import KINDS
 from zetadp.accounting.kinds import NoisySum
+from zetadp.accounting.laws import kind_of
 from zetadp.accounting.masked import LEAST_STEPS
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.tensors import use_float32
@@ -115,7 +115,7 @@ class Assembly:
         """Return a node's mechanism: exact with noise from the operating system, otherwise seeded with ``entropy``."""
         event, exact = self.plan.event(name, 0), self.plan.protects_people
         if not exact and isinstance(event.kind, NoisySum) and event.kind.private:
-            event = replace(event, kind=KINDS[self.plan.training.release].hiding(event.kind, self.phase.message))
+            event = replace(event, kind=kind_of(self.plan.training.mechanism).hiding(event.kind, self.phase.message))
         return NodeMechanism(
             event,
             ledger=ledger,

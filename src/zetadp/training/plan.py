@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from zetadp.account.declaration import PUBLIC, Declaration
-from zetadp.accounting.events import KINDS, Event, sampling_probability
+from zetadp.accounting.events import Event, sampling_probability
 from zetadp.accounting.kinds import NOISE, Kind, NoisySum
 from zetadp.accounting.masked import MaskedSum
 from zetadp.accounting.threat import MASKED_SUMS, Sums, Threat, check_threat
@@ -106,8 +106,8 @@ class NodeConstants:
     expected
         Expected number R of units in a round.
     noise_multiplier
-        sigma. It is zero in runs without noise and in plans that are not calibrated yet. Where directions are released,
-        it is the one of Gaussian noise that hides no more (`zetadp.accounting.directions.gaussian_bound`).
+        sigma. It is zero in runs without noise and in plans that are not calibrated yet. For another law of noise it
+        is that of Gaussian noise that hides no more (`zetadp.accounting.kinds.Kind.hiding`).
     """
 
     name: str
@@ -233,8 +233,8 @@ class Plan:
             instead = f"Expected a threat other than {MASKED_SUMS} for"
             if training.mixing is not None:
                 yield "threat", f"{instead} mixed rows: each node sends its own."
-            if not KINDS[training.release].gaussian:
-                yield "threat", f"{instead} release {training.release}: the cost of a sum of them is unknown."
+            if training.mechanism != GAUSSIAN:
+                yield "threat", f"{instead} mechanism {training.mechanism}: the cost of a sum of messages is unknown."
         if at_once and network.family != "head":
             found = training.estimator
             yield "estimator", f"Expected estimator {DESCENT} for a network that is not of family head, found {found}."
@@ -411,7 +411,7 @@ class Plan:
         sums = None if self.sums is None else asdict(self.sums)
         rest = [self.unit, self.units_of_a_person, self.threat, sums]
         partition = json.dumps(self.partition, sort_keys=True)
-        further: list[Any] = [] if own.release == GAUSSIAN else [own.release]
+        further: list[Any] = [] if own.mechanism == GAUSSIAN else [own.mechanism]
         further += [] if own.mixing is None else [own.mixing.described()]
         further += [{"taper": net.taper}] if net.taper else []
         further += [] if optimiser.recipe is None else [optimiser.recipe]

@@ -12,10 +12,11 @@ from fractions import Fraction
 from numbers import Real
 from typing import Annotated, Any
 
-from zetadp.accounting.events import KINDS
 from zetadp.accounting.kinds import NoisySum
+from zetadp.accounting.laws import installed_kind
 from zetadp.accounting.threat import NOISE_SOURCES, NoiseSource
-from zetadp.base.validation import Checked, Count, OneOf, Positive, Share, UserError, Within, check_fields
+from zetadp.base.installed import PackageError
+from zetadp.base.validation import Checked, Count, OneOf, Positive, Share, Spelled, UserError, Within, check_fields
 from zetadp.nn.settings import AT_ONCE, DESCENT, MIXED_ROWS
 
 MOST_ROUNDS = 100_000
@@ -23,8 +24,8 @@ MOST_ROUNDS = 100_000
 ROUNDED = 0.01
 """Largest difference from one of the sum of shares that were rounded."""
 GAUSSIAN = NoisySum.law
-NO_EXACT_DIRECTION = (
-    "no exact sampler of directions is known, and the last bits of a floating-point sample reveal who took part"
+NO_EXACT_SAMPLER = (
+    "other laws of noise are sampled in floating point, and the last bits of such a sample reveal who took part"
 )
 
 
@@ -196,10 +197,11 @@ class TrainingSettings:
         images. For mixed rows in a task whose units have one class each, it is the norm itself.
     mixing
         How rows are mixed, for the estimator ``mixed_rows``.
-    release
-        Release of a node in a round of descent. ``gaussian``: the mean of clipped gradients, with Gaussian noise.
-        ``von_mises_fisher``: a random unit vector around the direction of that mean, as concentrated as the same noise
-        multiplier allows; seeded noise only. Without noise, both send the mean.
+    mechanism
+        Law of noise of what a node releases in a round of descent. ``gaussian``: the mean of clipped gradients, with
+        Gaussian noise. Others come with installed packages (docs/mechanisms.md) and are for seeded noise only:
+        ``von_mises_fisher`` of the papers sends a random unit vector around the direction of that mean. Every law hides
+        as much as Gaussian noise of the same multiplier, or more. Without noise, the mean itself is sent.
     """
 
     rounds: Annotated[int, Within(ge=1, le=MOST_ROUNDS)]
@@ -210,13 +212,13 @@ class TrainingSettings:
     estimator: Annotated[str, OneOf((DESCENT, *AT_ONCE))] = DESCENT
     feature_norm: Positive = 0.8
     mixing: MixingSettings | None = None
-    release: Annotated[str, OneOf(tuple(law for law, kind in KINDS.items() if kind.of_one_node))] = GAUSSIAN
+    mechanism: Annotated[str, Spelled("[a-z][a-z0-9_]*")] = GAUSSIAN
 
     def described(self) -> dict[str, Any]:
-        """Return the settings for plans and ledgers; mixing and release are left out where they are not used."""
+        """Return the settings for plans and ledgers; mixing and mechanism are left out where they are not used."""
         found = asdict(self)
-        if self.release == GAUSSIAN:
-            del found["release"]
+        if self.mechanism == GAUSSIAN:
+            del found["mechanism"]
         if self.mixing is None:
             del found["mixing"]
         else:
@@ -240,18 +242,25 @@ class TrainingSettings:
         """Check every setting."""
         check_fields(self)
         object.__setattr__(self, "noise", NoiseSource(self.noise))
-        if not KINDS[self.release].gaussian and not self.seeded:
-            raise UserError(
-                f"Expected release {GAUSSIAN} with noise os, found {self.release}: {NO_EXACT_DIRECTION}.", "release"
-            )
-        if self.release != GAUSSIAN and self.estimator != DESCENT:
-            raise UserError(
-                f"Expected release {GAUSSIAN} with estimator {self.estimator}, found {self.release}.", "release"
-            )
+        if self.mechanism != GAUSSIAN:
+            self._check_mechanism()
         if (self.estimator == MIXED_ROWS) != (self.mixing is not None):
             raise UserError(f"Expected mixing with estimator {MIXED_ROWS} and with no other, found {self.estimator}.")
         if self.estimator != DESCENT and self.rounds != 1:
             raise UserError(f"Expected one round for estimator {self.estimator}, found {self.rounds}. Set rounds to 1.")
+
+    def _check_mechanism(self) -> None:
+        """Refuse a law of noise that is not installed, or that does not go with the other settings."""
+        try:
+            installed_kind(self.mechanism)
+        except PackageError as error:
+            error.key = "mechanism"
+            raise
+        expected = f"Expected mechanism {GAUSSIAN} with"
+        if not self.seeded:
+            raise UserError(f"{expected} noise os, found {self.mechanism}: {NO_EXACT_SAMPLER}.", "mechanism")
+        if self.estimator != DESCENT:
+            raise UserError(f"{expected} estimator {self.estimator}, found {self.mechanism}.", "mechanism")
 
 
 @dataclass(frozen=True)

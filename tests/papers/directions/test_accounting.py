@@ -9,8 +9,8 @@ from scipy.integrate import quad
 from scipy.optimize import brentq
 
 from papers.directions.accounting import concentration_for_epsilon
+from papers.directions.mechanism import Direction, gaussian_bound
 from zetadp.accounting import composition as rounds
-from zetadp.accounting.directions import Direction, gaussian_bound
 from zetadp.accounting.kinds import NoisySum
 
 

@@ -25,7 +25,7 @@ import scipy
 from zetadp.account.exposure import Run, run_of, seen_by
 from zetadp.account.ledger import Attempt
 from zetadp.accounting import composition
-from zetadp.accounting.events import KINDS
+from zetadp.accounting.laws import kind_of
 from zetadp.base.epsilon import epsilon_value
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.storage import write_text
@@ -76,9 +76,9 @@ def dimension_of(plan: Plan) -> int:
 def recorded(plan: Plan) -> Run:
     """Return the whole run as its ledger will record it."""
     events = [plan.event(node.name, number) for node in plan.nodes for number in range(plan.training.rounds)]
-    if plan.training.release != "gaussian" and math.isfinite(epsilon_value(plan.run.epsilon)):
+    if plan.training.mechanism != "gaussian" and math.isfinite(epsilon_value(plan.run.epsilon)):
         dimension = dimension_of(plan)
-        kinds = KINDS[plan.training.release]
+        kinds = kind_of(plan.training.mechanism)
         events = [replace(event, kind=kinds.hiding(event.kind, dimension)) for event in events]
     return run_of("run", Attempt(plan.declaration(), events))
 

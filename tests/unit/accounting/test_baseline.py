@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from papers.directions.mechanism import Direction
 from zetadp.accounting import composition
-from zetadp.accounting.directions import Direction
 from zetadp.accounting.kinds import NoisySum
 from zetadp.training.plan import FORMAT
 

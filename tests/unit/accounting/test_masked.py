@@ -143,7 +143,7 @@ def test_two_records_of_one_person_are_not_composed_where_both_lie_in_one_sum():
         ({"sums": Sums(2, 1)}, "2 colluding - 1 missing = 1"),
         ({"nodes": (*NODES[:3], replace(NODES[3], noise_multiplier=1.0))}, "same noise"),
         ({"nodes": tuple(replace(node, noise_multiplier=1e9) for node in NODES)}, "range of whole numbers"),
-        ({"training": TrainingSettings(1, release="von_mises_fisher")}, "cost of a sum"),
+        ({"training": TrainingSettings(1, mechanism="von_mises_fisher")}, "cost of a sum"),
         ({"network": NetworkSettings("head", "features"),
           "training": TrainingSettings(1, estimator="mixed_rows", mixing=MixingSettings(4))}, "mixed rows"),
     ],
@@ -161,5 +161,5 @@ def test_noise_that_was_computed_for_other_numbers_is_not_taken(tmp_path):
 
 
 def test_a_training_cannot_choose_the_kind_of_which_several_nodes_make_one_release():
-    with pytest.raises(ValueError, match="gaussian, von_mises_fisher, found 'masked sum'"):
-        TrainingSettings(ROUNDS, release=MaskedSum.law)
+    with pytest.raises(ValueError, match=r"Expected mechanism .* found 'masked sum'"):
+        TrainingSettings(ROUNDS, mechanism=MaskedSum.law)

@@ -59,7 +59,7 @@ SIMULATED = merged(PAPER, SIMULATION, {"privacy": {"noise": "seeded"}})
 OWN_RUN = merged(PAPER, {"runs": [RUN | {"networks": ["own"]}]})
 SUMS = merged(SIMULATED, {"arms": {"mine": {"threat": "masked_sums", "expected_patients": 24, "rounds": 5}}})
 PER_IMAGE = merged(SIMULATED, {"networks": {"complex": {"training": {"unit": "image"}}}})
-DIRECTED = merged(SUMS, {"networks": {"complex": {"training": {"release": "von_mises_fisher"}}}})
+DIRECTED = merged(SUMS, {"networks": {"complex": {"training": {"mechanism": "von_mises_fisher"}}}})
 MINE = merged(
     default(),
     {"name": "mine", "cohort": {"name": "mine", "source": "folder", "folder": "/data", "unit": "record"}},
@@ -158,12 +158,13 @@ FAULTS = [
     (merged(SUMS, grid(arms=["mine"])), {"arms": {"mine": {"sums": {"colluding": 10}}}},
      "arms.mine.sums", "11 - 10 colluding"),
     (SUMS, {"arms": {"federated": {"sums": {"missing": 3}}}}, "arms.federated", "sums only with threat masked_sums"),
-    (DIRECTED, {"privacy": {"noise": "os"}}, "networks.complex.training.release", "no exact sampler"),
+    (DIRECTED, {"privacy": {"noise": "os"}}, "networks.complex.training.mechanism", "floating point"),
     (DIRECTED, grid(arms=["mine"]), "arms.mine.threat", "masked_sums"),
-    (merged(OWN_RUN, own({**AT_ONCE, "release": "von_mises_fisher"})), {"privacy": {"noise": "seeded"}, **SIMULATION},
-     "networks.own.training.release", "class_means"),
-    (SUMS, {"training": {"release": "von_mises_fisher"}, "privacy": {"noise": "os"}},
-     "training.release", "no exact sampler"),
+    (merged(OWN_RUN, own({**AT_ONCE, "mechanism": "von_mises_fisher"})), {"privacy": {"noise": "seeded"}, **SIMULATION},
+     "networks.own.training.mechanism", "class_means"),
+    (SUMS, {"training": {"mechanism": "von_mises_fisher"}, "privacy": {"noise": "os"}},
+     "training.mechanism", "floating point"),
+    (SUMS, {"training": {"mechanism": "von_mises_fischer"}}, "training.mechanism", "Did you mean 'von_mises_fisher'"),
     (PAPER, {"engine": "flower", "privacy": {"noise": "seeded"}}, "privacy.noise", "flower"),
     # Single images
     (merged(PER_IMAGE, {"cohort": {"name": "real", "source": "download"}, "privacy": {"noise": "os"}}), {},

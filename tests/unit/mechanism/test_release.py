@@ -13,8 +13,8 @@ from ledger_builder import DECLARATION, poisson
 import zetadp.accounting.seeded_noise
 import zetadp.mechanism.release
 import zetadp.training.records
+from papers.directions.mechanism import Direction
 from zetadp.account.ledger import Ledger
-from zetadp.accounting.directions import Direction
 from zetadp.accounting.events import Event
 from zetadp.accounting.kinds import NoisySum
 from zetadp.accounting.masked import MaskedSum

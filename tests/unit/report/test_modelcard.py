@@ -26,6 +26,7 @@ def card(tmp_path, *, cohort=SIMULATED, right=None, settings=NETWORK, measured=N
 def test_card_holds_what_a_user_must_know_and_no_epsilon_below_its_figure(tmp_path):
     nodes = {"node-01": {"population": 30, "epsilon": 2.50012}}
     figures = {"epsilon": 3.98012, "epsilon_rdp": 4.30021, "nodes": nodes}
+    figures["laws"] = ["Law of noise signs: Each node sends signs. Its proof: a paper."]
     text = card(tmp_path, epsilon="4", does_not_cover=["the search for settings"], changed=figures)
     for needed in (
         "FLAIR, T1w, T1gd, T2w",
@@ -38,6 +39,7 @@ def test_card_holds_what_a_user_must_know_and_no_epsilon_below_its_figure(tmp_pa
         "by the Renyi accountant, an independent and usually larger upper bound: 4.301",
         "node-01: 30 patients, ε = 2.501",
         "Not covered: the search for settings.",
+        "Law of noise signs: Each node sends signs. Its proof: a paper.\n\n",
         "Not for clinical use",
         "zetadp predict MODEL VOLUME",
         "complex/federated/eps-4/seed-0",

@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import numpy as np
-import own_task
 import pandas as pd
 import pytest
 import torch
+from own_package import TASK as PACKAGE
 
 from zetadp.account.book import recorded_runs
 from zetadp.account.statement import run_statement
@@ -35,7 +35,7 @@ TASK = {"name": "rotation", "features": FEATURES}
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(own_task.install(tmp_path / "installed"))
+    monkeypatch.syspath_prepend(PACKAGE.install(tmp_path / "installed"))
     yield
     sys.modules.pop("my_package", None)
 
@@ -101,7 +101,7 @@ def test_a_task_whose_package_is_incomplete_names_the_package(tmp_path):
 
 
 def test_two_packages_with_a_task_of_one_name_are_refused(monkeypatch, tmp_path):
-    other = own_task.install(tmp_path / "other")
+    other = PACKAGE.install(tmp_path / "other")
     (other / "my_package-1.0.dist-info").rename(other / "their_package-1.0.dist-info")
     for name, old, new in (("METADATA", "my_package", "their_package"), ("entry_points.txt", ":Rotation", ":Turn")):
         file = other / "their_package-1.0.dist-info" / name
@@ -117,9 +117,10 @@ def test_without_the_papers_their_tasks_are_refused_with_what_to_install(monkeyp
         task_of({"name": "ecg"})
 
 
-def test_what_make_install_installs_finds_the_tasks_of_the_papers_from_any_folder(tmp_path):
-    code = "from zetadp.training.task import task_of; print(task_of({'name': 'ecg'}).metric)"
+def test_what_make_install_installs_finds_what_the_papers_bring_from_any_folder(tmp_path):
+    code = "from zetadp.training.task import task_of; print(task_of({'name': 'ecg'}).metric)\n"
+    code += "from zetadp.accounting.laws import kind_of; print(kind_of('von_mises_fisher').__name__)"
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     call = [sys.executable, "-c", code]
     done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "ROC-AUC\n"
+    assert done.stdout == "ROC-AUC\nDirection\n"

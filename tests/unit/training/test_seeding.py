@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from zetadp.accounting.directions import Direction
+from papers.directions.mechanism import Direction
 from zetadp.accounting.threat import Sums
 from zetadp.nn.settings import NetworkSettings
 from zetadp.training.plan import NodeConstants, Plan, RunName
@@ -45,7 +45,7 @@ OTHER = {
         {"feature_norm": 0.5},
         {"estimator": "mixed_rows", "mixing": MixingSettings(4)},
         {"estimator": "mixed_rows", "mixing": MixingSettings(8)},
-        {"release": Direction.law},
+        {"mechanism": Direction.law},
         *(
             {"optimiser": OptimiserSettings(**own)}
             for own in (

@@ -1,9 +1,9 @@
-r"""Directions: the second kind of release, a random unit vector around the direction of a sum.
+r"""The law of noise ``von_mises_fisher``: a node releases a random unit vector around the direction of a sum.
 
 The centre of a release is the direction of a sum of clipped contributions, or a fixed public one if the sum is zero.
 The output has the von Mises-Fisher law around it. One person can turn the centre into its opposite, so opposite centres
-are the worst pair. This holds for the whole trade-off curve, not only for Renyi divergences (dimension >= 3). The
-clipping norm and the number of people do not matter.
+are the worst pair. This holds for the whole trade-off curve, not only for Renyi divergences (dimension >= 3), as the
+paper's page proves. The clipping norm and the number of people do not matter.
 
 For a centre x and its opposite, the privacy loss of an output y is :math:`2 \kappa t` with the cosine
 :math:`t = x^T y`. Its density is :math:`\propto e^{\kappa t} (1-t^2)^{(p-3)/2}` under the centre x, and
@@ -69,6 +69,11 @@ class Direction(Kind):
     """
 
     law: ClassVar[str] = "von_mises_fisher"
+    summary: ClassVar[str] = (
+        "Each node sends a random unit vector in place of a noisy sum. It follows the von Mises-Fisher law around the "
+        "direction of the sum, or around a fixed direction if the sum is zero. The length of the sum stays at the node."
+    )
+    proof: ClassVar[str] = "Opposite centres are the worst pair of centres (papers/directions/README.md)."
 
     sampling_probability: float
     concentration: float
@@ -142,7 +147,7 @@ class Direction(Kind):
 
     def sample(self, clipped_sum: Tensor, clip: float, expected: float, generator: np.random.Generator) -> Tensor:
         """Return a random direction around that of the sum. Clipping norm and divisor do not matter."""
-        from zetadp.accounting.seeded_noise import draw_direction
+        from papers.directions.sampler import draw_direction
 
         return draw_direction(clipped_sum, self.concentration, generator)
 

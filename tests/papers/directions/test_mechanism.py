@@ -12,10 +12,10 @@ from ledger_builder import poisson
 from scipy.special import ive, logsumexp
 from scipy.stats import kstest, norm
 
+from papers.directions.mechanism import Direction, cosine_law, gaussian_bound
+from papers.directions.sampler import draw_cosines, draw_direction
 from zetadp.accounting import composition
-from zetadp.accounting.directions import Direction, cosine_law, gaussian_bound
 from zetadp.accounting.events import Event
-from zetadp.accounting.seeded_noise import draw_cosines, draw_direction
 from zetadp.base.randomness import Purpose, stream
 from zetadp.base.validation import UserError
 

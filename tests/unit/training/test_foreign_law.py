@@ -1,0 +1,122 @@
+"""The law of noise of docs/mechanisms.md, installed as a package: trained, accounted for, cited, and missing."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from ledger_builder import EVENT, record
+from mutants.stub import releases_seen
+from own_package import LAW
+from training_builder import CLASSES, CLASSIFICATION, TINY, records
+
+from zetadp.account.book import recorded_runs
+from zetadp.account.ledger import read_ledger
+from zetadp.account.risk import Risk
+from zetadp.account.statement import last_statement, total_statement
+from zetadp.accounting.kinds import NoisySum
+from zetadp.accounting.laws import installed_kind, kind_of, modules_of
+from zetadp.base.validation import UserError
+from zetadp.base.workflow import code_of
+from zetadp.report.riskpage import Evidence, write_risk
+from zetadp.training.checkpoint import RunFiles
+from zetadp.training.loop import train
+from zetadp.training.plan import NodeConstants, Plan, RunName
+from zetadp.training.promise import make_plan
+from zetadp.training.records import items_of
+from zetadp.training.settings import TrainingSettings
+
+CITED = "Law of noise signs: Each node sends the signs of a noisy sum. Its proof: Post-processing of Gaussian noise"
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch, tmp_path) -> Path:
+    """Install the package, and return its only file."""
+    folder = LAW.install(tmp_path / "installed")
+    with monkeypatch.context() as patches:
+        patches.syspath_prepend(folder)
+        yield folder / "my_laws.py"
+    uninstall()
+
+
+def uninstall() -> None:
+    """Forget what was imported of the package."""
+    installed_kind.cache_clear()
+    sys.modules.pop("my_laws", None)
+
+
+def test_it_trains_and_every_page_cites_its_proof(tmp_path):
+    mechanism = yaml.safe_load(LAW.blocks("yaml")[0])["training"]["mechanism"]
+    nodes = (NodeConstants("a", 6, 3), NodeConstants("b", 6, 3))
+    run = RunName("tiny", "federated", "8", 0)
+    plan = make_plan(Plan(run, TINY, TrainingSettings(3, mechanism=mechanism), nodes, task=CLASSIFICATION))
+    units = [items_of([[record] for record in own], CLASSES) for own in (range(6), range(6, 12))]
+    ledger = tmp_path / "ledger.jsonl"
+    with releases_seen() as sent:
+        train(plan, records(12), units, RunFiles(ledger, tmp_path / "checkpoint"))
+    assert len(sent) == 6
+    assert all(torch.equal(message.abs(), torch.ones_like(message)) for _, message in sent)
+
+    (run,) = recorded_runs(ledger)
+    assert {kind.law for kind in run.kinds} == {"signs"}
+    statement, total = last_statement(read_ledger(ledger), "tiny"), total_statement([run])
+    summed = {name: replace(node, kind=NoisySum(**node.kind.values())) for name, node in run.nodes.items()}
+    assert statement["epsilon"] == total_statement([replace(run, nodes=summed)])["private_rows"]["epsilon"] <= 8
+    assert {audience["epsilon"] for audience in statement["audiences"].values()} == {statement["epsilon"]}
+    write_risk(Risk.of(ledger), tmp_path, "ledger.jsonl", Evidence())
+    for text in (statement.text, total.text, (tmp_path / "risk.html").read_text()):
+        assert CITED in text
+
+
+def test_it_is_found_without_being_imported_and_its_module_is_its_code(installed):
+    (module,) = modules_of(["gaussian", "signs"])
+    assert "my_laws" not in sys.modules
+    before = code_of("scripts/train_model.py", module)
+    installed.write_text(installed.read_text() + "\nADDED = True\n")
+    after = code_of("scripts/train_model.py", module)
+    assert {file for file in after if before[file] != after[file]} == {"my_laws.py"}
+
+
+def test_no_epsilon_is_computed_where_it_is_not_installed(tmp_path, monkeypatch):
+    ledger = tmp_path / "run.jsonl"
+    record(ledger, event=replace(EVENT, kind=kind_of("signs").hiding(EVENT.kind, 1)))
+    assert recorded_runs(ledger)
+    settings = TrainingSettings(3, mechanism="signs")
+    plan = Plan(RunName("tiny", "central", "inf", 0), TINY, settings, (NodeConstants("a", 6, 3),)).to_json()
+    uninstall()
+    monkeypatch.setattr("zetadp.base.installed.entry_points", lambda group: ())
+    message = r"'signs'\. Install the package that has it as an entry point in zetadp\.mechanisms\..*`make install`"
+    for attempt in (
+        lambda: read_ledger(ledger),
+        lambda: recorded_runs(ledger),
+        lambda: Plan.from_json(plan),
+        lambda: modules_of(["signs"]),
+    ):
+        with pytest.raises(UserError, match=message) as refused:
+            attempt()
+        assert "damaged" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('    proof: ClassVar[str] = "Post', '    other: ClassVar[str] = "Post', "cite the proof"),
+        ('"Each node sends the signs of a noisy sum."', '""', "describe what a node sends"),
+        ("gaussian: ClassVar[bool] = False", "other: ClassVar[bool] = False", "gaussian = False"),
+        ('law: ClassVar[str] = "signs"', 'law: ClassVar[str] = "gaussian"', "law = 'signs'"),
+        ("def hiding", "def other", "define hiding"),
+        ("@dataclass(frozen=True)\n", "", "frozen dataclass"),
+        ("class Signs(NoisySum)", "class Signs", "subclass of"),
+        ("import NoisySum", "import Kind as NoisySum", "every abstract method"),
+        ("import NoisySum", "import Absent", "cannot be imported"),
+    ],
+)
+def test_a_law_without_what_it_must_have_is_refused(installed, old, new, expected):
+    assert old in installed.read_text()
+    installed.write_text(installed.read_text().replace(old, new))
+    with pytest.raises(UserError, match=rf"signs.*{expected}"):
+        kind_of("signs")
