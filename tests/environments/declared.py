@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import NamedTuple
 
 import yaml
 
-from zetadp.accounting.laws import GROUP, modules_of
+from zetadp.accounting.laws import installed_laws, modules_of
 from zetadp.base.workflow import code_of
 from zetadp.training.task import module_of
 
@@ -75,7 +74,7 @@ class Rule(NamedTuple):
         if self.stage:
             return code_of("scripts/stage.py", self.stage.partition(":")[0])
         named = [module_of(path.stem) for path in RULES_OF_TASKS] if self.name in WITH_TASK else []
-        named += modules_of(point.name for point in entry_points(group=GROUP)) if self.name in WITH_LAW else []
+        named += modules_of(installed_laws()) if self.name in WITH_LAW else []
         return code_of(f"scripts/{self.script}.py", *named)
 
 

@@ -54,9 +54,9 @@ def test_rule_and_main_agree(script, monkeypatch):
     assert seen == [(module["main"],)]
     assert seen[0][0].__globals__["snakemake"] is injected
     rule = OWN[script.stem]
-    agree(rule, module["main"], rf'"scripts/{script.name}"(, TASK_CODE)?(, \*LAW_CODE)?')
+    agree(rule, module["main"], rf'"scripts/{script.name}"(, TASK_CODE)?(, \*(LAW|ALL_LAWS)_CODE)?')
     assert ("TASK_CODE" in rule.text) == (script.stem in WITH_TASK)
-    assert ("LAW_CODE" in rule.text) == (script.stem in WITH_LAW)
+    assert ("LAW" in rule.text) == (script.stem in WITH_LAW)
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES.values() if rule.stage], ids=lambda rule: rule.name)

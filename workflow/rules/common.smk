@@ -22,7 +22,7 @@ from snakemake.exceptions import WorkflowError
 
 from zetadp.training.plan import RunName
 from zetadp.training.task import module_of, task_of
-from zetadp.accounting.laws import modules_of
+from zetadp.accounting.laws import installed_laws, modules_of
 from zetadp.config.experiment import runs_of
 from zetadp.config.load import load_config
 from zetadp.base.console import summarise_jobs
@@ -84,11 +84,13 @@ def check_sources():
 try:
     check_sources()
     CONFIG = load_config(config)
-    # The modules that jobs find by name: of the task, and of the laws of noise of all runs.
+    # The modules that jobs find by name: of the task, of the laws of noise of all runs, and of any law that another
+    # experiment's ledger may name.
     TASK_CODE = module_of(CONFIG.task.name)
     LAW_CODE = modules_of(
         CONFIG.plan(run).training.mechanism for run in CONFIG.run_names
     )
+    ALL_LAWS_CODE = modules_of(installed_laws())
 except UserError as error:
     raise WorkflowError(str(error)) from None
 

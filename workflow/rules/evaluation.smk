@@ -65,7 +65,7 @@ rule account_total:
     params:
         ledger_folder=LEDGERS,
         others=ledgers_of_others(),
-        code=code_of("scripts/account_total.py", *LAW_CODE),
+        code=code_of("scripts/account_total.py", *ALL_LAWS_CODE),
     script:
         "../../scripts/account_total.py"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract
 from typing import Any, cast
 
@@ -55,6 +55,11 @@ def installed_kind(law: str) -> type[Kind]:
                 "epsilon is computed: ask the author of the package."
             )
     return cast("type[Kind]", kind)
+
+
+def installed_laws() -> set[str]:
+    """Return the names of all laws that installed packages bring."""
+    return {point.name for point in entry_points(group=GROUP)}
 
 
 def modules_of(laws: Iterable[str]) -> list[str]:
