@@ -7,8 +7,10 @@ message is made here.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
+
+from zetadp.base.differences import differences
 
 START_OVER = "start over by deleting the checkpoint"
 """What can be done where a run cannot be continued."""
@@ -31,21 +33,13 @@ def offer(free: str, paid: str) -> str:
 
 def cause_of_another(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Return why a run may be asked for again, from the first lines of a ledger for its last attempt and the next."""
-    then, changed = dict(_flat(before)), []
-    for key, value in _flat(json.loads(json.dumps(now))):
-        if key in then and then[key] != value:
-            changed.append(f"{key} (then {json.dumps(then[key])[:60]}, now {json.dumps(value)[:60]})")
-    if changed:
+    settings = ({key: value for key, value in line.items() if key not in _NO_SETTINGS} for line in (before, now))
+    then, wanted = map(json.loads, map(json.dumps, settings))
+    # A line of another version of this library may lack a key.
+    known = (change for change in differences(then, wanted) if None not in (change.before, change.now))
+    if changed := [f"{change.key} (then {change.texts[0]}, now {change.texts[1]})" for change in known]:
         return f"Settings changed since: {'; '.join(changed)}. Undo that to keep the finished run."
     return (
         "No setting changed since. Jobs come back when files have new times, as after copying, when code or data "
         "changed, or when results are gone."
     )
-
-
-def _flat(content: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested settings with their dotted keys."""
-    for key, value in content.items():
-        if before or key not in _NO_SETTINGS:
-            name = f"{before}{key}"
-            yield from _flat(value, f"{name}.") if isinstance(value, Mapping) else [(name, value)]

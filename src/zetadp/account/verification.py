@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
@@ -25,6 +24,7 @@ from zetadp.account.ledger import Attempt, LostError, read_ledger
 from zetadp.account.register import REGISTER
 from zetadp.account.statement import Statement, head_in, last_statement, spent
 from zetadp.accounting import composition
+from zetadp.base.differences import differences
 from zetadp.base.epsilon import epsilon_value, rounded_up
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import content_hash, read_json
@@ -258,26 +258,18 @@ def _as_planned(run: RunFolder, attempts: Sequence[Attempt]) -> None:
 def _as_stated(run: RunFolder, attempts: Sequence[Attempt]) -> None:
     stated = read_json(run.privacy)
     again = last_statement(attempts, stated["name"])
-    differing = list(_differences(json.loads(json.dumps(again)), stated))
-    if differing:
-        raise UserError(f"{differing[0]} in privacy.json is not what the ledger gives")
+    for change in differences(json.loads(json.dumps(again)), stated):
+        if not _is_rounding(change.before, change.now):
+            raise UserError(f"{change.key} in privacy.json is not what the ledger gives")
     if run.text.read_text(encoding="utf-8") != Statement(stated).text:
         raise UserError("privacy.txt does not say what privacy.json says")
 
 
-def _differences(one: Any, other: Any, place: str = "") -> Iterator[str]:  # noqa: ANN401  (JSON is untyped)
-    """Yield the places where two JSON values differ by more than rounding."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        for key in {**one, **other}:
-            yield from _differences(one.get(key), other.get(key), f"{place}.{key}" if place else str(key))
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for number, pair in enumerate(zip(one, other, strict=True)):
-            yield from _differences(*pair, f"{place}[{number}]")
-    elif isinstance(one, float) and isinstance(other, float | int):
-        if not math.isclose(one, other, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
-            yield place
-    elif one != other:
-        yield place
+def _is_rounding(*values: object) -> bool:
+    """Return whether two values are numbers that differ no more than computations on two processors do."""
+    numbers = [value for value in values if isinstance(value, float | int)]
+    floating = any(isinstance(value, float) for value in numbers)
+    return floating and len(numbers) == len(values) and math.isclose(*numbers, rel_tol=_ROUNDING, abs_tol=_ROUNDING)
 
 
 def _known_to_both(attempt: Attempt) -> bool:

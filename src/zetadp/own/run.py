@@ -25,6 +25,7 @@ from zetadp.account.offers import offer
 from zetadp.account.register import REGISTER, Secret
 from zetadp.account.statement import Statement, last_statement
 from zetadp.account.verification import check_neighbours
+from zetadp.base.differences import differences
 from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import (
     check_writable,
@@ -354,7 +355,7 @@ class PrivateRun:
             "records": secret.tag(self._records.digest),  # only a keyed hash is written
         }
         if stored:
-            if found := dict(_differences(stored, now)):
+            if found := _changed_arguments(stored, now):
                 if len(found) > 1:
                     found.pop("noise_multiplier", None)  # which follows from the others
                 if "optimiser" in found:  # its lists of parameters may differ only because the networks do
@@ -457,16 +458,15 @@ def _take_weights(model: nn.Module, path: Path) -> None:
         ) from error
 
 
-def _differences(before: Any, now: Any, key: str = "") -> Iterator[tuple[str, str]]:  # noqa: ANN401  (JSON)
-    """Yield the keys in which two JSON objects differ, and both values as a text, in the words of `private`."""
-    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        for pair in zip(before, now, strict=True):
-            yield from _differences(*pair, key)
-    elif isinstance(before, Mapping) and isinstance(now, Mapping) and key != "task":
-        for name in dict.fromkeys([*before, *now]):
-            yield from _differences(before.get(name), now.get(name), name if key != "recipe" else key)
-    elif json.dumps(before) != json.dumps(now):
-        yield ARGUMENTS.get(key, key), f"{json.dumps(before)[:60]}, found {json.dumps(now)[:60]}"
+def _changed_arguments(before: object, now: object) -> dict[str, str]:
+    """Return the arguments of `private` in which two runs' files differ, each with both values as a text."""
+    changed = {}
+    for change in differences(before, json.loads(json.dumps(now))):
+        keys = [step for step in change.path if isinstance(step, str)]
+        # An optimiser and a task are arguments as a whole.
+        key = next((step for step in keys if step in ("recipe", "task")), keys[-1])
+        changed[ARGUMENTS.get(key, key)] = "{}, found {}".format(*change.texts)
+    return changed
 
 
 @dataclass(frozen=True)
