@@ -88,6 +88,11 @@ def time_left(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def is_milestone(done: int, total: int, parts: int = 20) -> bool:
+    """Return whether a step completes one of at most ``parts`` equal parts of all steps, as the last step does."""
+    return parts * done // total > parts * (done - 1) // total
+
+
 class PlainLines(logging.Formatter):
     """Lines of text. Control characters, which a terminal would obey, are escaped."""
 

@@ -23,6 +23,7 @@ from zetadp.account.register import BrokenChainError
 from zetadp.accounting import composition
 from zetadp.accounting.events import Event
 from zetadp.base.epsilon import rounded_up
+from zetadp.base.logs import is_milestone
 from zetadp.base.storage import make_folder
 from zetadp.base.validation import UserError
 from zetadp.hospitals.health import Health
@@ -188,7 +189,7 @@ class Coordinator:
 
     def _report(self, done: int) -> None:
         rounds = self.plan.training.rounds
-        if done % max(1, rounds // 20) == 0 or done == rounds:
+        if is_milestone(done, rounds):
             spent = max(self._spent(name) for name in self.names)
             logger.info(
                 "round %d of %d is done; epsilon spent so far %s per %s, at delta %g",

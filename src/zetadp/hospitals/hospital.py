@@ -23,6 +23,7 @@ from zetadp.account.budget import CapError
 from zetadp.account.ledger import Ledger, LostError, read_ledger
 from zetadp.accounting import composition
 from zetadp.base.epsilon import rounded_up
+from zetadp.base.logs import is_milestone
 from zetadp.base.storage import make_folder, read_json, write_json
 from zetadp.base.tensors import pick_device
 from zetadp.base.validation import UserError
@@ -211,11 +212,11 @@ class Hospital:
         )
 
     def report(self, number: int) -> None:
-        """Log the progress of the training run and its cost so far, about twenty times."""
+        """Log the progress of the training run and its cost so far, at most twenty times."""
         rounds = self.plan.training.rounds
         self.health.round.set(number + 1)
         self.health.tries.inc()
-        if (number + 1) % max(1, rounds // 20) and number + 1 < rounds:
+        if not is_milestone(number + 1, rounds):
             return
         releases = [event for attempt in read_ledger(self.participant.ledger) for event in attempt.releases()]
         spent = rounded_up(composition.epsilon(composition.compose(releases), self.plan.delta))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from zetadp.base.logs import Pace, time_left
+from zetadp.base.logs import Pace, is_milestone, time_left
 from zetadp.training.settings import TrainingSettings
 
 
@@ -33,8 +33,7 @@ class RoundsShown:
         begins = self.first[0] < 0
         if begins:
             self.first = done, now
-        parts = 20 if terminal else 5
-        in_parts = begins or parts * done // self.rounds > parts * (done - 1) // self.rounds
+        in_parts = begins or is_milestone(done, self.rounds, 20 if terminal else 5)
         if not (last or (self.pace.due() if self.timed and not terminal else in_parts)):
             return
         left = ""
