@@ -19,7 +19,7 @@ from zetadp.training.plan import Plan
 from zetadp.training.pretrained import save_model, starting_weights, with_backbone
 from zetadp.training.progress import announced_tick, seconds_to_tick
 from zetadp.training.promise import make_plan
-from zetadp.training.records import LabelledItems, single_items
+from zetadp.training.records import units_by_node
 from zetadp.training.settings import Performance
 from zetadp.training.task import pipeline_task_of
 
@@ -65,7 +65,7 @@ def main(
     trained = train(
         declared,
         records,
-        units_of(records, declared),
+        units_by_node(declared, records),
         files,
         validation=watched,
         start=starting_weights(declared.network, public),
@@ -82,15 +82,6 @@ def main(
     with written_whole(ledger) as temporary:
         shutil.copyfile(files.ledger, temporary)
     files.finish()
-
-
-def units_of(records: LabelledItems, plan: Plan) -> list[list[list[int]]]:
-    """Return the units of each node; a central holder is one node that holds all of them."""
-    result = []
-    for node in plan.nodes:
-        units = records.units(None if plan.threat == "central" else records.items["node"] == node.name)
-        result.append(single_items(units, plan.units_of_a_person) if plan.unit == "image" else units)
-    return result
 
 
 if __name__ == "__main__":

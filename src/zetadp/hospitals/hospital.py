@@ -45,13 +45,13 @@ from zetadp.hospitals.protocol import (
 from zetadp.hospitals.settings import HospitalSettings
 from zetadp.mri.index import PATIENT_KEY
 from zetadp.training.assembly import Assembly
-from zetadp.training.independence import check_run
+from zetadp.training.independence import checked_phase
 from zetadp.training.outbox import Outbox, SupersededError, digest_of
 from zetadp.training.plan import Plan
 from zetadp.training.pretrained import backbone_of, starting_weights
-from zetadp.training.records import LabelledItems, Node, checked_units, single_items
+from zetadp.training.records import LabelledItems, Node, checked_units, units_among
 from zetadp.training.round import do_round
-from zetadp.training.task import Classification, is_packaged, site_task_of, task_of
+from zetadp.training.task import site_task_of
 
 logger = logging.getLogger(__name__)
 
@@ -106,17 +106,9 @@ class Hospital:
                 f"Expected {declared} training patients at {name}, as the plan declares, found {len(patients)} in "
                 f"{participant.settings.images}."
             )
-        per_image = plan.unit == "image"
-        units = single_items(patients, plan.units_of_a_person) if per_image else patients
-        (self.units,) = checked_units([units], records.strata, plan.together)
-        self.rules, self.chunk = False, self.settings.chunk
-        task = task_of(plan.task)
-        if isinstance(task, Classification):
-            task.check(records.targets)
-        if not is_packaged(task):
-            phase = replace(Assembly.of(plan, records, start).phase, chunk=self.settings.chunk)
-            phase = check_run(phase, records, self.units, alone=plan.protects_people)
-            self.rules, self.chunk = phase.has_rules, phase.chunk
+        (self.units,) = checked_units([units_among(plan, patients)], records.strata, plan.together)
+        phase = checked_phase(Assembly.of(plan, records, start), records, self.units, self.settings.chunk)
+        self.rules, self.chunk = phase.has_rules, phase.chunk
 
     def exchange(self, request: Request) -> Answer | Refusal:
         """Reply to a request, with masked sums also by a fresh value, and sign the reply as a whole.

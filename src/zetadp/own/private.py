@@ -23,7 +23,7 @@ from zetadp.own.promises import check_reals
 from zetadp.own.records import HERE, Records
 from zetadp.own.run import PrivateRun, run_places
 from zetadp.training.assembly import Assembly
-from zetadp.training.independence import check_run
+from zetadp.training.independence import checked_phase
 from zetadp.training.networks import check_own, check_storable, uncompiled
 from zetadp.training.optimisers import recipe_of
 from zetadp.training.plan import NodeConstants, Plan, RunName
@@ -189,8 +189,8 @@ def private(
     plan = make_plan(plan)
     if not RunFolder(place).identity.exists():
         # Before the folder is made: what is refused leaves nothing behind.
-        phase = Assembly.of(plan, records.items, model=copied(own), task=chosen).phase
-        check_run(phase, records.items, records.places, alone=plan.protects_people)
+        parts = Assembly.of(plan, records.items, model=copied(own), task=chosen)
+        checked_phase(parts, records.items, records.places)
     return PrivateRun(plan, own, chosen, place, ledgers, records, where, options.most_epsilon, options.stop)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,11 +20,16 @@ from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
 from zetadp.mechanism.contributions import Gradient, Losses, knows_units, one_an_item
 from zetadp.mechanism.dropout import drawn_by_unit, drops
+from zetadp.nn.settings import OWN
 from zetadp.training.networks import embedding_hint
 from zetadp.training.records import LabelledItems, Positions
 from zetadp.training.round import Phase, items_in_a_pass
 from zetadp.training.state import reachable_state
 from zetadp.training.stateless import FAILURES, ITEMS, check_loss, check_network, copied, refuse_difference, same
+from zetadp.training.task import Classification, is_packaged
+
+if TYPE_CHECKING:
+    from zetadp.training.assembly import Assembly
 
 FEW = 3
 """Units in the first check, which finds most of what mixes units."""
@@ -38,13 +44,40 @@ Compute = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """A computation on a batch, from tensors to tensors. The first axis of all of them is lanes, such as units."""
 
 
+def checked_phase(
+    parts: Assembly, records: LabelledItems, units: Sequence[Positions], chunk: int | None = None
+) -> Phase:
+    """Return the phase of a run after the check of its labels, and of your own network or losses.
+
+    Packaged tasks, and networks that a plan names, are not checked: tests show that they keep units apart.
+
+    Parameters
+    ----------
+    parts
+        What a plan makes.
+    records, units
+        All items, and the positions of each unit's items.
+    chunk
+        As in `Phase`.
+
+    Raises
+    ------
+    UserError
+        If a label is not one of the task's classes, or as `check_run`.
+    """
+    if isinstance(parts.task, Classification):
+        parts.task.check(records.targets)
+    phase = replace(parts.phase, chunk=chunk)
+    if parts.plan.network.family != OWN and is_packaged(parts.task):
+        return phase
+    return check_run(phase, records, units, alone=parts.plan.protects_people)
+
+
 def check_run(phase: Phase, records: LabelledItems, units: Sequence[Positions], *, alone: bool) -> Phase:
     """Check that nothing remembers items, and that units are independent in a batch of as many as a pass will have.
 
     Network and loss are judged on public items first (`zetadp.training.stateless`). Only then are copies evaluated on
     the items of units (`check_independence`).
-
-    Networks and losses of the library need no check at run time: tests show that they keep units apart.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ from zetadp.nn.settings import OWN
 from zetadp.training.assembly import Assembly
 from zetadp.training.checkpoint import Checkpoint, RunFiles
 from zetadp.training.evaluation import watched
-from zetadp.training.independence import check_run
+from zetadp.training.independence import checked_phase
 from zetadp.training.networks import check_own
 from zetadp.training.outbox import Outbox
 from zetadp.training.progress import Progress
@@ -35,7 +35,6 @@ from zetadp.training.promise import check_noise
 from zetadp.training.records import LabelledItems, Node, Positions, checked_units
 from zetadp.training.round import do_round, items_in_a_pass
 from zetadp.training.settings import Performance
-from zetadp.training.task import Classification, is_packaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -152,11 +151,8 @@ def train(
     held = checked_units(units, records.strata, plan.together)
     _check(plan, held)
     parts = Assembly.of(plan, records, start, model, task)
-    if isinstance(parts.task, Classification):
-        parts.task.check(records.targets)
-    receiver, phase = parts.receiver(), replace(parts.phase, chunk=how.chunk)
-    if model is not None or not is_packaged(parts.task):
-        phase = check_run(phase, records, [positions for own in held for positions in own], alone=plan.protects_people)
+    receiver = parts.receiver()
+    phase = checked_phase(parts, records, [positions for own in held for positions in own], how.chunk)
     phase = replace(phase, chunk=phase.chunk or items_in_a_pass(phase, records.inputs))
     protected = not plan.training.seeded
     with Ledger(files.ledger) as ledger:

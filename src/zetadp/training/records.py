@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,9 @@ from torch import Tensor
 from zetadp.base.arrays import exact_up_to, has_mask
 from zetadp.base.validation import UserError, check_distinct, shown
 from zetadp.mechanism.release import Draw, NodeMechanism
+
+if TYPE_CHECKING:
+    from zetadp.training.plan import Plan
 
 Positions: TypeAlias = Sequence[int] | np.ndarray
 """Positions of the items of one unit in the records."""
@@ -208,6 +211,31 @@ def items_of(units: Iterable[Sequence[int]], each: int) -> list[list[int]]:
         Number of items of a record.
     """
     return [[each * record + place for record in own for place in range(each)] for own in units]
+
+
+def units_by_node(plan: Plan, records: LabelledItems) -> list[list[list[int]]]:
+    """Return the units of each node of a plan, of records that know their nodes; a central holder holds all of them.
+
+    Raises
+    ------
+    UserError
+        As `units_among`.
+    """
+    everything = [None if plan.threat == "central" else records.items["node"] == node.name for node in plan.nodes]
+    return [units_among(plan, records.units(of_node)) for of_node in everything]
+
+
+def units_among(plan: Plan, patients: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return the units that a plan protects, of patients by the positions of their items: these, or single images.
+
+    Raises
+    ------
+    UserError
+        If single images are protected, and a patient does not have the declared number of them.
+    """
+    if plan.unit == "image":
+        return single_items(patients, plan.units_of_a_person)
+    return [[*positions] for positions in patients]
 
 
 def single_items(units: Sequence[Sequence[int]], declared: int) -> list[list[int]]:

@@ -13,6 +13,8 @@ from ledger_builder import poisson
 from zetadp.accounting.events import Event
 from zetadp.base.validation import UserError
 from zetadp.mechanism.release import Draw, NodeMechanism
+from zetadp.nn.settings import NetworkSettings
+from zetadp.training.plan import NodeConstants, Plan, RunName
 from zetadp.training.records import (
     LabelledItems,
     Node,
@@ -20,7 +22,9 @@ from zetadp.training.records import (
     choose_items,
     items_of,
     single_items,
+    units_by_node,
 )
+from zetadp.training.settings import TrainingSettings
 
 
 @dataclass
@@ -154,6 +158,25 @@ def test_items_of_a_unit_of_its_own_are_all_items_of_declared_number():
     assert single_items([[4, 5], [0, 1]], 2) == [[4], [5], [0], [1]]
     with pytest.raises(UserError, match="one record of 2 images a patient"):
         single_items([[4, 5], [0, 1, 2]], 2)
+
+
+@pytest.mark.parametrize(
+    ("threat", "unit", "expected"),
+    [
+        ("local", "patient", [[[0, 1], [4, 5]], [[2, 3]]]),
+        ("central", "patient", [[[0, 1], [2, 3], [4, 5]]]),
+        ("local", "image", [[[0], [1], [4], [5]], [[2], [3]]]),
+    ],
+)
+def test_units_are_those_that_the_plan_protects_at_each_of_its_nodes(threat, unit, expected):
+    owners = {"patient": list("aabbcc"), "node": ["north", "north", "south", "south", "north", "north"]}
+    records = LabelledItems(torch.zeros(6, 1), torch.zeros(6), items=pd.DataFrame(owners))
+    names = ["central"] if threat == "central" else ["north", "south"]
+    nodes = tuple(NodeConstants(name, len(units), 1.0) for name, units in zip(names, expected, strict=True))
+    images = {"unit": "image", "units_of_a_person": 2} if unit == "image" else {}
+    run = RunName("linear", threat, "inf", 0)
+    plan = Plan(run, NetworkSettings("linear"), TrainingSettings(1), nodes, threat=threat, **images)
+    assert units_by_node(plan, records) == expected
 
 
 def test_parts_of_records_have_one_length():
