@@ -50,6 +50,7 @@ from zetadp.accounting.kinds import NoisySum
 from zetadp.base.tensors import Layout, keep_freed_memory, use_float32
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.training.checkpoint import RunFiles
+from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
 from zetadp.training.plan import NodeConstants, Plan, RunName
 from zetadp.training.records import LabelledItems
@@ -214,7 +215,7 @@ def seconds_of_rounds(
 
     with tempfile.TemporaryDirectory() as folder:
         files = RunFiles(Path(folder) / "ledger.jsonl", Path(folder) / "checkpoint")
-        train(plan, records, units, files, performance=performance, after_round=after_round)
+        train(LocalHolders(plan, records, units, performance=performance), files, after_round=after_round)
     return np.diff(times)[WARM:]
 
 

@@ -13,6 +13,7 @@ from zetadp.base.storage import written_whole
 from zetadp.base.tensors import keep_freed_memory, pick_device
 from zetadp.base.workflow import run
 from zetadp.training.checkpoint import RunFiles
+from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
 from zetadp.training.partition import read_partition, training_data
 from zetadp.training.plan import Plan
@@ -62,15 +63,14 @@ def main(
     together = None if series is None else Series(**series)
     data = training_data(table, partition, live)
     files = RunFiles(live, Path(checkpoint), declared.protects_people, limit, together, data)
-    trained = train(
+    holders = LocalHolders(
         declared,
         records,
         units_by_node(declared, records),
-        files,
-        validation=watched,
         start=starting_weights(declared.network, public),
         performance=Performance(**performance),
     )
+    trained = train(holders, files, validation=watched)
     if tick:
         time.sleep(seconds_to_tick(started, tick))
         forget_times(files.ledger)

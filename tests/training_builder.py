@@ -17,6 +17,7 @@ from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.backbone import Backbone
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.training.checkpoint import RunFiles
+from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import Trained, train
 from zetadp.training.plan import NodeConstants, Plan, RunName
 from zetadp.training.promise import check_noise
@@ -94,7 +95,8 @@ def train_run(
     each = items_each(data) if data.strata.any() else settings.images_per_patient
     units = [node.units(each) for node in nodes]
     files = RunFiles(ledger_path, checkpoint_path)
-    return train(plan, data, units, files, validation=validation, **more)
+    after_round = more.pop("after_round", None)
+    return train(LocalHolders(plan, data, units, **more), files, validation=validation, after_round=after_round)
 
 
 def network(settings: NetworkSettings, seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Module:

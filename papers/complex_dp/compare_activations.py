@@ -38,6 +38,7 @@ from zetadp.report.provenance import origin, seeds_shown
 from zetadp.report.rendering import to_csv
 from zetadp.training.checkpoint import RunFiles
 from zetadp.training.evaluation import outputs_of
+from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
 from zetadp.training.plan import NodeConstants, Plan, RunName
 from zetadp.training.promise import noise_of_plan
@@ -163,7 +164,7 @@ def trained(comparison: Comparison, items: Items, run: Run) -> dict[str, float]:
     plan = comparison.plan(run, len(units))
     with tempfile.TemporaryDirectory() as folder:
         files = RunFiles(Path(folder) / "run.jsonl", Path(folder) / "run.checkpoint")
-        model = train(plan, records, [units], files).model
+        model = train(LocalHolders(plan, records, [units]), files).model
         (happened,) = recorded_runs(files.ledger)
     (node,) = happened.nodes.values()
     spent = composition.epsilon(node.mechanisms, comparison.delta)

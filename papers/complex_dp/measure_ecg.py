@@ -39,6 +39,7 @@ from zetadp.nn.models import build
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.training.checkpoint import RunFiles
 from zetadp.training.evaluation import outputs_of
+from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
 from zetadp.training.metrics import LEVEL, percentile_interval
 from zetadp.training.optimisers import recipe_of
@@ -161,7 +162,7 @@ class Training:
         plan = self.plan(network, epsilon, seed, len(units), fold)
         name = f"{network}-{epsilon}-{seed}-{fold}"
         files = RunFiles(self.ledgers / f"{name}.jsonl", self.ledgers / f"{name}.checkpoint")
-        trained = train(plan, records, [units], files)
+        trained = train(LocalHolders(plan, records, [units]), files)
         files.finish()
         with torch.no_grad():
             return np.asarray(outputs_of(trained.model, inputs[~own])[:, 0].double())

@@ -45,6 +45,7 @@ from zetadp.own.release import Mixing, release_plan
 from zetadp.report.provenance import origin, seeds_shown
 from zetadp.training.assembly import mixture_of
 from zetadp.training.checkpoint import RunFiles
+from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
 from zetadp.training.records import LabelledItems
 from zetadp.training.task import Classification
@@ -192,7 +193,7 @@ def released_rows(
     data = LabelledItems(x.to(torch.complex64)[:, None, None], labels)
     with tempfile.TemporaryDirectory() as folder:
         files = RunFiles(Path(folder) / "rows.jsonl", Path(folder) / "rows.checkpoint")
-        trained = train(plan, data, [[[person] for person in range(len(x))]], files)
+        trained = train(LocalHolders(plan, data, [[[person] for person in range(len(x))]]), files)
         (happened,) = recorded_runs(files.ledger)
     (node,) = happened.nodes.values()
     (constants,) = plan.nodes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,11 @@ def train_tiny(folder: str, noise: str, checkpoint_seconds: float) -> None:
     step = Server.step
     with (here / "sent.txt").open("a") as sent:
 
-        def arrive(server: Server, messages: Tensor, number: int) -> None:
+        def arrive(server: Server, messages: Tensor, number: int, missing: Collection[str]) -> None:
             """Note what reached the server: it stays there, whatever happens to the sender."""
             sent.write(f"{number} {messages.numpy().tobytes().hex()}\n")
             sent.flush()
-            step(server, messages, number)
+            step(server, messages, number, missing)
 
         Server.step = arrive
         try:

@@ -24,6 +24,7 @@ from zetadp.cli import main
 from zetadp.nn.models import NetworkSettings
 from zetadp.nn.settings import CLASS_MEANS, DESCENT
 from zetadp.training.checkpoint import RunFiles
+from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
 from zetadp.training.plan import Plan
 from zetadp.training.pretrained import BACKBONE, backbone_of, starting_weights, with_public
@@ -48,7 +49,7 @@ def simulated(consortium: Consortium, plan: Plan, public: Path | None) -> dict[s
         first += len(held.inputs)
     files = RunFiles(consortium.folder / "sim/ledger.jsonl", consortium.folder / "sim/checkpoint.safetensors")
     start = starting_weights(plan.network, used)
-    trained = train(plan, joined(*parts), units, files, start=start, performance=OFTEN)
+    trained = train(LocalHolders(plan, joined(*parts), units, start=start, performance=OFTEN), files)
     return dict(trained.model.named_parameters())
 
 

@@ -15,6 +15,7 @@ from training_builder import TINY, Held, patients, plan_for, records
 
 from zetadp.mechanism.release import NodeMechanism
 from zetadp.training.checkpoint import Checkpoint, RunFiles
+from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
 from zetadp.training.plan import RunName
 from zetadp.training.records import items_of
@@ -90,7 +91,8 @@ def leftovers(folder, noise, change, frozen, monkeypatch, caplog):
         patch.setattr(NodeMechanism, "release", freezing(NodeMechanism.release))
         how = Performance(evaluate_every=2, checkpoint_seconds=0)
         watched = records(2, seed=99)
-        result = train(plan, data, units, files, validation=watched, performance=how, after_round=look)
+        holders = LocalHolders(plan, data, units, performance=how)
+        result = train(holders, files, validation=watched, after_round=look)
     weights = {name: value.tolist() for name, value in result.model.named_parameters()}
     shown = {
         "weights": weights,

@@ -12,6 +12,7 @@ from zetadp.mechanism.clipping import clipped_sums
 from zetadp.mechanism.grid import Grid
 from zetadp.nn.models import NetworkSettings
 from zetadp.training.checkpoint import RunFiles
+from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
 from zetadp.training.plan import RunName
 from zetadp.training.records import LabelledItems, items_of
@@ -28,11 +29,8 @@ def trained(folder, nodes, data, net=TINY, settings=DESCENT, start=None):
     units = [items_of(node.patients, items_each(data)) for node in nodes]
     means = []
     result = train(
-        plan,
-        data,
-        units,
+        LocalHolders(plan, data, units, start=start),
         RunFiles(folder / "run.jsonl", folder / "run.partial"),
-        start=start,
         after_round=lambda _, messages: means.append(messages.mean(dim=0)),
     )
     return dict(result.model.named_parameters()), torch.stack(means)

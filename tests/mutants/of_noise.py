@@ -307,7 +307,7 @@ def trainings_seeded_by_their_seed_alone(original, self, repeat=0):
     return self.run.seed
 
 
-@mutant("zetadp.training.loop:_repeat", check_trainings_share_no_noise)
+@mutant("zetadp.training.holders:_repeat", check_trainings_share_no_noise)
 def other_data_of_a_training_forgotten(original, plan, ledger, keyed):
     return 0
 

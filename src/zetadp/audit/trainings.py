@@ -62,6 +62,7 @@ from zetadp.base.validation import Checked, Count, OneOf, Positive, Share
 from zetadp.base.workflow import PROGRESS, only_errors
 from zetadp.nn.models import build
 from zetadp.training.checkpoint import RunFiles
+from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import Trained, train
 from zetadp.training.plan import HEAD, NodeConstants, Plan, RunName
 from zetadp.training.progress import OF_TRAINING
@@ -295,9 +296,10 @@ def attacked_run(
     units = items_of([[patient] for patient in range(ends[-1])], plan.training.images_per_patient)
     files = RunFiles(RunFolder(folder).ledger, RunFolder(folder).checkpoint)
     performance = Performance(evaluate_every=plan.training.rounds, checkpoint_seconds=1e9)
-    holders = [units[first:last] for first, last in pairwise(ends)]
+    units_of_nodes = [units[first:last] for first, last in pairwise(ends)]
     with only_errors("zetadp.training", OF_TRAINING):
-        return train(plan, records, holders, files, start=start, performance=performance, after_round=after_round)
+        holders = LocalHolders(plan, records, units_of_nodes, start=start, performance=performance)
+        return train(holders, files, after_round=after_round)
 
 
 @contextmanager

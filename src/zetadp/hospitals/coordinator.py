@@ -1,14 +1,14 @@
-"""The server of a federation: request updates, check and average them, take a step, evaluate, and save.
+"""The server's end of the link to the data holders: request their updates, check them, and account for them.
 
-The server never sees a node's patients: everything it does is post-processing of privatised sums. Its ledger of these
-sums must be right. The server uses a message only after it has found the release in the lines of the node's ledger. It
-records which nodes were missing from a round, so that no guarantee counts on noise that was not added.
+The loop of `zetadp.training` averages the updates, takes a step, evaluates and saves. The server never sees a node's
+patients: everything it does is post-processing of privatised sums. Its ledger of these sums must be right. The server
+uses a message only after it has found the release in the lines of the node's ledger. It records which nodes were
+missing from a round, so that no guarantee counts on noise that was not added.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import ClassVar, TypeGuard
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from zetadp.account.ledger import Ledger
 from zetadp.account.register import BrokenChainError
@@ -43,8 +43,7 @@ from zetadp.hospitals.protocol import (
 from zetadp.hospitals.superlink import SuperLink
 from zetadp.training.assembly import Assembly
 from zetadp.training.checkpoint import Checkpoint, RunFiles
-from zetadp.training.evaluation import watched
-from zetadp.training.loop import no_history
+from zetadp.training.loop import Released, Trained, no_history, train
 from zetadp.training.plan import Plan
 from zetadp.training.promise import check_noise
 from zetadp.training.records import LabelledItems
@@ -82,10 +81,10 @@ class Coordinator:
 
     Attributes
     ----------
-    state
-        The training at its last checkpoint; its history has no seconds.
-    ledger_head
-        Head of the server's ledger at the end.
+    parts, receiver, performance
+        As in `zetadp.training.loop.Holders`.
+    ledger, state
+        The server's open ledger, and the training at its last checkpoint, from `begin` on.
     numbers
         Type of the numbers in a message.
     """
@@ -113,14 +112,14 @@ class Coordinator:
             # Without noise, parts of sums travel unmasked, and the sum needs every one of them.
             self.least = len(self.names)
         parts = self.parts = Assembly.of(plan, watched, start)
-        self.task, self.receiver, self.phase = parts.task, parts.receiver(), parts.phase
+        self.receiver, self.phase = parts.receiver(), parts.phase
         copies = copies_of(files.ledger)
         self.mirrors = {name: Mirror(copies / f"{name}.jsonl") for name in self.names}
         make_folder(copies)
         note_identities(copies, {name: line.identity(name) for name in self.names})
         self._heads_seen = {name: tuple(heads_elsewhere(copies, line.identity(name))) for name in self.names}
-        self.state = Checkpoint(0, plan.digest, {}, no_history(parts.task), "")
-        self.ledger_head = ""
+        self.ledger: Ledger
+        self.state: Checkpoint
         self._absent: set[str] = set()
         self._recorded: set[str] = set()
         self._failed: defaultdict[str, list[str]] = defaultdict(list)
@@ -133,8 +132,8 @@ class Coordinator:
         """Whether a round may continue without some of the nodes."""
         return self.least < len(self.names)
 
-    def run(self) -> nn.Module:
-        """Train to the last round and return the model.
+    def run(self) -> Trained:
+        """Train to the last round and return the result.
 
         Raises
         ------
@@ -142,53 +141,33 @@ class Coordinator:
             If a node gives a forbidden answer, if nodes stay away for too long, if its ledger has lost lines, or if
             the disk is full. The checkpoint remains, and another run continues from it.
         """
-        training, performance = self.plan.training, self.performance
-        with Ledger(self.files.ledger) as ledger:
-            start = self._begin(ledger)
-            self.health.round.set(start)
-            saved = time.monotonic()
-            for number in range(start, training.rounds):
-                started = time.monotonic()
-                messages, missing = self._round(ledger, number)
-                self.health.seconds.set(time.monotonic() - started)
-                self.receiver.step(self.parts.received(messages, missing), number, missing)
-                done = number + 1
-                self.health.round.set(done)
-                if done % performance.evaluate_every == 0 or done == training.rounds:
-                    self._evaluate(done)
-                self._report(done)
-                # Save after every round with a missing node. A repeat of such a round could give a different result,
-                # and nodes that had already answered the next round would then hold outdated weights. With masked sums
-                # a repeat might need another try, for which nodes pay again.
-                due = time.monotonic() - saved >= performance.checkpoint_seconds or missing or self.plan.masked
-                if due and done < training.rounds:
-                    self._save(ledger, done)
-                    saved = time.monotonic()
-            self._record_unreached(ledger)
-            self.ledger_head = ledger.head
-        logger.info("finished: all %d rounds are done; the model is being written", training.rounds)
-        return self.phase.model
+        trained = train(self, self.files, validation=self.watched)
+        logger.info("finished: all %d rounds are done; the model is being written", self.plan.training.rounds)
+        return trained
 
-    def _begin(self, ledger: Ledger) -> int:
-        """Continue from the checkpoint, or start an attempt; return the number of finished rounds."""
-        new, self.state = self.state, self.files.begin(self.state, ledger, self.plan.declaration(), self.receiver)
+    def begin(self, ledger: Ledger, files: RunFiles) -> Checkpoint:
+        """Continue from the checkpoint, or start an attempt; return the state of the run."""
+        self.ledger = ledger
+        new = Checkpoint(0, self.plan.digest, {}, no_history(self.parts.task), "")
+        self.state = files.begin(new, ledger, self.plan.declaration(), self.receiver)
         self._recorded = {event.node for event in ledger.attempts[-1].events}
-        if self.state is new:
-            self._save(ledger, 0)
-        return self.state.round
+        self.health.round.set(self.state.round)
+        return self.state
 
-    def _save(self, ledger: Ledger, done: int) -> None:
-        self.state.round = done
-        self.state.save(self.files.checkpoint, self.receiver, ledger)
+    def do_round(self, number: int) -> Released:
+        """Return the updates of a round in the order of the plan, which are all in the ledger."""
+        started = time.monotonic()
+        messages, missing = self._round(number)
+        self.health.seconds.set(time.monotonic() - started)
+        # Save after every round with a missing node. A repeat of such a round could give a different result, and nodes
+        # that had already answered the next round would then hold outdated weights. With masked sums a repeat might
+        # need another try, for which nodes pay again.
+        return Released(messages, missing, must_save=bool(missing) or self.plan.masked)
 
-    def _evaluate(self, done: int) -> None:
-        metric, loss = watched(self.task, self.phase.model, self.watched)
-        rate = self.receiver.learning_rate(done - 1)
-        history = self.state.history
-        history.loc[len(history)] = [done, math.nan, rate, metric, loss]
-
-    def _report(self, done: int) -> None:
+    def report(self, done: int, metric: float) -> None:
+        """Log at most twenty times how many rounds are done, and what they cost."""
         rounds = self.plan.training.rounds
+        self.health.round.set(done)
         if is_milestone(done, rounds):
             spent = max(self._spent(name) for name in self.names)
             logger.info(
@@ -196,11 +175,21 @@ class Coordinator:
                 *(done, rounds, rounded_up(spent), self.plan.protects, self.plan.delta),
             )
 
+    def discard(self, before: int) -> None:
+        """Do nothing: requests report the last checkpoint to the nodes, which store the messages."""
+
+    def finish(self) -> None:
+        """Count nodes that never connected: the ledger must show that no average contained their noise."""
+        for name in self.names:
+            if name not in self._recorded:
+                logger.warning("%s was never there; it is counted as if it had been", name)
+                self.ledger.record([self.plan.event(name, 0)] * (1 if self.plan.masked else 2))
+
     def _spent(self, name: str) -> float:
         """Return epsilon of the releases in a node's ledger, over all attempts that this server has seen."""
         return composition.epsilon(composition.compose(self.mirrors[name].releases), self.plan.delta)
 
-    def _round(self, ledger: Ledger, number: int) -> tuple[Tensor, list[str]]:
+    def _round(self, number: int) -> tuple[Tensor, list[str]]:
         """Return the updates of a round in the order of the plan, which are all in the ledger, and the missing nodes.
 
         Raises
@@ -208,21 +197,21 @@ class Coordinator:
         UserError
             If the round cannot be completed.
         """
-        request = self._request(Place(ledger.identity, number), encode(self.receiver.weights))
+        request = self._request(Place(self.ledger.identity, number), encode(self.receiver.weights))
         self.health.tries.inc()
         messages: dict[str, Tensor] = {}
         self._gather(number)
         started = self._reminded = time.monotonic()
         while True:
-            for reply in self._exchange(ledger, request, messages):
+            for reply in self._exchange(request, messages):
                 update = self._accept(reply)
                 if update is not None:
                     messages[reply.name] = update
-            self._account(ledger, number)
+            self._account(number)
             if self._is_over(number, messages, time.monotonic() - started):
                 break
             time.sleep(self.patience.poll_seconds)
-        self._close(ledger, number, messages)
+        self._close(number, messages)
         updates = [messages[name] for name in self.names if name in messages]
         return torch.stack(updates), [name for name in self.names if name not in messages]
 
@@ -230,13 +219,11 @@ class Coordinator:
         """Return the request to all nodes."""
         return Request(self.plan.digest, position, self.state.round, "", weights)
 
-    def _exchange(self, ledger: Ledger, request: Request, done: Container[str]) -> Iterator[Answer | Refusal]:
+    def _exchange(self, request: Request, done: Container[str]) -> Iterator[Answer | Refusal]:
         """Send a request to the nodes that are ready, and yield the answers that have arrived.
 
         Parameters
         ----------
-        ledger
-            The server's ledger.
         request
             The request to all nodes. The last seen heads of each node's ledgers are added to it.
         done
@@ -248,7 +235,7 @@ class Coordinator:
         answered = {reply.name for reply in early if reply.place == request.place}
         ready = [name for name in self._ready(done) if name not in answered]
         if request.weights:
-            self._record_first_contact(ledger, ready, request.place.round)
+            self._record_first_contact(ready, request.place.round)
         for name in ready:
             self.line.ask(name, replace(request, head=self.mirrors[name].known, seen=self._heads_seen[name]))
         for reply in (*early, *self.line.collect()):
@@ -331,14 +318,14 @@ class Coordinator:
             state = (f"{name} ({'at work' if name in connected else 'not connected'})" for name in waiting)
             logger.info("round %d of %d waits for %s", number + 1, self.plan.training.rounds, ", ".join(state))
 
-    def _record_first_contact(self, ledger: Ledger, names: Sequence[str], number: int) -> None:
+    def _record_first_contact(self, names: Sequence[str], number: int) -> None:
         """Record nodes in the ledger before the first request to them.
 
         A recorded node counts as having released in every declared round. This covers everything that it releases
         later, even if the node or this server is never heard of again.
         """
         if first := [name for name in names if name not in self._recorded]:
-            ledger.record([self.plan.event(name, number) for name in first])
+            self.ledger.record([self.plan.event(name, number) for name in first])
             self._recorded.update(first)
 
     def _is_over(self, number: int, messages: Mapping[str, object], waited: float) -> bool:
@@ -360,13 +347,13 @@ class Coordinator:
             raise self._no_answer(number, missing, patience.give_up_seconds)
         return False
 
-    def _close(self, ledger: Ledger, number: int, messages: dict[str, Tensor]) -> None:
+    def _close(self, number: int, messages: dict[str, Tensor]) -> None:
         """Record the nodes that were left out. A known but unused release is written twice, as in `_account`."""
         left_out = [name for name in self.names if name not in messages]
         self._absent.update(left_out)
         unused = [self.plan.event(name, number) for name in left_out]
-        if unused := [event for event in unused if ledger.holds(event)]:
-            ledger.record(unused)
+        if unused := [event for event in unused if self.ledger.holds(event)]:
+            self.ledger.record(unused)
         for name in left_out:
             logger.warning("round %d continues without %s", number + 1, name)
 
@@ -422,7 +409,7 @@ class Coordinator:
     def _releases(self, name: str, attempt: str) -> list[Event]:
         return [event for event in self.mirrors[name].of_attempt(attempt) if event.node == name]
 
-    def _account(self, ledger: Ledger, number: int) -> None:
+    def _account(self, number: int) -> None:
         """Add the releases that the nodes' ledgers show to the server's ledger.
 
         The message of an earlier release may have been lost, so that its round continued without it. Such a late
@@ -431,16 +418,9 @@ class Coordinator:
         """
         new = []
         for name in self.names:
-            for event, count in Counter(self._releases(name, ledger.identity)).items():
-                late = not self.plan.masked and event.round < number and not ledger.holds(event)
+            for event, count in Counter(self._releases(name, self.ledger.identity)).items():
+                late = not self.plan.masked and event.round < number and not self.ledger.holds(event)
                 expected = count + late
-                new += [event] * sum(not ledger.holds(event, times) for times in range(1, expected + 1))
+                new += [event] * sum(not self.ledger.holds(event, times) for times in range(1, expected + 1))
         if new:
-            ledger.record(new)
-
-    def _record_unreached(self, ledger: Ledger) -> None:
-        """Count nodes that never connected: the ledger must show that no average contained their noise."""
-        for name in self.names:
-            if name not in self._recorded:
-                logger.warning("%s was never there; it is counted as if it had been", name)
-                ledger.record([self.plan.event(name, 0)] * (1 if self.plan.masked else 2))
+            self.ledger.record(new)

@@ -29,14 +29,12 @@ from zetadp.hospitals.settings import ServerSettings
 from zetadp.hospitals.superlink import SuperLink
 from zetadp.training.assembly import Assembly
 from zetadp.training.checkpoint import RunFiles
-from zetadp.training.loop import Trained
 from zetadp.training.pretrained import backbone_of, save_model, starting_weights
 from zetadp.training.records import LabelledItems
 from zetadp.training.settings import Performance
 from zetadp.training.task import site_task_of
 
 if TYPE_CHECKING:
-    from zetadp.account.ledger import Ledger
     from zetadp.nn.backbone import Backbone
     from zetadp.training.plan import Plan
 
@@ -67,15 +65,15 @@ class SummingCoordinator(Coordinator):
         self._missing: list[str] = []
         self.least = max(self.patience.least_of(len(self.names)), roster.least)
 
-    def _round(self, ledger: Ledger, number: int) -> tuple[Tensor, list[str]]:
+    def _round(self, number: int) -> tuple[Tensor, list[str]]:
         weights = encode(self.receiver.weights)
         self._gather(number)
-        attempt, following = self._resume(Place(ledger.identity, number))
+        attempt, following = self._resume(Place(self.ledger.identity, number))
         while True:
             if attempt is None:
-                attempt = self._new_try(ledger, following)
+                attempt = self._new_try(following)
             self.health.tries.inc()
-            total = self._sum_messages(ledger, attempt, weights)
+            total = self._sum_messages(attempt, weights)
             if total is not None:
                 break
             following, attempt = replace(following, number=attempt.place.number + 1), None
@@ -99,7 +97,7 @@ class SummingCoordinator(Coordinator):
             logger.warning("%s", error)
             return None, following
 
-    def _new_try(self, ledger: Ledger, position: Place) -> Try:
+    def _new_try(self, position: Place) -> Try:
         """Return a new try of the nodes that are there, after each has sent a fresh value for it.
 
         Raises
@@ -110,7 +108,7 @@ class SummingCoordinator(Coordinator):
         started = self._reminded = time.monotonic()
         request = self._request(position, b"")
         while not self._is_over(position.round, values := self._valid_values(position), time.monotonic() - started):
-            for reply in self._exchange(ledger, request, values):
+            for reply in self._exchange(request, values):
                 if isinstance(reply, Refusal):
                     self._accept(reply)
                 elif not self._store_value(reply, position):
@@ -138,7 +136,7 @@ class SummingCoordinator(Coordinator):
         self._values[reply.name] = position, self.line.session(reply.name), reply.value
         return True
 
-    def _sum_messages(self, ledger: Ledger, attempt: Try, weights: bytes) -> Tensor | None:
+    def _sum_messages(self, attempt: Try, weights: bytes) -> Tensor | None:
         """Ask the members of a try, and return the sum of their messages, shape (1, number); None if it is void.
 
         Raises
@@ -157,7 +155,7 @@ class SummingCoordinator(Coordinator):
         done = set(self.names) - set(attempt.names)
         started = self._reminded = time.monotonic()
         while True:
-            for reply in self._exchange(ledger, request, done):
+            for reply in self._exchange(request, done):
                 if isinstance(reply, Answer) and not reply.update:
                     continue  # a late answer to the request for a value
                 update = self._accept(reply)
@@ -167,7 +165,7 @@ class SummingCoordinator(Coordinator):
                     total += update
                     done.add(reply.name)
                     self._store_value(reply, Place(position.training, number + 1))
-            self._account(ledger, number)
+            self._account(number)
             missing = self._missing = [name for name in attempt.names if name not in done]
             waited = time.monotonic() - started
             void = void or any(self._has_failed(name) for name in missing)
@@ -236,17 +234,16 @@ def serve(
             health=health,
         )
         try:
-            model = coordinator.run()
+            trained = coordinator.run()
         finally:
             # Hospitals note them for a training that is given up too: its releases stay released.
             for name, mirror in coordinator.mirrors.items():
                 if mirror.known:
                     logger.info("last line of the ledger of %s: %s", name, mirror.known)
-    trained = Trained(model, coordinator.state.history, coordinator.ledger_head, None, coordinator.receiver.released)
     inputs = watched.inputs.shape[-1]
     save_model(settings.model, trained, plan, inputs=inputs, backbone=backbone, ledger=settings.ledger_file)
     with written_whole(settings.history) as temporary:
-        coordinator.state.history.astype({"round": int}).to_csv(temporary, index=False)
+        trained.history.to_csv(temporary, index=False)
     with written_whole(settings.ledger) as temporary:
         shutil.copyfile(settings.ledger_file, temporary)
     files.finish()

@@ -27,6 +27,7 @@ from zetadp.own.records import Records
 from zetadp.own.rows import check_name, mixed_as, usual_rows, write_release
 from zetadp.own.run import run_places
 from zetadp.training.checkpoint import RunFiles
+from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
 from zetadp.training.plan import NodeConstants, Plan, RunName
 from zetadp.training.promise import make_plan
@@ -235,7 +236,7 @@ def release_records(
         cap=limit,
     )
     with private_files():
-        trained = train(plan, data, [records.places], files)
+        trained = train(LocalHolders(plan, data, [records.places]), files)
     assert trained.released is not None  # a plan of rows releases some
     statement = last_statement(read_ledger(ledger), plan.label)
     write_release(file, trained.released, plan, data.inputs.shape[-1], statement)

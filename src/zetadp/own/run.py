@@ -46,6 +46,7 @@ from zetadp.own.promises import RunPromise
 from zetadp.own.records import Records
 from zetadp.training.checkpoint import RunFiles
 from zetadp.training.evaluation import outputs_of
+from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
 from zetadp.training.networks import state_tensors, take_tensors
 from zetadp.training.plan import Plan
@@ -214,16 +215,15 @@ class PrivateRun:
         keep_freed_memory()
         self._rounds = RoundsShown(self._name, self.plan.training)
         with between_rounds() as self._asked, private_files():
-            result = train(
+            holders = LocalHolders(
                 self.plan,
                 self._records.items.to(self._device),
                 self._records.nodes,
-                self._files,
                 model=copy.deepcopy(self.model),
                 task=self.task,
                 performance=Performance(evaluate_every=self.plan.training.rounds),
-                after_round=self._after,
             )
+            result = train(holders, self._files, after_round=self._after)
         with private_files():
             self._write(self._run.model, result.model, ledger_head=result.ledger_head)
             self._load_finished()  # the weights only: layers of the trained copy may keep what they saw last

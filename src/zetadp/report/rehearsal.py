@@ -36,7 +36,8 @@ from zetadp.report.notes import notes
 from zetadp.report.provenance import Cohort
 from zetadp.report.riskpage import Evidence, write_risk
 from zetadp.training.assembly import Assembly
-from zetadp.training.loop import KEPT_BYTES, Trained, no_history
+from zetadp.training.holders import KEPT_BYTES
+from zetadp.training.loop import Trained, no_history
 from zetadp.training.partition import read_partition, training_data
 from zetadp.training.plan import Plan
 from zetadp.training.pretrained import save_model, starting_weights, with_backbone

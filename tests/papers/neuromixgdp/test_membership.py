@@ -16,6 +16,7 @@ from zetadp.audit.detection import Claim, count_errors
 from zetadp.own.release import Mixing, release_plan
 from zetadp.training.assembly import mixture_of
 from zetadp.training.checkpoint import RunFiles
+from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
 from zetadp.training.records import LabelledItems
 from zetadp.training.task import Classification
@@ -40,7 +41,7 @@ def released(plan, x: torch.Tensor, labels: torch.Tensor, folder) -> torch.Tenso
     """Return rows as they leave the node."""
     records = LabelledItems(x.to(torch.complex64)[:, None, None], labels)
     files = RunFiles(folder / f"{plan.cohort}.jsonl", folder / f"{plan.cohort}.checkpoint")
-    return train(plan, records, [[[person] for person in range(len(x))]], files).released
+    return train(LocalHolders(plan, records, [[[person] for person in range(len(x))]]), files).released
 
 
 def attacked(active: float, sigma: float, alone: bool, folder, monkeypatch) -> tuple[np.ndarray, np.ndarray, dict]:

@@ -18,6 +18,7 @@ from zetadp.nn.settings import NetworkSettings
 from zetadp.own.rows import mixed_as
 from zetadp.training.assembly import Assembly
 from zetadp.training.checkpoint import RunFiles
+from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
 from zetadp.training.outbox import Outbox
 from zetadp.training.plan import Plan, RunName
@@ -119,7 +120,8 @@ def test_noise_is_calibrated_for_the_rows_of_one_unit():
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_head_learns_the_classes_from_rows(kind, tmp_path):
     records, units = data(kind)
-    trained = train(plan(kind, rows=400), records, units, RunFiles(tmp_path / "ledger.jsonl", tmp_path / "checkpoint"))
+    files = RunFiles(tmp_path / "ledger.jsonl", tmp_path / "checkpoint")
+    trained = train(LocalHolders(plan(kind, rows=400), records, units), files)
     scores = trained.model(records.inputs)
     assert (scores.argmax(dim=1) == records.targets).float().mean() > 0.9
 

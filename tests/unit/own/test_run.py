@@ -163,10 +163,10 @@ def test_training_gets_its_device(tmp_path, monkeypatch):
     made = run(tmp_path)
     made._device = torch.device("meta")  # as a GPU would be where there is one
 
-    def train(_, given, *arguments, **options):
+    def holders(_, given, *arguments, **options):
         raise KeyboardInterrupt(given.inputs.device, given.targets.device)
 
-    monkeypatch.setattr(door, "train", train)
+    monkeypatch.setattr(door, "LocalHolders", holders)
     with pytest.raises(KeyboardInterrupt) as stopped:
         made.train()
     assert stopped.value.args == (made._device, made._device)

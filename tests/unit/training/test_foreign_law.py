@@ -24,6 +24,7 @@ from zetadp.base.validation import UserError
 from zetadp.base.workflow import code_of
 from zetadp.report.riskpage import Evidence, write_risk
 from zetadp.training.checkpoint import RunFiles
+from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
 from zetadp.training.plan import NodeConstants, Plan, RunName
 from zetadp.training.promise import make_plan
@@ -57,7 +58,7 @@ def test_it_trains_and_every_page_cites_its_proof(tmp_path):
     units = [items_of([[record] for record in own], CLASSES) for own in (range(6), range(6, 12))]
     ledger = tmp_path / "ledger.jsonl"
     with releases_seen() as sent:
-        train(plan, records(12), units, RunFiles(ledger, tmp_path / "checkpoint"))
+        train(LocalHolders(plan, records(12), units), RunFiles(ledger, tmp_path / "checkpoint"))
     assert len(sent) == 6
     assert all(torch.equal(message.abs(), torch.ones_like(message)) for _, message in sent)
 

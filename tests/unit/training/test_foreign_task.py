@@ -22,6 +22,7 @@ from zetadp.report.provenance import Cohort
 from zetadp.report.tables import collect, per_node, table1
 from zetadp.training.checkpoint import RunFiles
 from zetadp.training.evaluation import outputs_of
+from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
 from zetadp.training.plan import NodeConstants, Plan, RunName
 from zetadp.training.promise import make_plan, promise_of
@@ -61,7 +62,7 @@ def test_it_accounts_evaluates_and_tabulates(tmp_path):
     model = torch.nn.Linear(FEATURES, 1, bias=False, dtype=torch.complex64)
     torch.nn.init.zeros_(model.weight)
     files = RunFiles(folder / "ledger.jsonl", folder / "checkpoint")
-    result = train(plan, own, [own.units()], files, model=model)
+    result = train(LocalHolders(plan, own, [own.units()], model=model), files)
     (run,) = recorded_runs(files.ledger)
     write_json(folder / "privacy.json", run_statement(run, target_epsilon=8.0))
     measured = task.measure(outputs_of(result.model, test.inputs), test.targets)

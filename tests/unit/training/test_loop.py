@@ -10,7 +10,6 @@ import torch
 from torch.nn import functional
 from training_builder import CLASSES, SIZE, TINY, Held, by_record, of_record, records, train_run
 
-import zetadp.training.loop
 import zetadp.training.progress
 from zetadp.account.ledger import read_ledger
 from zetadp.accounting.threat import Sums
@@ -19,6 +18,7 @@ from zetadp.base.tensors import Layout
 from zetadp.base.validation import UserError
 from zetadp.nn.models import NetworkSettings, build, taper_factors
 from zetadp.training.checkpoint import Checkpoint, RunFiles
+from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import Trained, train
 from zetadp.training.plan import NodeConstants, Plan, RunName
 from zetadp.training.promise import noise_of_plan
@@ -334,5 +334,5 @@ def test_a_plan_with_too_little_noise_for_its_name_is_not_trained(share, epsilon
     bare = whole.with_noise(share * noise_of_plan(whole))
     files = RunFiles(paths["ledger_path"], paths["checkpoint_path"])
     with pytest.raises(UserError, match=f"at most epsilon {epsilon}"):
-        train(bare, records(6), [plan.units(1) for plan in PLANS], files)
+        train(LocalHolders(bare, records(6), [plan.units(1) for plan in PLANS]), files)
     assert not paths["ledger_path"].exists()
