@@ -47,7 +47,7 @@ def test_a_full_disk_ends_a_stage_in_one_message(reference, tmp_path, script):
     stage = reference.stages[script]
     full = run(call, stage.call(), cwd=place, full_at="start", room=largest // 2)
     said = check_one_message(full)
-    checkpoint = {stage.arguments["dict"].get("checkpoint")} - {None}
+    checkpoint = {stage["paths"]["checkpoint"]} if "paths" in stage.arguments["dict"] else set()
     assert any(name in said for name in reference.made[script] | checkpoint)
     assert "run again" in said
     reference.check_whole(script, place)
@@ -76,10 +76,10 @@ def test_a_disk_that_fills_up_during_training_costs_neither_ledger_nor_checkpoin
     stage = reference.stages["train_model"]
     plan = copy.deepcopy(stage.arguments["dict"]["plan"])
     plan["dict"]["training"]["dict"]["noise"] = noise
-    request = stage.call(plan=plan)
+    request, ledger, checkpoint = stage.call(plan=plan), stage["paths"]["ledger"], stage["paths"]["checkpoint"]
     place = reference.prepare("train_model", tmp_path / "dry")
     points = run(call, request, cwd=place, points=True).points
-    everything = Counter(read_ledger(place / stage["ledger_file"])[-1].releases())
+    everything = Counter(read_ledger(place / ledger)[-1].releases())
     # Reading and cleaning need no room, and what comes after the last file cannot fail.
     candidates = [point for point in points if re.match("(before|torn):(write|fsync|replace)#", point)]
     chosen = random.Random(f"{noise} {room}").sample(candidates[:-6], SAMPLE - 6) + candidates[-6:]
@@ -90,10 +90,10 @@ def test_a_disk_that_fills_up_during_training_costs_neither_ledger_nor_checkpoin
         if full.status:  # else nothing was left to write
             failures += 1
             check_one_message(full)
-            check_kept(place / stage["ledger_file"], place / stage["checkpoint"])
+            check_kept(place / ledger, place / checkpoint)
             done = run(call, request, cwd=place)
             assert done.status == 0, done.log
-        attempts = read_ledger(place / stage["ledger_file"])
+        attempts = read_ledger(place / ledger)
         assert Counter(attempts[-1].releases()) >= everything
         assert len(attempts) == 1 or not attempts[0].events, "an attempt was given up"
         if noise == "seeded":

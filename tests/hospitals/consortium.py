@@ -11,8 +11,10 @@ from hospitals import faulty
 from hospitals.sites import write_hospital_folder
 
 from zetadp.account.ledger import Attempt, read_ledger
+from zetadp.base.runfolder import RunFolder
 from zetadp.hospitals.launcher import LocalFederation
 from zetadp.hospitals.settings import HospitalSettings, ServerSettings
+from zetadp.training.checkpoint import RunFiles
 from zetadp.training.plan import Plan
 from zetadp.training.settings import Patience
 
@@ -76,11 +78,8 @@ class Consortium(LocalFederation):
         """Return the settings of the last training, to go on."""
         given = {"round_seconds": 20.0, "give_up_seconds": 60.0}
         return self.server(
-            model=self.out / "model.safetensors",
-            history=self.out / "history.csv",
-            ledger=self.out / "ledger.jsonl",
-            ledger_file=self.out / "live.jsonl",
-            checkpoint=self.out / "checkpoint.safetensors",
+            RunFolder(self.out),
+            RunFiles(self.out / "live.jsonl", self.out / "checkpoint.safetensors"),
             backbone=self.backbone,
             evaluate_every=2,
             checkpoint_seconds=0.0,

@@ -23,6 +23,7 @@ from zetadp.accounting.events import Event
 from zetadp.accounting.kinds import NoisySum
 from zetadp.audit.membership import RATES
 from zetadp.audit.settings import MembershipSettings
+from zetadp.base.runfolder import RunFolder
 from zetadp.base.storage import Items, write_json
 from zetadp.base.tensors import save_tensors
 from zetadp.base.validation import UserError
@@ -209,26 +210,23 @@ def test_no_time_tells_how_long_real_patients_were_trained_on(tmp_path, cohort):
     tick = 2
     begun = time.time()
     write_json(tmp_path / "noise.json", {"noise_multiplier": 1.0, "found_for": plan_of(2, 1.0).bare().digest})
-    files = {name: tmp_path / f"{name}.x" for name in ("model", "history", "ledger", "agreed")}
+    run, ledger = RunFolder(tmp_path / "run"), tmp_path / "ledgers/live.jsonl"
+    paths = {"folder": run.path, "ledger": ledger, "checkpoint": run.checkpoint, "processes": tmp_path / "processes"}
     stage(
         "train_model",
         **cohort,
-        **files,
         table=index(tmp_path / "index.csv", "a", "b"),
         noise=[tmp_path / "noise.json"],
         backbone=[],
         plan=plan_of(2, 1.0).to_json(),
         performance=asdict(Performance()),
-        finish_seconds=tick,
-        cap=None,
-        series=None,
         device="cpu",
-        ledger_file=str(tmp_path / "ledgers/live.jsonl"),
-        checkpoint=str(tmp_path / "checkpoint.safetensors"),
+        paths={name: str(path) for name, path in paths.items()},
+        limits={"cap": None, "series": None, "finish_seconds": tick},
     )
-    for path in (*files.values(), tmp_path / "ledgers/live.jsonl", tmp_path / "ledgers/register"):
+    for path in (run.model, run.history, run.ledger, run.plan, ledger, tmp_path / "ledgers/register"):
         assert path.stat().st_mtime - begun >= tick - 0.1, path
-    assert not (tmp_path / "checkpoint.safetensors").exists()
+    assert not run.checkpoint.exists()
 
 
 # Public patients, and attacks on finished models

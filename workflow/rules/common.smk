@@ -180,13 +180,16 @@ def backbone_for(wildcards):
     return [BACKBONES.get(domain, BACKBONE)]
 
 
+def run_of(wildcards):
+    """Return the name of a run."""
+    return RunName(
+        wildcards.network, wildcards.arm, wildcards.epsilon, int(wildcards.seed)
+    )
+
+
 def plan_of(wildcards):
     """Return the plan of a run, without its noise and the hashes of public files."""
-    return CONFIG.plan(
-        RunName(
-            wildcards.network, wildcards.arm, wildcards.epsilon, int(wildcards.seed)
-        )
-    )
+    return CONFIG.plan(run_of(wildcards))
 
 
 def plan_json(wildcards):
@@ -228,30 +231,40 @@ def kept(output):
     return output if CONFIG.privacy.noise == "seeded" else update(output)
 
 
-# How long a training takes tells how many patients were drawn, which must not show where they are real
-# (zetadp.training.progress).
-FINISH_SECONDS = (
-    CONFIG.privacy.finish_seconds
-    if CONFIG.privacy.noise == "os" and CONFIG.cohort.real
-    else 0
-)
+def paths_of(wildcards):
+    """Return where a run is recorded and written, and where a federation of it has its processes."""
+    run = run_of(wildcards)
+    return {
+        "folder": f"{RESULTS}/{run.folder}",
+        "ledger": f"{LEDGERS}/{CONFIG.name}-{run.label}.jsonl",
+        "checkpoint": f"{RESULTS}/checkpoints/{run.label}.safetensors",
+        "processes": f"{RESULTS}/federation/{run.label}",
+    }
 
 
-# The cap of all runs together, as JSON. A resource, which is a text, and not a parameter: another cap must not make a
-# finished run run again.
-CAP = json.dumps(
-    None
-    if CONFIG.privacy.cap is None
-    else {"epsilon": float(CONFIG.privacy.cap), "delta": CONFIG.privacy.delta}
-)
-
-
-# The runs with noise are declared together: their losses compose, where runs chosen after results need a filter. This is a
-# resource too, or a new run in the grid would make the finished ones run again.
+# The runs with noise are declared together: their losses compose, where runs chosen after results need a filter.
 DECLARED = [plan.to_json() for plan in PRIVATE]
 DECLARED_HASH = hashlib.sha256(json.dumps(DECLARED).encode()).hexdigest()[:16]
-SERIES = json.dumps(
-    {"name": DECLARED_HASH, "runs": len(DECLARED)} if DECLARED else None
+# What all runs promise together, as JSON: the cap of all of them, the series that they are, and when a run may end. How
+# long a training takes tells how many patients were drawn, which must not show where they are real
+# (zetadp.training.progress). This is a resource, which is a text, and not a parameter: another cap, or a new run in the
+# grid, must not make the finished ones run again.
+LIMITS = json.dumps(
+    {
+        "cap": (
+            None
+            if CONFIG.privacy.cap is None
+            else {"epsilon": float(CONFIG.privacy.cap), "delta": CONFIG.privacy.delta}
+        ),
+        "series": (
+            {"name": DECLARED_HASH, "runs": len(DECLARED)} if DECLARED else None
+        ),
+        "finish_seconds": (
+            CONFIG.privacy.finish_seconds
+            if CONFIG.privacy.noise == "os" and CONFIG.cohort.real
+            else 0
+        ),
+    }
 )
 
 

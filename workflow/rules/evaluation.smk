@@ -4,9 +4,9 @@
 # One job for the accuracy, the statement and the card of a run: each takes less time than starting up for it.
 rule evaluate:
     input:
-        model=rules.train_model.output.model,
-        ledger=rules.train_model.output.ledger,
-        agreed=rules.train_model.output.agreed,
+        model=RUN.model,
+        ledger=RUN.ledger,
+        agreed=RUN.plan,
         images=images_for,
         partition=rules.partition.output.partition,
         table=INDEX,
@@ -102,8 +102,8 @@ rule write_risk:
 # What a run released to be learnt from, as a file that opens without this project.
 rule write_release:
     input:
-        model=rules.train_model.output.model,
-        agreed=rules.train_model.output.agreed,
+        model=RUN.model,
+        agreed=RUN.plan,
         privacy=rules.evaluate.output.privacy,
     output:
         release=RUN.release,

@@ -17,10 +17,10 @@ if CONFIG.engine == "flower" and FEDERATED_ARMS:
             noise=noise_for,
             backbone=backbone_for,
         output:
-            model=kept(RUN.model),
-            history=kept(RUN.history),
-            ledger=kept(RUN.ledger),
-            agreed=kept(RUN.plan),
+            kept(RUN.model),
+            kept(RUN.history),
+            kept(RUN.ledger),
+            kept(RUN.plan),
         log:
             f"logs/train_federated/{LOG_WILDCARDS}.log",
         wildcard_constraints:
@@ -32,17 +32,13 @@ if CONFIG.engine == "flower" and FEDERATED_ARMS:
             gpu=gpus(),
             mem_mb=4000 + 500 * CONFIG.partition.nodes,
             runtime="12h",
-            finish_seconds=FINISH_SECONDS,
-            cap=CAP,
-            series=SERIES,
+            limits=LIMITS,
         params:
             plan=plan_json,
             performance=performance,
             federation=asdict(CONFIG.federation),
             device=CONFIG.device,
-            ledger_file=f"{LEDGERS}/{CONFIG.name}-{LOG_WILDCARDS}.jsonl",
-            checkpoint=f"{RESULTS}/checkpoints/{LOG_WILDCARDS}.safetensors",
-            folder=f"{RESULTS}/federation/{LOG_WILDCARDS}",
+            paths=paths_of,
             code=code_of("scripts/train_federated.py", TASK_CODE, *LAW_CODE),
         script:
             "../../scripts/train_federated.py"

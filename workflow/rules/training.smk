@@ -90,10 +90,11 @@ rule train_model:
         noise=noise_for,
         backbone=backbone_for,
     output:
-        model=kept(RUN.model),
-        history=kept(RUN.history),
-        ledger=kept(RUN.ledger),
-        agreed=kept(RUN.plan),
+        # Unnamed: the script finds these files in the run's folder.
+        kept(RUN.model),
+        kept(RUN.history),
+        kept(RUN.ledger),
+        kept(RUN.plan),
     log:
         f"logs/train_model/{LOG_WILDCARDS}.log",
     priority: 1  # the longest jobs first
@@ -107,15 +108,12 @@ rule train_model:
         gpu=gpus(),
         mem_mb=8000,
         runtime="12h",
-        finish_seconds=FINISH_SECONDS,
-        cap=CAP,
-        series=SERIES,
+        limits=LIMITS,
     params:
         plan=plan_json,
         performance=performance,
         device=CONFIG.device,
-        ledger_file=f"{LEDGERS}/{CONFIG.name}-{LOG_WILDCARDS}.jsonl",
-        checkpoint=f"{RESULTS}/checkpoints/{LOG_WILDCARDS}.safetensors",
+        paths=paths_of,
         code=code_of("scripts/train_model.py", TASK_CODE, *LAW_CODE),
     script:
         "../../scripts/train_model.py"

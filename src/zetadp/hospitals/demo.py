@@ -20,6 +20,7 @@ from zetadp.nn.backbone import load_backbone, shipped_backbone
 from zetadp.nn.settings import NetworkSettings
 from zetadp.phantom.cohort import write_dataset_json, write_patients
 from zetadp.phantom.settings import Simulated
+from zetadp.training.checkpoint import RunFiles
 from zetadp.training.plan import NodeConstants, Plan, RunName
 from zetadp.training.pretrained import with_public
 from zetadp.training.promise import make_plan
@@ -65,11 +66,8 @@ def run_demo(folder: Path, report: Callable[[str], None]) -> Path:
             local.start_node(hospital)
             report(f"{name}: the plan is approved; started, checks and prepares its patients")
         server = local.server(
-            model=run.model,
-            history=run.history,
-            ledger=run.ledger,
-            ledger_file=work / "state/ledger.jsonl",
-            checkpoint=work / "state/checkpoint.safetensors",
+            run,
+            RunFiles(work / "state/ledger.jsonl", work / "state/checkpoint.safetensors"),
             watched=work / "server",
             watched_patients=WATCHED,
             evaluate_every=ROUNDS,

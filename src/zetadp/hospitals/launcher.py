@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     # What the commands run; a rule that starts them depends on their code.
     import zetadp.hospitals.node
     import zetadp.hospitals.server  # noqa: F401
+    from zetadp.base.runfolder import RunFolder
+    from zetadp.training.checkpoint import RunFiles
 
 logger = logging.getLogger(__name__)
 
@@ -109,10 +111,23 @@ class LocalFederation:
         """Return the settings of a node."""
         return HospitalSettings(name=name, plan=self.terms, **settings)
 
-    def server(self, **settings: Any) -> ServerSettings:  # noqa: ANN401  (fields of the settings)
-        """Return the settings of the server for one training."""
+    def server(self, run: RunFolder, files: RunFiles, **settings: Any) -> ServerSettings:  # noqa: ANN401  (fields of the settings)
+        """Return the settings of the server for one training, by the run's folder and the files that survive it."""
         keys = {} if self.plan.masked else {name: self.credentials.node(name)[0] for name in self.names}
-        return ServerSettings(plan=self.terms, keys=keys, **settings)
+        return ServerSettings(
+            plan=self.terms,
+            keys=keys,
+            model=run.model.resolve(),
+            history=run.history.resolve(),
+            ledger=run.ledger.resolve(),
+            ledger_file=files.ledger.resolve(),
+            checkpoint=files.checkpoint.resolve(),
+            once=files.once,
+            cap=files.cap,
+            series=files.series,
+            data=files.data,
+            **settings,
+        )
 
     def start_node(self, settings: HospitalSettings) -> None:
         """Approve the plan and start a node; it joins when its patients are checked and prepared."""

@@ -9,7 +9,6 @@ pay for each, so a plan declares how many there may be.
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from dataclasses import asdict, replace
 from functools import partial
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zetadp.base.storage import make_folder, read_json, write_json, written_whole
+from zetadp.base.storage import make_folder, read_json, write_json
 from zetadp.hospitals.certificates import Credentials
 from zetadp.hospitals.coordinator import Coordinator
 from zetadp.hospitals.health import Health
@@ -29,8 +28,9 @@ from zetadp.hospitals.settings import ServerSettings
 from zetadp.hospitals.superlink import SuperLink
 from zetadp.training.assembly import Assembly
 from zetadp.training.checkpoint import RunFiles
-from zetadp.training.pretrained import backbone_of, save_model, starting_weights
+from zetadp.training.pretrained import backbone_of, starting_weights
 from zetadp.training.records import LabelledItems
+from zetadp.training.results import write_results
 from zetadp.training.settings import Performance
 from zetadp.training.task import site_task_of
 
@@ -241,12 +241,7 @@ def serve(
                 if mirror.known:
                     logger.info("last line of the ledger of %s: %s", name, mirror.known)
     inputs = watched.inputs.shape[-1]
-    save_model(settings.model, trained, plan, inputs=inputs, backbone=backbone, ledger=settings.ledger_file)
-    with written_whole(settings.history) as temporary:
-        trained.history.to_csv(temporary, index=False)
-    with written_whole(settings.ledger) as temporary:
-        shutil.copyfile(settings.ledger_file, temporary)
-    files.finish()
+    write_results(settings, trained, plan, files, inputs=inputs, backbone=backbone)
 
 
 def _watched(settings: ServerSettings, plan: Plan, backbone: Backbone | None) -> LabelledItems:

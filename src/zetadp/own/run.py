@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -36,7 +35,6 @@ from zetadp.base.storage import (
     settle,
     write_json,
     writing,
-    written_whole,
 )
 from zetadp.base.tensors import keep_freed_memory, load_tensors, save_tensors, tensors_digest
 from zetadp.base.validation import UserError, checked_name, checked_path
@@ -414,8 +412,7 @@ class PrivateRun:
         run = self._run
         if not run.seal.exists():
             statement = self.statement
-            with written_whole(run.ledger) as temporary:
-                shutil.copyfile(self.ledger, temporary)
+            self._files.seal_ledger(run.ledger)
             statement.write(run.privacy, run.text)
             run.write_seal()
         self._files.finish()

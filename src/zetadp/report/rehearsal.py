@@ -36,12 +36,14 @@ from zetadp.report.notes import notes
 from zetadp.report.provenance import Cohort
 from zetadp.report.riskpage import Evidence, write_risk
 from zetadp.training.assembly import Assembly
+from zetadp.training.checkpoint import RunFiles
 from zetadp.training.holders import KEPT_BYTES
 from zetadp.training.loop import Trained, no_history
 from zetadp.training.partition import read_partition, training_data
 from zetadp.training.plan import Plan
-from zetadp.training.pretrained import save_model, starting_weights, with_backbone
+from zetadp.training.pretrained import starting_weights, with_backbone
 from zetadp.training.promise import Noise, make_plan
+from zetadp.training.results import write_results
 from zetadp.training.task import pipeline_task_of
 
 logger = logging.getLogger(__name__)
@@ -157,13 +159,12 @@ def _write_untrained(
         opened.start(replace(parts.declaration(), data=training_data(table, partition, ledger)))
         opened.record([plan.event(node.name, 0) for node in plan.nodes])
         head = opened.head
-    shutil.copyfile(ledger, files.ledger)
     plan.write(files.plan)
     history = no_history(task)
     history.loc[0] = [plan.training.rounds, *[float("nan")] * (history.shape[1] - 1)]
-    history.astype({"round": int}).to_csv(files.history, index=False)
-    trained = Trained(parts.phase.model, history, head, None)
-    save_model(files.model, trained, plan, inputs=items.inputs.shape[-1], backbone=public, ledger=ledger)
+    trained = Trained(parts.phase.model, history.astype({"round": int}), head, None)
+    run = RunFiles(ledger, ledger.with_suffix(".checkpoint"))
+    write_results(files, trained, plan, run, inputs=items.inputs.shape[-1], backbone=public)
     releases = plan.tries * len(plan.nodes)
     messages = min(KEPT_BYTES, 8 * releases * parts.phase.message) if plan.protects_people else 0
     return 3 * files.model.stat().st_size + releases * LEDGER_BYTES + 2 * messages  # the checkpoint is a model as well

@@ -18,7 +18,7 @@ from zetadp.account.budget import Cap, check_permitted
 from zetadp.account.declaration import Declaration, Series
 from zetadp.account.ledger import Ledger
 from zetadp.account.offers import START_OVER, offer
-from zetadp.base.storage import remove_leftovers
+from zetadp.base.storage import remove_leftovers, written_whole
 from zetadp.base.tensors import load_tensors, save_tensors
 from zetadp.base.validation import UserError
 
@@ -177,6 +177,11 @@ class RunFiles:
             ledger.start(described, draws)
         self.remove_messages()
         return run
+
+    def seal_ledger(self, path: Path) -> None:
+        """Write a copy of the ledger as it is now."""
+        with written_whole(path) as temporary:
+            shutil.copyfile(self.ledger, temporary)
 
     def finish(self) -> None:
         """Remove the checkpoint and the stored messages of a run whose outputs are all written."""
