@@ -14,14 +14,14 @@ from torch import nn
 
 from zetadp.accounting.threat import NoiseSource
 from zetadp.base.epsilon import CONSENT, USELESS, Target
-from zetadp.base.runfolder import RunFolder
 from zetadp.base.tensors import pick_device
 from zetadp.base.validation import RefusedValueError, UserError, Within, checked_name, whole
 from zetadp.nn.settings import NetworkSettings
+from zetadp.own.folder import PrivateFolder
 from zetadp.own.losses import described, task_for
 from zetadp.own.promises import check_reals
 from zetadp.own.records import HERE, Records
-from zetadp.own.run import PrivateRun, run_places
+from zetadp.own.run import PrivateRun
 from zetadp.training.assembly import Assembly
 from zetadp.training.independence import checked_phase
 from zetadp.training.networks import check_own, check_storable, uncompiled
@@ -166,7 +166,7 @@ def private(
             f"items_per_patient: Expected between 1 and {most}, the most items of a patient, found "
             f"{public.items_per_patient}."
         )
-    (place, ledgers), where = run_places(folder, options.account), pick_device(options.device)
+    own_folder, where = PrivateFolder.of_arguments(folder, options.account), pick_device(options.device)
     own = uncompiled(copied(model)).to(where)
     chosen = task_for(own, options.loss, options.task, records.items.to(where))
     given = torch.optim.NAdam(model.parameters(), lr=RATE) if options.optimiser is None else options.optimiser
@@ -179,7 +179,7 @@ def private(
     )
     sizes, people = records.holders, public.people
     plan = Plan(
-        RunName(place.resolve().name, "private", target.label, int(seed or 0)),
+        RunName(own_folder.name, "private", target.label, int(seed or 0)),
         NetworkSettings("own"),
         training,
         tuple(NodeConstants(name, size, public.per_round * size / people) for name, size in sizes.items()),
@@ -187,11 +187,11 @@ def private(
         task=described(chosen),
     )
     plan = make_plan(plan)
-    if not RunFolder(place).identity.exists():
+    if not own_folder.run.identity.exists():
         # Before the folder is made: what is refused leaves nothing behind.
         parts = Assembly.of(plan, records.items, model=copied(own), task=chosen)
         checked_phase(parts, records.items, records.places)
-    return PrivateRun(plan, own, chosen, place, ledgers, records, where, options.most_epsilon, options.stop)
+    return PrivateRun(plan, own, chosen, own_folder, records, where, options.most_epsilon, options.stop)
 
 
 def records_of(given: object) -> Records:

@@ -21,11 +21,11 @@ from zetadp.accounting.threat import CENTRAL_HOLDER, NoiseSource
 from zetadp.base.storage import check_writable, private_files
 from zetadp.base.validation import RefusedValueError, UserError, Within, check_fields, checked_path
 from zetadp.nn.settings import MIXED_ROWS, NetworkSettings
+from zetadp.own.folder import PrivateFolder
 from zetadp.own.private import check_limit, check_population, records_of, target_of
 from zetadp.own.promises import spent_with, with_earlier
 from zetadp.own.records import Records
 from zetadp.own.rows import check_name, mixed_as, usual_rows, write_release
-from zetadp.own.run import run_places
 from zetadp.training.checkpoint import RunFiles
 from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
@@ -198,8 +198,7 @@ def release(
     check_limit(most_epsilon)
     plan = release_plan(epsilon, delta, public, seed=seed, real=not records.inputs.dtype.is_complex)
     file = checked_path(file, "file")
-    place, folder = run_places(file.parent / file.stem, account)
-    ledger = folder / f"{place.resolve().name}.jsonl"
+    ledger = PrivateFolder.of_arguments(file.parent / file.stem, account).ledger
     return release_records(records, plan, ledger=ledger, file=file, cap=most_epsilon, ids=records.texts)
 
 

@@ -1,67 +1,39 @@
-"""A private training, before and after, its folder, and what it leaves."""
+"""A private training, before and after."""
 
 from __future__ import annotations
 
 import copy
-import json
-import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from zetadp.account.book import Book, note_people
 from zetadp.account.budget import Cap
-from zetadp.account.offers import offer
-from zetadp.account.register import REGISTER, Secret
-from zetadp.account.statement import Statement, last_statement
-from zetadp.account.verification import check_neighbours
-from zetadp.base.differences import differences
+from zetadp.account.statement import Statement
 from zetadp.base.runfolder import RunFolder
-from zetadp.base.storage import (
-    check_writable,
-    keep_private,
-    make_folder,
-    private_files,
-    read_json,
-    settle,
-    write_json,
-    writing,
-)
-from zetadp.base.tensors import keep_freed_memory, load_tensors, save_tensors, tensors_digest
-from zetadp.base.validation import UserError, checked_name, checked_path
-from zetadp.own.losses import Metric, mean_over_patients, metric_name, values_of
+from zetadp.base.storage import check_writable, private_files, writing
+from zetadp.base.tensors import keep_freed_memory
+from zetadp.base.validation import UserError, checked_path
+from zetadp.own.evaluation import Evaluation, measure
+from zetadp.own.folder import PrivateFolder, take_weights
+from zetadp.own.losses import Metric
 from zetadp.own.progress import RoundsShown
 from zetadp.own.promises import RunPromise
 from zetadp.own.records import Records
 from zetadp.training.checkpoint import RunFiles
-from zetadp.training.evaluation import outputs_of
 from zetadp.training.holders import LocalHolders
 from zetadp.training.loop import train
-from zetadp.training.networks import state_tensors, take_tensors
 from zetadp.training.plan import Plan
 from zetadp.training.public import Public
 from zetadp.training.settings import Performance
-from zetadp.training.task import Classification, Task
-
-ARGUMENTS = {
-    "images_per_patient": "items_per_patient",
-    "learning_rate": "optimiser",
-    "recipe": "optimiser",
-    "ledger": "account",
-    "nodes": "hospitals",
-    "expected": "per_round",
-    "task": "loss or task",
-}
-"""Arguments of `private` whose values a run's file has under other names."""
+from zetadp.training.task import Task
 
 
 @contextmanager
@@ -88,17 +60,6 @@ def between_rounds() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
-def run_places(path: object, account: object) -> tuple[Path, Path]:
-    """Return the folders that the arguments ``folder`` and ``account`` of `zetadp.private` name."""
-    own = checked_path(path, "folder")
-    ledgers = own.resolve().parent / "ledgers" if account is None else checked_path(account, "account")
-    for name, place in (("folder", own), ("account", ledgers)):
-        if place.is_file():
-            raise UserError(f"{name}: Expected a folder, found the file {place}. Choose another name.")
-    checked_name(own.resolve().name, "folder")
-    return own, ledgers
-
-
 @dataclass(repr=False)
 class PrivateRun:
     """A private training, before and after. `zetadp.private` makes it.
@@ -112,10 +73,6 @@ class PrivateRun:
         the first call in a folder win over those of later calls.
     task
         Losses and metrics.
-    folder
-        Folder of the run, which is its identity.
-    account
-        Folder of the patients' account: the ledgers of all runs on them.
 
     Raises
     ------
@@ -126,8 +83,7 @@ class PrivateRun:
     plan: Plan
     model: nn.Module
     task: Task
-    folder: Path
-    account: Path
+    _folder: PrivateFolder
     _records: Records
     _device: torch.device
     _most: float | None = None
@@ -138,9 +94,19 @@ class PrivateRun:
     def __post_init__(self) -> None:
         """Take over the folder, and load what it has."""
         with private_files():
-            self._enter()
+            self._folder.enter(self.plan, self.model, self._records)
         if self.state == "finished":
             self._load_finished()
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the run, which is its identity."""
+        return self._folder.path
+
+    @property
+    def account(self) -> Path:
+        """Folder of the patients' account: the ledgers of all runs on them."""
+        return self._folder.account
 
     @property
     def state(self) -> str:
@@ -157,7 +123,7 @@ class PrivateRun:
     @property
     def ledger(self) -> Path:
         """The run's ledger, in the patients' account."""
-        return self.account / f"{self._name}.jsonl"
+        return self._folder.ledger
 
     @property
     def history(self) -> pd.DataFrame:
@@ -195,7 +161,7 @@ class PrivateRun:
         """
         if self.state == "finished":
             self._load_finished()
-            self._seal()  # where it ended between model and seal
+            self._folder.seal(self._files)  # where it ended between model and seal
             self._say("finished before; this is the stored model, and nothing more was released.")
             return self
         if test is not None:
@@ -209,7 +175,7 @@ class PrivateRun:
             )
         else:
             self._say(f"starts. {self.promise}")
-        self._check_unchanged("train", self._run.start)
+        self._folder.check_unchanged("train", self.model)
         keep_freed_memory()
         self._rounds = RoundsShown(self._name, self.plan.training)
         with between_rounds() as self._asked, private_files():
@@ -223,9 +189,9 @@ class PrivateRun:
             )
             result = train(holders, self._files, after_round=self._after)
         with private_files():
-            self._write(self._run.model, result.model, ledger_head=result.ledger_head)
+            self._folder.write_model(self._run.model, result.model, self.plan, ledger_head=result.ledger_head)
             self._load_finished()  # the weights only: layers of the trained copy may keep what they saw last
-            self._seal()
+            self._folder.seal(self._files)
         return self
 
     @property
@@ -237,10 +203,7 @@ class PrivateRun:
         UserError
             If nothing was recorded yet.
         """
-        attempts = Book.read(self.account).ledgers.get(self.ledger)  # or an error, if it is lost
-        if not attempts:
-            raise UserError(f"statement: Expected a run that has begun, found no ledger {self.ledger}. Call train().")
-        return last_statement(attempts, self._name)
+        return self._folder.statement
 
     def evaluate(self, records: Records, metric: Metric | None = None) -> Evaluation:
         """Return the metric on other patients, with an interval over patients.
@@ -262,35 +225,7 @@ class PrivateRun:
             If the records are not like those of the training or hold one of its patients, or if the metric does not
             return a finite number for each item.
         """
-        if not isinstance(records, Records):
-            raise UserError(f"evaluate: Expected zetadp.Records of held-out patients, found {type(records).__name__}.")
-        trained = self._records.keys
-        both = [one for key, one in records.keys.items() if key in trained]
-        if both:
-            raise UserError(
-                f"evaluate: Expected other patients than those of the training, found patient {both[0]!r} in both."
-            )
-        for what, own, given in (
-            ("items", self._records.inputs, records.inputs),
-            ("labels", self._records.targets, records.targets),
-        ):
-            if (own.shape[1:], own.dtype) != (given.shape[1:], given.dtype):
-                raise UserError(
-                    f"evaluate: Expected {what} as in the training, {own.dtype} of shape {tuple(own.shape[1:])}, found "
-                    f"{given.dtype} of shape {tuple(given.shape[1:])}."
-                )
-        if isinstance(self.task, Classification):
-            self.task.check(records.targets)
-        table = pd.DataFrame({"patient": [f"{records.ids[code]}" for code in records.owner]})
-        table["item"] = range(len(table))
-        model = copy.deepcopy(self.model).eval()  # training may follow, in the mode that the user chose
-        held_out = records.items.to(self._device)
-        outputs = outputs_of(model, held_out.inputs)
-        content = self.task.summarise(table.assign(**self.task.measure(outputs, held_out.targets)))
-        if metric is None:
-            return Evaluation(content, self.state == "finished")
-        table["value"] = values_of(metric, outputs, held_out.targets)
-        content = {**content, **mean_over_patients(table, "value", metric_name(metric))}
+        content = measure(self.model, self.task, self._records, records, metric)
         return Evaluation(content, self.state == "finished")
 
     def save(self, path: Path | str) -> None:
@@ -305,20 +240,20 @@ class PrivateRun:
             raise UserError(
                 f"save: Expected a file outside the run's own folder, whose files are sealed, found {path}."
             )
-        self._check_unchanged("save", self._run.model if self._run.model.exists() else self._run.start)
-        self._write(Path(path), self.model)
+        self._folder.check_unchanged("save", self.model)
+        self._folder.write_model(Path(path), self.model, self.plan)
 
     def __repr__(self) -> str:
         return f"Run {self._name}, {self.state}, in {self.folder}. {self.promise}"
 
     @property
     def _name(self) -> str:
-        return self.folder.resolve().name
+        return self._folder.name
 
     @property
     def _run(self) -> RunFolder:
         """The files of the folder."""
-        return RunFolder(self.folder)
+        return self._folder.run
 
     @property
     def _files(self) -> RunFiles:
@@ -328,95 +263,9 @@ class PrivateRun:
         cap = None if self._most is None else Cap(self._most, self.plan.delta)
         return RunFiles(self.ledger, self._run.checkpoint, once, cap)
 
-    def _enter(self) -> None:
-        """Write what the run is into a new folder; of a known one, check that it is this run, and load its start."""
-        identity, start = self._run.identity, self._run.start
-        stored = read_json(identity) if identity.exists() else {}
-        mixed = (self.folder / REGISTER).exists() or RunFolder(self.account).identity.exists()
-        if mixed or self.folder.resolve() == self.account.resolve():
-            raise UserError(
-                f"folder: Expected a run and an account in folders of their own, found {self.folder} and "
-                f"{self.account}. The run's files would be mixed with ledgers. Choose another folder or account."
-            )
-        ledger = os.path.relpath(self.ledger.resolve(), self.folder.resolve())
-        if ledger == stored.get("ledger") and not (self.account / REGISTER).exists():
-            raise UserError(
-                f"account: Expected the account {self.account}, in which {self.folder} is recorded, found none. "
-                "Restore it from a backup."
-            )
-        if not stored:
-            check_neighbours(self.folder.resolve(), self.account)
-        secret = Secret.of(self.account)
-        now = {
-            "plan": self.plan.to_json(),
-            "ledger": ledger,
-            "records": secret.tag(self._records.digest),  # only a keyed hash is written
-        }
-        if stored:
-            if found := _changed_arguments(stored, now):
-                if len(found) > 1:
-                    found.pop("noise_multiplier", None)  # which follows from the others
-                if "optimiser" in found:  # its lists of parameters may differ only because the networks do
-                    _take_weights(copy.deepcopy(self.model), start)
-                if [*found] == ["records"]:
-                    raise UserError(
-                        f"records: Expected the items and labels that {self.folder} was begun with, found others: "
-                        "their keyed hash differs. Give the same items in the same order, or give this run another "
-                        f"folder. zetadp.load opens {self._run.model} without any."
-                    )
-                shown = "; ".join(f"{key} {both}" for key, both in found.items())
-                raise UserError(
-                    f"folder: Expected the run that {self.folder} holds, with {shown}. "
-                    f"{offer('repeat the first call', 'give this run another folder')}"
-                )
-            _take_weights(self.model, start)
-            return
-        if self._run.model.exists():
-            raise UserError(f"folder: Expected a new folder or one of a run, found the model {self._run.model} alone.")
-        if self.ledger.exists():
-            raise UserError(
-                f"folder: Expected a name that the account {self.account} does not hold, found {self._name}. "
-                f"{offer('restore this folder from a backup', 'give the run another folder')}"
-            )
-        note_people(self.ledger, self._records.texts)  # before the folder is made: what is refused leaves nothing
-        make_folder(self.folder)
-        keep_private(self.folder)
-        tensors = state_tensors(self.model)
-        save_tensors(start, tensors, {"weights": tensors_digest(tensors)})
-        self.plan.write(self._run.plan)
-        write_json(identity, now)
-
     def _load_finished(self) -> None:
-        _take_weights(self.model, self._run.model)
+        take_weights(self.model, self._run.model)
         self.model.requires_grad_(requires_grad=False)
-
-    def _check_unchanged(self, what: str, path: Path) -> None:
-        """Refuse a network whose weights are no longer those of a file in the run's folder."""
-        if tensors_digest(state_tensors(self.model)) != tensors_digest(load_tensors(path)[0]):
-            raise UserError(
-                f"{what}: Expected the weights that {path} holds, found others: run.model was changed. The statement "
-                "of the run says nothing about them. Change a copy (copy.deepcopy(run.model)), and open the run again "
-                "by the same call."
-            )
-
-    def _write(self, path: Path, model: nn.Module, **more: str) -> None:
-        """Write weights with plan and statement."""
-        content = {"plan": self.plan.to_json(), "statement": self.statement.text, **more}
-        save_tensors(path, state_tensors(model), content)
-
-    def _seal(self) -> None:
-        """Write the statement and a copy of the ledger, seal all for `zetadp verify`, and remove the checkpoint.
-
-        At the end all files are their owner's only and have one time.
-        """
-        run = self._run
-        if not run.seal.exists():
-            statement = self.statement
-            self._files.seal_ledger(run.ledger)
-            statement.write(run.privacy, run.text)
-            run.write_seal()
-        self._files.finish()
-        settle([self.ledger, *self.folder.rglob("*"), self.folder])
 
     def _after(self, done: int, messages: Tensor) -> bool:
         """Store the length of a round's gradient, say how far training is, and return whether it ends here."""
@@ -444,59 +293,6 @@ class PrivateRun:
         sys.stderr.flush()
 
 
-def _take_weights(model: nn.Module, path: Path) -> None:
-    """Give a network the weights and buffers of a file."""
-    try:
-        take_tensors(model, load_tensors(path)[0])
-    except RuntimeError as error:
-        raise UserError(
-            f"model: Expected the network whose weights {path} holds, found another: {error}. Give that network, or "
-            "another folder."
-        ) from error
-
-
-def _changed_arguments(before: object, now: object) -> dict[str, str]:
-    """Return the arguments of `private` in which two runs' files differ, each with both values as a text."""
-    changed = {}
-    for change in differences(before, json.loads(json.dumps(now))):
-        keys = [step for step in change.path if isinstance(step, str)]
-        # An optimiser and a task are arguments as a whole.
-        key = next((step for step in keys if step in ("recipe", "task")), keys[-1])
-        changed[ARGUMENTS.get(key, key)] = "{}, found {}".format(*change.texts)
-    return changed
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The metrics of a run on patients who were held out.
-
-    Attributes
-    ----------
-    content
-        The metrics by name, with their intervals.
-    trained
-        Whether the network was trained. If not, the metrics are those of its starting weights.
-    """
-
-    content: Mapping[str, Any]
-    trained: bool = True
-
-    @property
-    def value(self) -> float:
-        """The metric that the task reports first."""
-        return float(self.content[self.content["metric"]])
-
-    def __str__(self) -> str:
-        name, patients = self.content["metric"], self.content["patients"]
-        interval = self.content.get(f"{name}_interval") or {}
-        ends = interval.get("low"), interval.get("high")  # none for a single patient
-        shown = "" if None in ends else f" ({ends[0]:.3g} to {ends[1]:.3g})"
-        before = "" if self.trained else "Before training: "
-        return f"{before}{name} {self.value:.3g}{shown} on {patients} held-out patients, who have no guarantee."
-
-    __repr__ = __str__
-
-
 def load(path: Path | str, model: nn.Module) -> nn.Module:
     """Return a copy of a network with the weights that `PrivateRun.save` wrote, in evaluation mode.
 
@@ -508,5 +304,5 @@ def load(path: Path | str, model: nn.Module) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise UserError(f"model: Expected a torch.nn.Module, found {type(model).__name__}.")
     found = copy.deepcopy(model)
-    _take_weights(found, checked_path(path, "path"))
+    take_weights(found, checked_path(path, "path"))
     return found.eval().requires_grad_(requires_grad=False)
