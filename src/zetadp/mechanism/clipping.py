@@ -177,7 +177,10 @@ def clipped_sums(
         factors, finite = clip_factors(rows, bound)
         # Zero times infinity is not zero, so the values are replaced too. Checking first would make a GPU wait.
         if device.type != "cpu" or not finite.all():
-            rows = [row if isinstance(row, Factored) else torch.where(finite[:, None], row, 0.0) for row in rows]
+            rows = [
+                row.cleaned(finite) if isinstance(row, Factored) else torch.where(finite[:, None], row, 0.0)
+                for row in rows
+            ]
             counted += (~finite).sum()
         if grid is None and drawn.members is None:
             _add_clipped(sums, sizes, rows, factors, node_of[part])

@@ -142,7 +142,6 @@ class Gradient:
         # An ordinary gradient of one patient is a third quicker than a pass that follows rules.
         if (len(labels) == 1 or not self.rules) and (keys is not None or not knows_units(self.model)):
             return [*_one_after_the_other(self, images, labels, weights, keys)]
-        factors = factors and images.device.type == "cpu"
         found, of_layers = _gradients_of_a_pass(self, images, labels, weights, keys, factors=factors)
         return [of_layers[name].smallest(factors=factors) if name in of_layers else found[name] for name in names]
 

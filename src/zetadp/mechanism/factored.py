@@ -99,6 +99,11 @@ class Factored:
         """Return the gradients of some patients."""
         return Factored(self.left[patients], self.right[patients], self.is_complex)
 
+    def cleaned(self, finite: Tensor) -> Factored:
+        """Return the same gradients, but zero where ``finite``, shape (patient,), is false."""
+        left, right = (torch.where(finite[:, None, None], t, 0.0) for t in (self.left, self.right))
+        return Factored(left, right, self.is_complex)
+
     def joined(self, other: Factored) -> Factored:
         """Return the sum of two gradients of the same patients."""
         left, right = (torch.cat(pair, dim=1) for pair in ((self.left, other.left), (self.right, other.right)))
@@ -121,12 +126,15 @@ class Factored:
         total
             Shape (row * column,), changed in place. For a complex parameter, real and imaginary parts alternate.
         factors
-            Factor of each patient, shape (patient,). Patients with factor zero are left out, even if their gradients
-            are not finite.
+            Factor of each patient, shape (patient,). On a CPU, patients with factor zero are left out, even if their
+            gradients are not finite. A GPU would wait for their number, so their gradients must be `cleaned`.
         """
-        some = factors.nonzero().squeeze(1)
-        left, right = (t if len(some) == len(factors) else t[some] for t in (self.left, self.right))
-        left, right = (left * factors[some, None, None]).flatten(0, 1), right.flatten(0, 1)
+        left, right = self.left, self.right
+        if factors.device.type == "cpu":
+            some = factors.nonzero().squeeze(1)
+            if len(some) < len(factors):
+                left, right, factors = left[some], right[some], factors[some]
+        left, right = (left * factors[:, None, None]).flatten(0, 1), right.flatten(0, 1)
         if self.is_complex:
             found = fold_gradient((left.T @ right).unsqueeze(0))
             total += torch.view_as_real(found).flatten()

@@ -87,16 +87,18 @@ def by_unfolding(x: Tensor, gradient: Tensor, patients: int, geometry: Geometry,
     of_a_patient = images * kernel**2 * inputs * gradient[0, 0].numel() * x.element_size()
     if of_a_patient > UNFOLDED_BYTES:
         return by_patient(x, gradient, patients, geometry, is_complex=is_complex)
-    together = images * max(1, UNFOLDED_BYTES // max(1, of_a_patient))
-    products = []
-    for part, g in zip(torch.split(x, together), torch.split(gradient, together), strict=True):
+    at_once = max(1, UNFOLDED_BYTES // max(1, of_a_patient))
+    written_out = x.new_empty(patients, outputs, inputs * kernel**2)
+    parts = (torch.split(t, at_once * size) for t, size in ((written_out, 1), (x, images), (gradient, images)))
+    for target, part, g in zip(*parts, strict=True):
         patches = functional.pad(part, (padding,) * 4).unfold(2, kernel, stride).unfold(3, kernel, stride)
-        # (patient, image, in, row, column, kernel, kernel): a view, which one copy brings into the order of the product
+        # (patient, image, in, row, column, kernel, kernel): a view, which one copy brings into the order of the
+        # product. Columns come last, as in the image, so that a GPU reads and writes neighbouring numbers together.
         patches = patches.view(-1, images, *patches.shape[1:])
-        right = patches.permute(0, 1, 3, 4, 2, 5, 6).reshape(len(patches), -1, inputs * kernel**2)
+        right = patches.permute(0, 2, 5, 6, 1, 3, 4).reshape(len(patches), inputs * kernel**2, -1)
         left = g.reshape(len(patches), images, outputs, -1).transpose(1, 2).reshape(len(patches), outputs, -1)
-        products.append((left @ right).view(-1, outputs, inputs, kernel, kernel))
-    written_out = torch.cat(products)
+        torch.bmm(left, right.mT, out=target)
+    written_out = written_out.view(patients, outputs, inputs, kernel, kernel)
     return fold_gradient(written_out) if is_complex else written_out
 
 

@@ -62,3 +62,21 @@ def test_what_is_summed_is_never_longer_than_the_stated_norm(is_complex, seed, c
     # A complex number is the sum of two real ones, whose rounding is longer by the square root of two.
     assert (norms <= exact.norm(dim=1) + parts**0.5 * 2e-6 * lengths).all()
     torch.testing.assert_close(sums.double(), scale * exact, rtol=0, atol=2e-6 * scale * float(lengths.max()))
+
+
+@settings(max_examples=30)
+@given(
+    is_complex=st.booleans(),
+    seed=st.integers(0, 9999),
+    spoilt=st.sampled_from([float("nan"), float("inf"), -float("inf")]),
+)
+def test_cleaned_gradients_are_zero_where_not_finite(is_complex, seed, spoilt):
+    left, right = terms(seed, 2, 4, 6, "ordinary")
+    gradients = Factored(left, right, is_complex)
+    expected = gradients.smallest(factors=False)
+    left[1, 0, 0] = spoilt
+    finite = gradients.norms().isfinite()
+    assert finite.tolist() == [True, False, True]
+    cleaned = gradients.cleaned(finite).smallest(factors=False)
+    assert torch.equal(cleaned[[0, 2]], expected[[0, 2]])
+    assert not cleaned[1].any()
