@@ -20,7 +20,7 @@ from torch import Tensor
 from zetadp.base.tensors import to_device
 from zetadp.mechanism.contributions import Contribution, Contributors
 from zetadp.mechanism.factored import Factored
-from zetadp.mechanism.grid import BLOCK, Grid, to_grid
+from zetadp.mechanism.grid import BLOCK, BLOCK_ELSEWHERE, EXACT_SUM, Grid, whole_steps
 
 logger = logging.getLogger(__name__)
 
@@ -82,11 +82,13 @@ def clip_factors(gradients: Sequence[Tensor | Factored], bound: float | None) ->
 def _norms(gradients: Sequence[Tensor | Factored]) -> Tensor:
     """Return the norm of each patient's gradient over all parameters, float64 of shape (patient,)."""
     written = [g for g in gradients if not isinstance(g, Factored)]
-    others = [g.norms() for g in gradients if isinstance(g, Factored)]
-    norms: Tensor = torch.linalg.vector_norm(
-        torch.stack([*([_written_norms(written)] if written else []), *others]), dim=0
-    )
-    return norms
+    norms = [g.norms() for g in gradients if isinstance(g, Factored)]
+    if written:
+        norms.insert(0, _written_norms(written))
+    if len(norms) == 1:
+        return norms[0]
+    joined: Tensor = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+    return joined
 
 
 def _written_norms(gradients: Sequence[Tensor]) -> Tensor:
@@ -102,7 +104,7 @@ def _written_norms(gradients: Sequence[Tensor]) -> Tensor:
         for g in gradients:
             whole = g.shape[1] - g.shape[1] % SHORT
             blocks, rest = g[:, :whole].reshape(len(g), whole // SHORT, SHORT), g[:, whole:]
-            parts += [torch.linalg.vector_norm(blocks, dim=2), rest]
+            parts += [torch.linalg.vector_norm(blocks, dim=2) if whole else blocks.flatten(1), rest]
         norms = _joined(parts)
         enough = (norms > SMALLEST) & torch.isfinite(norms)
         if bool(enough.all()):
@@ -120,7 +122,13 @@ def _precise_norms(gradients: Sequence[Tensor]) -> Tensor:
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
     """Return the norm of each row over all parts, taken in float64."""
-    norms = [torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in parts]
+    # Parts without numbers stay, so that the order of additions follows from the shapes of layers alone.
+    norms = [
+        torch.linalg.vector_norm(part, dim=1, dtype=torch.float64)
+        if part.shape[1]
+        else torch.zeros(len(part), dtype=torch.float64, device=part.device)
+        for part in parts
+    ]
     joined: Tensor = torch.linalg.vector_norm(torch.stack(norms), dim=0)
     return joined
 
@@ -150,7 +158,7 @@ def clipped_sums(
     """
     items, groups, device = drawn.items, drawn.groups, drawn.inputs.device
     sizes = contribution.sizes
-    kind = torch.float32 if grid is None else torch.int64
+    kind = _kind_of_sums(drawn, grid)
     sums = torch.zeros(drawn.count, sum(sizes), dtype=kind, device=device)
     most = max(1, chunk // max(1, items.shape[1]))
     # Passes of nearly equal size: a short last one would cost more than its share.
@@ -186,22 +194,37 @@ def clipped_sums(
             _add_clipped(sums, sizes, rows, factors, node_of[part])
         else:
             written = cast("list[Tensor]", rows)  # no part is factored here
-            # A few patients at a time, so that what becomes of their numbers stays in cache.
-            at_once = max(1, BLOCK // sums.shape[1])
+            # On a CPU a few patients at a time, so that what becomes of their numbers stays in cache.
+            at_once = max(1, (BLOCK if device.type == "cpu" else BLOCK_ELSEWHERE) // sums.shape[1])
             for first in range(0, len(factors), at_once):
                 few = slice(first, first + at_once)
                 values = torch.cat([row[few] * factors[few, None] for row in written], dim=1)
                 if grid is not None:
-                    values, within = to_grid(values, grid)
-                    counted += (~within & finite[few]).sum()
+                    values, within = whole_steps(values.double(), grid)
+                    values = values.to(kind)
+                    if within is not None:
+                        counted += (~within & finite[few]).sum()
                 if drawn.members is None and len(values) == 1:
                     sums[node_of[start + first]] += values[0]
                 elif drawn.members is None:
-                    sums.index_add_(0, groups[part][few], values)  # integers: exact in any order
+                    sums.index_add_(0, groups[part][few], values)  # whole numbers: exact in any order
                 else:
                     _add_members(sums, values, groups, drawn.members, start + first)
         start += patients_at_once
-    return ClippedSums(sums=sums, not_finite=counted)
+    return ClippedSums(sums=sums if grid is None else sums.long(), not_finite=counted)
+
+
+def _kind_of_sums(drawn: Contributors, grid: Grid | None) -> torch.dtype:
+    """Return the type in which sums are exact on a grid, or else float32.
+
+    A sum of n patients is at most n times the bound. Below 2**53 steps it is exact in float64, which a CPU truncates
+    and adds up twice as fast as int64.
+    """
+    if grid is None:
+        return torch.float32
+    most = max(len(drawn.items), 0 if drawn.members is None else len(drawn.members))
+    fits = most * 2**grid.bits <= EXACT_SUM
+    return torch.float64 if fits and drawn.inputs.device.type == "cpu" else torch.int64
 
 
 def _add_clipped(
@@ -214,7 +237,7 @@ def _add_clipped(
     """
     stop = 0
     for node, neighbours in groupby(nodes):
-        own = slice(stop, stop := stop + sum(1 for _ in neighbours))
+        own = slice(stop, stop := stop + len([*neighbours]))
         for total, g in zip(torch.split(sums[node], list(sizes)), gradients, strict=True):
             if isinstance(g, Factored):
                 g[own].add_to(total, factors[own])

@@ -4,9 +4,9 @@ The step of the grid is :math:`\gamma = B / 2^k`, where B is the clipping norm. 
 truncated toward zero to the grid, so no coordinate and no norm grows. An integer check then ensures that the norm is at
 most B: the sum of squares must be at most :math:`4^k`. Where a norm in float64 is below B by more than its proven
 error, that check would pass, and is left out. The guarantee depends on this check alone. Earlier floating-point
-arithmetic can only cost precision. Sums over patients are int64 sums. Noise with a standard deviation of
-:math:`\sigma 2^k` steps is added to them (`zetadp.mechanism.exact`). The conversion to float comes last and is
-post-processing.
+arithmetic can only cost precision. Sums over patients are exact: they are added up as int64, or as whole numbers in
+float64 where no sum can exceed :math:`2^{53}`. Noise with a standard deviation of :math:`\sigma 2^k` steps is added to
+them (`zetadp.mechanism.exact`). The conversion to float comes last and is post-processing.
 
 The proof of the Gaussian mechanism holds for real numbers. Mironov 2012 (doi:10.1145/2382196.2382264) shows how
 floating-point numbers reveal data. Integer sums and noise follow Kairouz, Liu and Steinke 2021 (arXiv:2102.06387).
@@ -33,8 +33,10 @@ SMALLEST_BOUND = 2.0**-100
 PRECISION_BITS = 20
 """Truncation should lose less than 2**-20 of the noise and of the clipping norm."""
 HALF = 32
-BLOCK = 1 << 17
-"""Approximate number of coordinates in one pass. A pass contains at least one patient."""
+EXACT_SUM = 1 << 53
+"""Whole numbers up to this one are exact in float64, and so are their sums up to it, in any order."""
+BLOCK, BLOCK_ELSEWHERE = 1 << 17, 1 << 24
+"""Approximate number of coordinates in one pass, on a CPU and on a GPU. A pass contains at least one patient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,39 +137,38 @@ def to_grid(rows: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
         raise ValueError(
             f"Expected real floating-point rows, found {rows.dtype}. Give complex numbers as pairs of real ones."
         )
-    values = torch.empty(rows.shape, dtype=torch.int64, device=rows.device)
-    within = torch.empty(len(rows), dtype=torch.bool, device=rows.device)
-    # A few patients at a time: the intermediate results then stay in cache, which makes it twice as fast.
-    patients = max(1, BLOCK // max(1, rows.shape[1]))
-    for start in range(0, len(rows), patients):
-        part = slice(start, start + patients)
-        steps = _steps(rows[part], grid)
-        if rows.device.type == "cpu" and _surely_within(steps, grid):
-            values[part] = _truncated(steps, rows[part], grid)
-            within[part] = True
-            continue
-        # Neither NaN nor a number beyond int64 can be converted, so both are replaced first.
-        beyond = _beyond(grid)
-        steps.nan_to_num_(nan=beyond).clamp_(-beyond, beyond)
-        truncated = _truncated(steps, rows[part], grid)
-        within[part] = norms_within(truncated, grid)
-        torch.mul(truncated, within[part, None], out=values[part])
-    return values, within
+    values, within = whole_steps(rows.to(torch.float64, copy=True), grid)
+    return values.long(), torch.ones(len(rows), dtype=torch.bool) if within is None else within
+
+
+def whole_steps(rows: Tensor, grid: Grid) -> tuple[Tensor, Tensor | None]:
+    """Return `to_grid` in float64, in which numbers of steps and their sums up to `EXACT_SUM` are exact.
+
+    Rows are float64, and are overwritten. There is no second result if all norms are surely within the bound.
+    """
+    scaled = rows.mul_(2.0**grid.bits / grid.bound if _is_power(grid.bound) else 2.0**grid.bits)
+    steps = scaled
+    if not _is_power(grid.bound):
+        # A tensor on the rows' device: GPUs multiply by the reciprocal of a plain number, which rounds differently.
+        steps = scaled / torch.full((), grid.bound, dtype=torch.float64, device=rows.device)
+    if rows.device.type == "cpu" and _surely_within(steps, grid):
+        return _truncated(steps, scaled, grid), None
+    # Neither NaN nor a number beyond int64 can be converted, so both are replaced first.
+    beyond = _beyond(grid)
+    steps = steps.nan_to_num(nan=beyond).clamp_(-beyond, beyond)
+    whole = _truncated(steps, scaled, grid)
+    within = norms_within(whole.long(), grid)
+    return whole.mul_(within[:, None]), within
+
+
+def _is_power(bound: float) -> bool:
+    """Return whether a bound is a power of two, so that scaling by it is exact."""
+    return math.frexp(bound)[0] == 0.5
 
 
 def _beyond(grid: Grid) -> float:
     """Return the number of steps in place of larger numbers and of NaN."""
     return float(2**grid.bits + 1)
-
-
-def _steps(rows: Tensor, grid: Grid) -> Tensor:
-    """Return each coordinate in steps of the grid, float64. Numbers that overflow to infinity are far beyond it."""
-    # Scaling by a power of two is exact.
-    if math.frexp(grid.bound)[0] == 0.5:
-        return rows.double() * (2.0**grid.bits / grid.bound)
-    # A tensor on the rows' device: GPUs multiply by the reciprocal of a plain number, which rounds differently.
-    bound = torch.full((), grid.bound, dtype=torch.float64, device=rows.device)
-    return (rows.double() * 2.0**grid.bits).div_(bound)
 
 
 def _surely_within(steps: Tensor, grid: Grid) -> bool:
@@ -184,44 +185,46 @@ def _surely_within(steps: Tensor, grid: Grid) -> bool:
     return bool((norms <= 2.0**grid.bits * (1 - 2.0**-24)).all())
 
 
-def _truncated(steps: Tensor, rows: Tensor, grid: Grid) -> Tensor:
-    """Truncate coordinates in steps, none of them beyond `_beyond`, to whole steps."""
-    beyond = _beyond(grid)
-    values = steps.long()
-    if math.frexp(grid.bound)[0] != 0.5:
-        if rows.device.type == "cpu":
-            # Whole quotients are few, unless they are zeros.
-            places = (steps.frac() == 0).nonzero(as_tuple=True)
-            inside = steps[places].abs() < beyond
-            places = tuple(place[inside] for place in places)
-            values[places] -= _rounded_up(rows[places], grid)
-        else:
-            reached = (values == steps).logical_and_(steps.abs() < beyond)
-            values -= _rounded_up_there(rows, reached, grid)
-    return values
+def _truncated(steps: Tensor, scaled: Tensor, grid: Grid) -> Tensor:
+    """Truncate coordinates in steps, none of them beyond `_beyond`, to whole steps; ``steps`` may be overwritten.
+
+    ``scaled`` are the coordinates times ``2**bits``, not yet divided by a bound that is not a power of two.
+    """
+    on_cpu, is_power = steps.device.type == "cpu", _is_power(grid.bound)
+    if on_cpu:
+        numbers = steps.numpy()
+        # NumPy's function is eight times as fast as PyTorch's.
+        whole = torch.from_numpy(np.trunc(numbers, out=numbers if is_power else None))
+    else:
+        whole = steps.trunc()
+    if is_power:
+        return whole
+    reached = (whole == steps).logical_and_(steps.abs() < _beyond(grid))
+    if on_cpu:
+        places = reached.nonzero(as_tuple=True)  # few, unless the numbers are zeros
+        whole[places] -= _rounded_up(scaled[places], grid)
+        return whole
+    return whole.sub_(_rounded_up_there(scaled, reached, grid))
 
 
-def _rounded_up(numbers: Tensor, grid: Grid) -> Tensor:
+def _rounded_up(scaled: Tensor, grid: Grid) -> Tensor:
     """Return the sign of those numbers whose quotient was rounded away from zero to an integer, and zero for the rest.
 
     Rounding to nearest can reach an integer but not pass it, so only integer quotients need a check. ``fmod`` is exact
-    (C11, F.10.7.1): if the true quotient is just below an integer, the remainder is nearly the bound. If the bound is a
-    power of two, the division is exact and no check is needed.
+    (C11, F.10.7.1): if the true quotient is just below an integer, the remainder is nearly the bound.
     """
-    scaled = numbers.double().cpu().numpy() * 2.0**grid.bits
-    short = np.abs(np.fmod(scaled, grid.bound)) > grid.bound / 2
-    return torch.from_numpy(np.where(short, np.sign(scaled), 0.0).astype(np.int64)).to(numbers.device)
+    short = np.abs(np.fmod(scaled.numpy(), grid.bound)) > grid.bound / 2
+    return torch.where(torch.from_numpy(short), scaled.sign(), 0.0)
 
 
-def _rounded_up_there(numbers: Tensor, reached: Tensor, grid: Grid) -> Tensor:
+def _rounded_up_there(scaled: Tensor, reached: Tensor, grid: Grid) -> Tensor:
     """Return `_rounded_up` where ``reached`` is true, and zero elsewhere, without leaving the device.
 
     Selecting these few numbers would make a GPU wait. By its documentation, CUDA's ``fmod`` is exact. If it were not,
     truncation could be wrong by a step, but the norm is checked in integers afterwards.
     """
-    scaled = numbers.double() * 2.0**grid.bits
     short = torch.fmod(scaled, grid.bound).abs() > grid.bound / 2
-    return torch.where(reached & short, scaled.sign(), 0.0).long()
+    return torch.where(reached & short, scaled.sign(), 0.0)
 
 
 def norms_within(values: Tensor, grid: Grid) -> Tensor:

@@ -8,6 +8,7 @@ from contributing import clipped_sums
 from training_builder import NETWORKS, TINY, network, patients
 
 from zetadp.base.tensors import Layout
+from zetadp.mechanism import clipping
 from zetadp.mechanism.clipping import clip_factors
 from zetadp.mechanism.contributions import Gradient
 from zetadp.mechanism.factored import Factored
@@ -147,6 +148,31 @@ def test_integer_sums_are_the_clipped_sums_and_never_longer_than_the_bound(bound
         assert sum(int(value) ** 2 for value in row) <= 4**grid.bits
         torch.testing.assert_close(row.double() * grid.step, expected, rtol=1e-4, atol=grid.step)
     assert (exact.sums[2] == 0).all()
+
+
+@pytest.mark.parametrize("bound", [0.5, 0.37])
+@pytest.mark.parametrize("images_in_a_pass", [4, 20])
+def test_sums_are_the_same_integers_in_either_type(bound, images_in_a_pass, monkeypatch):
+    """In float64 while they surely fit, in int64 otherwise."""
+    model = network(TINY)
+    images, labels = patients(5, 4, domain=TINY.domain)
+    images[2] = float("inf")
+    grid = Grid(bound, 31)
+
+    def sums() -> torch.Tensor:
+        how = {"count": 2, "bound": bound, "chunk": images_in_a_pass, "grid": grid}
+        return clipped_sums(model, Layout.of(model), images, labels, torch.tensor([0, 1, 0, 1, 1]), **how).sums
+
+    kinds = []
+    honest = clipping._kind_of_sums
+    monkeypatch.setattr(clipping, "_kind_of_sums", lambda *given: kinds.append(honest(*given)) or kinds[-1])
+    in_floats = sums()
+    monkeypatch.setattr(clipping, "EXACT_SUM", 5 * 2**31 - 1)
+    in_integers = sums()
+    assert kinds == [torch.float64, torch.int64]
+    assert in_floats.dtype == in_integers.dtype == torch.int64
+    assert in_floats.abs().max() > 2**24
+    assert torch.equal(in_floats, in_integers)
 
 
 @pytest.mark.parametrize("family", NETWORKS)

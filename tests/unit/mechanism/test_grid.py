@@ -72,11 +72,12 @@ def test_what_a_gpu_takes_back_where_a_quotient_was_rounded_up_is_what_a_cpu_doe
     beside = np.nextafter(whole * grid.step, np.where(np.arange(whole.size) % 2, 0.0, np.inf))
     rows = torch.from_numpy(beside * np.where(whole % 2, 1, -1)).reshape(-1, 3)
     rows = torch.cat([rows, torch.tensor([[math.nan, math.inf, 0.0]])])
-    steps = rows * 2.0**grid.bits / bound
+    scaled = rows * 2.0**grid.bits
+    steps = scaled / bound
     reached = (steps.trunc() == steps) & (steps.abs() < 2**grid.bits)
-    there = grids._rounded_up_there(rows, reached, grid)
-    expected = torch.zeros(rows.shape, dtype=torch.int64)
-    expected[reached] = grids._rounded_up(rows[reached], grid)
+    there = grids._rounded_up_there(scaled, reached, grid)
+    expected = torch.zeros(rows.shape, dtype=torch.float64)
+    expected[reached] = grids._rounded_up(scaled[reached], grid)
     assert expected.abs().sum() > 20, "the case is not met"
     assert torch.equal(there, expected)
 
