@@ -302,7 +302,9 @@ def _gradients_of_a_pass(
         if name not in given
     }
     with calls_of(ruled) as calls, drawn_by_unit(keys):
-        scores = functional_call(model, {**own, **leaves}, (images.flatten(0, 1),))
+        inputs = images.flatten(0, 1)
+        # Where no parameter has a leaf of its own, the network's are taken: nothing asks for their gradients.
+        scores = functional_call(model, {**own, **leaves}, (inputs,)) if leaves else model(inputs)
     own_losses = one_an_item(losses, scores, labels.flatten(0, 1)).view(patients, per_patient)
     loss = own_losses.mean(dim=1).sum() if weights is None else (own_losses * weights).sum()
     wanted: list[Any] = [*leaves.values(), *(call.output for call in calls)]
@@ -328,8 +330,7 @@ def _one_after_the_other(
     """Return `Gradient.of_units` of any network by one ordinary gradient for each patient."""
     if weights is None:
         weights = torch.full(labels.shape[:2], 1 / labels.shape[1], dtype=images.real.dtype, device=labels.device)
-    parameters = dict(of.model.named_parameters())
-    trained = [parameters[name] for name in of.layout.names]
+    trained = [of.model.get_parameter(name) for name in of.layout.names]
     gradients = []
     for place, own in enumerate(labels):
         with drawn_by_unit(None if keys is None else keys[[place]]):
