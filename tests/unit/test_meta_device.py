@@ -18,6 +18,7 @@ import yaml
 from ledger_builder import DECLARATION, poisson
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.data import TensorDataset
 
 from zetadp.account.ledger import Ledger
 from zetadp.base.tensors import Layout, to_device
@@ -30,7 +31,8 @@ from zetadp.mechanism.release import NodeMechanism
 from zetadp.mri.decathlon import SEQUENCES
 from zetadp.nn.models import NetworkSettings, build
 from zetadp.nn.settings import BY_NOISE, FEATURES, BackboneTraining
-from zetadp.training.evaluation import outputs_of, watched_on_device
+from zetadp.own.looked_up import LookedUp
+from zetadp.training.evaluation import ITEMS_AT_ONCE, outputs_of, watched_on_device
 from zetadp.training.records import LabelledItems, Node, choose_items, items_of
 from zetadp.training.round import noise_meanwhile
 from zetadp.training.server import Server
@@ -123,6 +125,21 @@ def test_an_evaluation_waits_for_no_device_before_its_metrics(name):
         metrics = watched_on_device(Classification(CLASSES), model, records)
     assert scores.shape == (2 * PATIENTS * CONFIG.images_of_a_patient, CLASSES)
     assert (metrics.shape, metrics.device) == ((2,), META)
+
+
+def test_looked_up_items_arrive_without_a_wait():
+    units, each = 10, 20
+    inputs = LookedUp(TensorDataset(torch.randn(units * each, 3)), device=META)
+    targets = torch.zeros(units * each, dtype=torch.int64, device=META)
+    model = torch.nn.Linear(3, CLASSES).to(META)
+    items, groups = torch.arange(units * each).view(units, each), torch.zeros(units, dtype=torch.int64)
+    contribution = Gradient(model, Layout.of(model), rules=True)
+    with OneDevice():
+        outputs = outputs_of(model, inputs)
+        drawn = Contributors(inputs, targets, items, groups, 1)
+        sums = clipped_sums(contribution, drawn, bound=1.0, chunk=3 * each).sums
+    assert len(outputs) == units * each > ITEMS_AT_ONCE
+    assert outputs.device == sums.device == META
 
 
 @pytest.mark.parametrize("name", PRETRAINED)

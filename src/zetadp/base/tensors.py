@@ -215,6 +215,15 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
     return values.to(device)
 
 
+def index_device(inputs: Any) -> torch.device:  # noqa: ANN401  (a tensor, or looked up)
+    """Return the device of positions that select items of inputs without a wait.
+
+    It is that of a tensor. Inputs that are looked up on a disk are found by the processor, whatever device they arrive
+    on.
+    """
+    return inputs.device if isinstance(inputs, Tensor) else torch.device("cpu")
+
+
 def for_device(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return uninitialised numbers in the processor's memory, page-locked if `to_device` will copy them to a GPU."""
     if device.type == "cuda":

@@ -17,7 +17,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from zetadp.base.tensors import to_device
+from zetadp.base.tensors import index_device, to_device
 from zetadp.mechanism.contributions import Contribution, Contributors
 from zetadp.mechanism.factored import Factored
 from zetadp.mechanism.grid import BLOCK, BLOCK_ELSEWHERE, EXACT_SUM, Grid, whole_steps
@@ -165,6 +165,7 @@ def clipped_sums(
     patients_at_once = math.ceil(len(items) / max(1, math.ceil(len(items) / most)))
     node_of = groups.tolist() if drawn.members is None else []
     groups = to_device(groups, device)
+    of_inputs, of_targets = (to_device(items, place) for place in (index_device(drawn.inputs), device))
     counted = torch.zeros((), dtype=torch.int64, device=device)
     start = 0
     while start < len(items):
@@ -172,7 +173,7 @@ def clipped_sums(
         try:
             factored = grid is None and drawn.members is None
             weights, keys = (None if own is None else own[part] for own in (drawn.weights, drawn.keys))
-            images, labels = drawn.inputs[items[part]], drawn.targets[items[part]]
+            images, labels = drawn.inputs[of_inputs[part]], drawn.targets[of_targets[part]]
             rows = contribution.of_units(images, labels, factors=factored, weights=weights, keys=keys)
         except torch.OutOfMemoryError:
             # Smaller passes of the same patients change neither draw, noise, ledger entry nor sums.

@@ -41,7 +41,8 @@ class Contributors:
         Inputs and targets of all items, shape (item, ...). Each pass looks up those of its patients, so that memory
         holds the inputs of one pass and not of a round.
     items
-        Positions of each patient's items, shape (patient, image), on the device of the inputs. There may be no patient.
+        Positions of each patient's items, shape (patient, image), in CPU memory or on the device of the inputs. There
+        may be no patient.
     groups
         Group (node) of each patient, shape (patient,), in CPU memory, because reading it from a GPU would cause a wait.
     count

@@ -67,7 +67,7 @@ class LookedUp:
         return len(self.places)
 
     def __getitem__(self, wanted: Tensor | np.ndarray) -> Tensor:
-        """Return the inputs at positions of any shape."""
+        """Return the inputs at positions of any shape. Positions in the processor's memory make no device wait."""
         positions = np.asarray(wanted.cpu() if isinstance(wanted, Tensor) else wanted)
         unique, back = np.unique(self.places[positions], return_inverse=True)
         with reading():

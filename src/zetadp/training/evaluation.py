@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from zetadp.base.tensors import index_device
 from zetadp.training.records import LabelledItems
 from zetadp.training.task import Task
 
@@ -16,7 +17,7 @@ ITEMS_AT_ONCE = 80
 @torch.no_grad()
 def outputs_of(model: nn.Module, inputs: Tensor) -> Tensor:
     """Return a network's outputs, shape (item, ...), for inputs of shape (item, ...), without gradients."""
-    places = torch.arange(len(inputs), device=inputs.device)  # inputs may be looked up on a disk
+    places = torch.arange(len(inputs), device=index_device(inputs))
     return torch.cat([model(inputs[part]) for part in torch.split(places, ITEMS_AT_ONCE)])
 
 

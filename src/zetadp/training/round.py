@@ -241,7 +241,8 @@ def _clipped_sums(phase: Phase, nodes: Sequence[Node], records: LabelledItems, d
     if everybody:
         if phase.schedule is not None:
             # A unit is never in a row that is closed to its class.
-            classes = records.targets[items[:, 0]].cpu().numpy()[members]
+            first = to_device(items[:, 0], records.targets.device)
+            classes = records.targets[first].cpu().numpy()[members]
             within = phase.schedule[groups % phase.rows, classes]
             groups, members = groups[within], members[within]
         order = members.argsort(kind="stable")
@@ -276,8 +277,9 @@ def _chosen(
     if keys:
         found["keys"] = np.concatenate(keys)
     device = records.inputs.device
-    positions = to_device(torch.from_numpy(np.concatenate(chosen)), device)
-    return positions, {name: to_device(torch.from_numpy(values), device) for name, values in found.items()}
+    return torch.from_numpy(np.concatenate(chosen)), {
+        name: to_device(torch.from_numpy(values), device) for name, values in found.items()
+    }
 
 
 Result = TypeVar("Result")
