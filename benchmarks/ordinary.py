@@ -8,15 +8,25 @@ out. All steps run in turn. A ratio is the median of ratios within a turn, in pr
 machines are shared.
 
     python -m benchmarks.ordinary
+    python -m benchmarks.ordinary --before COMMIT    # in turn with that commit's library; sums must be the same bits
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -87,8 +97,11 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def ratios(name: str, turns: int) -> dict[str, float]:
-    """Return the ratios of a network's private steps to its non-private one."""
+Step = Callable[[], Tensor | None]
+
+
+def steps_of(name: str) -> tuple[int, dict[str, Step]]:
+    """Return the weights of a network, and its steps; private ones return the sum of the clipped gradients."""
     make, shape = NETWORKS[name]
     torch.manual_seed(0)
     model = make()
@@ -100,8 +113,7 @@ def ratios(name: str, turns: int) -> dict[str, float]:
     grid = Grid.choose(1.0, noise_multiplier=SIGMA, population=PEOPLE, dimension=phase.dimension)
     items, random = torch.arange(targets.numel()).view_as(targets), np.random.default_rng(0)
     contributors = Contributors(inputs.flatten(0, 1), targets.flatten(), items, groups, 1)
-
-    single = replace(phase, chunk=ITEMS)
+    single, together = replace(phase, chunk=ITEMS), phase.with_rules()
 
     def sums(of: Phase, grid: Grid | None = None) -> Tensor:
         return clipped_sums(of.contribution, contributors, bound=1.0, chunk=of.chunk or PEOPLE * ITEMS, grid=grid).sums[
@@ -112,22 +124,33 @@ def ratios(name: str, turns: int) -> dict[str, float]:
         loss = functional.cross_entropy(model(inputs.flatten(0, 1)), targets.flatten())
         torch.autograd.grad(loss, parameters)
 
-    def exact() -> None:
+    def seeded(of: Phase) -> Tensor:
+        total = sums(of)
+        noisy_mean(total, SIGMA, PEOPLE, random)
+        return total
+
+    def exact() -> Tensor:
         noise = torch.from_numpy(rounded_normal(phase.dimension, grid.noise_scale(SIGMA)))
-        from_grid(sums(phase.with_rules(), grid) + noise, grid, PEOPLE)
+        total = sums(together, grid)
+        from_grid(total + noise, grid, PEOPLE)
+        return total
 
     def plain_alone() -> None:
         for person in range(PEOPLE):
             torch.autograd.grad(functional.cross_entropy(model(inputs[person]), targets[person]), parameters)
 
-    steps = {
+    return phase.dimension, {
         "plain": plain,
-        "one pass": lambda: noisy_mean(sums(phase.with_rules()), SIGMA, PEOPLE, random),
+        "one pass": lambda: seeded(together),
         "one pass, exact noise": exact,
-        "one after the other": lambda: noisy_mean(sums(single), SIGMA, PEOPLE, random),
+        "one after the other": lambda: seeded(single),
         "plain, alone": plain_alone,
         "exact, alone": lambda: sums(single, grid),
     }
+
+
+def time_steps(steps: Mapping[Any, Step], turns: int) -> pd.DataFrame:
+    """Return the seconds of each step in each turn. The first two turns do not count."""
     rows = []
     for _ in range(turns + 2):
         row = {}
@@ -136,15 +159,46 @@ def ratios(name: str, turns: int) -> dict[str, float]:
             step()
             row[kind] = time.thread_time() - began
         rows.append(row)
-    table = pd.DataFrame(rows[2:])
+    return pd.DataFrame(rows[2:])
+
+
+def ratios(name: str, turns: int) -> dict[str, float]:
+    """Return the ratios of a network's private steps to its non-private one."""
+    weights, steps = steps_of(name)
+    table = time_steps(steps, turns)
     medians = {kind: round(float((table[kind] / table["plain"]).median()), 2) for kind in [*steps][1:4]}
     added = 1000 / PEOPLE * float((table["exact, alone"] - table["plain, alone"]).median())
     return {
-        "weights": phase.dimension,
+        "weights": weights,
         "plain, ms": round(1000 * float(table["plain"].median()), 1),
         **medians,
         "added to a person's pass by exact noise, ms": round(added, 2),
     }
+
+
+def with_library_of(commit: str, folder: Path) -> ModuleType:
+    """Return this module with the library of another commit, which is written to a folder under another name."""
+    archive = subprocess.run(["git", "archive", commit, "src/zetadp"], check=True, capture_output=True).stdout
+    with tarfile.open(fileobj=BytesIO(archive)) as file:
+        file.extractall(folder, filter="data")
+    (folder / "src" / "zetadp").rename(folder / "zetadp_before")
+    (folder / "ordinary_before.py").write_bytes(Path(__file__).read_bytes())
+    for path in folder.rglob("*.py"):
+        path.write_text(re.sub(r"\bzetadp\b", "zetadp_before", path.read_text(encoding="utf-8")), encoding="utf-8")
+    sys.path.insert(0, str(folder))
+    return importlib.import_module("ordinary_before")
+
+
+def compare(name: str, before: ModuleType, turns: int) -> dict[str, float]:
+    """Return each step's time over that with another library, in turn; refuse sums of other bits."""
+    (_, now), (_, then) = steps_of(name), before.steps_of(name)
+    for kind, step in now.items():
+        if (total := step()) is not None and not torch.equal(total, then[kind]()):
+            raise RuntimeError(f"Expected the same bits of {name}, {kind}, found others.")
+    both = [((kind, new), (now if new else then)[kind]) for kind in now for new in (True, False)]
+    # In both orders: what ran before leaves other things in cache.
+    table = pd.concat([time_steps(dict(order), turns) for order in (both, both[::-1])])
+    return {kind: round(float((table[kind, True] / table[kind, False]).median()), 3) for kind in now}
 
 
 def main() -> None:
@@ -152,11 +206,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("docs/results/benchmarks/ordinary.csv"))
     parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--before", metavar="COMMIT", help="print the times over those with that commit's library")
     arguments = parser.parse_args()
     keep_freed_memory()  # as trainings do
     torch.set_num_threads(1)
+    if arguments.before:
+        with tempfile.TemporaryDirectory() as folder:
+            before = with_library_of(arguments.before, Path(folder))
+            for name in arguments.networks:
+                print(name, compare(name, before, arguments.turns), flush=True)
+        return
     rows = []
-    for name in NETWORKS:
+    for name in arguments.networks:
         rows.append({"network": name, **ratios(name, arguments.turns)})
         print(rows[-1], flush=True)
     table = pd.DataFrame(rows)
